@@ -1,0 +1,1 @@
+"""Calibration: features and current labels in, class Gaussians out."""

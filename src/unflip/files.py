@@ -1,0 +1,41 @@
+"""Writing files so that a reader sees the old one or the new one, never half of either."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from unflip.errors import RunFolderError
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, flush it to disk and rename it into place."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            write(temporary)
+            descriptor = os.open(temporary, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` atomically as UTF-8."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write ``content`` atomically as indented JSON; NaN is refused since JSON has none."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")

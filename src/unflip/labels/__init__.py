@@ -1,0 +1,1 @@
+"""Labels: where they live, and which of them to change."""

@@ -1,0 +1,1 @@
+"""Noise: clean labels in, noisy labels out."""

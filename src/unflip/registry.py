@@ -1,0 +1,62 @@
+"""Names for parts: a name, one line and where it lives; its module is imported when the part is used."""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from unflip.errors import ConfigError, unknown
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered part."""
+
+    name: str
+    summary: str
+    target: str  # "package.module:attribute"
+
+    def load(self) -> Any:
+        """Import the part's module and return the part."""
+        module, _, attribute = self.target.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+
+class Registry:
+    """The parts of one kind, ours and those that other packages add through the entry point ``unflip.<kind>s``.
+
+    An entry point's name is the part's name, its value ("module:attribute") where the part is.
+    """
+
+    def __init__(self, kind: str, *entries: Entry) -> None:
+        self.kind = kind
+        self._own = {entry.name: entry for entry in entries}
+        self._foreign: dict[str, Entry] | None = None
+
+    def _entries(self) -> dict[str, Entry]:
+        if self._foreign is None:
+            self._foreign = {
+                point.name: Entry(
+                    point.name, f"from {point.dist.name if point.dist else point.module}", point.value
+                )
+                for point in entry_points(group=f"unflip.{self.kind}s")
+            }
+        return self._foreign | self._own
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries().values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries()
+
+    def names(self) -> list[str]:
+        """All names, ours first."""
+        return [*self._own, *(name for name in self._entries() if name not in self._own)]
+
+    def load(self, name: str) -> Any:
+        """Return the part called ``name``; an unknown name says which is the closest."""
+        entries = self._entries()
+        if name not in entries:
+            raise ConfigError(unknown(self.kind, name, entries))
+        return entries[name].load()

@@ -1,0 +1,1 @@
+"""Statistics: pure functions on tensors, and the small things that remember their results."""
