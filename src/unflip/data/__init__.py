@@ -1,0 +1,9 @@
+"""Data: a Source yields inputs and never a label; one file a kind of data."""
+
+from unflip.registry import Entry, Registry
+
+datasets = Registry(
+    "data set",
+    Entry("arrays", "feature arrays: one .npz, one .npy, or a folder of .npy files", "unflip.data.arrays:load"),
+    Entry("digits", "1,797 handwritten digits, embedded; its labels are clean", "unflip.data.digits:load"),
+)

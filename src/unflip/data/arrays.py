@@ -1,0 +1,89 @@
+"""Feature arrays: one .npz, one .npy, or a folder of .npy files."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unflip.data.dataset import DataOptions, LabelledSet, Loaded
+from unflip.data.label_files import read_array, read_labels
+from unflip.errors import InputError
+
+_LABELS = "_labels"
+
+
+def load(path: Path, options: DataOptions) -> Loaded:
+    """Read ``train``, ``train_labels`` and whatever ``val*`` and ``test*`` there is beside them.
+
+    A lone .npy file is ``train``. In a folder, ``NAME.npy`` goes with ``NAME_labels`` (.npy, .csv, .txt). Arrays
+    of more than ``map_above_mb`` are mapped, not read. ``class_names`` and ``train_ids`` are optional.
+    """
+    if path.is_dir():
+        arrays = _read_folder(path, options.map_above_mb)
+    elif path.suffix == ".npz":
+        arrays = _read_npz(path)
+    else:
+        arrays = {"train": _read_npy(path, options.map_above_mb)}
+    if "train" not in arrays:
+        raise InputError(f"{path}: no array 'train'; it holds {', '.join(sorted(arrays)) or 'nothing'}")
+    sets = {
+        name: LabelledSet(_check_features(array, f"{path}, '{name}'"), arrays.get(name + _LABELS))
+        for name, array in arrays.items()
+        if name == "train" or (name.startswith(("val", "test")) and not name.endswith((_LABELS, "_ids")))
+    }
+    names, ids = arrays.get("class_names"), arrays.get("train_ids")
+    return Loaded(
+        train=sets.pop("train"),
+        val=sets.pop("val", None),
+        tests={name: content for name, content in sets.items() if name.startswith("test")},
+        class_names=None if names is None else tuple(map(str, names.tolist())),
+        ids=None if ids is None else tuple(map(str, ids.tolist())),
+    )
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or 'not a readable .npz file'}") from error
+    except (
+        ValueError,
+        EOFError,
+        SyntaxError,
+        KeyError,
+        zipfile.BadZipFile,
+        zlib.error,
+        AttributeError,
+    ) as error:
+        raise InputError(f"{path}: not a readable .npz file ({error})".replace("\n", " ")) from error
+
+
+def _read_npy(path: Path, map_above_mb: float) -> np.ndarray[Any, Any]:
+    try:
+        large = path.stat().st_size > map_above_mb * 2**20
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    return read_array(path, mmap_mode="r" if large else None)
+
+
+def _read_folder(path: Path, map_above_mb: float) -> dict[str, np.ndarray[Any, Any]]:
+    arrays = {}
+    for file in sorted(path.iterdir()):
+        if file.suffix in (".npy", ".csv", ".txt") and file.stem.endswith(_LABELS):
+            if file.stem in arrays:
+                raise InputError(f"{path}: {file.stem} is there more than once; keep one of .npy, .csv and .txt")
+            arrays[file.stem] = read_labels(file)
+        elif file.suffix == ".npy":
+            arrays[file.stem] = _read_npy(file, map_above_mb)
+    return arrays
+
+
+def _check_features(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
+    if array.ndim < 2 or 0 in array.shape[1:]:
+        raise InputError(f"{what}: shape {array.shape}; features are (examples, columns)")
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{what}: type {array.dtype}; features are float16, float32 or other numbers")
+    return array

@@ -1,0 +1,211 @@
+"""Dataset: everything a run needs of its data, checked; the truth apart from the labels that train."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from unflip.data import datasets
+from unflip.data.label_files import find_classes, read_labels, to_class_numbers
+from unflip.data.source import (
+    ArraySource,
+    JoinedSource,
+    Source,
+    Standardisation,
+    check_finite,
+    fit_standardisation,
+)
+from unflip.errors import ConfigError, InputError, unknown
+from unflip.options import Options
+from unflip.seeding import generator
+
+
+class DataOptions(Options):
+    """Which data, which labels, and how they are split."""
+
+    path: str
+    """A file, a folder, or the name of an embedded data set."""
+    labels: str | None = None
+    """A file whose labels replace the training labels; the data's own then serve evaluation only."""
+    take: PositiveInt | None = None
+    """Use the first so many training examples."""
+    classes: PositiveInt | tuple[str, ...] | None = None
+    """The number of classes, or their names in order; found in the training labels if not declared."""
+    val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
+    """Share of the training examples that validate, stratified by given label; a `val` split replaces it."""
+    standardize: bool = True
+    """Subtract the mean and divide by the standard deviation of each column of the training examples."""
+    map_above_mb: float = Field(1024.0, ge=0.0)
+    """Array files of more megabytes than this stay on disk and are read by batch."""
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """Inputs and labels as a file held them."""
+
+    inputs: np.ndarray[Any, Any]
+    labels: np.ndarray[Any, Any] | None
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a loader found; nothing in it is checked against anything else yet."""
+
+    train: LabelledSet
+    val: LabelledSet | None = None
+    tests: Mapping[str, LabelledSet] = field(default_factory=dict)
+    class_names: tuple[str, ...] | None = None
+    ids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Examples with true labels, for evaluation only."""
+
+    __test__ = False  # not a test case, whatever pytest thinks of the name
+    source: Source
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and validation examples in one source, in the data's order, and the test sets."""
+
+    name: str
+    source: Source
+    given: Tensor
+    """Labels as they came (n,), the validation examples' too."""
+    is_val: Tensor
+    """Which examples validate (n,)."""
+    clean: Tensor | None
+    """The truth about ``given``, where it is known. For evaluation only."""
+    tests: dict[str, TestSet]
+    num_classes: int
+    class_names: list[str] | None
+    ids: tuple[str, ...] | None
+    standardisation: Standardisation | None
+
+    def splits(self) -> list[str]:
+        """``train`` or ``val`` for every example."""
+        return np.where(self.is_val.cpu().numpy(), "val", "train").tolist()  # type: ignore[no-any-return]
+
+
+def load_inputs(options: DataOptions) -> tuple[str, Loaded]:
+    """Find the loader that fits a path or name, and let it read."""
+    path = Path(options.path)
+    name = options.path if options.path in datasets and options.path != "arrays" else "arrays"
+    if name == "arrays" and not path.exists():
+        embedded = [entry for entry in datasets.names() if entry != "arrays"]
+        raise InputError(f"data {path}: no such file or folder, and {unknown('data set', options.path, embedded)}")
+    if name == "arrays" and not path.is_dir() and path.suffix not in (".npz", ".npy"):
+        raise InputError(f"data {path}: cannot read '{path.suffix}'; give .npz, .npy or a folder of .npy files")
+    loaded: Loaded = datasets.load(name)(path, options)
+    return name if name != "arrays" else path.name, loaded
+
+
+def open_dataset(options: DataOptions, seed: int) -> Dataset:
+    """Read, check, split and standardise a data set."""
+    name, loaded = load_inputs(options)
+    train, given_raw, clean_raw, what = _choose_labels(loaded, options)
+    num_classes, names = find_classes(given_raw, options.classes or loaded.class_names, what)
+    given = to_class_numbers(given_raw, num_classes, names, what)
+    clean = None if clean_raw is None else to_class_numbers(clean_raw, num_classes, names, "train_labels")
+    if len(given.unique()) < 2:
+        raise InputError(f"{what}: {len(given.unique())} class among {len(given)} labels; at least two are needed")
+
+    inputs, is_val = [train], torch.zeros(len(given), dtype=torch.bool)
+    if loaded.val is not None:
+        val = _labelled(loaded.val, "val", num_classes, names, train.shape[1:])
+        inputs.append(loaded.val.inputs)
+        is_val = torch.cat([is_val, torch.ones(len(val), dtype=torch.bool)])
+        given, clean = torch.cat([given, val]), None if clean is None else torch.cat([clean, val])
+    elif options.val_fraction:
+        is_val = stratified_split(given, num_classes, options.val_fraction, seed)
+    if bool(is_val.all()) or len(given[~is_val].unique()) < 2:
+        raise InputError(f"{what}: the {int((~is_val).sum())} examples left for training hold fewer than two classes")
+
+    tests = {key: _labelled(part, key, num_classes, names, train.shape[1:]) for key, part in loaded.tests.items()}
+    if options.classes is None and loaded.class_names is None:
+        _check_seen(given, tests, names)
+    for key, array in {"train": train, **{key: part.inputs for key, part in loaded.tests.items()}}.items():
+        check_finite(array, f"{options.path}, '{key}'")
+    if loaded.val is not None:
+        check_finite(loaded.val.inputs, f"{options.path}, 'val'")
+
+    standardise = fit_standardisation(train) if options.standardize else None
+    sources = [ArraySource(array, standardise) for array in inputs]
+    return Dataset(
+        name=name,
+        source=sources[0] if len(sources) == 1 else JoinedSource(sources),
+        given=given,
+        is_val=is_val,
+        clean=clean,
+        tests={key: TestSet(ArraySource(part.inputs, standardise), tests[key]) for key, part in loaded.tests.items()},
+        num_classes=num_classes,
+        class_names=names,
+        ids=loaded.ids if loaded.ids is None or len(loaded.ids) == len(given) else loaded.ids[: len(given)],
+        standardisation=standardise,
+    )
+
+
+def _choose_labels(
+    loaded: Loaded, options: DataOptions
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any] | None, str]:
+    """Return the training inputs, the labels to train with, the truth where it is known, a name for the labels."""
+    inputs, own, what = loaded.train.inputs, loaded.train.labels, f"{options.path}, train_labels"
+    if own is not None and len(own) != len(inputs):
+        raise InputError(f"{what}: {len(own)} labels for {len(inputs)} examples")
+    count = len(inputs)
+    if options.take is not None:
+        if options.take > count:
+            raise ConfigError(f"take = {options.take}: there are only {count} training examples")
+        count = options.take
+        inputs, own = inputs[:count], None if own is None else own[:count]
+    if options.labels is None:
+        if own is None:
+            raise InputError(f"{options.path}: no train_labels in it; give a file with --labels")
+        return inputs, own, None, what
+    what = f"labels {options.labels}"
+    labels = read_labels(Path(options.labels))
+    if len(labels) != count and not (options.take is not None and len(labels) > count):
+        hint = f"; to use the first ones: --take {len(labels)}" if len(labels) < count else ""
+        raise InputError(f"{what}: {len(labels)} labels for {count} examples{hint}")
+    return inputs, labels[:count], own, what
+
+
+def _labelled(part: LabelledSet, key: str, num_classes: int, names: list[str] | None, shape: tuple[int, ...]) -> Tensor:
+    if part.inputs.shape[1:] != shape:
+        raise InputError(f"'{key}': examples of shape {part.inputs.shape[1:]}, the training examples have {shape}")
+    if part.labels is None:
+        raise InputError(f"'{key}' has no labels; add '{key}_labels' or leave it out")
+    if len(part.labels) != len(part.inputs):
+        raise InputError(f"'{key}_labels': {len(part.labels)} labels for {len(part.inputs)} examples")
+    return to_class_numbers(part.labels, num_classes, names, f"'{key}_labels'")
+
+
+def _check_seen(given: Tensor, tests: Mapping[str, Tensor], names: list[str] | None) -> None:
+    for key, labels in tests.items():
+        unseen = labels[~torch.isin(labels, given)]
+        if len(unseen):
+            label = names[int(unseen[0])] if names else int(unseen[0])
+            raise InputError(
+                f"'{key}_labels': class {label} has no training example; declare the classes "
+                "(--set data.classes=K) if that is meant"
+            )
+
+
+def stratified_split(labels: Tensor, num_classes: int, fraction: float, seed: int) -> Tensor:
+    """Return which examples validate: of each class the rounded ``fraction``, drawn by ``seed``."""
+    order = torch.randperm(len(labels), generator=generator(seed, "split"))
+    order = order[labels[order].argsort(stable=True)]  # by class, random within
+    counts = torch.bincount(labels, minlength=num_classes)
+    position = torch.arange(len(labels)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    chosen = position < (counts * fraction + 0.5).long().repeat_interleave(counts)
+    is_val = torch.zeros(len(labels), dtype=torch.bool)
+    is_val[order[chosen]] = True
+    return is_val

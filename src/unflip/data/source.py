@@ -1,0 +1,146 @@
+"""Source: inputs by index. Small data is one tensor on the device, large data stays on disk."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unflip.errors import InputError
+
+_CHUNK = 65_536  # rows read at once when a whole array is looked through
+
+
+@dataclass(frozen=True)
+class Standardisation:
+    """``(x - mean) / std`` by column; kept with the model, since new inputs need the same."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Standardise inputs (b, *shape)."""
+        return (inputs - self.mean.to(inputs.device)) / self.std.to(inputs.device)
+
+
+class Source(Protocol):
+    """Examples without labels."""
+
+    shape: tuple[int, ...]
+    """The shape of one example."""
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, indices: Tensor) -> Tensor:
+        """Return the inputs (b, *shape) at ``indices``, as float32 on the source's device."""
+
+    def augment(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a random view of a fetched batch; the batch itself where the data has no augmentation."""
+
+    def to(self, device: torch.device) -> Self:
+        """Return this source with its batches on ``device``."""
+
+
+class ArraySource:
+    """Rows of a float array, which may be a memory map; standardised if told so."""
+
+    def __init__(self, array: np.ndarray[Any, Any], standardise: Standardisation | None = None) -> None:
+        self.shape = array.shape[1:]
+        self._standardise = standardise
+        self._device = torch.device("cpu")
+        self._array: np.ndarray[Any, Any] | None = array
+        self._inputs: Tensor | None = None
+        if not isinstance(array, np.memmap):
+            self._inputs, self._array = self._finish(torch.from_numpy(np.asarray(array, np.float32))), None
+        self._length = len(array)
+
+    def _finish(self, inputs: Tensor) -> Tensor:
+        return self._standardise(inputs) if self._standardise else inputs
+
+    def __len__(self) -> int:
+        return self._length
+
+    def fetch(self, indices: Tensor) -> Tensor:
+        """Return the rows at ``indices``."""
+        if self._inputs is not None:
+            return self._inputs[indices]
+        assert self._array is not None
+        rows = torch.from_numpy(self._array[indices.cpu().numpy()].astype(np.float32))
+        return self._finish(rows.to(self._device))
+
+    def augment(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the rows as they are: nothing is known about which changes keep their class."""
+        return inputs
+
+    def to(self, device: torch.device) -> Self:
+        """Move the rows, or for a memory map the batches, to ``device``."""
+        self._device = device
+        if self._inputs is not None:
+            self._inputs = self._inputs.to(device)
+        return self
+
+
+class JoinedSource:
+    """Several sources one after the other, as one."""
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        self.shape = parts[0].shape
+        self._parts = list(parts)
+        self._starts = torch.tensor([0, *np.cumsum([len(part) for part in parts])])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def fetch(self, indices: Tensor) -> Tensor:
+        """Return the inputs at ``indices`` of the joined order."""
+        which = torch.bucketize(indices.cpu(), self._starts[1:], right=True)
+        found = [(where, part) for i, part in enumerate(self._parts) if len(where := (which == i).nonzero()[:, 0])]
+        batches = [
+            part.fetch(indices[where.to(indices.device)] - self._starts[which[where[0]]]) for where, part in found
+        ]
+        inputs = torch.empty(len(indices), *self.shape, dtype=batches[0].dtype, device=batches[0].device)
+        for (where, _), batch in zip(found, batches, strict=True):
+            inputs[where.to(inputs.device)] = batch
+        return inputs
+
+    def augment(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Augment as the first part does: all parts are of one kind."""
+        return self._parts[0].augment(inputs, generator)
+
+    def to(self, device: torch.device) -> Self:
+        """Move every part."""
+        self._parts = [part.to(device) for part in self._parts]
+        return self
+
+
+def chunks(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+    """Yield (first row, rows) of a possibly mapped array, a bounded number at a time, as float64."""
+    for start in range(0, len(array), _CHUNK):
+        yield start, np.asarray(array[start : start + _CHUNK], np.float64)
+
+
+def check_finite(array: np.ndarray[Any, Any], what: str) -> None:
+    """Refuse NaN and infinity, and values that float32 cannot hold, naming the first such row."""
+    for start, rows in chunks(array):
+        wrong = ~(np.abs(rows.reshape(len(rows), -1)) <= np.finfo(np.float32).max).all(axis=1)
+        if wrong.any():
+            row = int(wrong.argmax())
+            values = rows[row].ravel()
+            value = values[~(np.abs(values) <= np.finfo(np.float32).max)][0]
+            raise InputError(f"{what}, row {start + row}: {value} among the features; they must be finite")
+
+
+def fit_standardisation(array: np.ndarray[Any, Any]) -> Standardisation:
+    """Mean and standard deviation by column; a constant column keeps its scale."""
+    total = np.zeros(array.shape[1:])
+    for _, rows in chunks(array):
+        total += rows.sum(axis=0)
+    mean = total / len(array)
+    squares = np.zeros(array.shape[1:])
+    for _, rows in chunks(array):
+        squares += ((rows - mean) ** 2).sum(axis=0)
+    std = np.sqrt(squares / len(array))
+    std[std <= 1e-12 * np.maximum(np.abs(mean), 1e-300)] = 1.0
+    return Standardisation(torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32)))

@@ -1,0 +1,32 @@
+"""Per-sample losses: logits (b, k) and labels (b,) in, one loss an example out."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return ``-log p_y``."""
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def generalized_cross_entropy(logits: Tensor, labels: Tensor, q: float) -> Tensor:
+    """Return ``(1 - p_y^q) / q``: cross-entropy as q -> 0, mean absolute error / 2 at q = 1.
+
+    Zhang & Sabuncu (2018), equation 6. Computed as ``-expm1(q log p_y) / q``: ``p_y^q`` underflows for very
+    small ``p_y`` and its gradient with it.
+    """
+    return torch.expm1(-q * cross_entropy(logits, labels)).neg() / q
+
+
+def reverse_cross_entropy(logits: Tensor, labels: Tensor, log_zero: float) -> Tensor:
+    """Return ``-sum_j p_j log(onehot_j)`` with ``log 0 := log_zero`` (A), which is ``-A (1 - p_y)``.
+
+    Wang et al. (2019), equation 7. ``1 - p_y`` is taken as ``-expm1(log p_y)``, exact near ``p_y = 1``.
+    """
+    return log_zero * torch.expm1(-cross_entropy(logits, labels))
+
+
+def symmetric_cross_entropy(logits: Tensor, labels: Tensor, alpha: float, beta: float, log_zero: float) -> Tensor:
+    """Return ``alpha CE + beta RCE`` (Wang et al. 2019, equation 8)."""
+    return alpha * cross_entropy(logits, labels) + beta * reverse_cross_entropy(logits, labels, log_zero)

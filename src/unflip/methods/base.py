@@ -1,0 +1,153 @@
+"""The Method contract: what a method is told, what it is asked, and what it answers by default."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from unflip.labels.store import LabelStore
+from unflip.losses import cross_entropy
+from unflip.networks.base import Network
+from unflip.options import Options
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method may know of its run: no label and no truth among it."""
+
+    num_classes: int
+    train: Tensor
+    """The rows of the label store that train (m,). All that is observed follows this order."""
+    epochs: int
+    seed: int
+    batch_size: int
+    lr_factor: Callable[[int], float]
+    """The schedule: what an epoch multiplies the learning rate by."""
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One pass of an epoch: over which examples, and who learns from it."""
+
+    indices: Tensor
+    """Rows of the label store, each visited once in random order."""
+    learns: tuple[int, ...] = (0,)
+    """Positions of the networks that learn; the others stay as they are."""
+    unlabelled: Tensor | None = None
+    """Rows that accompany each batch without their labels, as many again, gone round as often as needed."""
+    views: int = 1
+    """How many random views of every example a batch holds."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step learns from."""
+
+    indices: Tensor
+    """Rows of the label store (b,)."""
+    views: tuple[Tensor, ...]
+    """Inputs (b, ...), once for each view of the phase."""
+    labels: Tensor
+    """Current labels (b,)."""
+    epoch: int
+    progress: float
+    """Epochs done so far, with the fraction of this one."""
+    generator: torch.Generator
+    """For whatever the loss draws: of this step alone, on the processor."""
+    unlabelled: "Batch | None" = None
+
+    @property
+    def inputs(self) -> Tensor:
+        """The first view."""
+        return self.views[0]
+
+
+class Step(NamedTuple):
+    """What a loss answers."""
+
+    terms: Mapping[str, Tensor]
+    """Named parts of the loss; their sum is what the networks learn from."""
+    logits: Tensor | None = None
+    """Of the batch's first view (b, k), for the trainer to record where the method asks for that."""
+
+
+class Scan(NamedTuple):
+    """What one network makes of the training examples, without augmentation, in evaluation mode."""
+
+    features: Tensor  # (m, d)
+    logits: Tensor  # (m, k)
+
+
+class Observed(Protocol):
+    """What the trainer saw of an epoch. Rows follow ``Setting.train``."""
+
+    @property
+    def probs(self) -> Tensor:
+        """Softmax of the training passes (m, k); only for methods with ``records_probs``."""
+
+    def scan(self, network: int = 0) -> Scan:
+        """One pass without gradient, computed when asked for and once an epoch."""
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """Make what a process computed alone the same everywhere: the first process's."""
+
+
+class Method:
+    """Cross-entropy on the current labels; every hook may be replaced.
+
+    A subclass lives in one file, names its ``Options`` and is registered in ``unflip.methods``; that is all.
+    ``networks`` are set by the trainer before the first hook is called. They may be wrapped for several
+    processes: call them for logits, and use :func:`bare` to reach ``encode`` and ``head``.
+    """
+
+    Options: ClassVar[type[Options]] = Options
+    num_networks: ClassVar[int] = 1
+    records_probs: ClassVar[bool] = False
+    """Whether the trainer records the softmax of each training pass."""
+
+    def __init__(self, options: Any, setting: Setting) -> None:
+        self.options = options
+        self.setting = setting
+        self.networks: Sequence[torch.nn.Module] = ()
+
+    def phases(self, epoch: int, labels: LabelStore) -> list[Phase]:
+        """Say what epoch ``epoch`` (from 1) iterates over."""
+        return [Phase(self.setting.train)]
+
+    def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        """Return each example's loss (b,); ``indices`` are rows of the label store."""
+        return cross_entropy(logits, labels)
+
+    def loss(self, batch: Batch, phase: Phase) -> Step:
+        """Return the loss of a batch."""
+        logits = self.networks[0](batch.inputs)
+        return Step({"loss": self.criterion(logits, batch.labels, batch.indices).mean()}, logits)
+
+    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+        """Correct labels, refit, move thresholds; return figures for the epoch's metrics."""
+        return {}
+
+    def beliefs(self) -> Tensor | None:
+        """Return the method's own class probabilities of the training examples (m, k), if it keeps any."""
+        return None
+
+    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Apply the method's correction rule, as it stands, to examples that did not train; by default none."""
+        return labels
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resume needs beside networks and labels: tensors, numbers, strings, dicts, lists."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a saved state."""
+
+
+def bare(network: torch.nn.Module) -> Network:
+    """Return a network without what the trainer wrapped around it."""
+    while not isinstance(network, Network):
+        network = network.module  # type: ignore[assignment]
+    return network

@@ -1,0 +1,69 @@
+"""GCE: generalised cross-entropy, plain or truncated (Zhang & Sabuncu 2018)."""
+
+from typing import Any
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from unflip.labels.store import LabelStore
+from unflip.losses import generalized_cross_entropy
+from unflip.methods.base import Method, Observed, Phase, Setting
+from unflip.options import Options
+
+
+class GCEOptions(Options):
+    """The loss's power, and when examples are pruned."""
+
+    q: float = Field(0.7, gt=0.0, le=1.0)
+    """Between cross-entropy (towards 0) and mean absolute error (1)."""
+    truncation: float | None = Field(None, gt=0.0, lt=1.0)
+    """k: examples whose p_y is at most k are left out; none by default, 0.5 in the paper."""
+    prune_from: PositiveInt = 40
+    """Epoch at whose end the first pruning happens: 40 for CIFAR-10, 80 for CIFAR-100."""
+    prune_every: PositiveInt = 10
+    """Epochs between prunings."""
+
+
+class GCE(Method):
+    """``(1 - p_y^q) / q`` in place of cross-entropy.
+
+    With ``truncation`` k, equation 9 of the source: an example costs ``L_q(k)``, a constant, where p_y <= k. A
+    constant teaches nothing, so those examples are left out of the epochs until the next pruning, which sees
+    all of them again. If all would be pruned, none is.
+    """
+
+    Options = GCEOptions
+    options: GCEOptions
+
+    def __init__(self, options: GCEOptions, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.kept = torch.ones(len(setting.train), dtype=torch.bool, device=setting.device)
+
+    def phases(self, epoch: int, labels: LabelStore) -> list[Phase]:
+        """Leave the pruned examples out."""
+        return [Phase(self.setting.train[self.kept])]
+
+    def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        """Return each example's generalised cross-entropy."""
+        return generalized_cross_entropy(logits, labels, self.options.q)
+
+    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+        """Prune anew where it is time, by the network as it is now."""
+        options = self.options
+        if options.truncation is None:
+            return {}
+        due = epoch - options.prune_from
+        if due >= 0 and due % options.prune_every == 0:
+            probs = observed.scan().logits.softmax(1)
+            kept = probs.gather(1, labels.current[self.setting.train, None])[:, 0] > options.truncation
+            self.kept = kept if bool(kept.any()) else torch.ones_like(kept)
+        return {"kept": float(self.kept.float().mean())}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which examples are kept."""
+        return {"kept": self.kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore which examples are kept."""
+        self.kept = state["kept"].to(self.kept)

@@ -1,0 +1,30 @@
+"""SL: symmetric cross-entropy (Wang et al. 2019)."""
+
+from pydantic import Field
+from torch import Tensor
+
+from unflip.losses import symmetric_cross_entropy
+from unflip.methods.base import Method
+from unflip.options import Options
+
+
+class SLOptions(Options):
+    """Weights of the two halves; the defaults are those of CIFAR-10."""
+
+    alpha: float = Field(0.1, ge=0.0)
+    """Weight of cross-entropy: 0.1 for CIFAR-10, 6 for CIFAR-100, 10 for WebVision."""
+    beta: float = Field(1.0, ge=0.0)
+    """Weight of reverse cross-entropy: 1, 0.1 for CIFAR-100."""
+    log_zero: float = Field(-4.0, lt=0.0)
+    """A, what log 0 is taken for: -4 in the paper, -9.21 in its released code."""
+
+
+class SL(Method):
+    """``alpha CE + beta RCE`` in place of cross-entropy."""
+
+    Options = SLOptions
+    options: SLOptions
+
+    def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        """Return each example's symmetric cross-entropy."""
+        return symmetric_cross_entropy(logits, labels, self.options.alpha, self.options.beta, self.options.log_zero)

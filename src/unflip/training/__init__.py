@@ -1,0 +1,1 @@
+"""Training: the only loop, and what surrounds it."""

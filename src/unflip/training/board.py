@@ -1,0 +1,37 @@
+"""Board: each epoch's figures for TensorBoard, where that is installed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+
+class Board:
+    """Writes to ``tensorboard/`` in the run folder; does nothing without the extra ``tensorboard``."""
+
+    def __init__(self, folder: Path, *, enabled: bool) -> None:
+        self._writer: Any = None
+        if enabled:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                return
+            self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, metrics: Mapping[str, Any]) -> None:
+        """Write every number of an epoch's line, nested ones as ``group/name``."""
+        if self._writer is None:
+            return
+        for key, value in metrics.items():
+            for name, number in value.items() if isinstance(value, dict) else [("", value)]:
+                if isinstance(number, int | float):
+                    self._writer.add_scalar(f"{key}/{name}".rstrip("/"), number, metrics["epoch"])

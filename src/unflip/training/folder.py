@@ -1,0 +1,92 @@
+"""The run folder: everything downstream (report, tables, predict) reads it and nothing else."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unflip.errors import RunFolderError
+from unflip.files import write_text
+
+_OURS = (
+    "config.toml",
+    "result.json",
+    "metrics.jsonl",
+    "labels.parquet",
+    "labels.csv",
+    "history.parquet",
+    "model.safetensors",
+    "checkpoints",
+    "tensorboard",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder and what is in it."""
+
+    folder: Path
+
+    @property
+    def config_path(self) -> Path:
+        """The resolved configuration; its presence makes a folder a run."""
+        return self.folder / "config.toml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.folder / "checkpoints"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run came to its end: ``result.json`` is written last."""
+        return (self.folder / "result.json").exists()
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """The content of ``result.json``."""
+        try:
+            content: dict[str, Any] = json.loads((self.folder / "result.json").read_text("utf-8"))
+        except OSError as error:
+            raise RunFolderError(f"{self.folder}: no result.json; is this the folder of a finished run?") from error
+        except ValueError as error:
+            raise RunFolderError(f"{self.folder / 'result.json'}: not JSON ({error})") from error
+        return content
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl``, one an epoch."""
+        lines = (self.folder / "metrics.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def write_metrics(self, metrics: Sequence[Mapping[str, Any]]) -> None:
+        """Write all epochs' figures anew."""
+        write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in metrics))
+
+    def check_free(self, *, resume: bool, force: bool) -> None:
+        """Refuse to write over a run, or to resume one that is not there."""
+        if resume and not self.config_path.exists():
+            raise RunFolderError(f"{self.folder}: holds no run to resume; leave --resume out to start one")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise RunFolderError(f"{self.folder}: is a file; --out names a folder")
+        if self.config_path.exists() and not (resume or force):
+            raise RunFolderError(
+                f"{self.folder}: already holds a run; continue it with --resume or replace it with --force"
+            )
+
+    def prepare(self, *, force: bool) -> None:
+        """Create the folder; with ``force`` remove what a run before left, and nothing else."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if force:
+                for name in _OURS:
+                    path = self.folder / name
+                    if path.is_dir():
+                        shutil.rmtree(path)
+                    else:
+                        path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"cannot write to {self.folder}: {error.strerror}") from error

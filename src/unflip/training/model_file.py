@@ -1,0 +1,85 @@
+"""model.safetensors: the trained networks with all that is needed to rebuild them and feed them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unflip.data.source import Standardisation
+from unflip.errors import RunFolderError
+from unflip.files import write_atomically
+from unflip.networks import networks as registered
+from unflip.networks.base import Network, build_network
+
+
+@dataclass(frozen=True)
+class Model:
+    """Networks that predict together, and what their inputs and outputs mean."""
+
+    network: str
+    options: Mapping[str, Any]
+    input_shape: tuple[int, ...]
+    num_classes: int
+    class_names: Sequence[str] | None
+    standardisation: Standardisation | None
+    states: Sequence[Mapping[str, Tensor]]
+
+    def build(self) -> list[Network]:
+        """Return the networks, in evaluation mode."""
+        options = registered.load(self.network).Options.model_validate(self.options)
+        built = []
+        for state in self.states:
+            network = build_network(self.network, options, self.input_shape, self.num_classes, seed=0)
+            network.load_state_dict(dict(state))
+            built.append(network.eval())
+        return built
+
+    def save(self, path: Path) -> None:
+        """Write the model atomically."""
+        tensors = {
+            f"networks.{i}.{name}": value for i, state in enumerate(self.states) for name, value in state.items()
+        }
+        if self.standardisation:
+            tensors |= {"inputs.mean": self.standardisation.mean, "inputs.std": self.standardisation.std}
+        description = {
+            "network": self.network,
+            "options": dict(self.options),
+            "input_shape": list(self.input_shape),
+            "num_classes": self.num_classes,
+            "class_names": None if self.class_names is None else list(self.class_names),
+        }
+        tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        metadata = {"model": json.dumps(description)}
+        write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
+
+
+def load_model(path: Path) -> Model:
+    """Read a model; nothing in the file is executed."""
+    if not path.exists():
+        raise RunFolderError(f"{path}: no such file; is this the folder of a finished run?")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            description = json.loads(file.metadata()["model"])
+        count = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("networks."))
+        prefixes = [f"networks.{i}." for i in range(count)]
+        standardised = "inputs.mean" in tensors
+        return Model(
+            network=description["network"],
+            options=description["options"],
+            input_shape=tuple(description["input_shape"]),
+            num_classes=description["num_classes"],
+            class_names=description["class_names"],
+            standardisation=Standardisation(tensors["inputs.mean"], tensors["inputs.std"]) if standardised else None,
+            states=[
+                {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+                for prefix in prefixes
+            ],
+        )
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{path}: not a readable model ({error})".replace("\n", " ")) from error

@@ -1,0 +1,47 @@
+"""Passes without gradient: features, logits and probabilities of many examples."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from unflip.data.source import Source
+from unflip.methods.base import Scan, bare
+from unflip.training.processes import Processes
+
+_BATCH = 1024  # examples at once; nothing but memory depends on it
+
+
+@torch.no_grad()
+def scan(network: nn.Module, source: Source, indices: Tensor, processes: Processes) -> Scan:
+    """Return what ``network`` makes of the examples at ``indices``, in evaluation mode, without augmentation."""
+    encoder = bare(network)
+    was_training = encoder.training
+    encoder.eval()
+    count = len(indices)
+    share = torch.cat([indices, indices[: -count % processes.count]])[processes.rank :: processes.count]
+    features = logits = None
+    for start in range(0, len(share), _BATCH):
+        batch = encoder.encode(source.fetch(share[start : start + _BATCH])).float()
+        scores = encoder.head(batch).float()
+        if features is None or logits is None:
+            features, logits = (
+                batch.new_empty(len(share), batch.shape[1]),
+                scores.new_empty(len(share), scores.shape[1]),
+            )
+        features[start : start + _BATCH], logits[start : start + _BATCH] = batch, scores
+    encoder.train(was_training)
+    if features is None or logits is None:
+        empty = torch.empty(0, encoder.head.in_features, device=processes.device)
+        return Scan(empty, encoder.head(empty))
+    return Scan(processes.interleave(features, count), processes.interleave(logits, count))
+
+
+def predict_probs(
+    networks: Sequence[nn.Module], source: Source, processes: Processes, indices: Tensor | None = None
+) -> Tensor:
+    """Return the class probabilities (n, k) at ``indices``, by default of all: the mean over the networks."""
+    if indices is None:
+        indices = torch.arange(len(source), device=processes.device)
+    probs = [scan(network, source, indices, processes).logits.softmax(1) for network in networks]
+    return torch.stack(probs).mean(0) if len(probs) > 1 else probs[0]

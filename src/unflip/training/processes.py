@@ -1,0 +1,89 @@
+"""Processes: the device, and what several processes of one run exchange."""
+
+import os
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from unflip.errors import ConfigError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+class Processes:
+    """A run's processes: one, or as many as torchrun started. Thin over lightning-fabric."""
+
+    def __init__(self, device: str = "auto") -> None:
+        accelerator = _find_device(device)
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        self.fabric = Fabric(
+            accelerator=accelerator,
+            devices=local,
+            num_nodes=world // local,
+            strategy="ddp" if world > 1 else "auto",
+        )
+        self.fabric.launch()
+
+    @property
+    def count(self) -> int:
+        """How many processes there are."""
+        return self.fabric.world_size
+
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0."""
+        return self.fabric.global_rank
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes and speaks."""
+        return self.rank == 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        return self.fabric.device
+
+    def interleave(self, share: Tensor, total: int) -> Tensor:
+        """Undo the sharing of :func:`unflip.training.batches.cut`: the first ``total`` rows in the order's order."""
+        if self.count == 1:
+            return share[:total]
+        shares = self.fabric.all_gather(share)  # (processes, rows, ...)
+        return shares.transpose(0, 1).flatten(0, 1)[:total]  # type: ignore[union-attr]
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """Return the first process's ``tensor`` on every process."""
+        if self.count == 1:
+            return tensor
+        tensor = tensor.contiguous()
+        torch.distributed.broadcast(tensor, src=0)
+        return tensor
+
+    def agree(self, message: str | None) -> str | None:
+        """Return the first process's ``message`` on every process."""
+        return self.fabric.broadcast(message, src=0) if self.count > 1 else message
+
+    def synchronise_buffers(self, network: torch.nn.Module) -> None:
+        """Give every process the first one's batch-norm statistics."""
+        if self.count > 1:
+            for buffer in network.buffers():
+                self.broadcast(buffer)
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks, asked before any process group exists."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def _find_device(device: str) -> str:
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return "cuda" if available["cuda"] else "mps" if available["mps"] else "cpu"
+    if device not in available:
+        raise ConfigError(f"device '{device}': choose from {', '.join(DEVICES)}")
+    if not available[device]:
+        there = ", ".join(name for name, is_there in available.items() if is_there)
+        raise ConfigError(f"device '{device}' is not available on this machine; there is: {there}")
+    return device

@@ -1,0 +1,33 @@
+"""Selection: which epoch's model is kept."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from unflip.errors import ConfigError
+
+USES_TRUTH = {"clean-val": "clean validation labels", "best-test": "test labels"}
+"""Rules that look at the truth, and at which; whoever shows their result says so."""
+
+
+def selection_score(rule: str, metrics: Mapping[str, Any]) -> float:
+    """Return how good an epoch is under a rule; of equals the first is kept, with ``last`` the last."""
+    if rule == "last":
+        return float(metrics["epoch"])
+    key = {"noisy-val": "val_accuracy", "clean-val": "clean_val_accuracy", "best-test": "test_accuracy"}[rule]
+    return float(metrics[key])
+
+
+def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool) -> None:
+    """Refuse a rule for which the data has not what it looks at."""
+    if rule in ("noisy-val", "clean-val") and not has_val:
+        raise ConfigError(f"select = '{rule}' needs validation examples (data.val_fraction is 0); try --select last")
+    if rule == "clean-val" and not has_truth:
+        raise ConfigError("select = 'clean-val' needs clean labels, and the data has none; try --select noisy-val")
+    if rule == "best-test" and not has_test:
+        raise ConfigError("select = 'best-test' needs a test set, and the data has none; try --select noisy-val")
+
+
+def protocol(rule: str) -> str:
+    """Say in words how the model was chosen, and whether the truth took part."""
+    used = USES_TRUTH.get(rule)
+    return f"{rule} (uses the truth: {used})" if used else rule

@@ -1,0 +1,184 @@
+"""Trainer: the one loop. Epochs, phases and steps for every method; what it knows of methods is their contract."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unflip.data.source import Source
+from unflip.errors import DivergedError
+from unflip.labels.store import LabelStore
+from unflip.methods.base import Batch, Method, Phase, Scan
+from unflip.networks.base import Network
+from unflip.seeding import derive, generator
+from unflip.training.batches import cut, repeated, shuffled
+from unflip.training.config import OptimizerOptions
+from unflip.training.passes import scan
+from unflip.training.processes import Processes
+from unflip.training.progress import Reporter
+
+
+class Trainer:
+    """Trains a method's networks, one epoch a call."""
+
+    def __init__(
+        self,
+        method: Method,
+        networks: Sequence[Network],
+        source: Source,
+        labels: LabelStore,
+        options: OptimizerOptions,
+        processes: Processes,
+        reporter: Reporter,
+    ) -> None:
+        self.method = method
+        self.source = source
+        self.labels = labels
+        self.options = options
+        self.processes = processes
+        self.reporter = reporter
+        self.networks: list[torch.nn.Module] = []
+        self.optimizers: list[Any] = []
+        for network in networks:
+            optimizer = torch.optim.SGD(
+                network.parameters(),
+                lr=options.lr,
+                momentum=options.momentum,
+                nesterov=options.nesterov,
+                weight_decay=options.weight_decay,
+            )
+            wrapped, wrapped_optimizer = processes.fabric.setup(network, optimizer)
+            self.networks.append(wrapped)
+            self.optimizers.append(wrapped_optimizer)
+        method.networks = self.networks
+
+    def run_epoch(self, epoch: int) -> dict[str, Any]:
+        """Train one epoch (from 1), let the method do its part, and return the figures."""
+        started = time.perf_counter()
+        lr = self.options.lr * self.options.lr_factor(epoch)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+        observation = Observation(self)
+        losses: dict[str, float] = {}
+        for number, phase in enumerate(self.method.phases(epoch, self.labels)):
+            losses |= self._run_phase(epoch, number, phase, observation)
+        for network in self.networks:
+            self.processes.synchronise_buffers(network)
+        train_seconds = time.perf_counter() - started
+        figures = self.method.end_epoch(epoch, observation, self.labels)
+        return {"epoch": epoch, "lr": lr, "loss": losses, "train_seconds": train_seconds, **figures}
+
+    def _run_phase(self, epoch: int, number: int, phase: Phase, observation: "Observation") -> dict[str, float]:
+        for position, network in enumerate(self.networks):
+            network.train(position in phase.learns)
+        learning = [self.optimizers[position] for position in phase.learns]
+        backward = self.processes.fabric.backward
+        records = self.method.records_probs
+        terms: list[dict[str, Tensor]] = []
+        recorded: list[Tensor] = []
+        batches = self._batches(epoch, number, phase)
+        for batch in batches:
+            torch.manual_seed(derive(self.method.setting.seed, "step", epoch, number, len(terms), self.processes.rank))
+            step = self.method.loss(batch, phase)
+            total = (
+                torch.stack(list(step.terms.values())).sum() if len(step.terms) > 1 else next(iter(step.terms.values()))
+            )
+            for optimizer in learning:
+                optimizer.zero_grad()
+            backward(total)
+            for optimizer in learning:
+                optimizer.step()
+            terms.append({name: term.detach() for name, term in step.terms.items()})
+            if records and step.logits is not None:
+                recorded.append(step.logits.detach())
+            self.reporter.step(batch.progress)
+        if recorded:
+            observation.record(self._order(epoch, number, phase), torch.cat(recorded))
+        return self._mean_terms(epoch, terms)
+
+    def _order(self, epoch: int, number: int, phase: Phase) -> Tensor:
+        return shuffled(phase.indices, generator(self.method.setting.seed, "order", epoch, number))
+
+    def _batches(self, epoch: int, number: int, phase: Phase) -> Iterator[Batch]:
+        seed, count, rank = self.method.setting.seed, self.processes.count, self.processes.rank
+        size = self.options.batch_size
+        shares = cut(self._order(epoch, number, phase), size, count, rank)
+        if phase.unlabelled is not None:
+            draws = generator(seed, "unlabelled", epoch, number)
+            lengths = [len(share) for share in shares]
+            fellows = repeated(phase.unlabelled, sum(lengths) * count, draws)[rank::count].split(lengths)
+        for step, share in enumerate(shares):
+            draws = generator(seed, "batch", epoch, number, step, rank)
+            progress = epoch - 1 + step / len(shares)
+            fellow = None
+            if phase.unlabelled is not None:
+                fellow = self._batch(fellows[step], phase.views, epoch, progress, draws)
+            yield self._batch(share, phase.views, epoch, progress, draws, fellow)
+
+    def _batch(
+        self,
+        indices: Tensor,
+        views: int,
+        epoch: int,
+        progress: float,
+        draws: torch.Generator,
+        unlabelled: Batch | None = None,
+    ) -> Batch:
+        inputs = self.source.fetch(indices)
+        augmented = tuple(self.source.augment(inputs, draws) for _ in range(views))
+        return Batch(indices, augmented, self.labels.current[indices], epoch, progress, draws, unlabelled)
+
+    def _mean_terms(self, epoch: int, terms: list[dict[str, Tensor]]) -> dict[str, float]:
+        """Average each term over the steps, and over processes; one look at the device for the whole epoch."""
+        means = {}
+        for name in terms[0]:
+            values = torch.stack([step[name] for step in terms])
+            wrong = ~values.isfinite()
+            if bool(wrong.any()):
+                raise DivergedError(
+                    f"the loss became {float(values[wrong][0])} in epoch {epoch}, batch {int(wrong.nonzero()[0]) + 1}; "
+                    "try a smaller learning rate (--set optimizer.lr=...)"
+                )
+            means[name] = float(self.processes.broadcast(values.mean()))
+        return means
+
+
+class Observation:
+    """What the trainer saw of one epoch; see :class:`unflip.methods.base.Observed`."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._probs: Tensor | None = None
+        self._scans: dict[int, Scan] = {}
+
+    def record(self, order: Tensor, logits: Tensor) -> None:
+        """Keep the softmax of a training pass that went through ``order``."""
+        train = self._trainer.method.setting.train
+        probs = self._trainer.processes.interleave(logits.softmax(1), len(order))
+        position = torch.empty(len(self._trainer.labels), dtype=torch.long, device=train.device)
+        position[train] = torch.arange(len(train), device=train.device)
+        if self._probs is None:
+            self._probs = probs.new_zeros(len(train), probs.shape[1])
+        self._probs[position[order]] = probs
+
+    @property
+    def probs(self) -> Tensor:
+        """Softmax of the training passes."""
+        if self._probs is None:
+            raise RuntimeError(f"{type(self._trainer.method).__name__} reads probs without records_probs = True")
+        return self._probs
+
+    def scan(self, network: int = 0) -> Scan:
+        """Features and logits of the training examples, computed once an epoch."""
+        if network not in self._scans:
+            trainer = self._trainer
+            train = trainer.method.setting.train
+            self._scans[network] = scan(trainer.networks[network], trainer.source, train, trainer.processes)
+        return self._scans[network]
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """The first process's tensor."""
+        return self._trainer.processes.broadcast(tensor)
