@@ -1,5 +1,26 @@
 """unflip: train classifiers on data whose labels are partly wrong, and get the labels back, corrected."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from unflip._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from unflip.training.folder import Run
+    from unflip.training.predict import predict
+    from unflip.training.train import train
+
+__all__ = ["Run", "__version__", "predict", "train"]
+
+_HOMES = {
+    "Run": "unflip.training.folder",
+    "predict": "unflip.training.predict",
+    "train": "unflip.training.train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # `import unflip` stays light: torch is imported when one of these is first used.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'unflip' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_LISTED = 20  # choices that still make a readable line
+
 
 class UnflipError(Exception):
     """Base of all errors a user can cause or mend. The command line prints it as one line and exits with 2."""
@@ -39,5 +41,7 @@ def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
     close = get_close_matches(name, choices, 1, 0.5) or [
         leaves[leaf] for leaf in get_close_matches(name.rsplit(".", 1)[-1], leaves, 1, 0.6)
     ]
-    hint = f" (did you mean '{close[0]}'?)" if close else ""
-    return f"unknown {kind} '{name}'{hint}; choose from: {', '.join(choices)}"
+    if not close:
+        return f"unknown {kind} '{name}'; choose from: {', '.join(choices)}"
+    rest = f"; choose from: {', '.join(choices)}" if len(choices) <= _LISTED else ""
+    return f"unknown {kind} '{name}', did you mean '{close[0]}'?{rest}"

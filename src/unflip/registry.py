@@ -37,9 +37,7 @@ class Registry:
     def _entries(self) -> dict[str, Entry]:
         if self._foreign is None:
             self._foreign = {
-                point.name: Entry(
-                    point.name, f"from {point.dist.name if point.dist else point.module}", point.value
-                )
+                point.name: Entry(point.name, f"from {point.dist.name if point.dist else point.module}", point.value)
                 for point in entry_points(group=f"unflip.{self.kind}s")
             }
         return self._foreign | self._own

@@ -55,9 +55,7 @@ class LabelStore:
         """
         old = self._current[indices]
         changed = old != labels
-        indices, old, labels, confidence = (
-            column[changed] for column in (indices, old, labels, confidence.detach())
-        )
+        indices, old, labels, confidence = (column[changed] for column in (indices, old, labels, confidence.detach()))
         self._current[indices] = labels
         count = len(indices)
         if count:

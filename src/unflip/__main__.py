@@ -1,0 +1,5 @@
+"""``python -m unflip`` is the ``unflip`` command."""
+
+from unflip.cli import main
+
+main()

@@ -1,0 +1,171 @@
+"""A recipe carried out: clean labels in; noisy labels, and the record of how they came about, out."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from unflip.errors import ConfigError, InputError
+from unflip.noise.checks import check_labels, check_matrix, check_same_length
+from unflip.noise.maps import cycle_map, pairs_map
+from unflip.noise.pmd import pmd
+from unflip.noise.recipe import Recipe, Step
+from unflip.noise.transition import apply_matrix, asymmetric, pair, realised, symmetric
+from unflip.seeding import generator
+
+T = TypeVar("T")
+
+DIGITS = 6
+"""Decimals of rates in the record: one label in a million still shows."""
+
+
+@dataclass(frozen=True)
+class NoisyLabels:
+    """What a recipe made."""
+
+    labels: Tensor
+    """(n,) int64."""
+    provenance: dict[str, Any]
+    """JSON-able: recipe, seed, what each step did, the noise there is now and hashes of the inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassRelations:
+    """What the steps ``asym``, ``asym-pairs``, ``asym-cycle`` and ``matrix`` need to know about the classes."""
+
+    class_map: Mapping[int, int] | None = None
+    """Which class is mistaken for which, by id."""
+    superclasses: Sequence[int] | None = None
+    """The superclass of each class."""
+    matrix: Tensor | None = None
+    """(k, k), row-stochastic."""
+
+
+def corrupt(
+    recipe: Recipe,
+    clean_labels: Tensor,
+    *,
+    num_classes: int,
+    seed: int,
+    posterior: Tensor | None = None,
+    base_labels: Tensor | None = None,
+    relations: ClassRelations | None = None,
+) -> NoisyLabels:
+    """Lay the steps of ``recipe`` over ``base_labels`` (the clean labels, if none are given), one after the other.
+
+    Every step draws from its own generator, derived from the seed, its place and its name. A PMD step replaces every
+    label, so it is refused on labels that are noisy already.
+    """
+    clean = check_labels(clean_labels, num_classes, what="clean labels")
+    base = clean if base_labels is None else check_labels(base_labels, num_classes, what="base labels")
+    check_same_length(base, clean, what="base labels")
+
+    labels = base
+    steps: list[dict[str, Any]] = []
+    for place, step in enumerate(recipe.steps):
+        draws = generator(seed, "noise", place, step.name)
+        if step.pmd_kind is not None:
+            labels, did = _pmd_step(step, step.pmd_kind, clean, labels, posterior, num_classes, draws)
+        else:
+            labels, did = _class_step(step, labels, relations or ClassRelations(), num_classes, draws)
+        steps.append({"step": str(step), "asked": step.level} | did | {"noise_rate": _share(labels != clean)})
+
+    measured = realised(clean, labels, num_classes)
+    inputs = {
+        "clean_labels": clean,
+        "base_labels": None if base_labels is None else base,
+        "posterior": posterior if recipe.needs_posterior else None,
+    }
+    provenance = {
+        "recipe": str(recipe),
+        "seed": seed,
+        "num_examples": len(clean),
+        "num_classes": num_classes,
+        "steps": steps,
+        "noise_rate": round(measured.rate, DIGITS),
+        "class_rates": _rounded(measured.class_rates),
+        "class_counts": measured.class_counts.tolist(),
+        "transition": [_rounded(row) for row in measured.matrix],
+        "inputs_sha256": {name: _sha256(tensor) for name, tensor in inputs.items() if tensor is not None},
+    }
+    return NoisyLabels(labels, provenance)
+
+
+def _pmd_step(
+    step: Step,
+    kind: int,
+    clean: Tensor,
+    labels: Tensor,
+    posterior: Tensor | None,
+    num_classes: int,
+    draws: torch.Generator,
+) -> tuple[Tensor, dict[str, Any]]:
+    if not torch.equal(labels, clean):
+        raise ConfigError(
+            f"the noise step {step} draws every label anew and would undo the noise it is laid over; "
+            "use sym, asym, pair or matrix on labels that are noisy already"
+        )
+    posterior = _needed(posterior, step, "posteriors")
+    level = _needed(step.level, step, "a level")
+    drawn = pmd(clean, posterior, num_classes=num_classes, kind=kind, level=level, generator=draws)
+    return drawn.labels, {
+        "realised": _share(drawn.labels != clean),
+        "expected": round(drawn.expected_rate, DIGITS),
+        "factor": drawn.factor,
+    }
+
+
+def _class_step(
+    step: Step, labels: Tensor, relations: ClassRelations, num_classes: int, draws: torch.Generator
+) -> tuple[Tensor, dict[str, Any]]:
+    did: dict[str, Any] = {}
+    if step.name == "matrix":
+        matrix = check_matrix(_needed(relations.matrix, step, "a transition matrix"), num_classes)
+    else:
+        level = _needed(step.level, step, "a level")
+        if step.name == "sym":
+            matrix = symmetric(num_classes, level)
+        elif step.name == "pair":
+            matrix = pair(num_classes, level)
+        else:
+            class_map = _class_map(step, relations, num_classes, draws)
+            matrix = asymmetric(num_classes, level, class_map)
+            did["class_map"] = {str(source): target for source, target in sorted(class_map.items())}
+    noisy = apply_matrix(labels, matrix, draws)
+    # What compares with the asked level: the share of changed labels among the classes that the step may change.
+    may_change = (matrix.diagonal() < 1)[labels]
+    return noisy, {"realised": _share((noisy != labels)[may_change])} | did
+
+
+def _class_map(step: Step, relations: ClassRelations, num_classes: int, draws: torch.Generator) -> Mapping[int, int]:
+    if step.name == "asym" and relations.class_map is not None:
+        return relations.class_map
+    what = "a class map or superclasses" if step.name == "asym" else "superclasses"
+    superclasses = _needed(relations.superclasses, step, what)
+    if len(superclasses) != num_classes:
+        raise InputError(f"superclasses are given for {len(superclasses)} classes; the data have {num_classes}")
+    return cycle_map(superclasses) if step.name == "asym-cycle" else pairs_map(superclasses, draws)
+
+
+def _needed(value: T | None, step: Step, what: str) -> T:
+    if value is None:
+        raise ConfigError(f"the noise step {step} needs {what}; none given")
+    return value
+
+
+def _share(flags: Tensor) -> float:
+    return round(float(flags.double().mean()), DIGITS) if len(flags) else 0.0
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, DIGITS) for value in values.tolist()]
+
+
+def _sha256(tensor: Tensor) -> str:
+    """Hash element type, shape and bytes; labels are int64 here, whatever their file held."""
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

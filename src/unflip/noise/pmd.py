@@ -1,0 +1,166 @@
+"""PMD noise of types I, II and III: labels become one of the two most probable classes; the level is solved for."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unflip.errors import InputError
+from unflip.noise.checks import check_labels, check_level, check_posterior
+
+LARGEST_FACTOR = 1e6
+"""Beyond it no label stays at u, to within what the expected rate is solved for."""
+
+
+class TopTwo(NamedTuple):
+    """The two most probable classes of every example, all (n,)."""
+
+    first: Tensor
+    """u, the most probable class."""
+    second: Tensor
+    """s, the second most probable class."""
+    margin: Tensor
+    """eta_u - eta_s in [0, 1], float64."""
+
+
+@dataclass(frozen=True)
+class PmdLabels:
+    """Labels drawn from PMD noise, and what they were drawn with."""
+
+    labels: Tensor
+    """(n,) int64, u or s of every example."""
+    factor: float
+    """What 1 - rho is divided by."""
+    expected_rate: float
+    """Expected share of wrong labels at that factor."""
+    top_two: TopTwo
+
+
+def pmd(
+    clean_labels: Tensor,
+    posterior: Tensor,
+    *,
+    num_classes: int,
+    kind: int,
+    level: float,
+    generator: torch.Generator,
+) -> PmdLabels:
+    """Draw PMD labels whose expected noise rate, measured against the clean labels, is ``level``.
+
+    The label becomes u with probability (1 - rho) / factor, clipped to [0, 1], else s (the paper's section 4.2;
+    the factor is the released generator's, here solved for). What the label was does not matter.
+    """
+    check_level(level)
+    clean = check_labels(clean_labels, num_classes, what="clean labels")
+    top = top_two(check_posterior(posterior, len(clean), num_classes))
+    factor = solve_factor(top, clean, kind=kind, level=level)
+    keep = keep_probability(top.margin, kind=kind, factor=factor)
+    # Drawn evenly among the examples whose clean label is u, among those where it is s, and among the others.
+    group = (clean == top.first).int() + 2 * (clean == top.second).int()
+    kept = draw_evenly(keep, group, generator)
+    return PmdLabels(
+        labels=torch.where(kept, top.first, top.second),
+        factor=factor,
+        expected_rate=expected_rate(top, clean, keep),
+        top_two=top,
+    )
+
+
+def top_two(posterior: Tensor) -> TopTwo:
+    """Find u, s and the margin of every row; where classes are equally probable, the lower id comes first."""
+    highest, first = posterior.max(dim=1)
+    others = posterior.clone().scatter_(1, first[:, None], -1.0)
+    second_highest, second = others.max(dim=1)
+    return TopTwo(first, second, highest.double() - second_highest.double())
+
+
+def rho(margin: Tensor, *, kind: int) -> Tensor:
+    """Return the noise function rho(m) of the margin m = eta_u - eta_s (the paper's section 4.2).
+
+    Type I: 1/2 - m^2 / 2; type II: 1 - m^3; type III: 1 - (m^3 + m^2 + m) / 3.
+    """
+    # Products rather than powers: they are rounded in the same way on every machine.
+    if kind == 1:
+        return 0.5 - 0.5 * margin * margin
+    if kind == 2:
+        return 1 - margin * margin * margin
+    if kind == 3:
+        return 1 - ((margin + 1) * margin + 1) * margin / 3
+    raise InputError(f"PMD type {kind} does not exist; choose from 1, 2, 3")
+
+
+def keep_probability(margin: Tensor, *, kind: int, factor: float) -> Tensor:
+    """Return the probability that a label becomes u: (1 - rho(m)) / factor, clipped to [0, 1]."""
+    return ((1 - rho(margin, kind=kind)) / factor).clamp(0, 1)
+
+
+def expected_rate(top: TopTwo, clean_labels: Tensor, keep: Tensor) -> float:
+    """Return the expected share of wrong labels.
+
+    A label is wrong with probability 1 - keep where the clean label is u, keep where it is s, and 1 elsewhere.
+    """
+    right = torch.where(clean_labels == top.first, keep, 0) + torch.where(clean_labels == top.second, 1 - keep, 0)
+    return 1 - float(right.mean())
+
+
+def solve_factor(top: TopTwo, clean_labels: Tensor, *, kind: int, level: float) -> float:
+    """Find the factor whose expected noise rate is ``level``; of several, the one nearest to 1 (in ratio).
+
+    With w = 1 / factor and a_i = 1 - rho_i, the expected number of wrong labels is
+    n - n_s - sum_i sign_i * min(a_i * w, 1), sign_i = +1 where the clean label is u, -1 where it is s, else 0.
+    It is linear in w between the knots 1 / a_i, so its values at the knots give the reachable range and the solution
+    exactly, also where clean labels that are s keep it from falling steadily. Six digits of the factor remain, so that
+    the order in which a machine adds up does not show in the labels.
+    """
+    sign = (clean_labels == top.first).double() - (clean_labels == top.second).double()
+    steepness = 1 - rho(top.margin, kind=kind)
+    moves = (sign != 0) & (steepness > 0)
+    steepness, order = steepness[moves].sort(descending=True)
+    sign = sign[moves][order]
+    weights, rates = _rate_at_knots(steepness, sign)
+    rates = (len(clean_labels) - (clean_labels == top.second).sum() + rates) / len(clean_labels)
+
+    lowest, highest = float(rates.min()), float(rates.max())
+    if not lowest <= level <= highest:
+        raise InputError(
+            f"pmd{kind}: level {level:g} cannot be reached on these posteriors; reachable: {lowest:.4f} to "
+            f"{highest:.4f}; ask for a level in between or try another type"
+        )
+    left, right = rates[:-1], rates[1:]
+    crossing = ((left - level) * (right - level) <= 0).nonzero().squeeze(1)
+    left, right = left[crossing], right[crossing]
+    share = torch.where(left == right, 0, (left - level) / (left - right))
+    solutions = torch.lerp(weights[crossing], weights[crossing + 1], share)
+    weight = float(solutions[solutions.log().abs().argmin()])
+    return float(f"{1 / weight:.6g}")
+
+
+def _rate_at_knots(steepness: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the knots w and -sum_i sign_i * min(a_i * w, 1) there, for a_i that descend; flat beyond the last."""
+    slopes = (sign * steepness).flip(0).cumsum(0).flip(0)  # of the examples from i on, those not yet clipped at w_i
+    knots = 1 / steepness
+    at_knots = -(sign.cumsum(0) - sign) - slopes * knots
+    smallest = torch.tensor([1 / LARGEST_FACTOR], dtype=torch.float64)
+    at_smallest = -slopes[:1].sum() * smallest
+    weights = torch.cat([smallest, knots])
+    beyond = 2 * weights[-1:]
+    return torch.cat([weights, beyond]), torch.cat([at_smallest, at_knots, -sign.sum(dim=0, keepdim=True)])
+
+
+def draw_evenly(probability: Tensor, group: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw yes or no for every example with its own probability, the number of yes in each group nearly fixed.
+
+    Systematic sampling in random order: examples stand in a row, group by group, each as long as its probability;
+    those that hold a whole number (counted from a random start) are drawn. The count of any group is then within one
+    of its expectation, whereas independent draws at n = 10,000 miss a rate by more than 0.5 % in a third of all cases.
+    Lengths are whole multiples of 2^-32, so that their sum is exact on every machine.
+    """
+    unit = 1 << 32
+    order = torch.randperm(len(probability), generator=generator)
+    order = order[torch.argsort(group[order], stable=True)]
+    start = torch.randint(unit, (1,), generator=generator)
+    ends = start + (probability[order] * unit).round().long().cumsum(0)
+    drawn = torch.empty(len(probability), dtype=torch.bool)
+    drawn[order] = (ends // unit).diff(prepend=torch.zeros_like(start)) > 0
+    return drawn

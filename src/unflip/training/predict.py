@@ -1,0 +1,67 @@
+"""predict: what a finished run's model says of new inputs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from unflip.data.dataset import DataOptions, load_inputs
+from unflip.data.source import ArraySource, check_finite
+from unflip.errors import InputError, unknown
+from unflip.training.folder import Run
+from unflip.training.model_file import load_model
+from unflip.training.passes import predict_probs
+from unflip.training.processes import Processes
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Class probabilities (n, k) of n examples, and what examples and classes are called."""
+
+    ids: list[str]
+    probs: Tensor
+    class_names: list[str]
+
+    @property
+    def labels(self) -> Tensor:
+        """The most probable class of each example."""
+        return self.probs.argmax(1)
+
+    def table(self) -> pa.Table:
+        """Return the columns ``id, label, probability`` and one probability a class."""
+        best, labels = self.probs.max(1)
+        columns = {
+            "id": pa.array(self.ids),
+            "label": pa.array(np.asarray(self.class_names)[labels.numpy()]),
+            "probability": pa.array(best.numpy()),
+        }
+        return pa.table(
+            columns | {f"p_{name}": pa.array(p.numpy()) for name, p in zip(self.class_names, self.probs.T, strict=True)}
+        )
+
+
+def predict(run: str | Path | Run, data: str | Path, *, part: str | None = None, device: str = "auto") -> Prediction:
+    """Apply a run's model to a data set; ``part`` names one of its sets: by default the first test set, else train."""
+    folder = run if isinstance(run, Run) else Run(Path(run))
+    model = load_model(folder.folder / "model.safetensors")
+    _, loaded = load_inputs(DataOptions(path=str(data)))
+    sets = {**loaded.tests, "train": loaded.train} | ({"val": loaded.val} if loaded.val else {})
+    part = part or next(iter(sets))
+    if part not in sets:
+        raise InputError(f"data {data}: {unknown('part', part, sets)}")
+    inputs = sets[part].inputs
+    if inputs.shape[1:] != model.input_shape:
+        raise InputError(
+            f"data {data}, '{part}': examples of shape {inputs.shape[1:]}, the model takes {model.input_shape}"
+        )
+    check_finite(inputs, f"data {data}, '{part}'")
+    processes = Processes(device)
+    source = ArraySource(inputs, model.standardisation).to(processes.device)
+    networks = [network.to(processes.device) for network in model.build()]
+    probs = predict_probs(networks, source, processes).cpu()
+    ids = list(loaded.ids) if part == "train" and loaded.ids else [str(i) for i in range(len(probs))]
+    names = list(model.class_names) if model.class_names else [str(i) for i in range(model.num_classes)]
+    return Prediction(ids, torch.as_tensor(probs), names)

@@ -1,0 +1,98 @@
+"""The text of recipes: round trip, and errors that point at the character."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unflip.errors import ConfigError
+from unflip.noise.recipe import STEPS, Recipe, Step, parse
+
+LEVELS = st.floats(0, 1, exclude_min=True, exclude_max=True)
+PMD = st.builds(Step, st.sampled_from(["pmd1", "pmd2", "pmd3"]), LEVELS)
+OTHER = st.one_of(
+    st.builds(Step, st.sampled_from(["sym", "asym", "asym-pairs", "asym-cycle", "pair"]), LEVELS),
+    st.just(Step("matrix", None)),
+)
+RECIPES = st.builds(
+    lambda first, rest: Recipe((*first, *rest)), st.lists(PMD, max_size=1), st.lists(OTHER, min_size=1, max_size=4)
+)
+
+
+@given(RECIPES)
+def test_text_and_back(recipe: Recipe) -> None:
+    assert parse(str(recipe)) == recipe
+    assert str(parse(str(recipe))) == str(recipe)
+
+
+@given(RECIPES, st.sampled_from(["", " ", "  ", "\t"]))
+def test_spaces_and_capitals_do_not_matter(recipe: Recipe, space: str) -> None:
+    text = str(recipe).replace(" ", space).replace(":", f"{space}:{space}")
+    assert parse(f"{space}{text.upper()}{space}") == recipe
+
+
+def test_the_example_of_the_design() -> None:
+    recipe = parse("pmd1:0.35 + sym:0.30")
+    assert recipe.steps == (Step("pmd1", 0.35), Step("sym", 0.3))
+    assert str(recipe) == "pmd1:0.35 + sym:0.3"
+    assert recipe.needs_posterior
+    assert recipe.steps[0].pmd_kind == 1
+    assert not parse("sym:0.3 + matrix").needs_posterior
+
+
+@pytest.mark.parametrize(
+    ("text", "character", "problem"),
+    [
+        ("", 1, "expected a step such as sym:0.3, found the end"),
+        ("   ", 4, "found the end"),
+        ("pmd1:0.35 + foo:0.3", 13, "unknown step 'foo'"),
+        ("pmd:0.35", 1, "did you mean 'pmd"),
+        ("pmd1:0.35 +", 12, "expected a step such as sym:0.3, found the end"),
+        ("pmd1:0.35 sym:0.3", 11, "expected '+' and another step, or the end, found 's'"),
+        ("pmd1", 5, "expected ':' and a level, as in pmd1:0.3, found the end"),
+        ("sym 0.3", 5, "expected ':' and a level, as in sym:0.3, found '0'"),
+        ("sym:", 5, "expected a level between 0 and 1, as in sym:0.3, found the end"),
+        ("sym:+0.3", 5, "expected a level between 0 and 1, as in sym:0.3, found '+'"),
+        ("sym:lots", 5, "found 'lots'"),
+        ("sym:0_3", 5, "found '0_3'"),
+        ("sym:nan", 5, "found 'nan'"),
+        ("sym:0", 5, "level 0 is outside (0, 1)"),
+        ("sym:1", 5, "level 1 is outside (0, 1)"),
+        ("sym:-0.3", 5, "level -0.3 is outside (0, 1)"),
+        ("pair:0.1 + sym:35", 16, "level 35 is outside (0, 1); levels are fractions, try sym:0.35"),
+        ("sym:0.3 + pmd1:0.35", 11, "must be the first step"),
+        ("pmd1:0.3 + pmd2:0.3", 12, "must be the first step"),
+        ("matrix:0.3", 7, "takes no level"),
+        ("0.3", 1, "expected a step such as sym:0.3, found '0'"),
+        ("sym:0.3\n+ pair", 15, "expected ':' and a level"),
+    ],
+)
+def test_errors_point_at_the_character(text: str, character: int, problem: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(text)
+    message = str(error.value)
+    assert message.startswith(f"noise recipe {text!r}, character {character}: ")
+    assert problem in message
+    assert "\n" not in message
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_recipe_or_one_line_of_error(text: str) -> None:
+    try:
+        problem = str(parse(text))
+    except ConfigError as error:
+        problem = str(error)
+    assert len(problem.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_every_step_can_be_written(name: str) -> None:
+    text = name if name == "matrix" else f"{name}:0.25"
+    assert str(parse(text)) == text
+
+
+def test_reading_a_recipe_imports_no_torch() -> None:
+    code = "import sys, unflip.noise.recipe; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
