@@ -35,5 +35,5 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
-    if int(os.environ.get("RANK", "0")) == 0:  # of several processes the first one speaks
+    if message and int(os.environ.get("RANK", "0")) == 0:  # of several processes the first one speaks
         print(f"unflip: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201

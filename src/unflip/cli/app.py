@@ -45,6 +45,7 @@ class Kind(StrEnum):
     presets = "presets"
 
 
+NOISE_HELP = "Make labels wrong on purpose, in steps: pmd1:0.35 + sym:0.30 (see `unflip corrupt --help`)."
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
 DeviceOption = Annotated[Device, typer.Option(help="Where to compute; auto takes a GPU if there is one.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads; by default all cores.")]
@@ -87,6 +88,7 @@ def train(
         typer.Option(help="Labels (.npy, .csv, .txt) that replace the training labels; those then only evaluate."),
     ] = None,
     take: Annotated[int | None, typer.Option(help="Use the first N training examples.", metavar="N", min=1)] = None,
+    noise: Annotated[str | None, typer.Option(help=NOISE_HELP, metavar="RECIPE")] = None,
     method: Annotated[str | None, typer.Option(help="How to learn: see `unflip list methods`.")] = None,
     network: Annotated[str | None, typer.Option(help="What learns: see `unflip list networks`.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
@@ -114,7 +116,7 @@ def train(
     from unflip.cli.train import run_train
 
     run_train(
-        data, out, labels=labels, take=take, method=method, network=network, epochs=epochs, seed=seed,
+        data, out, labels=labels, take=take, noise=noise, method=method, network=network, epochs=epochs, seed=seed,
         select=None if select is None else select.value, preset=preset, config=config, settings=setting or (),
         resume=resume, force=force, device=device.value, threads=threads, quiet=quiet,
     )  # fmt: skip
@@ -134,6 +136,63 @@ def predict(
     from unflip.cli.predict import run_predict
 
     run_predict(run, data, out, part, device.value)
+
+
+@app.command()
+def corrupt(
+    data: Annotated[str, typer.Option(help="Feature arrays with clean train_labels, or an embedded set: digits.")],
+    noise: Annotated[str, typer.Option(help="The recipe: steps joined by +.", metavar="RECIPE")],
+    out: Annotated[Path, typer.Option(help="Where the labels go: .npy, .csv or .txt; .json and .png beside it.")],
+    labels: Annotated[Path | None, typer.Option(help="Labels over which the recipe is laid.")] = None,
+    take: Annotated[int | None, typer.Option(help="Use the first N examples.", metavar="N", min=1)] = None,
+    posterior: Annotated[
+        str, typer.Option(help="Class probabilities for pmd steps: a .npy/.npz file, cross-fit or in-sample.")
+    ] = "cross-fit",
+    save_posterior: Annotated[Path | None, typer.Option(help="Keep the estimated posteriors in this .npy.")] = None,
+    class_map: Annotated[
+        str | None, typer.Option(help="Which class is taken for which: cifar10, cifar100, mnist or a .json file.")
+    ] = None,
+    matrix: Annotated[
+        Path | None, typer.Option(help="The .npy with the transition matrix for the step matrix.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same labels.", min=0)] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    device: DeviceOption = Device.auto,
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make noisy labels out of clean ones, with a record of how.
+
+    Steps: pmd1, pmd2, pmd3 (instance-dependent, the paper's types I to III), sym, asym, asym-pairs, asym-cycle, pair
+    (each with its level, as in sym:0.3) and matrix. Later steps are laid over earlier ones.
+    Example: unflip corrupt --data digits --noise "pmd1:0.35 + sym:0.30" --out labels.npy
+    """
+    from unflip.cli.noise import run_corrupt
+
+    run_corrupt(
+        data, noise, out, labels=labels, take=take, posterior=posterior, save_posterior=save_posterior,
+        class_map=class_map, matrix=matrix, seed=seed, force=force, device=device.value, threads=threads, quiet=quiet,
+    )  # fmt: skip
+
+
+noise_app = typer.Typer(help="Look at label noise.", no_args_is_help=True)
+app.add_typer(noise_app, name="noise")
+
+
+@noise_app.command()
+def inspect(
+    labels: Annotated[Path, typer.Argument(help="The labels in question: .npy, .csv or .txt.")],
+    clean: Annotated[Path, typer.Option(help="The true labels: .npy, .csv, .txt, or an .npz with train_labels.")],
+    take: Annotated[
+        int | None,
+        typer.Option(help="Compare the first N only. A shorter LABELS is compared with the first rows.", min=1),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Save a picture of the transition matrix here (.png).")] = None,
+) -> None:
+    """Tell how wrong labels are: the rate, overall and by class, and which class became which."""
+    from unflip.cli.noise import run_inspect
+
+    run_inspect(labels, clean, take, out)
 
 
 @app.command("list")

@@ -1,14 +1,10 @@
 """Feature arrays: one .npz, one .npy, or a folder of .npy files."""
 
-import zipfile
-import zlib
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from unflip.data.array_files import Array, read_array, read_npz
 from unflip.data.dataset import DataOptions, LabelledSet, Loaded
-from unflip.data.label_files import read_array, read_labels
+from unflip.data.label_files import read_labels
 from unflip.errors import InputError
 
 _LABELS = "_labels"
@@ -23,7 +19,7 @@ def load(path: Path, options: DataOptions) -> Loaded:
     if path.is_dir():
         arrays = _read_folder(path, options.map_above_mb)
     elif path.suffix == ".npz":
-        arrays = _read_npz(path)
+        arrays = read_npz(path)
     else:
         arrays = {"train": _read_npy(path, options.map_above_mb)}
     if "train" not in arrays:
@@ -43,25 +39,7 @@ def load(path: Path, options: DataOptions) -> Loaded:
     )
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or 'not a readable .npz file'}") from error
-    except (
-        ValueError,
-        EOFError,
-        SyntaxError,
-        KeyError,
-        zipfile.BadZipFile,
-        zlib.error,
-        AttributeError,
-    ) as error:
-        raise InputError(f"{path}: not a readable .npz file ({error})".replace("\n", " ")) from error
-
-
-def _read_npy(path: Path, map_above_mb: float) -> np.ndarray[Any, Any]:
+def _read_npy(path: Path, map_above_mb: float) -> Array:
     try:
         large = path.stat().st_size > map_above_mb * 2**20
     except OSError as error:
@@ -69,7 +47,7 @@ def _read_npy(path: Path, map_above_mb: float) -> np.ndarray[Any, Any]:
     return read_array(path, mmap_mode="r" if large else None)
 
 
-def _read_folder(path: Path, map_above_mb: float) -> dict[str, np.ndarray[Any, Any]]:
+def _read_folder(path: Path, map_above_mb: float) -> dict[str, Array]:
     arrays = {}
     for file in sorted(path.iterdir()):
         if file.suffix in (".npy", ".csv", ".txt") and file.stem.endswith(_LABELS):
@@ -81,7 +59,7 @@ def _read_folder(path: Path, map_above_mb: float) -> dict[str, np.ndarray[Any, A
     return arrays
 
 
-def _check_features(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
+def _check_features(array: Array, what: str) -> Array:
     if array.ndim < 2 or 0 in array.shape[1:]:
         raise InputError(f"{what}: shape {array.shape}; features are (examples, columns)")
     if array.dtype.kind not in "fiu":

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,7 +11,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from unflip.data import datasets
+from unflip.data.array_files import Array
 from unflip.data.label_files import find_classes, read_labels, to_class_numbers
+from unflip.data.noisy import AddedNoise, NoiseOptions, PosteriorEstimator, add_noise
 from unflip.data.source import (
     ArraySource,
     JoinedSource,
@@ -38,8 +40,8 @@ class DataOptions(Options):
     """The number of classes, or their names in order; found in the training labels if not declared."""
     val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
     """Share of the training examples that validate, stratified by given label; a `val` split replaces it."""
-    standardize: bool = True
-    """Subtract the mean and divide by the standard deviation of each column of the training examples."""
+    standardize: Literal["columns", "whole", "off"] = "columns"
+    """Centre each column, and divide it by its own standard deviation, or all columns by one for the whole."""
     map_above_mb: float = Field(1024.0, ge=0.0)
     """Array files of more megabytes than this stay on disk and are read by batch."""
 
@@ -48,8 +50,8 @@ class DataOptions(Options):
 class LabelledSet:
     """Inputs and labels as a file held them."""
 
-    inputs: np.ndarray[Any, Any]
-    labels: np.ndarray[Any, Any] | None
+    inputs: Array
+    labels: Array | None
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Loaded:
     tests: Mapping[str, LabelledSet] = field(default_factory=dict)
     class_names: tuple[str, ...] | None = None
     ids: tuple[str, ...] | None = None
+    class_map: str | None = None
+    """Which of the named maps `asym` noise uses on this data by default."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,8 @@ class Dataset:
     class_names: list[str] | None
     ids: tuple[str, ...] | None
     standardisation: Standardisation | None
+    noise: AddedNoise | None
+    """The noise that was added, and how it came about."""
 
     def splits(self) -> list[str]:
         """``train`` or ``val`` for every example."""
@@ -108,54 +114,80 @@ def load_inputs(options: DataOptions) -> tuple[str, Loaded]:
     return name if name != "arrays" else path.name, loaded
 
 
-def open_dataset(options: DataOptions, seed: int) -> Dataset:
-    """Read, check, split and standardise a data set."""
+def open_dataset(
+    options: DataOptions,
+    seed: int,
+    noise: NoiseOptions | None = None,
+    estimate_posterior: PosteriorEstimator | None = None,
+) -> Dataset:
+    """Read, check, standardise, add noise if told so, and split a data set."""
     name, loaded = load_inputs(options)
-    train, given_raw, clean_raw, what = _choose_labels(loaded, options)
+    inputs, given_raw, own_raw, what = _choose_labels(loaded, options)
     num_classes, names = find_classes(given_raw, options.classes or loaded.class_names, what)
     given = to_class_numbers(given_raw, num_classes, names, what)
-    clean = None if clean_raw is None else to_class_numbers(clean_raw, num_classes, names, "train_labels")
-    if len(given.unique()) < 2:
-        raise InputError(f"{what}: {len(given.unique())} class among {len(given)} labels; at least two are needed")
+    clean = None if own_raw is None else to_class_numbers(own_raw, num_classes, names, "train_labels")
+    if (found := len(given.unique())) < 2:
+        raise InputError(f"{what}: {found} class among {len(given)} labels; at least two are needed")
 
-    inputs, is_val = [train], torch.zeros(len(given), dtype=torch.bool)
+    others = dict(loaded.tests) | ({"val": loaded.val} if loaded.val else {})
+    labels = {key: _labels_of(part, key, num_classes, names, inputs.shape[1:]) for key, part in others.items()}
+    if options.classes is None and loaded.class_names is None:
+        _check_seen(given, {key: labels[key] for key in loaded.tests}, names)
+    for key, array in {"train": inputs, **{key: part.inputs for key, part in others.items()}}.items():
+        check_finite(array, f"{options.path}, '{key}'")
+
+    standardise = None
+    if options.standardize != "off":
+        standardise = fit_standardisation(inputs, one_scale=options.standardize == "whole")
+    source: Source = ArraySource(inputs, standardise)
+    added = None
+    if noise is not None and noise.recipe is not None:
+        truth = given if clean is None and options.labels is None else clean
+        added = add_noise(
+            noise,
+            source,
+            given if truth is None else truth,
+            base=given,
+            num_classes=num_classes,
+            class_names=names,
+            default_map=loaded.class_map,
+            seed=seed,
+            estimate=estimate_posterior,
+        )
+        given, clean = added.labels, truth
+
+    is_val = torch.zeros(len(given), dtype=torch.bool)
     if loaded.val is not None:
-        val = _labelled(loaded.val, "val", num_classes, names, train.shape[1:])
-        inputs.append(loaded.val.inputs)
-        is_val = torch.cat([is_val, torch.ones(len(val), dtype=torch.bool)])
-        given, clean = torch.cat([given, val]), None if clean is None else torch.cat([clean, val])
+        source = JoinedSource([source, ArraySource(loaded.val.inputs, standardise)])
+        is_val = torch.cat([is_val, torch.ones(len(labels["val"]), dtype=torch.bool)])
+        given = torch.cat([given, labels["val"]])
+        clean = None if clean is None else torch.cat([clean, labels["val"]])
     elif options.val_fraction:
         is_val = stratified_split(given, num_classes, options.val_fraction, seed)
-    if bool(is_val.all()) or len(given[~is_val].unique()) < 2:
+    if len(given[~is_val].unique()) < 2:
         raise InputError(f"{what}: the {int((~is_val).sum())} examples left for training hold fewer than two classes")
-
-    tests = {key: _labelled(part, key, num_classes, names, train.shape[1:]) for key, part in loaded.tests.items()}
-    if options.classes is None and loaded.class_names is None:
-        _check_seen(given, tests, names)
-    for key, array in {"train": train, **{key: part.inputs for key, part in loaded.tests.items()}}.items():
-        check_finite(array, f"{options.path}, '{key}'")
-    if loaded.val is not None:
-        check_finite(loaded.val.inputs, f"{options.path}, 'val'")
-
-    standardise = fit_standardisation(train) if options.standardize else None
-    sources = [ArraySource(array, standardise) for array in inputs]
     return Dataset(
         name=name,
-        source=sources[0] if len(sources) == 1 else JoinedSource(sources),
+        source=source,
         given=given,
         is_val=is_val,
         clean=clean,
-        tests={key: TestSet(ArraySource(part.inputs, standardise), tests[key]) for key, part in loaded.tests.items()},
+        tests={key: TestSet(ArraySource(part.inputs, standardise), labels[key]) for key, part in loaded.tests.items()},
         num_classes=num_classes,
         class_names=names,
-        ids=loaded.ids if loaded.ids is None or len(loaded.ids) == len(given) else loaded.ids[: len(given)],
+        ids=_ids(loaded, len(inputs), len(given)),
         standardisation=standardise,
+        noise=added,
     )
 
 
-def _choose_labels(
-    loaded: Loaded, options: DataOptions
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any] | None, str]:
+def _ids(loaded: Loaded, num_train: int, total: int) -> tuple[str, ...] | None:
+    if loaded.ids is None:
+        return None
+    return loaded.ids[:num_train] + tuple(f"val-{i}" for i in range(total - num_train))
+
+
+def _choose_labels(loaded: Loaded, options: DataOptions) -> tuple[Array, Array, Array | None, str]:
     """Return the training inputs, the labels to train with, the truth where it is known, a name for the labels."""
     inputs, own, what = loaded.train.inputs, loaded.train.labels, f"{options.path}, train_labels"
     if own is not None and len(own) != len(inputs):
@@ -178,7 +210,9 @@ def _choose_labels(
     return inputs, labels[:count], own, what
 
 
-def _labelled(part: LabelledSet, key: str, num_classes: int, names: list[str] | None, shape: tuple[int, ...]) -> Tensor:
+def _labels_of(
+    part: LabelledSet, key: str, num_classes: int, names: list[str] | None, shape: tuple[int, ...]
+) -> Tensor:
     if part.inputs.shape[1:] != shape:
         raise InputError(f"'{key}': examples of shape {part.inputs.shape[1:]}, the training examples have {shape}")
     if part.labels is None:

@@ -2,19 +2,18 @@
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unflip.data.array_files import Array, read_array
 from unflip.errors import InputError, unknown
 
-Raw = np.ndarray[Any, Any]
 _MOST_CLASSES = 1_000_000
 
 
-def read_labels(path: Path) -> Raw:
+def read_labels(path: Path) -> Array:
     """Read labels as they stand in a file: numbers or names, one an example."""
     readers = {".npy": read_array, ".csv": _read_csv, ".txt": _read_text}
     reader = readers.get(path.suffix.lower())
@@ -28,25 +27,12 @@ def read_labels(path: Path) -> Raw:
         raise InputError(f"labels {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def read_array(path: Path, mmap_mode: Any = None) -> Raw:
-    """Read one .npy array; pickles are refused."""
-    try:
-        array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or 'not a readable .npy file'}") from error
-    except (ValueError, EOFError, SyntaxError) as error:
-        raise InputError(f"{path}: not a readable .npy file ({error})".replace("\n", " ")) from error
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path}: holds several arrays, one is needed; name it .npz if it is a data file")
-    return array
-
-
-def _read_text(path: Path) -> Raw:
+def _read_text(path: Path) -> Array:
     lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
     return _numbers_or_names([line for line in lines if line])
 
 
-def _read_csv(path: Path) -> Raw:
+def _read_csv(path: Path) -> Array:
     with path.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.reader(file) if row]
     if not rows:
@@ -64,7 +50,7 @@ def _read_csv(path: Path) -> Raw:
     return _numbers_or_names([row[column].strip() for row in rows])
 
 
-def _numbers_or_names(cells: list[str]) -> Raw:
+def _numbers_or_names(cells: list[str]) -> Array:
     """Numbers if every cell is one, else names."""
     try:
         return np.array([float(cell) for cell in cells])
@@ -72,7 +58,7 @@ def _numbers_or_names(cells: list[str]) -> Raw:
         return np.array(cells, dtype=np.str_)
 
 
-def find_classes(labels: Raw, declared: int | tuple[str, ...] | None, what: str) -> tuple[int, list[str] | None]:
+def find_classes(labels: Array, declared: int | tuple[str, ...] | None, what: str) -> tuple[int, list[str] | None]:
     """Return the number of classes, and their names if they have any: as declared, else from the labels."""
     if isinstance(declared, int):
         return declared, None
@@ -85,7 +71,7 @@ def find_classes(labels: Raw, declared: int | tuple[str, ...] | None, what: str)
     return (int(numbers.max()) + 1 if len(numbers) else 0), None
 
 
-def to_class_numbers(labels: Raw, num_classes: int, names: list[str] | None, what: str) -> Tensor:
+def to_class_numbers(labels: Array, num_classes: int, names: list[str] | None, what: str) -> Tensor:
     """Turn labels as they came into class numbers 0..k-1, or say which row holds what it must not."""
     if labels.ndim != 1:
         raise InputError(f"{what}: {labels.ndim} dimensions {labels.shape}, labels have one")
@@ -101,7 +87,7 @@ def to_class_numbers(labels: Raw, num_classes: int, names: list[str] | None, wha
     return torch.from_numpy(values.astype(np.int64))
 
 
-def _names_to_numbers(labels: Raw, num_classes: int, names: list[str] | None, what: str) -> Tensor:
+def _names_to_numbers(labels: Array, num_classes: int, names: list[str] | None, what: str) -> Tensor:
     known = {name: number for number, name in enumerate(names or map(str, range(num_classes)))}
     found, inverse = np.unique(labels, return_inverse=True)
     missing = next((name for name in found.tolist() if name not in known), None)

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unflip.data.array_files import Array
 from unflip.errors import InputError
 
 _CHUNK = 65_536  # rows read at once when a whole array is looked through
@@ -46,11 +47,11 @@ class Source(Protocol):
 class ArraySource:
     """Rows of a float array, which may be a memory map; standardised if told so."""
 
-    def __init__(self, array: np.ndarray[Any, Any], standardise: Standardisation | None = None) -> None:
+    def __init__(self, array: Array, standardise: Standardisation | None = None) -> None:
         self.shape = array.shape[1:]
         self._standardise = standardise
         self._device = torch.device("cpu")
-        self._array: np.ndarray[Any, Any] | None = array
+        self._array: Array | None = array
         self._inputs: Tensor | None = None
         if not isinstance(array, np.memmap):
             self._inputs, self._array = self._finish(torch.from_numpy(np.asarray(array, np.float32))), None
@@ -115,13 +116,13 @@ class JoinedSource:
         return self
 
 
-def chunks(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+def chunks(array: Array) -> Iterator[tuple[int, Array]]:
     """Yield (first row, rows) of a possibly mapped array, a bounded number at a time, as float64."""
     for start in range(0, len(array), _CHUNK):
         yield start, np.asarray(array[start : start + _CHUNK], np.float64)
 
 
-def check_finite(array: np.ndarray[Any, Any], what: str) -> None:
+def check_finite(array: Array, what: str) -> None:
     """Refuse NaN and infinity, and values that float32 cannot hold, naming the first such row."""
     for start, rows in chunks(array):
         wrong = ~(np.abs(rows.reshape(len(rows), -1)) <= np.finfo(np.float32).max).all(axis=1)
@@ -132,8 +133,8 @@ def check_finite(array: np.ndarray[Any, Any], what: str) -> None:
             raise InputError(f"{what}, row {start + row}: {value} among the features; they must be finite")
 
 
-def fit_standardisation(array: np.ndarray[Any, Any]) -> Standardisation:
-    """Mean and standard deviation by column; a constant column keeps its scale."""
+def fit_standardisation(array: Array, *, one_scale: bool) -> Standardisation:
+    """Mean by column, and standard deviation by column or one for all; what is constant keeps its scale."""
     total = np.zeros(array.shape[1:])
     for _, rows in chunks(array):
         total += rows.sum(axis=0)
@@ -141,6 +142,7 @@ def fit_standardisation(array: np.ndarray[Any, Any]) -> Standardisation:
     squares = np.zeros(array.shape[1:])
     for _, rows in chunks(array):
         squares += ((rows - mean) ** 2).sum(axis=0)
-    std = np.sqrt(squares / len(array))
+    variance = squares / len(array)
+    std = np.sqrt(np.full_like(variance, variance.mean()) if one_scale else variance)
     std[std <= 1e-12 * np.maximum(np.abs(mean), 1e-300)] = 1.0
     return Standardisation(torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32)))

@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 from pydantic.fields import FieldInfo
 
 from unflip.data.dataset import DataOptions
+from unflip.data.noisy import NoiseOptions
 from unflip.errors import ConfigError, unknown
 from unflip.methods import methods
 from unflip.methods.recipes import find_recipe
@@ -58,6 +59,7 @@ class Common(Options):
     select: SelectionRule = "noisy-val"
     """Which epoch's model is kept; clean-val and best-test use the truth, and the result says so."""
     data: DataOptions
+    noise: NoiseOptions = NoiseOptions()
     optimizer: OptimizerOptions = OptimizerOptions()
 
 
@@ -198,6 +200,11 @@ def _range(model: type[Options], location: Sequence[str | int]) -> str:
 
 
 def _all_keys(sections: Mapping[str, type[Options]]) -> list[str]:
-    nested: dict[str, type[Options]] = {"data": DataOptions, "optimizer": OptimizerOptions, **sections}
+    nested: dict[str, type[Options]] = {
+        "data": DataOptions,
+        "noise": NoiseOptions,
+        "optimizer": OptimizerOptions,
+        **sections,
+    }
     keys = [key for key in Common.model_fields if key not in nested]
     return keys + [f"{section}.{key}" for section, model in nested.items() for key in model.model_fields]

@@ -15,6 +15,7 @@ _OURS = (
     "config.toml",
     "result.json",
     "metrics.jsonl",
+    "noise.json",
     "labels.parquet",
     "labels.csv",
     "history.parquet",

@@ -28,6 +28,7 @@ from unflip.training.evaluation import Truth, accuracies, accuracy, full_report
 from unflip.training.folder import Run
 from unflip.training.model_file import Model
 from unflip.training.passes import predict_probs
+from unflip.training.posterior import PosteriorFit
 from unflip.training.processes import Processes
 from unflip.training.progress import make_reporter
 from unflip.training.selection import check_selection, protocol, selection_score
@@ -40,6 +41,7 @@ def train(
     *,
     labels: str | Path | None = None,
     take: int | None = None,
+    noise: str | None = None,
     method: str | None = None,
     network: str | None = None,
     epochs: int | None = None,
@@ -71,7 +73,7 @@ def train(
         preset=preset,
         config=None if config is None else Path(config),
         settings=settings,
-        flags=_given(flags) | {"data": _given(data_flags)},
+        flags=_given(flags) | {"data": _given(data_flags), "noise": _given({"recipe": noise})},
     )
     if resume:
         _check_same(run, resolved)
@@ -79,8 +81,18 @@ def train(
             return run
     if threads is not None:
         torch.set_num_threads(threads)
-    dataset = open_dataset(resolved.common.data, resolved.common.seed)
-    return _Training(run, resolved, dataset, Processes(device), quiet).execute(resume=resume, force=force)
+    processes = Processes(device)
+    common = resolved.common
+    estimate = PosteriorFit(
+        network=common.network,
+        network_options=resolved.parts[common.network],
+        optimizer=common.optimizer,
+        seed=common.seed,
+        processes=processes,
+        reporter=make_reporter(quiet or not processes.is_first),
+    )
+    dataset = open_dataset(common.data, common.seed, common.noise, estimate)
+    return _Training(run, resolved, dataset, processes, quiet).execute(resume=resume, force=force)
 
 
 def resolve_config(
@@ -215,6 +227,8 @@ class _Training:
                 self.run.check_free(resume=resume, force=force)
                 self.run.prepare(force=force)
                 write_text(self.run.config_path, self.config.to_toml())
+                if self.dataset.noise is not None:
+                    write_json(self.run.folder / "noise.json", self.dataset.noise.provenance)
             except UnflipError as error:
                 message = str(error)
         message = self.processes.agree(message)
@@ -310,6 +324,7 @@ class _Training:
             "selection": common.select,
             "protocol": protocol(common.select),
             "selected_epoch": self.best.epoch,
+            "noise": common.noise.recipe,
             "noise_rate": None if given_accuracy is None else 1.0 - given_accuracy,
             "noise_rate_estimate": self._noise_rate_estimate(probs),
             "test_accuracy": {

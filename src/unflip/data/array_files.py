@@ -1,0 +1,55 @@
+"""Arrays from .npy and .npz files; a pickle inside is refused, never run."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unflip.errors import InputError
+from unflip.files import write_atomically
+
+Array = np.ndarray[Any, Any]
+
+
+def read_array(path: Path, mmap_mode: Any = None) -> Array:
+    """Read one .npy array; pickles are refused."""
+    try:
+        array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or 'not a readable .npy file'}") from error
+    except (ValueError, EOFError, SyntaxError) as error:
+        raise InputError(f"{path}: not a readable .npy file ({error})".replace("\n", " ")) from error
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path}: holds several arrays, one is needed; name it .npz if it is a data file")
+    return array
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """Read all arrays of an .npz file; pickles are refused."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or 'not a readable .npz file'}") from error
+    except (
+        ValueError,
+        EOFError,
+        SyntaxError,
+        KeyError,
+        zipfile.BadZipFile,
+        zlib.error,
+        AttributeError,
+    ) as error:
+        raise InputError(f"{path}: not a readable .npz file ({error})".replace("\n", " ")) from error
+
+
+def write_array(path: Path, array: Array) -> None:
+    """Write one .npy array atomically."""
+
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+
+    write_atomically(path, save)

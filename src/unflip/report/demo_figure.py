@@ -1,0 +1,37 @@
+"""The demo's picture: each method's test accuracy by epoch, and the labels it doubts most."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow.parquet
+from matplotlib.figure import Figure
+
+from unflip.data.digits import training_images
+from unflip.files import write_atomically
+from unflip.training.folder import Run
+
+_ROWS, _COLUMNS = 4, 6
+
+
+def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
+    """Draw the learning curves of all runs, and the most doubtful digits of the last."""
+    figure = Figure(figsize=(12, 4.8), layout="constrained")
+    grid = figure.add_gridspec(1, 2)
+    axes = figure.add_subplot(grid[0, 0])
+    for method, run in runs.items():
+        metrics = run.metrics
+        axes.plot([line["epoch"] for line in metrics], [line["test_accuracy"] for line in metrics], label=method)
+    axes.set(xlabel="epoch", ylabel="test accuracy", title="Training on wrong labels, tested on right ones")
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+    method, run = list(runs.items())[-1]
+    table = pyarrow.parquet.read_table(run.folder / "labels.parquet").sort_by("quality").slice(0, _ROWS * _COLUMNS)
+    panel = figure.add_subfigure(grid[0, 1])
+    panel.suptitle(f"Labels that {method} doubts most: given → now")
+    images = training_images()
+    for axes, row in zip(panel.subplots(_ROWS, _COLUMNS).flat, table.to_pylist(), strict=True):
+        axes.imshow(images[row["index"]], cmap="gray_r")
+        axes.set_title(f"{row['given_name']} → {row['current_name']}", fontsize=9)
+        axes.axis("off")
+    write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=130, format="png"))

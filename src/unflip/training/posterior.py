@@ -1,0 +1,108 @@
+"""Posteriors: eta(x) of clean labelled data, estimated with our own trainer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unflip.data.noisy import IN_SAMPLE
+from unflip.data.source import Source
+from unflip.labels.store import LabelStore
+from unflip.methods.base import Observed, Setting
+from unflip.methods.standard import Standard
+from unflip.networks.base import build_network, initial_seed
+from unflip.options import Options
+from unflip.seeding import derive, generator
+from unflip.training.config import OptimizerOptions
+from unflip.training.passes import scan
+from unflip.training.processes import Processes
+from unflip.training.progress import Reporter
+from unflip.training.trainer import Trainer
+
+FOLDS = 5
+EPOCHS = 10  # on a fold; the released generator trains 25 epochs on everything
+
+
+class _Recorded(Standard):
+    """Cross-entropy, with the softmax of the training passes kept."""
+
+    records_probs = True
+
+    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+        self.last_probs = observed.probs
+        return {}
+
+
+@dataclass(frozen=True)
+class PosteriorFit:
+    """How posteriors are estimated: which network, how long, on which device."""
+
+    network: str
+    network_options: Options
+    optimizer: OptimizerOptions
+    seed: int
+    processes: Processes
+    reporter: Reporter
+    epochs: int = EPOCHS
+
+    def __call__(self, source: Source, clean: Tensor, num_classes: int, kind: str) -> Tensor:
+        """Return class probabilities (n, k) of all of ``source``.
+
+        ``cross-fit``: each of five folds is predicted by a network that learnt from the other four, so that no
+        point's own label makes it certain; one temperature for all is then fitted to the clean labels (Guo et al.
+        2017). ``in-sample``, as the released generator does: the training-pass softmax of the last epoch of one
+        network that learnt from everything.
+        """
+        source = source.to(self.processes.device)
+        clean = clean.to(self.processes.device)
+        everything = torch.arange(len(clean), device=clean.device)
+        if kind == IN_SAMPLE:
+            return self._train(source, clean, num_classes, everything, "in-sample posterior").last_probs.cpu()
+        fold = torch.randperm(len(clean), generator=generator(self.seed, "folds")).to(clean.device) % FOLDS
+        logits = torch.zeros(len(clean), num_classes, device=clean.device)
+        for number in range(FOLDS):
+            held_out = everything[fold == number]
+            title = f"posterior, fold {number + 1} of {FOLDS}"
+            method = self._train(source, clean, num_classes, everything[fold != number], title, number)
+            logits[held_out] = scan(method.networks[0], source, held_out, self.processes).logits
+        return (logits.double() / temperature(logits, clean)).softmax(1).float().cpu()
+
+    def _train(
+        self, source: Source, labels: Tensor, num_classes: int, rows: Tensor, title: str, number: int = 0
+    ) -> _Recorded:
+        seed = derive(self.seed, "posterior", number)
+        setting = Setting(
+            num_classes=num_classes,
+            train=rows,
+            epochs=self.epochs,
+            seed=seed,
+            batch_size=self.optimizer.batch_size,
+            lr_factor=self.optimizer.lr_factor,
+            device=self.processes.device,
+        )
+        method = _Recorded(Options(), setting)
+        network = build_network(self.network, self.network_options, source.shape, num_classes, initial_seed(seed, 0))
+        store = LabelStore(labels, num_classes)
+        trainer = Trainer(method, [network], source, store, self.optimizer, self.processes, self.reporter)
+        with self.reporter:
+            self.reporter.start(title, self.epochs, 1)
+            for epoch in range(1, self.epochs + 1):
+                self.reporter.epoch(trainer.run_epoch(epoch))
+        return method
+
+
+def temperature(logits: Tensor, labels: Tensor) -> float:
+    """Return the T > 0 that minimises the cross-entropy of ``softmax(logits / T)``, within [0.01, 100].
+
+    The cross-entropy is convex in b = 1 / T and its derivative is ``mean(sum_j p_j z_j - z_y)``, so b is where that
+    changes sign; found by bisection of log b.
+    """
+    logits = logits.double()
+    own = logits.gather(1, labels[:, None])[:, 0]
+    low, high = -2.0, 2.0  # log10 b
+    for _ in range(40):
+        middle = (low + high) / 2
+        slope = float(((logits * 10**middle).softmax(1).mul(logits).sum(1) - own).mean())
+        low, high = (low, middle) if slope > 0 else (middle, high)
+    return float(10 ** -((low + high) / 2))
