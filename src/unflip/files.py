@@ -7,6 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
 from unflip.errors import RunFolderError
 
 
@@ -34,6 +38,18 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` atomically as UTF-8."""
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file atomically."""
+
+    def write(temporary: Path) -> None:
+        try:
+            save_file(dict(tensors), temporary, dict(metadata))
+        except SafetensorError as error:  # how it reports a full disk
+            raise OSError(str(error)) from error
+
+    write_atomically(path, write)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

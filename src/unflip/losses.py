@@ -13,8 +13,8 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def generalized_cross_entropy(logits: Tensor, labels: Tensor, q: float) -> Tensor:
     """Return ``(1 - p_y^q) / q``: cross-entropy as q -> 0, mean absolute error / 2 at q = 1.
 
-    Zhang & Sabuncu (2018), equation 6. Computed as ``-expm1(q log p_y) / q``: ``p_y^q`` underflows for very
-    small ``p_y`` and its gradient with it.
+    Zhang & Sabuncu (2018), equation 6. Computed as ``-expm1(q log p_y) / q``, which is exact near ``p_y = 1``
+    and finite, with its gradient, where ``p_y`` itself underflows.
     """
     return torch.expm1(-q * cross_entropy(logits, labels)).neg() / q
 

@@ -16,6 +16,8 @@ class Entry:
     name: str
     summary: str
     target: str  # "package.module:attribute"
+    family: bool = False
+    """Whether it stands for many parts, asked for as ``name:member``; its target then maps a member to the part."""
 
     def load(self) -> Any:
         """Import the part's module and return the part."""
@@ -26,7 +28,8 @@ class Entry:
 class Registry:
     """The parts of one kind, ours and those that other packages add through the entry point ``unflip.<kind>s``.
 
-    An entry point's name is the part's name, its value ("module:attribute") where the part is.
+    A space in the kind is an underscore there: ``unflip.data_sets``. An entry point's name is the part's name, its
+    value ("module:attribute") where the part is.
     """
 
     def __init__(self, kind: str, *entries: Entry) -> None:
@@ -38,9 +41,10 @@ class Registry:
         if self._foreign is None:
             self._foreign = {
                 point.name: Entry(point.name, f"from {point.dist.name if point.dist else point.module}", point.value)
-                for point in entry_points(group=f"unflip.{self.kind}s")
+                for point in entry_points(group=f"unflip.{self.kind.replace(' ', '_')}s")
+                if point.name not in self._own
             }
-        return self._foreign | self._own
+        return self._own | self._foreign
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries().values())
@@ -50,11 +54,14 @@ class Registry:
 
     def names(self) -> list[str]:
         """All names, ours first."""
-        return [*self._own, *(name for name in self._entries() if name not in self._own)]
+        return list(self._entries())
 
     def load(self, name: str) -> Any:
         """Return the part called ``name``; an unknown name says which is the closest."""
         entries = self._entries()
-        if name not in entries:
-            raise ConfigError(unknown(self.kind, name, entries))
-        return entries[name].load()
+        family, _, member = name.partition(":")
+        entry = entries.get(family)
+        if entry is None or entry.family != (":" in name):
+            choices = [f"{entry.name}:NAME" if entry.family else entry.name for entry in entries.values()]
+            raise ConfigError(unknown(self.kind, name, choices))
+        return entry.load()(member) if entry.family else entry.load()

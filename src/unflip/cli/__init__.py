@@ -3,6 +3,8 @@
 import os
 import sys
 
+_INTERRUPTED = 130
+
 
 def main() -> None:
     """Run the command line; an error of the user's is one line on standard error and exit code 2."""
@@ -18,8 +20,7 @@ def main() -> None:
     except typer.Exit as stop:
         code = stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        _complain("stopped")
-        code = 130
+        code = _INTERRUPTED
     except UnflipError as error:
         _complain(str(error))
         code = 2
@@ -31,6 +32,8 @@ def main() -> None:
             raise
         _complain(error.format_message())  # type: ignore[attr-defined]
         code = 2
+    if code == _INTERRUPTED:  # newer versions of typer return it instead of raising
+        _complain("stopped")
     sys.exit(code or 0)
 
 

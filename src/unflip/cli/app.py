@@ -1,12 +1,12 @@
 """The commands and their options; each does its work in a module of its own."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from unflip._version import __version__
+from unflip.errors import ConfigError, unknown
 
 app = typer.Typer(
     name="unflip",
@@ -18,36 +18,12 @@ app = typer.Typer(
 )
 
 
-class Device(StrEnum):
-    """Where to compute."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    mps = "mps"
-
-
-class Rule(StrEnum):
-    """How the epoch whose model is kept is chosen."""
-
-    noisy_val = "noisy-val"
-    last = "last"
-    clean_val = "clean-val"
-    best_test = "best-test"
-
-
-class Kind(StrEnum):
-    """What can be listed."""
-
-    methods = "methods"
-    networks = "networks"
-    data = "data"
-    presets = "presets"
-
-
+KINDS = ("methods", "networks", "data", "presets")
 NOISE_HELP = "Make labels wrong on purpose, in steps: pmd1:0.35 + sym:0.30 (see `unflip corrupt --help`)."
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
-DeviceOption = Annotated[Device, typer.Option(help="Where to compute; auto takes a GPU if there is one.")]
+DeviceOption = Annotated[
+    str, typer.Option(help="Where to compute: auto (a GPU if there is one), cpu, cuda or mps.", metavar="DEVICE")
+]
 Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads; by default all cores.")]
 
 
@@ -94,7 +70,11 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
     seed: Annotated[int | None, typer.Option(help="Everything random follows from it.")] = None,
     select: Annotated[
-        Rule | None, typer.Option(help="Which epoch's model is kept. clean-val and best-test use the truth.")
+        str | None,
+        typer.Option(
+            help="Which epoch's model is kept: noisy-val, last, or (these use the truth) clean-val, best-test.",
+            metavar="RULE",
+        ),
     ] = None,
     preset: Annotated[str | None, typer.Option(help="A set of values by name: see `unflip list presets`.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of values; stronger than the preset.")] = None,
@@ -104,7 +84,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out where it stopped.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
@@ -117,8 +97,8 @@ def train(
 
     run_train(
         data, out, labels=labels, take=take, noise=noise, method=method, network=network, epochs=epochs, seed=seed,
-        select=None if select is None else select.value, preset=preset, config=config, settings=setting or (),
-        resume=resume, force=force, device=device.value, threads=threads, quiet=quiet,
+        select=select, preset=preset, config=config, settings=setting or (),
+        resume=resume, force=force, device=device, threads=threads, quiet=quiet,
     )  # fmt: skip
 
 
@@ -130,12 +110,12 @@ def predict(
     part: Annotated[
         str | None, typer.Option(help="Which set of the data: train, val, test ...; by default the first test set.")
     ] = None,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
 ) -> None:
     """Apply a run's model: id, label, probability and all probabilities, as a table."""
     from unflip.cli.predict import run_predict
 
-    run_predict(run, data, out, part, device.value)
+    run_predict(run, data, out, part, device)
 
 
 @app.command()
@@ -157,7 +137,7 @@ def corrupt(
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same labels.", min=0)] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
-    device: DeviceOption = Device.auto,
+    device: DeviceOption = "auto",
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
@@ -171,7 +151,7 @@ def corrupt(
 
     run_corrupt(
         data, noise, out, labels=labels, take=take, posterior=posterior, save_posterior=save_posterior,
-        class_map=class_map, matrix=matrix, seed=seed, force=force, device=device.value, threads=threads, quiet=quiet,
+        class_map=class_map, matrix=matrix, seed=seed, force=force, device=device, threads=threads, quiet=quiet,
     )  # fmt: skip
 
 
@@ -197,9 +177,13 @@ def inspect(
 
 @app.command("list")
 def list_parts(
-    kind: Annotated[Kind | None, typer.Argument(help="What to list; everything by default.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="methods, networks, data or presets; everything by default.", metavar="[KIND]")
+    ] = None,
 ) -> None:
     """List methods, networks, data sets or presets, with one line on each."""
     from unflip.cli.listing import run_list
 
-    run_list([kind.value] if kind else [kind.value for kind in Kind])
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(unknown("kind", kind, KINDS))
+    run_list([kind] if kind else list(KINDS))

@@ -3,7 +3,6 @@
 from importlib import resources
 
 from rich.console import Console
-from rich.table import Table
 
 from unflip.data import datasets
 from unflip.methods import methods
@@ -11,17 +10,18 @@ from unflip.networks import networks
 
 
 def run_list(kinds: list[str]) -> None:
-    """Print a table for each kind."""
+    """Print a line for each part of each kind."""
     registries = {"methods": methods, "networks": networks, "data": datasets}
     for kind in kinds:
         if kind == "presets":
             rows = [(name, _first_comment(name)) for name in _preset_names()]
         else:
             rows = [(entry.name, entry.summary) for entry in registries[kind]]
-        table = Table(title=kind, title_justify="left", title_style="bold", box=None, show_header=False)
+        console = Console(soft_wrap=True, highlight=False, markup=False)
+        console.print(kind, style="bold")
+        width = max((len(name) for name, _ in rows), default=0)
         for name, summary in rows:
-            table.add_row(f"  {name}", summary)
-        Console(soft_wrap=True).print(table)
+            console.print(f"  {name:<{width}}  {summary}")
 
 
 def _preset_names() -> list[str]:

@@ -22,6 +22,7 @@ def read_array(path: Path, mmap_mode: Any = None) -> Array:
     except (ValueError, EOFError, SyntaxError) as error:
         raise InputError(f"{path}: not a readable .npy file ({error})".replace("\n", " ")) from error
     if not isinstance(array, np.ndarray):
+        array.close()
         raise InputError(f"{path}: holds several arrays, one is needed; name it .npz if it is a data file")
     return array
 
@@ -29,8 +30,12 @@ def read_array(path: Path, mmap_mode: Any = None) -> Array:
 def read_npz(path: Path) -> dict[str, Array]:
     """Read all arrays of an .npz file; pickles are refused."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with path.open("rb") as stream:  # opened here, since numpy leaves it open when it is no archive
+            content = np.load(stream, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                raise InputError(f"{path}: not a readable .npz file; it holds one array, so name it .npy")
+            with content as file:
+                return {name: file[name] for name in file.files}
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or 'not a readable .npz file'}") from error
     except (

@@ -29,6 +29,9 @@ def load(path: Path, options: DataOptions) -> Loaded:
         for name, array in arrays.items()
         if name == "train" or (name.startswith(("val", "test")) and not name.endswith((_LABELS, "_ids")))
     }
+    stray = next((name for name in sets if name.startswith("val") and name != "val"), None)
+    if stray is not None:
+        raise InputError(f"{path}: array '{stray}'; validation examples are called 'val' and 'val_labels'")
     names, ids = arrays.get("class_names"), arrays.get("train_ids")
     return Loaded(
         train=sets.pop("train"),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unflip.data import datasets
 from unflip.data.array_files import Array
+from unflip.data.images import ImageSource
 from unflip.data.label_files import find_classes, read_labels, to_class_numbers
 from unflip.data.noisy import AddedNoise, NoiseOptions, PosteriorEstimator, add_noise
 from unflip.data.source import (
@@ -41,7 +42,12 @@ class DataOptions(Options):
     val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
     """Share of the training examples that validate, stratified by given label; a `val` split replaces it."""
     standardize: Literal["columns", "whole", "off"] = "columns"
-    """Centre each column, and divide it by its own standard deviation, or all columns by one for the whole."""
+    """Centre each column, and divide it by its own standard deviation, or all columns by one for the whole; images
+    have a fixed mean and deviation by channel instead."""
+    augment: bool = True
+    """Mirror and crop images at random while training."""
+    jitter: float = Field(0.0, ge=0.0)
+    """Standard deviation of the noise between two views of a row, in units of the standardised features."""
     map_above_mb: float = Field(1024.0, ge=0.0)
     """Array files of more megabytes than this stay on disk and are read by batch."""
 
@@ -65,6 +71,8 @@ class Loaded:
     ids: tuple[str, ...] | None = None
     class_map: str | None = None
     """Which of the named maps `asym` noise uses on this data by default."""
+    normalisation: Standardisation | None = None
+    """Says that the inputs are images (n, c, h, w) of bytes, to be fed as ``(x - mean) / std``."""
 
 
 @dataclass(frozen=True)
@@ -104,14 +112,41 @@ class Dataset:
 def load_inputs(options: DataOptions) -> tuple[str, Loaded]:
     """Find the loader that fits a path or name, and let it read."""
     path = Path(options.path)
-    name = options.path if options.path in datasets and options.path != "arrays" else "arrays"
-    if name == "arrays" and not path.exists():
-        embedded = [entry for entry in datasets.names() if entry != "arrays"]
-        raise InputError(f"data {path}: no such file or folder, and {unknown('data set', options.path, embedded)}")
-    if name == "arrays" and not path.is_dir() and path.suffix not in (".npz", ".npy"):
-        raise InputError(f"data {path}: cannot read '{path.suffix}'; give .npz, .npy or a folder of .npy files")
+    name = _find_loader(path)
     loaded: Loaded = datasets.load(name)(path, options)
     return name if name != "arrays" else path.name, loaded
+
+
+def _find_loader(path: Path) -> str:
+    """Return the name of an embedded data set, of the loader that recognises what is at ``path``, or `arrays`.
+
+    A loader of files beside `arrays` has ``recognises(path) -> bool``; one without is an embedded data set's.
+    """
+    others = [name for name in datasets.names() if name != "arrays"]
+    if str(path) in others and not _reads_files(str(path)):
+        return str(path)
+    if not path.exists():
+        embedded = [name for name in others if not _reads_files(name)]
+        raise InputError(f"data {path}: no such file or folder, and {unknown('data set', str(path), embedded)}")
+    if path.suffix in (".npz", ".npy") and not path.is_dir():
+        return "arrays"
+    for name in others:
+        if _reads_files(name) and datasets.load(name).recognises(path):
+            return name
+    if not path.is_dir():
+        raise InputError(f"data {path}: cannot read '{path.suffix}'; give .npz, .npy or a folder of .npy files")
+    return "arrays"
+
+
+def _reads_files(loader: str) -> bool:
+    return hasattr(datasets.load(loader), "recognises")
+
+
+def make_source(loaded: Loaded, inputs: Array, standardise: Standardisation | None, options: DataOptions) -> Source:
+    """Return a source of some of the inputs that a loader found: images, or rows."""
+    if loaded.normalisation is not None and standardise is not None:
+        return ImageSource(inputs, standardise, augment=options.augment)
+    return ArraySource(inputs, standardise, options.jitter)
 
 
 def open_dataset(
@@ -130,16 +165,17 @@ def open_dataset(
         raise InputError(f"{what}: {found} class among {len(given)} labels; at least two are needed")
 
     others = dict(loaded.tests) | ({"val": loaded.val} if loaded.val else {})
+    declared = options.classes is not None or loaded.class_names is not None
+    if not declared:
+        _check_seen(given_raw, loaded.tests)
     labels = {key: _labels_of(part, key, num_classes, names, inputs.shape[1:]) for key, part in others.items()}
-    if options.classes is None and loaded.class_names is None:
-        _check_seen(given, {key: labels[key] for key in loaded.tests}, names)
     for key, array in {"train": inputs, **{key: part.inputs for key, part in others.items()}}.items():
         check_finite(array, f"{options.path}, '{key}'")
 
-    standardise = None
-    if options.standardize != "off":
+    standardise = loaded.normalisation
+    if standardise is None and options.standardize != "off":
         standardise = fit_standardisation(inputs, one_scale=options.standardize == "whole")
-    source: Source = ArraySource(inputs, standardise)
+    source = make_source(loaded, inputs, standardise, options)
     added = None
     if noise is not None and noise.recipe is not None:
         truth = given if clean is None and options.labels is None else clean
@@ -158,7 +194,7 @@ def open_dataset(
 
     is_val = torch.zeros(len(given), dtype=torch.bool)
     if loaded.val is not None:
-        source = JoinedSource([source, ArraySource(loaded.val.inputs, standardise)])
+        source = JoinedSource([source, make_source(loaded, loaded.val.inputs, standardise, options)])
         is_val = torch.cat([is_val, torch.ones(len(labels["val"]), dtype=torch.bool)])
         given = torch.cat([given, labels["val"]])
         clean = None if clean is None else torch.cat([clean, labels["val"]])
@@ -172,7 +208,10 @@ def open_dataset(
         given=given,
         is_val=is_val,
         clean=clean,
-        tests={key: TestSet(ArraySource(part.inputs, standardise), labels[key]) for key, part in loaded.tests.items()},
+        tests={
+            key: TestSet(make_source(loaded, part.inputs, standardise, options), labels[key])
+            for key, part in loaded.tests.items()
+        },
         num_classes=num_classes,
         class_names=names,
         ids=_ids(loaded, len(inputs), len(given)),
@@ -184,6 +223,8 @@ def open_dataset(
 def _ids(loaded: Loaded, num_train: int, total: int) -> tuple[str, ...] | None:
     if loaded.ids is None:
         return None
+    if len(loaded.ids) != len(loaded.train.inputs):
+        raise InputError(f"train_ids: {len(loaded.ids)} ids for {len(loaded.train.inputs)} examples")
     return loaded.ids[:num_train] + tuple(f"val-{i}" for i in range(total - num_train))
 
 
@@ -215,6 +256,8 @@ def _labels_of(
 ) -> Tensor:
     if part.inputs.shape[1:] != shape:
         raise InputError(f"'{key}': examples of shape {part.inputs.shape[1:]}, the training examples have {shape}")
+    if not len(part.inputs):
+        raise InputError(f"'{key}' has no examples; leave it out")
     if part.labels is None:
         raise InputError(f"'{key}' has no labels; add '{key}_labels' or leave it out")
     if len(part.labels) != len(part.inputs):
@@ -222,13 +265,15 @@ def _labels_of(
     return to_class_numbers(part.labels, num_classes, names, f"'{key}_labels'")
 
 
-def _check_seen(given: Tensor, tests: Mapping[str, Tensor], names: list[str] | None) -> None:
-    for key, labels in tests.items():
-        unseen = labels[~torch.isin(labels, given)]
-        if len(unseen):
-            label = names[int(unseen[0])] if names else int(unseen[0])
+def _check_seen(given: Array, tests: Mapping[str, LabelledSet]) -> None:
+    """Refuse a class that only a test set knows."""
+    for key, part in tests.items():
+        if part.labels is None or part.labels.dtype.kind != given.dtype.kind:
+            continue
+        unseen = np.setdiff1d(part.labels, given)
+        if len(unseen) and (unseen.dtype.kind == "U" or (np.isfinite(unseen) & (unseen >= 0)).all()):
             raise InputError(
-                f"'{key}_labels': class {label} has no training example; declare the classes "
+                f"'{key}_labels': class {unseen[0]} has no training example; declare the classes "
                 "(--set data.classes=K) if that is meant"
             )
 

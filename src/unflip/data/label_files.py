@@ -28,12 +28,12 @@ def read_labels(path: Path) -> Array:
 
 
 def _read_text(path: Path) -> Array:
-    lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     return _numbers_or_names([line for line in lines if line])
 
 
 def _read_csv(path: Path) -> Array:
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file:
         rows = [row for row in csv.reader(file) if row]
     if not rows:
         return np.empty(0, np.int64)

@@ -1,6 +1,6 @@
 """Source: inputs by index. Small data is one tensor on the device, large data stays on disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -31,24 +31,32 @@ class Source(Protocol):
 
     shape: tuple[int, ...]
     """The shape of one example."""
+    augments: bool
+    """Whether every training pass sees random views; a pass that asks for several views always does."""
 
     def __len__(self) -> int: ...
 
     def fetch(self, indices: Tensor) -> Tensor:
         """Return the inputs (b, *shape) at ``indices``, as float32 on the source's device."""
 
-    def augment(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a random view of a fetched batch; the batch itself where the data has no augmentation."""
+    def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a random view of what :meth:`fetch` returns; the same where the data has no augmentation."""
 
     def to(self, device: torch.device) -> Self:
         """Return this source with its batches on ``device``."""
 
 
 class ArraySource:
-    """Rows of a float array, which may be a memory map; standardised if told so."""
+    """Rows of a float array, which may be a memory map; standardised if told so.
 
-    def __init__(self, array: Array, standardise: Standardisation | None = None) -> None:
+    Nothing is known about which changes keep a row's class, so passes see rows as they are. Where a method needs
+    several views of a row, they differ by Gaussian noise of standard deviation ``jitter``.
+    """
+
+    def __init__(self, array: Array, standardise: Standardisation | None = None, jitter: float = 0.0) -> None:
         self.shape = array.shape[1:]
+        self.augments = False
+        self._jitter = jitter
         self._standardise = standardise
         self._device = torch.device("cpu")
         self._array: Array | None = array
@@ -71,9 +79,12 @@ class ArraySource:
         rows = torch.from_numpy(self._array[indices.cpu().numpy()].astype(np.float32))
         return self._finish(rows.to(self._device))
 
-    def augment(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the rows as they are: nothing is known about which changes keep their class."""
-        return inputs
+    def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the rows with jitter, or as they are where there is none."""
+        inputs = self.fetch(indices)
+        if not self._jitter:
+            return inputs
+        return inputs.add(torch.randn(inputs.shape, generator=generator).to(inputs.device), alpha=self._jitter)
 
     def to(self, device: torch.device) -> Self:
         """Move the rows, or for a memory map the batches, to ``device``."""
@@ -88,6 +99,7 @@ class JoinedSource:
 
     def __init__(self, parts: Sequence[Source]) -> None:
         self.shape = parts[0].shape
+        self.augments = parts[0].augments
         self._parts = list(parts)
         self._starts = torch.tensor([0, *np.cumsum([len(part) for part in parts])])
 
@@ -96,19 +108,24 @@ class JoinedSource:
 
     def fetch(self, indices: Tensor) -> Tensor:
         """Return the inputs at ``indices`` of the joined order."""
+        return self._collect(indices, lambda part, rows: part.fetch(rows))
+
+    def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a random view of the inputs at ``indices``; the parts draw one after the other."""
+        return self._collect(indices, lambda part, rows: part.view(rows, generator))
+
+    def _collect(self, indices: Tensor, read: Callable[[Source, Tensor], Tensor]) -> Tensor:
         which = torch.bucketize(indices.cpu(), self._starts[1:], right=True)
         found = [(where, part) for i, part in enumerate(self._parts) if len(where := (which == i).nonzero()[:, 0])]
         batches = [
-            part.fetch(indices[where.to(indices.device)] - self._starts[which[where[0]]]) for where, part in found
+            read(part, indices[where.to(indices.device)] - self._starts[which[where[0]]]) for where, part in found
         ]
+        if len(batches) == 1:
+            return batches[0]
         inputs = torch.empty(len(indices), *self.shape, dtype=batches[0].dtype, device=batches[0].device)
         for (where, _), batch in zip(found, batches, strict=True):
             inputs[where.to(inputs.device)] = batch
         return inputs
-
-    def augment(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Augment as the first part does: all parts are of one kind."""
-        return self._parts[0].augment(inputs, generator)
 
     def to(self, device: torch.device) -> Self:
         """Move every part."""
@@ -117,19 +134,21 @@ class JoinedSource:
 
 
 def chunks(array: Array) -> Iterator[tuple[int, Array]]:
-    """Yield (first row, rows) of a possibly mapped array, a bounded number at a time, as float64."""
+    """Yield (first row, rows) of a possibly mapped array, a bounded number at a time."""
     for start in range(0, len(array), _CHUNK):
-        yield start, np.asarray(array[start : start + _CHUNK], np.float64)
+        yield start, np.asarray(array[start : start + _CHUNK]).reshape(-1, *array.shape[1:])
 
 
 def check_finite(array: Array, what: str) -> None:
     """Refuse NaN and infinity, and values that float32 cannot hold, naming the first such row."""
+    if array.dtype.kind in "iub":
+        return
     for start, rows in chunks(array):
-        wrong = ~(np.abs(rows.reshape(len(rows), -1)) <= np.finfo(np.float32).max).all(axis=1)
-        if wrong.any():
-            row = int(wrong.argmax())
-            values = rows[row].ravel()
-            value = values[~(np.abs(values) <= np.finfo(np.float32).max)][0]
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(rows.astype(np.float32, copy=False)).reshape(len(rows), -1)
+        if not finite.all():
+            row = int(finite.all(axis=1).argmin())
+            value = rows[row].ravel()[~finite[row]][0]
             raise InputError(f"{what}, row {start + row}: {value} among the features; they must be finite")
 
 
@@ -137,12 +156,12 @@ def fit_standardisation(array: Array, *, one_scale: bool) -> Standardisation:
     """Mean by column, and standard deviation by column or one for all; what is constant keeps its scale."""
     total = np.zeros(array.shape[1:])
     for _, rows in chunks(array):
-        total += rows.sum(axis=0)
+        total += rows.sum(axis=0, dtype=np.float64)
     mean = total / len(array)
     squares = np.zeros(array.shape[1:])
     for _, rows in chunks(array):
-        squares += ((rows - mean) ** 2).sum(axis=0)
+        squares += np.square(rows - mean).sum(axis=0)
     variance = squares / len(array)
     std = np.sqrt(np.full_like(variance, variance.mean()) if one_scale else variance)
-    std[std <= 1e-12 * np.maximum(np.abs(mean), 1e-300)] = 1.0
+    std[(std <= 1e-12 * np.abs(mean)) | (std < np.finfo(np.float32).tiny)] = 1.0
     return Standardisation(torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32)))

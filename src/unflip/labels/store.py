@@ -73,7 +73,7 @@ class LabelStore:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs beside the given labels."""
-        return {"current": self._current, "history": self.history()}
+        return {"current": self._current.clone(), "history": self.history()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a saved state."""

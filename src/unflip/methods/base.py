@@ -1,7 +1,8 @@
 """The Method contract: what a method is told, what it is asked, and what it answers by default."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -11,6 +12,8 @@ from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.networks.base import Network
 from unflip.options import Options
+from unflip.seeding import generator
+from unflip.stats.gaussians import ClassGaussians
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,19 @@ class Batch:
     epoch: int
     progress: float
     """Epochs done so far, with the fraction of this one."""
-    generator: torch.Generator
-    """For whatever the loss draws: of this step alone, on the processor."""
+    seed: int
+    """Of this step alone."""
     unlabelled: "Batch | None" = None
 
     @property
     def inputs(self) -> Tensor:
         """The first view."""
         return self.views[0]
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        """For whatever the loss draws, on the processor."""
+        return generator(self.seed, "loss")
 
 
 class Step(NamedTuple):
@@ -89,7 +97,10 @@ class Observed(Protocol):
         """Softmax of the training passes (m, k); only for methods with ``records_probs``."""
 
     def scan(self, network: int = 0) -> Scan:
-        """One pass without gradient, computed when asked for and once an epoch."""
+        """One pass without gradient, computed when asked for and once for the networks as they are."""
+
+    def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
+        """The same of the validation examples, with their given labels; None where there are none."""
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Make what a process computed alone the same everywhere: the first process's."""
@@ -105,7 +116,7 @@ class Method:
 
     Options: ClassVar[type[Options]] = Options
     num_networks: ClassVar[int] = 1
-    records_probs: ClassVar[bool] = False
+    records_probs: bool = False
     """Whether the trainer records the softmax of each training pass."""
 
     def __init__(self, options: Any, setting: Setting) -> None:
@@ -113,8 +124,13 @@ class Method:
         self.setting = setting
         self.networks: Sequence[torch.nn.Module] = ()
 
-    def phases(self, epoch: int, labels: LabelStore) -> list[Phase]:
-        """Say what epoch ``epoch`` (from 1) iterates over."""
+    @property
+    def warmup(self) -> int:
+        """Epochs before the method begins to act on the labels; calibration starts after them."""
+        return 0
+
+    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
+        """Say what epoch ``epoch`` (from 1) iterates over; a generator resumes once its last phase has been trained."""
         return [Phase(self.setting.train)]
 
     def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
@@ -137,6 +153,10 @@ class Method:
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Apply the method's correction rule, as it stands, to examples that did not train; by default none."""
         return labels
+
+    def gaussians(self) -> ClassGaussians | None:
+        """Return the class Gaussians of the last epoch's features, if the method fits any."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resume needs beside networks and labels: tensors, numbers, strings, dicts, lists."""

@@ -40,7 +40,7 @@ class GCE(Method):
         super().__init__(options, setting)
         self.kept = torch.ones(len(setting.train), dtype=torch.bool, device=setting.device)
 
-    def phases(self, epoch: int, labels: LabelStore) -> list[Phase]:
+    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> list[Phase]:
         """Leave the pruned examples out."""
         return [Phase(self.setting.train[self.kept])]
 

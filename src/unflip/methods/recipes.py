@@ -3,9 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from unflip.calibration import calibrators
+from unflip.errors import ConfigError, unknown
 from unflip.methods import methods
 from unflip.methods.base import Method, Setting
+from unflip.methods.calibrated import Calibrated, CalibrationOptions
 from unflip.options import Options
+
+SUFFIXES = {"m": "mean", "c": "covariance"}
+"""``NAME-m`` and ``NAME-c`` are the method NAME, calibrated."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,35 @@ class Recipe:
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return how to make the method called ``name``."""
-    method: type[Method] = methods.load(name)
+    """Return how to make the method called ``name``, which may end in -m or -c."""
+    inner, _, suffix = name.rpartition("-")
+    if name not in methods and suffix in SUFFIXES and inner in methods:
+        return calibrated(find_recipe(inner), SUFFIXES[suffix])
+    if name not in methods:
+        choices = [*methods.names(), *(f"{inner}-{suffix}" for suffix in SUFFIXES if inner in methods)]
+        raise ConfigError(f"{unknown('method', name, choices)} (and NAME-m, NAME-c: calibrated)")
+    part: Recipe | type[Method] = methods.load(name)
+    return part if isinstance(part, Recipe) else _plain(name, part)
+
+
+def calibrated(inner: Recipe, calibrator: str) -> Recipe:
+    """Put calibration around a recipe."""
+    part = calibrators.load(calibrator)
+
+    def build(options: Mapping[str, Options], setting: Setting) -> Method:
+        calibration = options["calibration"]
+        assert isinstance(calibration, CalibrationOptions)
+        return Calibrated(inner.build(options, setting), part(options[calibrator]), calibration, setting)
+
+    sections = {**inner.sections, "calibration": CalibrationOptions, calibrator: part.Options}
+    return Recipe(sections, inner.num_networks, build)
+
+
+def _plain(name: str, method: type[Method]) -> Recipe:
     return Recipe({name: method.Options}, method.num_networks, lambda options, setting: method(options[name], setting))
+
+
+mddc = calibrated(_plain("plc", methods.load("plc")), "mean")
+cddc = calibrated(_plain("plc", methods.load("plc")), "covariance")
+dividemix_m = calibrated(_plain("dividemix", methods.load("dividemix")), "mean")
+dividemix_c = calibrated(_plain("dividemix", methods.load("dividemix")), "covariance")

@@ -2,7 +2,17 @@
 
 from unflip.registry import Entry, Registry
 
+_PREACT = "unflip.networks.preact_resnet"
+
 networks = Registry(
     "network",
     Entry("mlp", "fully connected layers, for feature arrays", "unflip.networks.mlp:MLP"),
+    Entry("preact_resnet8", "small residual network, for images on a processor", f"{_PREACT}:PreActResNet8"),
+    Entry("preact_resnet18", "pre-activation ResNet-18, for 32x32 images", f"{_PREACT}:PreActResNet18"),
+    Entry("preact_resnet34", "pre-activation ResNet-34, the paper's for CIFAR", f"{_PREACT}:PreActResNet34"),
+    Entry("senet18", "ResNet-18 with gated channels, for 32x32 images", "unflip.networks.senet:SENet18"),
+    Entry("wrn_40_2", "wide residual network, for 32x32 images", "unflip.networks.wide_resnet:WideResNet"),
+    Entry("mobilenet_v2", "MobileNetV2, for 32x32 images", "unflip.networks.mobilenet_v2:MobileNetV2"),
+    Entry("efficientnet_b0", "EfficientNet-B0, for 32x32 images", "unflip.networks.efficientnet:EfficientNetB0"),
+    Entry("timm", "as timm:NAME, any network of the package timm (extra `timm`)", "unflip.networks.timm:named", True),
 )

@@ -25,17 +25,28 @@ class Network(nn.Module):
         """Map inputs (b, ...) to features (b, d)."""
         raise NotImplementedError(f"{type(self).__name__} does not define encode")
 
+    def load_first_weights(self) -> None:
+        """Start from weights made elsewhere, if there are any; called when training builds the network."""
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Map inputs (b, ...) to logits (b, k)."""
         logits: Tensor = self.head(self.encode(inputs))
         return logits
 
 
-def build_network(name: str, options: Options, input_shape: Sequence[int], num_classes: int, seed: int) -> Network:
-    """Build a registered network whose first weights depend on ``seed`` alone."""
+def build_network(
+    name: str, options: Options, input_shape: Sequence[int], num_classes: int, seed: int, *, fresh: bool = True
+) -> Network:
+    """Build a registered network whose first weights depend on ``seed`` alone; its convolutions run channels-last.
+
+    One that is not ``fresh`` is about to be given all its weights, so none are fetched.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network: Network = networks.load(name)(options, tuple(input_shape), num_classes)
+        if fresh:
+            network.load_first_weights()
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network
 
 

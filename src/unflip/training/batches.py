@@ -18,8 +18,10 @@ def cut(order: Tensor, batch_size: int, processes: int, rank: int) -> tuple[Tens
     whole batch. To that end the order is filled up from its own beginning to a multiple of ``processes`` (as
     torch's DistributedSampler does). Process r takes every ``processes``-th example from r on, so that
     interleaving the shares gives the order back. A last batch too small for batch normalisation joins the one
-    before it; an epoch smaller than that goes round.
+    before it; an epoch smaller than that goes round, and an empty one has no batch.
     """
+    if not len(order):
+        return ()
     least = _LEAST * processes
     missing = least - len(order) if len(order) < least else -len(order) % processes
     if missing:

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from unflip.errors import RunFolderError
-from unflip.files import write_atomically
+from unflip.files import write_tensors
 
 _KEEP = 2  # the last ones; the older is there for when the newer is damaged
 
@@ -19,7 +18,7 @@ def save_tree(path: Path, tree: Any) -> None:
     """Write nested dicts and lists of tensors, numbers, strings and None."""
     tensors: dict[str, Tensor] = {}
     structure = json.dumps(_encode(tree, "", tensors))
-    write_atomically(path, lambda temporary: save_file(tensors, temporary, {"structure": structure}))
+    write_tensors(path, tensors, {"structure": structure})
 
 
 def load_tree(path: Path) -> Any:
@@ -34,7 +33,10 @@ def load_tree(path: Path) -> Any:
 
 def save_checkpoint(folder: Path, epoch: int, tree: Any) -> None:
     """Write the checkpoint of an epoch's end and drop all but the last few."""
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot write to {folder}: {error.strerror}") from error
     save_tree(folder / f"epoch-{epoch:05d}.safetensors", tree)
     for old in sorted(folder.glob("epoch-*.safetensors"))[:-_KEEP]:
         old.unlink(missing_ok=True)
@@ -56,8 +58,9 @@ def load_last_checkpoint(folder: Path) -> Any | None:
 def _encode(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """Put the tensors of a tree aside; dict and list become tagged lists, since JSON keys are strings only."""
     if isinstance(node, Tensor):
-        tensors[path] = node.detach().to("cpu").contiguous()
-        return ["tensor", path]
+        name = f"{len(tensors)}{path}"  # with its number: keys may hold a slash
+        tensors[name] = node.detach().to("cpu", copy=True).contiguous()  # a copy: safetensors refuses shared memory
+        return ["tensor", name]
     if isinstance(node, dict):
         return ["dict", [[key, _encode(value, f"{path}/{key}", tensors)] for key, value in node.items()]]
     if isinstance(node, list | tuple):

@@ -1,5 +1,6 @@
 """A run's configuration: preset < config file < --set < flag, checked before anything is written."""
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import tomli_w
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 from pydantic.fields import FieldInfo
 
+from unflip.calibration import calibrators
 from unflip.data.dataset import DataOptions
 from unflip.data.noisy import NoiseOptions
 from unflip.errors import ConfigError, unknown
@@ -80,13 +82,12 @@ class RunConfig:
         tree: Tree = {}
         for layer in layers:
             tree = _merge(tree, layer)
-        method = tree.get("method", Common.model_fields["method"].default)
-        network = tree.get("network", Common.model_fields["network"].default)
+        method, network = (_part_name(tree, key) for key in ("method", "network"))
         sections = dict(find_recipe(method).sections)
-        sections[network] = networks.load(network).Options
+        sections[_network_section(network)] = networks.load(network).Options
         known = {*Common.model_fields, *sections}
         for key, value in tree.items():
-            other_part = key in methods or key in networks or key in _SHARED_SECTIONS
+            other_part = key in methods or key in networks or key in calibrators or key == "calibration"
             if key not in known and not (other_part and isinstance(value, dict)):
                 raise ConfigError(unknown("configuration key", key, _all_keys(sections)))
         unused = next((key for key in explicit if key not in known), None)
@@ -99,6 +100,11 @@ class RunConfig:
         parts = {name: _check(model, tree.get(name, {}), f"{name}.", sections) for name, model in sections.items()}
         return cls(common, parts)
 
+    @property
+    def network_options(self) -> Options:
+        """The section of the network in use."""
+        return self.parts[_network_section(self.common.network)]
+
     def tree(self) -> Tree:
         """Return the configuration as plain values, without those that are not set."""
         tree = self.common.model_dump(mode="json", exclude_none=True)
@@ -107,9 +113,6 @@ class RunConfig:
     def to_toml(self) -> str:
         """Return the configuration as a file that ``--config`` takes."""
         return tomli_w.dumps(self.tree())
-
-
-_SHARED_SECTIONS: tuple[str, ...] = ()
 
 
 def read_toml(path: Path) -> Tree:
@@ -158,6 +161,18 @@ def parse_setting(text: str) -> Tree:
     return parsed  # type: ignore[no-any-return]
 
 
+def _part_name(tree: Tree, key: str) -> str:
+    name = tree.get(key, Common.model_fields[key].default)
+    if not isinstance(name, str):
+        raise ConfigError(f"{key} = {name!r}: must be a name; see `unflip list {key}s`")
+    return name
+
+
+def _network_section(network: str) -> str:
+    """Return the section of a network: its name, or for `timm:NAME` its family's."""
+    return network.partition(":")[0]
+
+
 def _merge(below: Tree, above: Tree) -> Tree:
     merged = dict(below)
     for key, value in above.items():
@@ -171,13 +186,31 @@ def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str,
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = prefix + ".".join(str(part) for part in first["loc"])
+        key = (prefix + ".".join(_location(model, first["loc"]))).rstrip(".")
         if first["type"] == "extra_forbidden":
             raise ConfigError(unknown("configuration key", key, _all_keys(sections))) from error
         if first["type"] == "missing":
             raise ConfigError(f"'{key}' is missing") from error
+        if first["type"] == "literal_error":
+            choices = re.findall("'([^']*)'", first["ctx"]["expected"])
+            raise ConfigError(unknown(key, str(first["input"]), choices)) from error
         message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         raise ConfigError(f"{key} = {first['input']!r}: must be {message}{_range(model, first['loc'])}") from error
+
+
+def _location(model: type[Options], location: Sequence[str | int]) -> list[str]:
+    """Return where a wrong value is, without what pydantic adds for the members of a union."""
+    parts: list[str] = []
+    leaf = False
+    for part in location:
+        if not leaf or isinstance(part, int):
+            parts.append(str(part))
+        field = model.model_fields.get(str(part))
+        if field and isinstance(field.annotation, type) and issubclass(field.annotation, Options):
+            model = field.annotation
+        else:
+            leaf = True
+    return parts
 
 
 def _range(model: type[Options], location: Sequence[str | int]) -> str:

@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,9 @@ _OURS = (
     "labels.csv",
     "history.parquet",
     "model.safetensors",
+    "features.npy",
+    "gaussians.safetensors",
+    "transition.npy",
     "checkpoints",
     "tensorboard",
 )
@@ -46,9 +48,9 @@ class Run:
         """Whether the run came to its end: ``result.json`` is written last."""
         return (self.folder / "result.json").exists()
 
-    @cached_property
+    @property
     def result(self) -> dict[str, Any]:
-        """The content of ``result.json``."""
+        """The content of ``result.json`` as it is now: a resumed run writes it anew."""
         try:
             content: dict[str, Any] = json.loads((self.folder / "result.json").read_text("utf-8"))
         except OSError as error:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from unflip.data.source import Standardisation
 from unflip.errors import RunFolderError
-from unflip.files import write_atomically
+from unflip.files import write_tensors
 from unflip.networks import networks as registered
 from unflip.networks.base import Network, build_network
 
@@ -34,7 +33,7 @@ class Model:
         options = registered.load(self.network).Options.model_validate(self.options)
         built = []
         for state in self.states:
-            network = build_network(self.network, options, self.input_shape, self.num_classes, seed=0)
+            network = build_network(self.network, options, self.input_shape, self.num_classes, seed=0, fresh=False)
             network.load_state_dict(dict(state))
             built.append(network.eval())
         return built
@@ -54,8 +53,7 @@ class Model:
             "class_names": None if self.class_names is None else list(self.class_names),
         }
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        metadata = {"model": json.dumps(description)}
-        write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
+        write_tensors(path, tensors, {"model": json.dumps(description)})
 
 
 def load_model(path: Path) -> Model:

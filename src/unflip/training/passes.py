@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from unflip.data.source import Source
+from unflip.errors import DivergedError
 from unflip.methods.base import Scan, bare
 from unflip.training.processes import Processes
 
@@ -34,7 +35,11 @@ def scan(network: nn.Module, source: Source, indices: Tensor, processes: Process
     if features is None or logits is None:
         empty = torch.empty(0, encoder.head.in_features, device=processes.device)
         return Scan(empty, encoder.head(empty))
-    return Scan(processes.interleave(features, count), processes.interleave(logits, count))
+    features, logits = processes.interleave(features, count), processes.interleave(logits, count)
+    if not bool(logits.isfinite().all()):  # the last step of an epoch did it, so that no loss has seen it
+        raise DivergedError("the network's outputs became NaN or infinite; try a smaller learning rate "
+                            "(--set optimizer.lr=...)")  # fmt: skip
+    return Scan(features, logits)
 
 
 def predict_probs(

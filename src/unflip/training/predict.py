@@ -8,8 +8,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from unflip.data.dataset import DataOptions, load_inputs
-from unflip.data.source import ArraySource, check_finite
+from unflip.data.dataset import DataOptions, load_inputs, make_source
+from unflip.data.source import check_finite
 from unflip.errors import InputError, unknown
 from unflip.training.folder import Run
 from unflip.training.model_file import load_model
@@ -47,7 +47,8 @@ def predict(run: str | Path | Run, data: str | Path, *, part: str | None = None,
     """Apply a run's model to a data set; ``part`` names one of its sets: by default the first test set, else train."""
     folder = run if isinstance(run, Run) else Run(Path(run))
     model = load_model(folder.folder / "model.safetensors")
-    _, loaded = load_inputs(DataOptions(path=str(data)))
+    options = DataOptions(path=str(data))
+    _, loaded = load_inputs(options)
     sets = {**loaded.tests, "train": loaded.train} | ({"val": loaded.val} if loaded.val else {})
     part = part or next(iter(sets))
     if part not in sets:
@@ -59,7 +60,7 @@ def predict(run: str | Path | Run, data: str | Path, *, part: str | None = None,
         )
     check_finite(inputs, f"data {data}, '{part}'")
     processes = Processes(device)
-    source = ArraySource(inputs, model.standardisation).to(processes.device)
+    source = make_source(loaded, inputs, model.standardisation, options).to(processes.device)
     networks = [network.to(processes.device) for network in model.build()]
     probs = predict_probs(networks, source, processes).cpu()
     ids = list(loaded.ids) if part == "train" and loaded.ids else [str(i) for i in range(len(probs))]

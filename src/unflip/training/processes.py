@@ -1,12 +1,14 @@
 """Processes: the device, and what several processes of one run exchange."""
 
 import os
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from unflip.errors import ConfigError
+from unflip.errors import ConfigError, unknown
+from unflip.networks.base import Network
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -46,6 +48,25 @@ class Processes:
         """Where this process computes."""
         return self.fabric.device
 
+    def setup(self, network: Network, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
+        """Move a network to the device, and wrap it for several processes."""
+        if self._is_plain:
+            return network, optimizer
+        wrapped, wrapped_optimizer = self.fabric.setup(network, optimizer)
+        return wrapped, wrapped_optimizer
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute gradients, as the precision in use wants it."""
+        if self._is_plain:
+            loss.backward()
+        else:
+            self.fabric.backward(loss)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Alone on the processor nothing needs wrapping, and small networks feel its cost."""
+        return self.count == 1 and self.device.type == "cpu"
+
     def interleave(self, share: Tensor, total: int) -> Tensor:
         """Undo the sharing of :func:`unflip.training.batches.cut`: the first ``total`` rows in the order's order."""
         if self.count == 1:
@@ -61,9 +82,22 @@ class Processes:
         torch.distributed.broadcast(tensor, src=0)
         return tensor
 
+    def mean(self, tensor: Tensor) -> Tensor:
+        """Return the mean over the processes of what each of them has."""
+        return self.fabric.all_reduce(tensor, reduce_op="mean") if self.count > 1 else tensor  # type: ignore[return-value]
+
     def agree(self, message: str | None) -> str | None:
         """Return the first process's ``message`` on every process."""
         return self.fabric.broadcast(message, src=0) if self.count > 1 else message
+
+    def seed_layers(self, seed: int) -> None:
+        """Seed what layers such as dropout draw from: the device's own generator, and no other.
+
+        ``torch.manual_seed`` seeds every backend there is, which takes as long as a small network's step.
+        """
+        torch.default_generator.manual_seed(seed)
+        if self.device.type != "cpu":
+            getattr(torch, self.device.type).manual_seed(seed)
 
     def synchronise_buffers(self, network: torch.nn.Module) -> None:
         """Give every process the first one's batch-norm statistics."""
@@ -82,7 +116,7 @@ def _find_device(device: str) -> str:
     if device == "auto":
         return "cuda" if available["cuda"] else "mps" if available["mps"] else "cpu"
     if device not in available:
-        raise ConfigError(f"device '{device}': choose from {', '.join(DEVICES)}")
+        raise ConfigError(unknown("device", device, DEVICES))
     if not available[device]:
         there = ", ".join(name for name, is_there in available.items() if is_there)
         raise ConfigError(f"device '{device}' is not available on this machine; there is: {there}")

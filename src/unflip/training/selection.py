@@ -20,7 +20,7 @@ def selection_score(rule: str, metrics: Mapping[str, Any]) -> float:
 def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool) -> None:
     """Refuse a rule for which the data has not what it looks at."""
     if rule in ("noisy-val", "clean-val") and not has_val:
-        raise ConfigError(f"select = '{rule}' needs validation examples (data.val_fraction is 0); try --select last")
+        raise ConfigError(f"select = '{rule}' needs validation examples; raise data.val_fraction or try --select last")
     if rule == "clean-val" and not has_truth:
         raise ConfigError("select = 'clean-val' needs clean labels, and the data has none; try --select noisy-val")
     if rule == "best-test" and not has_test:

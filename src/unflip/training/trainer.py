@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from unflip.data.source import Source
 from unflip.errors import DivergedError
 from unflip.labels.store import LabelStore
-from unflip.methods.base import Batch, Method, Phase, Scan
+from unflip.methods.base import Batch, Method, Phase, Scan, bare
 from unflip.networks.base import Network
 from unflip.seeding import derive, generator
 from unflip.training.batches import cut, repeated, shuffled
@@ -32,6 +34,7 @@ class Trainer:
         options: OptimizerOptions,
         processes: Processes,
         reporter: Reporter,
+        val_rows: Tensor | None = None,
     ) -> None:
         self.method = method
         self.source = source
@@ -39,6 +42,7 @@ class Trainer:
         self.options = options
         self.processes = processes
         self.reporter = reporter
+        self.val_rows = val_rows
         self.networks: list[torch.nn.Module] = []
         self.optimizers: list[Any] = []
         for network in networks:
@@ -49,7 +53,7 @@ class Trainer:
                 nesterov=options.nesterov,
                 weight_decay=options.weight_decay,
             )
-            wrapped, wrapped_optimizer = processes.fabric.setup(network, optimizer)
+            wrapped, wrapped_optimizer = processes.setup(network, optimizer)
             self.networks.append(wrapped)
             self.optimizers.append(wrapped_optimizer)
         method.networks = self.networks
@@ -63,10 +67,9 @@ class Trainer:
                 group["lr"] = lr
         observation = Observation(self)
         losses: dict[str, float] = {}
-        for number, phase in enumerate(self.method.phases(epoch, self.labels)):
+        for number, phase in enumerate(self.method.phases(epoch, observation, self.labels)):
             losses |= self._run_phase(epoch, number, phase, observation)
-        for network in self.networks:
-            self.processes.synchronise_buffers(network)
+            observation.forget_scans()
         train_seconds = time.perf_counter() - started
         figures = self.method.end_epoch(epoch, observation, self.labels)
         return {"epoch": epoch, "lr": lr, "loss": losses, "train_seconds": train_seconds, **figures}
@@ -75,26 +78,24 @@ class Trainer:
         for position, network in enumerate(self.networks):
             network.train(position in phase.learns)
         learning = [self.optimizers[position] for position in phase.learns]
-        backward = self.processes.fabric.backward
+        backward = self.processes.backward
         records = self.method.records_probs
         terms: list[dict[str, Tensor]] = []
         recorded: list[Tensor] = []
-        batches = self._batches(epoch, number, phase)
-        for batch in batches:
-            torch.manual_seed(derive(self.method.setting.seed, "step", epoch, number, len(terms), self.processes.rank))
+        for batch in self._batches(epoch, number, phase):
+            self.processes.seed_layers(batch.seed)
             step = self.method.loss(batch, phase)
-            total = (
-                torch.stack(list(step.terms.values())).sum() if len(step.terms) > 1 else next(iter(step.terms.values()))
-            )
             for optimizer in learning:
                 optimizer.zero_grad()
-            backward(total)
+            backward(reduce(add, step.terms.values()))
             for optimizer in learning:
                 optimizer.step()
             terms.append({name: term.detach() for name, term in step.terms.items()})
             if records and step.logits is not None:
                 recorded.append(step.logits.detach())
             self.reporter.step(batch.progress)
+        for position in phase.learns:
+            self.processes.synchronise_buffers(self.networks[position])
         if recorded:
             observation.record(self._order(epoch, number, phase), torch.cat(recorded))
         return self._mean_terms(epoch, terms)
@@ -104,45 +105,41 @@ class Trainer:
 
     def _batches(self, epoch: int, number: int, phase: Phase) -> Iterator[Batch]:
         seed, count, rank = self.method.setting.seed, self.processes.count, self.processes.rank
-        size = self.options.batch_size
-        shares = cut(self._order(epoch, number, phase), size, count, rank)
+        shares = cut(self._order(epoch, number, phase), self.options.batch_size, count, rank)
+        fellows: Sequence[Tensor | None] = [None] * len(shares)
         if phase.unlabelled is not None:
-            draws = generator(seed, "unlabelled", epoch, number)
             lengths = [len(share) for share in shares]
-            fellows = repeated(phase.unlabelled, sum(lengths) * count, draws)[rank::count].split(lengths)
-        for step, share in enumerate(shares):
-            draws = generator(seed, "batch", epoch, number, step, rank)
+            draws = generator(seed, "unlabelled", epoch, number)
+            fellows = torch.split(repeated(phase.unlabelled, sum(lengths) * count, draws)[rank::count], lengths)
+        for step, (share, fellow) in enumerate(zip(shares, fellows, strict=True)):
+            step_seed = derive(seed, "step", epoch, number, step, rank)
             progress = epoch - 1 + step / len(shares)
-            fellow = None
-            if phase.unlabelled is not None:
-                fellow = self._batch(fellows[step], phase.views, epoch, progress, draws)
-            yield self._batch(share, phase.views, epoch, progress, draws, fellow)
+            unlabelled = None
+            if fellow is not None:
+                unlabelled = self._batch(fellow, phase.views, epoch, progress, derive(step_seed, "unlabelled"))
+            yield self._batch(share, phase.views, epoch, progress, step_seed, unlabelled)
 
     def _batch(
-        self,
-        indices: Tensor,
-        views: int,
-        epoch: int,
-        progress: float,
-        draws: torch.Generator,
-        unlabelled: Batch | None = None,
+        self, indices: Tensor, views: int, epoch: int, progress: float, seed: int, unlabelled: Batch | None = None
     ) -> Batch:
-        inputs = self.source.fetch(indices)
-        augmented = tuple(self.source.augment(inputs, draws) for _ in range(views))
-        return Batch(indices, augmented, self.labels.current[indices], epoch, progress, draws, unlabelled)
+        if self.source.augments or views > 1:
+            inputs = tuple(self.source.view(indices, generator(seed, "view", i)) for i in range(views))
+        else:
+            inputs = (self.source.fetch(indices),)
+        return Batch(indices, inputs, self.labels.current[indices], epoch, progress, seed, unlabelled)
 
     def _mean_terms(self, epoch: int, terms: list[dict[str, Tensor]]) -> dict[str, float]:
         """Average each term over the steps, and over processes; one look at the device for the whole epoch."""
         means = {}
-        for name in terms[0]:
-            values = torch.stack([step[name] for step in terms])
+        for name in terms[0] if terms else ():
+            values = self.processes.mean(torch.stack([step[name] for step in terms]))  # so all see what one saw
             wrong = ~values.isfinite()
             if bool(wrong.any()):
                 raise DivergedError(
                     f"the loss became {float(values[wrong][0])} in epoch {epoch}, batch {int(wrong.nonzero()[0]) + 1}; "
                     "try a smaller learning rate (--set optimizer.lr=...)"
                 )
-            means[name] = float(self.processes.broadcast(values.mean()))
+            means[name] = float(values.mean())
         return means
 
 
@@ -172,12 +169,27 @@ class Observation:
         return self._probs
 
     def scan(self, network: int = 0) -> Scan:
-        """Features and logits of the training examples, computed once an epoch."""
+        """Features of the training examples, computed once until the networks learn again; logits by the head as is."""
         if network not in self._scans:
-            trainer = self._trainer
-            train = trainer.method.setting.train
-            self._scans[network] = scan(trainer.networks[network], trainer.source, train, trainer.processes)
-        return self._scans[network]
+            self._scans[network] = self._scan(network, self._trainer.method.setting.train)
+            return self._scans[network]
+        features = self._scans[network].features
+        with torch.no_grad():  # calibration trains heads between phases
+            return Scan(features, bare(self._trainer.networks[network]).head(features).float())
+
+    def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
+        """Features, logits and given labels of the validation examples."""
+        rows = self._trainer.val_rows
+        if rows is None or not len(rows):
+            return None
+        return self._scan(network, rows), self._trainer.labels.given[rows]
+
+    def forget_scans(self) -> None:
+        """Drop what a phase of training has made out of date."""
+        self._scans = {}
+
+    def _scan(self, network: int, rows: Tensor) -> Scan:
+        return scan(self._trainer.networks[network], self._trainer.source, rows, self._trainer.processes)
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """The first process's tensor."""

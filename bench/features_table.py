@@ -1,0 +1,130 @@
+"""Methods on the frozen CIFAR features under the published labels: run what is missing, print the table.
+
+    UNFLIP_DATA=FOLDER python bench/features_table.py OUT.jsonl --methods plc,mddc --rows pmd --seeds 0,1,2
+
+A line of OUT.jsonl is one run; runs that are in it already are not run again. Two processes, one thread each.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+PMD = [f"{data} {kind} {level}" for data in ("cifar10", "cifar100") for kind in (1, 2, 3) for level in ("0.35", "0.70")]
+HYBRID = [f"{data} 1 0.35 + {noise}" for data in ("cifar10", "cifar100") for noise in ("sym:0.30", "sym:0.60")]
+ROWS = {
+    "pmd": PMD,
+    "hybrid": HYBRID,
+    "tuning": [row for row in PMD if "0.35" in row] + HYBRID,  # what choices may look at, by noisy validation
+    "all": PMD + HYBRID,
+}
+
+
+def run_one(task: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    import unflip
+
+    torch.set_num_threads(1)
+    base, _, noise = task["row"].partition(" + ")
+    data, kind, level = base.split()
+    folder = Path(os.environ["UNFLIP_DATA"])
+    with tempfile.TemporaryDirectory() as out:
+        run = unflip.train(
+            folder / "features" / f"{data}.npz",
+            out,
+            labels=folder / "pmd" / f"{data}-{kind}-{level}.npy",
+            take=45_000,
+            noise=noise or None,
+            method=task["method"],
+            preset="features",
+            seed=task["seed"],
+            select="last",
+            settings=task["settings"],
+            force=True,
+            device="cpu",
+            threads=1,
+        )
+        result = run.result
+        last = run.metrics[-1]
+    return task | {
+        "test": result["test_accuracy"]["last"],
+        "val": last["val_accuracy"],
+        "labels": result["label_accuracy"]["current"],
+        "labels_all": result["label_accuracy_all"]["current"],
+        "noise_rate_estimate": result["noise_rate_estimate"],
+        "seconds": result["seconds"],
+    }
+
+
+def key(task: dict[str, Any]) -> str:
+    return json.dumps([task[part] for part in ("row", "method", "seed", "settings")])
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def tables(results: list[dict[str, Any]], figure: str) -> Iterator[str]:
+    columns = list(dict.fromkeys((r["method"], json.dumps(r["settings"])) for r in results))
+    yield f"| {figure} | " + " | ".join(f"{m} {s if s != '[]' else ''}".strip() for m, s in columns) + " |"
+    yield "| --- |" + " --- |" * len(columns)
+    sums: dict[int, list[float]] = {}
+    for row in dict.fromkeys(r["row"] for r in results):
+        cells = []
+        for i, column in enumerate(columns):
+            values = [
+                100 * r[figure]
+                for r in results
+                if r["row"] == row and (r["method"], json.dumps(r["settings"])) == column
+            ]
+            if values:
+                sums.setdefault(i, []).append(statistics.mean(values))
+            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.2f}{spread}" if values else "")
+        yield f"| {row} | " + " | ".join(cells) + " |"
+    yield "| mean | " + " | ".join(f"{statistics.mean(sums[i]):.2f}" for i in range(len(columns))) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--methods", default="standard,gce,sl,lrt,plc,mddc,cddc")
+    parser.add_argument("--rows", default="pmd", choices=ROWS)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--set", dest="settings", action="append", default=[])
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--figures", default="test,labels,val")
+    arguments = parser.parse_args()
+    done = {key(result) for result in read(arguments.out)}
+    tasks = [
+        {"row": row, "method": method, "seed": int(seed), "settings": arguments.settings}
+        for seed in arguments.seeds.split(",")
+        for row in ROWS[arguments.rows]
+        for method in arguments.methods.split(",")
+    ]
+    missing = [task for task in tasks if key(task) not in done]
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(arguments.jobs) as pool, arguments.out.open("a") as file:
+        for number, result in enumerate(pool.imap_unordered(run_one, missing), 1):
+            file.write(json.dumps(result) + "\n")
+            file.flush()
+            print(f"{number}/{len(missing)} {result['row']} {result['method']}", file=sys.stderr)
+    wanted = {key(task) for task in tasks}
+    order = {key(task): i for i, task in enumerate(tasks)}
+    results = sorted((r for r in read(arguments.out) if key(r) in wanted), key=lambda r: order[key(r)])
+    for figure in arguments.figures.split(","):
+        print("\n".join(tables(results, figure)), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

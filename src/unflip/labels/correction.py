@@ -1,0 +1,127 @@
+"""Correction: which labels to change now. Rules are pure; the window and the threshold remember."""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from unflip.labels.store import LabelStore
+from unflip.options import Options
+
+_HALF_ABOVE = 2**28  # bytes of a window in float32 beyond which it is kept in float16
+
+
+def ratio_rule(probs: Tensor, labels: Tensor, threshold: float) -> Tensor:
+    """Flip to the most probable class g where ``f_y / f_g < threshold``: released PLC's rule, delta there.
+
+    It is the likelihood-ratio rule of AdaCorr too, ``f_g / f_y > delta``, with ``threshold = 1 / delta``.
+    """
+    top, best = probs.max(1)
+    own = probs.gather(1, labels[:, None])[:, 0]
+    return torch.where(own < threshold * top, best, labels)
+
+
+def margin_rule(probs: Tensor, labels: Tensor, threshold: float) -> Tensor:
+    """Flip to the most probable class g where ``f_g - f_y > threshold`` (the paper's Appendix B, tau there).
+
+    With two classes ``f_g - f_y = 2 |f - 1/2|``, so this is section 3.1's ``|f - 1/2| > threshold / 2``.
+    """
+    top, best = probs.max(1)
+    own = probs.gather(1, labels[:, None])[:, 0]
+    return torch.where(top - own > threshold, best, labels)
+
+
+RULES = {"ratio": ratio_rule, "margin": margin_rule}
+_FIRST_THRESHOLD = {"ratio": 0.3, "margin": 0.7}
+_LAST_THRESHOLD = {"ratio": 0.9, "margin": 0.1}
+
+
+class CorrectionOptions(Options):
+    """Progressive correction; the defaults are those of released PLC on CIFAR."""
+
+    rule: Literal["ratio", "margin"] = "ratio"
+    """`ratio` flips where f_y / f_g is below the threshold, `margin` where f_g - f_y is above it."""
+    threshold: float | None = Field(None, gt=0.0, lt=1.0)
+    """Where the threshold starts: 0.3 for ratio, 0.7 for margin."""
+    step: float = Field(0.1, ge=0.0, lt=1.0)
+    """How far it moves, up for ratio, down for margin, whenever correction stalls."""
+    limit: float | None = Field(None, gt=0.0, lt=1.0)
+    """How far it moves at most: 0.9 for ratio, 0.1 for margin."""
+    stall: float = Field(0.001, ge=0.0, le=1.0)
+    """Correction stalls when less than this share of the training labels changed."""
+    window: PositiveInt = 5
+    """Epochs whose training-pass probabilities are averaged."""
+    warmup: NonNegativeInt = 8
+    """Labels first change at the end of this epoch; 0 is taken as 1."""
+    rounds: PositiveInt = 1
+    """Times an epoch trains and corrects at the most; stops early when no label changes."""
+
+
+class ProbabilityWindow:
+    """The last few epochs' probabilities and their mean, over those that exist."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.kept: list[Tensor] = []
+
+    def add(self, probs: Tensor) -> None:
+        """Take in an epoch's probabilities (m, k); the oldest drop out. Large windows are kept in half precision."""
+        large = probs.numel() * 4 * self.size > _HALF_ABOVE
+        self.kept = [*self.kept, probs.half() if large else probs.float()][-self.size :]
+
+    def mean(self) -> Tensor:
+        """Return the mean (m, k), in float32, whatever was kept."""
+        total = torch.zeros_like(self.kept[0], dtype=torch.float32)
+        for probs in self.kept:
+            total += probs
+        return total.div_(len(self.kept))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was kept."""
+        return {"kept": list(self.kept)}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Restore what was kept."""
+        self.kept = [probs.to(device) for probs in state["kept"]]
+
+
+class Corrector:
+    """Progressive label correction: a rule, a window of probabilities, and a threshold that relaxes when it stalls."""
+
+    def __init__(self, options: CorrectionOptions, rows: Tensor) -> None:
+        self.options = options
+        self.rows = rows
+        self.threshold = options.threshold or _FIRST_THRESHOLD[options.rule]
+        self.window = ProbabilityWindow(options.window)
+
+    def propose(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Return the labels that the rule wants, by the threshold as it stands."""
+        return RULES[self.options.rule](probs, labels, self.threshold)
+
+    def correct(self, epoch: int, labels: LabelStore) -> int:
+        """Change labels by the window's mean and return how many changed; on a stall, relax the threshold."""
+        probs = self.window.mean()
+        wanted = self.propose(probs, labels.current[self.rows])
+        changed = labels.change(epoch, self.rows, wanted, probs.gather(1, wanted[:, None])[:, 0])
+        if changed < self.options.stall * len(self.rows):
+            self.relax()
+        return changed
+
+    def relax(self) -> None:
+        """Move the threshold one step towards its limit."""
+        options = self.options
+        limit = options.limit or _LAST_THRESHOLD[options.rule]
+        if options.rule == "ratio":
+            self.threshold = max(self.threshold, min(round(self.threshold + options.step, 10), limit))
+        else:
+            self.threshold = min(self.threshold, max(round(self.threshold - options.step, 10), limit))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return threshold and window."""
+        return {"threshold": self.threshold, "window": self.window.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore threshold and window."""
+        self.threshold = state["threshold"]
+        self.window.load_state_dict(state["window"], self.rows.device)

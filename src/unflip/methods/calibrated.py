@@ -1,0 +1,217 @@
+"""Calibrated: wraps any method; after its epoch, fit Gaussians, draw features, train the head on them."""
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from unflip.labels.store import LabelStore
+from unflip.losses import cross_entropy
+from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step, bare
+from unflip.options import Options
+from unflip.seeding import generator
+from unflip.stats.gaussians import ClassGaussians
+
+SAMPLE_FRACTIONS = (0.10, 0.15, 0.20, 0.25)
+"""What ``sample_fraction = "auto"`` picks from: the values of the paper's Figure 5."""
+
+
+class CalibrationOptions(Options):
+    """How many features are drawn, and how the head learns from them."""
+
+    sample_fraction: Annotated[float, Field(gt=0.0, le=10.0)] | Literal["auto"] = 0.10
+    """lambda: draws an epoch as a share of the training examples, the same number for every class."""
+    head_lr: float = Field(1e-4, gt=0.0)
+    """Learning rate of the head's own optimiser; follows the same schedule."""
+    head_momentum: float = Field(0.9, ge=0.0, lt=1.0)
+    start: PositiveInt | None = None
+    """First epoch that is calibrated; by default the one after the inner method's warm-up."""
+    every: PositiveInt = 1
+    """Epochs from one calibration to the next."""
+
+
+class Calibrator(Protocol):
+    """Features and labels in, class Gaussians out."""
+
+    candidates: Sequence[float]
+    """Disturbances to pick from; one value where nothing is to be picked."""
+
+    def fit(
+        self, features: Tensor, labels: Tensor, num_classes: int, previous: ClassGaussians | None = None
+    ) -> ClassGaussians:
+        """Fit a Gaussian to every class; one that cannot be fitted keeps its previous one."""
+
+
+@dataclass
+class _Head:
+    """What calibration remembers of one network: its head's optimiser and the class Gaussians."""
+
+    optimizer: torch.optim.SGD
+    gaussians: ClassGaussians | None = None
+
+
+class Calibrated(Method):
+    """Dynamic distribution calibration (the paper's Algorithm 2, steps 8 to 13) around any method.
+
+    At an epoch's end, before the inner method corrects labels: fit one Gaussian a class to the features under the
+    labels just trained on, draw from all of them, and train the head alone on the draws, with an optimiser of its own.
+
+    Where the disturbance or the sample fraction is ``auto``, each epoch tries every candidate on a copy of the head,
+    scores the copies by their accuracy on the given labels of the validation examples, and takes the candidate with
+    the best mean score so far. Only heads are trained for that, so it costs a few head passes an epoch, not a run a
+    candidate.
+    """
+
+    num_networks: ClassVar[int] = 1
+
+    def __init__(self, inner: Method, calibrator: Calibrator, options: CalibrationOptions, setting: Setting) -> None:
+        self.inner = inner
+        self.calibrator = calibrator
+        self.heads: list[_Head] = []
+        self.scores: dict[str, float] = {}
+        super().__init__(options, setting)
+        self.records_probs = inner.records_probs
+        fractions = SAMPLE_FRACTIONS if options.sample_fraction == "auto" else (options.sample_fraction,)
+        self.candidates = list(product(calibrator.candidates, fractions))
+
+    @property
+    def networks(self) -> Sequence[nn.Module]:
+        """The inner method's networks."""
+        return self.inner.networks
+
+    @networks.setter
+    def networks(self, networks: Sequence[nn.Module]) -> None:
+        self.inner.networks = networks
+        self.heads = [
+            _Head(
+                torch.optim.SGD(
+                    bare(network).head.parameters(), lr=self.options.head_lr, momentum=self.options.head_momentum
+                )
+            )
+            for network in networks
+        ]
+
+    @property
+    def warmup(self) -> int:
+        """The inner method's."""
+        return self.inner.warmup
+
+    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
+        """The inner method's phases."""
+        return self.inner.phases(epoch, observed, labels)
+
+    def loss(self, batch: Batch, phase: Phase) -> Step:
+        """The inner method's loss."""
+        return self.inner.loss(batch, phase)
+
+    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+        """Calibrate every network's head, then let the inner method do its part."""
+        figures: dict[str, Any] = {}
+        start = self.options.start or self.inner.warmup + 1
+        if epoch >= start and (epoch - start) % self.options.every == 0:
+            for position in range(len(self.heads)):
+                figures |= self._calibrate(epoch, position, observed, labels.current[self.setting.train])
+        return figures | self.inner.end_epoch(epoch, observed, labels)
+
+    def _calibrate(self, epoch: int, position: int, observed: Observed, labels: Tensor) -> dict[str, Any]:
+        state, num_classes = self.heads[position], self.setting.num_classes
+        features = observed.scan(position).features
+        gaussians = self.calibrator.fit(features, labels, num_classes, state.gaussians)
+        state.gaussians = gaussians
+        if not bool(gaussians.present.any()):
+            return {}
+        for group in state.optimizer.param_groups:
+            group["lr"] = self.options.head_lr * self.setting.lr_factor(epoch)
+        if len(self.candidates) > 1:
+            self._score_candidates(epoch, position, observed)
+        disturbance, fraction = self._choice()
+        state.gaussians = gaussians.with_disturbance(disturbance)
+        self._train_head(
+            bare(self.networks[position]).head, state.optimizer, state.gaussians, fraction, epoch, position
+        )
+        shift = (class_means(features, labels, num_classes) - gaussians.means).norm(dim=1)
+        figures: dict[str, Any] = {"mean_shift": shift[gaussians.present].tolist()}
+        if len(self.candidates) > 1:
+            figures |= {"disturbance": disturbance, "sample_fraction": fraction}
+        return figures
+
+    def _train_head(
+        self,
+        head: nn.Linear,
+        optimizer: torch.optim.SGD,
+        gaussians: ClassGaussians,
+        fraction: float,
+        epoch: int,
+        position: int,
+    ) -> None:
+        """One pass over fresh draws; identical on every process, since nothing of it depends on the rank."""
+        seed, size = self.setting.seed, self.setting.batch_size
+        per_class = max(1, round(fraction * len(self.setting.train) / int(gaussians.present.sum())))
+        draws = generator(seed, "draws", epoch, position)
+        features, labels = gaussians.sample(per_class, draws)
+        order = torch.randperm(len(labels), generator=draws).to(labels.device)
+        for indices in order.split(size):
+            optimizer.zero_grad()
+            cross_entropy(head(features[indices]), labels[indices]).mean().backward()
+            optimizer.step()
+
+    def _score_candidates(self, epoch: int, position: int, observed: Observed) -> None:
+        """Add each candidate's accuracy on the noisy validation examples to its score."""
+        held_out = observed.validation(position)
+        state = self.heads[position]
+        if held_out is None or state.gaussians is None:
+            return
+        scan, given = held_out
+        for candidate in self.candidates:
+            disturbance, fraction = candidate
+            head = copy.deepcopy(bare(self.networks[position]).head)
+            optimizer = torch.optim.SGD(head.parameters(), lr=1.0)
+            optimizer.load_state_dict(copy.deepcopy(state.optimizer.state_dict()))
+            self._train_head(head, optimizer, state.gaussians.with_disturbance(disturbance), fraction, epoch, position)
+            with torch.no_grad():
+                score = (head(scan.features).argmax(1) == given).double().mean()
+            self.scores[str(candidate)] = self.scores.get(str(candidate), 0.0) + float(score)
+
+    def _choice(self) -> tuple[float, float]:
+        """Return the candidate with the best score; of equals the first, and the first as long as there is none."""
+        return max(self.candidates, key=lambda candidate: self.scores.get(str(candidate), 0.0))
+
+    def beliefs(self) -> Tensor | None:
+        """The inner method's beliefs."""
+        return self.inner.beliefs()
+
+    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """The inner method's rule."""
+        return self.inner.correct(probs, labels)
+
+    def gaussians(self) -> ClassGaussians | None:
+        """The first network's class Gaussians."""
+        return self.heads[0].gaussians if self.heads else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the inner state, the heads' optimisers and Gaussians, and the scores."""
+        return {
+            "inner": self.inner.state_dict(),
+            "optimizers": [head.optimizer.state_dict() for head in self.heads],
+            "gaussians": [head.gaussians and head.gaussians.state_dict() for head in self.heads],
+            "scores": dict(self.scores),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore all of it."""
+        self.inner.load_state_dict(state["inner"])
+        for head, optimizer, gaussians in zip(self.heads, state["optimizers"], state["gaussians"], strict=True):
+            head.optimizer.load_state_dict(optimizer)
+            head.gaussians = gaussians and ClassGaussians.from_state_dict(gaussians).to(self.setting.device)
+        self.scores = state["scores"]
+
+
+def class_means(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Return the plain mean of each class (k, d); zero for a class without members."""
+    total = features.new_zeros(num_classes, features.shape[1]).index_add_(0, labels, features)
+    return total / labels.bincount(minlength=num_classes).clamp(min=1)[:, None]

@@ -1,0 +1,247 @@
+"""DivideMix: two networks divide the examples for each other and learn half-supervised (Li et al. 2020)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from unflip.labels.correction import ProbabilityWindow
+from unflip.labels.store import LabelStore
+from unflip.losses import cross_entropy
+from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step, bare
+from unflip.options import Options
+from unflip.seeding import derive
+from unflip.stats.mixture import low_probability, normalised
+
+
+class DivideMixOptions(Options):
+    """The paper's symbols; the defaults are those for CIFAR-10 at 20 % symmetric or at asymmetric noise."""
+
+    warmup: PositiveInt = 10
+    """Epochs of cross-entropy on the given labels: 10 for CIFAR-10, 30 for CIFAR-100, 1 for WebVision, Clothing1M."""
+    lambda_u: float = Field(0.0, ge=0.0)
+    """Weight of the unlabelled loss: 0 for little noise and for real data; CIFAR-10 25 from 50 %, CIFAR-100 25 to 150."""
+    rampup: PositiveInt = 16
+    """Epochs after the warm-up over which that weight climbs linearly from 0."""
+    alpha: float = Field(4.0, gt=0.0)
+    """Both parameters of the Beta that mixing weights are drawn from: 4, and 0.5 for WebVision and Clothing1M."""
+    temperature: float = Field(0.5, gt=0.0)
+    """T: refined and guessed labels are raised to the power 1 / T; 1 leaves them as they are."""
+    p_threshold: float = Field(0.5, ge=0.0, lt=1.0)
+    """An example is labelled where its label is right with more than this probability; 0.6 at 90 % noise."""
+    window: PositiveInt = 1
+    """Epochs whose normalised losses are averaged before the mixture is fitted; 5 at 90 % noise."""
+    asymmetric: bool = False
+    """Whether the warm-up adds the negative entropy, for noise that depends on the class (section 3.1)."""
+    prior_weight: float = Field(1.0, ge=0.0)
+    """Weight of the penalty that keeps the mean prediction near uniform; lower it where classes are far from even."""
+
+
+class DivideMix(Method):
+    """Labels that a network finds unlikely are dropped by the other, and guessed by both.
+
+    - **Warm-up**: cross-entropy of each network on all given labels.
+    - **Co-divide**: two Gaussians are fitted to the losses ``-log p_y`` of each network (no augmentation, evaluation
+      mode); w, the probability of the lower one, says how likely a *given* label is right. What network k learns from
+      is divided by the *other* network's w: labelled where ``w > p_threshold``, unlabelled elsewhere.
+    - **Co-refine** (equations 3, 4): labelled examples are taught ``sharpen(w y + (1 - w) p)``, p being network k's
+      mean over two views. **Co-guess** (5): unlabelled ones ``sharpen(p)`` with the mean of both networks over both.
+    - **MixMatch** (6 to 12): every view is mixed with another of the whole batch, ``l a + (1 - l) b`` with
+      ``l = max(l, 1 - l), l ~ Beta(alpha, alpha)``, targets likewise. The loss is cross-entropy on the mixed labelled
+      views, ``lambda_u`` times the squared error on the unlabelled ones, and the uniform-prior penalty.
+
+    An epoch is, as in the released code, one pass of each network over its labelled part, each batch with as many
+    unlabelled examples, so at most as many steps a network as an epoch of a one-network method.
+
+    The division, and the labels, are renewed at each epoch's end, from the end of the warm-up on. The corrected label
+    is the arg max of the mean refined label of both networks, without augmentation and sharpening; training itself
+    starts from the given labels every time. Calibration, around this method, so sees the labels by which the epoch
+    was divided.
+
+    Where no label is likely enough, the ``batch_size`` likeliest are labelled; where all are, nothing is unlabelled
+    and that part of the loss is left out. The prior is
+    uniform over the classes that given labels name.
+    """
+
+    Options = DivideMixOptions
+    options: DivideMixOptions
+    num_networks = 2
+
+    def __init__(self, options: DivideMixOptions, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.losses = ProbabilityWindow(options.window)
+        self.clean: Tensor | None = None  # (2, m), by each network's own losses
+        self.refined: Tensor | None = None  # (m, k)
+        self.given = torch.empty(0, dtype=torch.long)  # by row of the label store
+        self.weight = torch.empty(0)  # w of the phase, by row of the label store
+        self.prior = torch.empty(0)  # (k,)
+
+    @property
+    def warmup(self) -> int:
+        """Epochs on the given labels."""
+        return self.options.warmup
+
+    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
+        """Each network in turn: over all examples in the warm-up, then over what the other divided."""
+        train = self.setting.train
+        self.given = labels.given
+        self.prior = uniform_prior(self.given[train], self.setting.num_classes)
+        for network in (0, 1):
+            if self.clean is None:
+                yield Phase(train, learns=(network,))
+                continue
+            weight = self.clean[1 - network]
+            self.weight = weight.new_zeros(len(labels)).index_copy_(0, train, weight)
+            labelled = divide(weight, self.options.p_threshold, self.setting.batch_size)
+            rest = train[~labelled]
+            yield Phase(train[labelled], learns=(network,), unlabelled=rest if len(rest) else None, views=2)
+
+    def loss(self, batch: Batch, phase: Phase) -> Step:
+        """Return the warm-up's loss, or that of the divided batch."""
+        (network,) = phase.learns
+        if self.clean is None:
+            return self._warmup_loss(batch, network)
+        options, size = self.options, len(batch.indices)
+        views = [*batch.views, *(batch.unlabelled.views if batch.unlabelled else ())]
+        inputs = torch.cat(views)  # (2b, ...) labelled, then (2b, ...) unlabelled
+        with torch.no_grad():
+            targets = self._targets(inputs, batch, network)
+            mixed, targets = mix(inputs, targets, options.alpha, batch.generator)
+        logits = self.networks[network](mixed)
+        terms = {"labelled": soft_cross_entropy(logits[: 2 * size], targets[: 2 * size])}
+        if batch.unlabelled:
+            weight = options.lambda_u * climb(batch.progress, options.warmup, options.rampup)
+            terms["unlabelled"] = weight * (logits[2 * size :].softmax(1) - targets[2 * size :]).square().mean()
+        terms["prior"] = options.prior_weight * prior_penalty(logits, self.prior)
+        return Step({f"{name}_{network}": term for name, term in terms.items()})
+
+    def _warmup_loss(self, batch: Batch, network: int) -> Step:
+        logits = self.networks[network](batch.inputs)
+        terms = {"warmup": cross_entropy(logits, self.given[batch.indices]).mean()}
+        if self.options.asymmetric:
+            terms["negative_entropy"] = negative_entropy(logits)
+        return Step({f"{name}_{network}": term for name, term in terms.items()})
+
+    def _targets(self, inputs: Tensor, batch: Batch, network: int) -> Tensor:
+        """Return what each view is taught (4b, k); the same for the two views of an example.
+
+        The learning network is asked in training mode, as in the released code, and without what several processes
+        wrap around it: only the pass that is learnt from may go through that.
+        """
+        size, temperature = len(batch.indices), self.options.temperature
+        own = bare(self.networks[network])(inputs).softmax(1)
+        probs = own[: 2 * size].view(2, size, -1).mean(0)
+        onehot = F.one_hot(self.given[batch.indices], self.setting.num_classes)
+        targets = [sharpen(refine(onehot, probs, self.weight[batch.indices]), temperature)] * 2
+        if batch.unlabelled:
+            other = bare(self.networks[1 - network])(inputs[2 * size :]).softmax(1)
+            guess = (own[2 * size :] + other).view(2, len(batch.unlabelled.indices), -1).sum(0) / 4
+            targets += [sharpen(guess, temperature)] * 2
+        return torch.cat(targets)
+
+    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+        """Divide anew by the networks as they are, and correct the labels."""
+        if epoch < self.options.warmup:
+            return {}
+        train = self.setting.train
+        given = labels.given[train]
+        logits = torch.stack([observed.scan(network).logits for network in (0, 1)])  # (2, m, k)
+        self.losses.add(torch.stack([normalised(cross_entropy(scores, given)) for scores in logits]))
+        seed = derive(self.setting.seed, "mixture", epoch)
+        self.clean = observed.broadcast(torch.stack([low_probability(losses, seed) for losses in self.losses.mean()]))
+        onehot = F.one_hot(given, self.setting.num_classes)
+        refined = [refine(onehot, logits[network].softmax(1), self.clean[1 - network]) for network in (0, 1)]
+        self.refined = (refined[0] + refined[1]) / 2
+        confidence, wanted = self.refined.max(1)
+        changed = labels.change(epoch, train, wanted, confidence)
+        return {"changed": changed, "labelled": (self.clean > self.options.p_threshold).float().mean(1).tolist()}
+
+    def beliefs(self) -> Tensor | None:
+        """Return the mean refined label of both networks, once there is one."""
+        return self.refined
+
+    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Take the most probable class where it has more than half of the probability.
+
+        Of examples that did not train, no network says how likely their given label is right; the mean prediction
+        has to outweigh it alone.
+        """
+        top, best = probs.max(1)
+        return torch.where(top > 0.5, best, labels)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the losses, the division and the refined labels."""
+        return {"losses": self.losses.state_dict(), "clean": self.clean, "refined": self.refined}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the losses, the division and the refined labels."""
+        device = self.setting.device
+        self.losses.load_state_dict(state["losses"], device)
+        self.clean, self.refined = (
+            None if state[name] is None else state[name].to(device) for name in ("clean", "refined")
+        )
+
+
+def divide(clean: Tensor, threshold: float, least: int) -> Tensor:
+    """Return which examples are labelled (m,): those with ``clean > threshold``, if none the ``least`` likeliest."""
+    labelled = clean > threshold
+    if not bool(labelled.any()):
+        labelled[clean.topk(min(least, len(clean))).indices] = True
+    return labelled
+
+
+def refine(onehot: Tensor, probs: Tensor, clean: Tensor) -> Tensor:
+    """Return ``w y + (1 - w) p`` (equation 3); ``clean`` (b,) is w."""
+    return torch.lerp(probs, onehot.to(probs), clean[:, None].to(probs))
+
+
+def sharpen(probs: Tensor, temperature: float) -> Tensor:
+    """Return ``p_c^(1/T) / sum_j p_j^(1/T)`` (equation 4), by logarithms, since powers of small numbers vanish."""
+    return (probs.log() / temperature).softmax(1)
+
+
+def mix(inputs: Tensor, targets: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Mix every row with another one, inputs and targets alike (equations 6 to 9).
+
+    One weight ``l = max(l, 1 - l), l ~ Beta(alpha, alpha)`` for all, so that a row stays nearer to itself.
+    """
+    seed = int(torch.randint(2**62, (), generator=generator))  # torch draws no Beta from a given generator
+    draw = float(np.random.default_rng(seed).beta(alpha, alpha))
+    other = torch.randperm(len(inputs), generator=generator).to(inputs.device)
+    share = min(draw, 1 - draw)
+    return torch.lerp(inputs, inputs[other], share), torch.lerp(targets, targets[other], share)
+
+
+def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return ``-mean_i sum_c q_c log p_c`` (equation 10)."""
+    return F.cross_entropy(logits, targets)
+
+
+def uniform_prior(labels: Tensor, num_classes: int) -> Tensor:
+    """Return equal probabilities (k,) of the classes among ``labels``, and 0 for the others."""
+    present = labels.bincount(minlength=num_classes) > 0
+    return present / present.sum()
+
+
+def prior_penalty(logits: Tensor, prior: Tensor) -> Tensor:
+    """Return ``sum_c pi_c log(pi_c / mean_i p_c)`` (equation 12), pi being ``prior`` (k,).
+
+    The mean's logarithm is a log-sum-exp over the batch, so that it stays finite where every p_c vanishes.
+    """
+    mean = F.log_softmax(logits, 1).logsumexp(0) - float(np.log(len(logits)))
+    return (torch.xlogy(prior, prior) - prior * mean).sum()
+
+
+def negative_entropy(logits: Tensor) -> Tensor:
+    """Return ``mean_i sum_c p_c log p_c``: adding it makes predictions less certain (equation 2)."""
+    log_probs = F.log_softmax(logits, 1)
+    return (log_probs.exp() * log_probs).sum(1).mean()
+
+
+def climb(progress: float, warmup: int, rampup: int) -> float:
+    """Return the share of lambda_u, from 0 at the end of the warm-up to 1 ``rampup`` epochs later."""
+    return min(1.0, max(0.0, (progress - warmup) / rampup))

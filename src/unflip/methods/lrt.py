@@ -1,0 +1,107 @@
+"""LRT: correction by the likelihood ratio, AdaCorr (Zheng et al. 2020)."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from unflip.labels.correction import ProbabilityWindow, ratio_rule
+from unflip.labels.store import LabelStore
+from unflip.losses import cross_entropy
+from unflip.methods.base import Method, Observed, Setting
+from unflip.options import Options
+
+_SPREAD = 1e-4  # weight of each class that was not predicted, in the retroactive loss
+
+
+class LRTOptions(Options):
+    """When and how strictly labels change; the defaults are those for CIFAR at 180 epochs."""
+
+    warmup: PositiveInt = 30
+    """Labels first change at the end of this epoch (25 for CIFAR-10 at 80 % and for asymmetric noise)."""
+    delta: float = Field(1.2, ge=1.0)
+    """A label is rejected where another class is this many times as likely."""
+    delta_step: float = Field(0.02, ge=0.0)
+    """What delta gains each epoch past the start."""
+    window: PositiveInt = 10
+    """Epochs whose training-pass probabilities are averaged."""
+    retro_lead: NonNegativeInt = 5
+    """Epochs before the first correction from which on the retroactive loss holds the network."""
+    retro_weight: float = Field(0.9, ge=0.0)
+    """rho, its weight; 0 switches it off."""
+    retro_refresh: PositiveInt = 40
+    """Epochs after which the predictions that it holds the network to are taken anew."""
+
+
+class LRT(Method):
+    """Cross-entropy on corrected labels, and a retroactive loss that holds the network near earlier predictions.
+
+    A label y becomes the most probable class g where ``f_g / f_y > delta``, f being the mean over the window.
+
+    The retroactive loss is ``-(A s)^T log f`` with an A (k x k) for every example whose row of the class predicted
+    earlier is rho and whose other rows are 1e-4. As s sums to one, ``A s`` is rho at that class and 1e-4 elsewhere: so
+    one integer an example is all that has to be kept, where the released code keeps n x k x k numbers. There the
+    "earlier prediction" is in effect the given label; here it is the network's own, as the paper describes.
+    """
+
+    Options = LRTOptions
+    options: LRTOptions
+    records_probs = True
+
+    def __init__(self, options: LRTOptions, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.window = ProbabilityWindow(options.window)
+        rows = int(setting.train.max()) + 1
+        self.earlier = torch.zeros(rows, dtype=torch.long, device=setting.device)  # by row of the label store
+        self.held_since: int | None = None
+
+    @property
+    def warmup(self) -> int:
+        """Epochs on the given labels."""
+        return self.options.warmup
+
+    def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        """Return cross-entropy plus the retroactive loss, once there are earlier predictions."""
+        loss = cross_entropy(logits, labels)
+        if self.held_since is None or self.options.retro_weight == 0:
+            return loss
+        spread = -_SPREAD * F.log_softmax(logits, 1).sum(1)
+        return loss + (self.options.retro_weight - _SPREAD) * cross_entropy(logits, self.earlier[indices]) + spread
+
+    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+        """Remember predictions when it is time, correct labels from the end of the warm-up on."""
+        options, train = self.options, self.setting.train
+        self.window.add(observed.probs)
+        first = max(1, options.warmup - options.retro_lead)
+        if epoch == first or (self.held_since is not None and epoch - self.held_since >= options.retro_refresh):
+            self.earlier[train] = observed.probs.argmax(1)
+            self.held_since = epoch
+        changed, delta = 0, self._delta(epoch)
+        if epoch >= options.warmup:
+            probs = self.window.mean()
+            wanted = ratio_rule(probs, labels.current[train], 1 / delta)
+            changed = labels.change(epoch, train, wanted, probs.gather(1, wanted[:, None])[:, 0])
+        return {"changed": changed, "threshold": delta}
+
+    def _delta(self, epoch: int) -> float:
+        return self.options.delta + self.options.delta_step * max(0, epoch - self.options.warmup)
+
+    def beliefs(self) -> Tensor:
+        """Return the window's mean."""
+        return self.window.mean()
+
+    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Apply the rule as it stands after the last epoch."""
+        return ratio_rule(probs, labels, 1 / self._delta(self.setting.epochs))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return window and earlier predictions."""
+        return {"window": self.window.state_dict(), "earlier": self.earlier, "held_since": self.held_since}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore window and earlier predictions."""
+        self.window.load_state_dict(state["window"], self.setting.device)
+        self.earlier = state["earlier"].to(self.earlier)
+        self.held_since = state["held_since"]

@@ -1,0 +1,76 @@
+"""MobileNetV2 (Sandler et al. 2018) for 32x32 images."""
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from unflip.networks.base import Network
+from unflip.networks.layers import conv_norm, image_channels, pool, scaled
+from unflip.options import Options
+
+_STAGES = (
+    # expansion, channels, blocks, stride; the paper's Table 2 with strides 1 where 32 pixels are too few to halve
+    (1, 16, 1, 1),
+    (6, 24, 2, 1),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+
+
+class MobileNetV2Options(Options):
+    """Options of MobileNetV2."""
+
+    width: float = Field(1.0, gt=0.0, le=4.0)
+    """Times the channels of every stage, rounded to multiples of 8."""
+
+
+class InvertedResidual(nn.Module):
+    """Widen, filter each channel alone, narrow; added to the input wherever the picture keeps its size.
+
+    As in the common CIFAR form, the input is projected where the number of channels changes; the paper adds nothing
+    there.
+    """
+
+    def __init__(self, inside: int, outside: int, expansion: int, stride: int) -> None:
+        super().__init__()
+        wide = inside * expansion
+        self.residual = nn.Sequential(
+            *conv_norm(inside, wide),
+            nn.ReLU(inplace=True),
+            *conv_norm(wide, wide, 3, stride, groups=wide),
+            nn.ReLU(inplace=True),
+            *conv_norm(wide, outside),
+        )
+        self.adds = stride == 1
+        self.shortcut = nn.Sequential(*(conv_norm(inside, outside) if self.adds and inside != outside else []))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map (b, inside, h, w) to (b, outside, h / stride, w / stride)."""
+        output: Tensor = self.residual(inputs)
+        return output + self.shortcut(inputs) if self.adds else output
+
+
+class MobileNetV2(Network):
+    """A 3x3 convolution, seven stages of inverted residuals, a 1x1 convolution to 1280 channels, mean, head."""
+
+    Options = MobileNetV2Options
+
+    def __init__(self, options: MobileNetV2Options, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        inside, last = scaled(32, options.width), scaled(1280, max(1.0, options.width))
+        layers = [*conv_norm(image_channels(self, input_shape), inside, 3), nn.ReLU(inplace=True)]
+        for expansion, channels, count, stride in _STAGES:
+            outside = scaled(channels, options.width)
+            for position in range(count):
+                layers.append(InvertedResidual(inside, outside, expansion, 1 if position else stride))
+                inside = outside
+        layers += [*conv_norm(inside, last), nn.ReLU(inplace=True), *pool()]
+        self.encoder = nn.Sequential(*layers)
+        self.head = nn.Linear(last, num_classes)
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        """Map images (b, c, h, w) to the means of the last activation (b, 1280)."""
+        features: Tensor = self.encoder(inputs)
+        return features

@@ -1,0 +1,22 @@
+"""SENet-18: pre-activation residual blocks whose channels are gated (Hu et al. 2018)."""
+
+from torch import nn
+
+from unflip.networks.layers import SqueezeExcite
+from unflip.networks.preact_resnet import PreActBlock, PreActResNet18
+
+_REDUCTION = 16  # channels to a hidden unit of the gate, the paper's choice
+
+
+class SEBlock(PreActBlock):
+    """A pre-activation block whose residual is gated by channel before it is added."""
+
+    def __init__(self, inside: int, outside: int, stride: int = 1, dropout: float = 0.0) -> None:
+        super().__init__(inside, outside, stride, dropout)
+        self.residual.append(SqueezeExcite(outside, max(1, outside // _REDUCTION), nn.ReLU(inplace=True)))
+
+
+class SENet18(PreActResNet18):
+    """The pre-activation ResNet-18 with squeeze-and-excitation."""
+
+    block = SEBlock

@@ -1,0 +1,79 @@
+"""Networks of the package timm, as ``timm:NAME``: ImageNet-size architectures, with their weights if wanted."""
+
+import importlib
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from unflip.errors import ConfigError, InputError, MissingExtraError, unknown
+from unflip.networks.base import Network
+from unflip.networks.layers import image_channels
+from unflip.options import Options
+
+
+class TimmOptions(Options):
+    """Options of every timm network; their section is `timm`."""
+
+    pretrained: bool = False
+    """Start from timm's weights, fetched when first used; the head starts anew."""
+
+
+class TimmNetwork(Network):
+    """A timm network without its classifier, and a head of our own."""
+
+    Options = TimmOptions
+    architecture: ClassVar[str]
+
+    def __init__(self, options: TimmOptions, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self._pretrained = options.pretrained
+        self._channels = image_channels(self, input_shape)
+        self.encoder: nn.Module = self._create(pretrained=False)
+        self.head = nn.Linear(int(self.encoder.head_hidden_size), num_classes)  # type: ignore[arg-type]
+
+    def _create(self, *, pretrained: bool) -> nn.Module:
+        encoder: nn.Module = import_timm().create_model(
+            self.architecture, pretrained=pretrained, num_classes=0, in_chans=self._channels
+        )
+        return encoder
+
+    def load_first_weights(self) -> None:
+        """Fetch timm's weights, if wanted."""
+        if not self._pretrained:
+            return
+        try:
+            self.encoder = self._create(pretrained=True)
+        except (OSError, RuntimeError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"no weights for timm:{self.architecture}: {reason}") from error
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        """Map images (b, c, h, w) to pooled features (b, d)."""
+        features: Tensor = self.encoder(inputs)
+        return features
+
+
+def named(name: str) -> type[TimmNetwork]:
+    """Return the network class for timm's architecture ``name``."""
+    timm = import_timm()
+    known = timm.list_models() if "." not in name else timm.list_pretrained()  # ARCHITECTURE, or ARCHITECTURE.WEIGHTS
+    if name not in known:
+        raise ConfigError(unknown("network", f"timm:{name}", [f"timm:{other}" for other in known]))
+    return type(TimmNetwork.__name__, (TimmNetwork,), {"architecture": name})
+
+
+def import_timm() -> Any:
+    """Import timm, also where torchvision's operators do not fit this torch."""
+    try:
+        return importlib.import_module("timm")
+    except ModuleNotFoundError as error:
+        if error.name not in ("timm", "torchvision"):
+            raise
+        raise MissingExtraError(str(error.name), "timm") from error
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+    from unflip.networks.torchvision_fix import declare_operators
+
+    declare_operators()
+    return importlib.import_module("timm")

@@ -1,0 +1,220 @@
+"""One Gaussian a class: fitted to features, drawn from, evaluated, kept in a file."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import log, pi
+from pathlib import Path
+from typing import Self
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from scipy.linalg.lapack import spstrf  # type: ignore[import-untyped]
+from torch import Tensor
+
+from unflip.errors import ConfigError, InputError, RunFolderError
+from unflip.files import write_tensors
+from unflip.stats.members import class_members
+
+_ROWS = 8192  # features whose density is computed at once
+
+
+class ClassGaussians:
+    """Class c has N(μ_c, F_cᵀ F_c + v_c I + α 1 1ᵀ), with α the disturbance, or is not present (yet).
+
+    F_c has as many rows as is cheap: the centred features themselves or a triangular factor; v_c is the
+    variance of an isotropic Gaussian. α 1 is the all-ones matrix of the paper's eq. sample_estimator_dis.
+
+    Attributes:
+        means: (k, d), zero where not present.
+        present: (k,), which classes have a Gaussian.
+        factors: k tensors (r_c, d).
+        variances: (k,).
+        disturbance: α, the same for all classes; it shifts all coordinates of a draw by the same amount.
+    """
+
+    def __init__(
+        self, means: Tensor, present: Tensor, factors: Sequence[Tensor], variances: Tensor, disturbance: float = 0.0
+    ) -> None:
+        self.means = means
+        self.present = present
+        self.factors = tuple(factors)
+        self.variances = variances
+        self.disturbance = disturbance
+
+    def with_disturbance(self, disturbance: float) -> "ClassGaussians":
+        """Return the same Gaussians with another α; nothing is fitted or copied."""
+        if disturbance < 0:
+            raise ConfigError(f"disturbance must be 0 or above, not {disturbance}")
+        return ClassGaussians(self.means, self.present, self.factors, self.variances, disturbance)
+
+    def to(self, device: torch.device | str) -> "ClassGaussians":
+        """Return the same Gaussians on another device."""
+        factors = [factor.to(device) for factor in self.factors]
+        means, present, variances = (tensor.to(device) for tensor in (self.means, self.present, self.variances))
+        return ClassGaussians(means, present, factors, variances, self.disturbance)
+
+    def sample(self, per_class: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw ``per_class`` features for every class present, in the order of classes; return them and their labels.
+
+        A draw is μ + Fᵀ ε + √v ζ + √α ξ (1, ..., 1), with ε in R^r, ζ in R^d and ξ in R standard normal. They are drawn
+        on the processor, whose ``generator`` it must be, so that every device sees the same.
+        """
+        device = self.means.device
+        classes = self.present.nonzero()[:, 0]
+        labels = classes.repeat_interleave(per_class)
+        drawn = self.means.new_empty(len(classes), per_class, self.means.shape[1])
+        for c, rows in zip(classes.tolist(), drawn, strict=True):
+            noise = torch.randn(per_class, len(self.factors[c]), generator=generator)
+            torch.addmm(self.means[c], noise.to(device), self.factors[c], out=rows)
+        drawn = drawn.flatten(0, 1)
+        if bool(self.variances.any()):
+            noise = torch.randn(drawn.shape, generator=generator).to(device)
+            drawn.addcmul_(noise, self.variances.sqrt()[labels, None])
+        if self.disturbance:
+            drawn += self.disturbance**0.5 * torch.randn(len(drawn), 1, generator=generator).to(device)
+        return drawn, labels
+
+    def log_prob(self, features: Tensor, *, ridge: float = 1e-6) -> Tensor:
+        """Return the log-density of each of n features under each class, (n, k); -inf where not present.
+
+        A covariance that is singular (fewer members than dimensions, constant coordinates) has no density, so
+        ``ridge`` times the class' mean variance (or times 1 if that is 0) is added to every variance. With
+        B the factor and the disturbance as r rows, v all that is isotropic and z = h - μ, it holds that
+
+            log det Σ = (d - r) log v + log det M,  zᵀ Σ⁻¹ z = (|z|² - |L⁻¹ B z|²) / v,  M = B Bᵀ + v I = L Lᵀ
+
+        which is used where r < d; else Σ itself is factored. Computed in double precision.
+        """
+        device = torch.device("cpu") if features.device.type == "mps" else features.device
+        result = torch.full((len(features), len(self.means)), -torch.inf)
+        for c in self.present.nonzero()[:, 0].tolist():
+            density = self._density(c, ridge, device)
+            for start in range(0, len(features), _ROWS):
+                part = features[start : start + _ROWS].detach().to(device, torch.float64)
+                result[start : start + _ROWS, c] = density(part).float().cpu()
+        return result.to(features.device)
+
+    def _density(self, c: int, ridge: float, device: torch.device) -> Callable[[Tensor], Tensor]:
+        mean, factor = (tensor.to(device, torch.float64) for tensor in (self.means[c], self.factors[c]))
+        d = len(mean)
+        rows = torch.cat([factor, torch.full_like(mean, self.disturbance**0.5)[None]])  # B
+        variance = float(self.variances[c])
+        average = float(rows.square().sum()) / d + variance
+        variance += ridge * (average or 1.0)
+        small = len(rows) < d
+        matrix = rows @ rows.T if small else rows.T @ rows
+        lower = torch.linalg.cholesky(matrix + variance * torch.eye(len(matrix), device=device, dtype=torch.float64))
+        log_det = 2 * float(lower.diagonal().log().sum()) + (d - len(lower)) * log(variance)
+
+        def density(features: Tensor) -> Tensor:
+            z = features - mean
+            solved = torch.linalg.solve_triangular(lower, rows @ z.T if small else z.T, upper=False).square().sum(0)
+            distance = (z.square().sum(1) - solved) / variance if small else solved
+            return torch.mul(distance + log_det + d * log(2 * pi), -0.5)
+
+        return density
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return a copy of all of it as plain tensors."""
+        return {
+            "means": self.means.clone(),
+            "present": self.present.clone(),
+            "variances": self.variances.clone(),
+            "factors": torch.cat(self.factors),
+            "ranks": torch.tensor([len(factor) for factor in self.factors]),
+            "disturbance": torch.tensor(self.disturbance, dtype=torch.float64),
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Tensor]) -> Self:
+        """Return the Gaussians whose `state_dict` this is."""
+        factors = state["factors"].split(state["ranks"].tolist())
+        return cls(state["means"], state["present"], factors, state["variances"], float(state["disturbance"]))
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file, atomically."""
+        write_tensors(path, {name: value.cpu().contiguous() for name, value in self.state_dict().items()}, {})
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote, onto the processor; nothing in the file is executed."""
+        try:
+            return cls.from_state_dict(load_file(path))
+        except (SafetensorError, OSError, KeyError, RuntimeError) as error:
+            raise RunFolderError(f"{path}: not a readable file of class Gaussians ({error})") from error
+
+
+def fit_gaussians(
+    features: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    *,
+    means: Tensor | None = None,
+    weights: Sequence[Tensor] | None = None,
+    isotropic: bool = False,
+    previous: ClassGaussians | None = None,
+) -> ClassGaussians:
+    """Fit a Gaussian to each class that has two members h_i or more.
+
+    Its covariance is Σ w_i (h_i - μ)(h_i - μ)ᵀ, or the mean of its diagonal times I. A class with fewer members
+    keeps its ``previous`` Gaussian, or is left out if it has none.
+
+    Args:
+        features: (n, d) on any device; half precision is widened class by class.
+        labels: (n,) integers below ``num_classes``.
+        num_classes: k.
+        means: μ of every class (k, d); by default the mean of its members (eq. sample_estimator).
+        weights: w of every class, in the order of its members; by default 1 / n_c each (eq. sample_estimator).
+        isotropic: whether only the mean of the covariance's diagonal is used.
+        previous: the Gaussians of the last fit.
+    """
+    shape = (num_classes, features.shape[1])
+    if previous is not None and previous.means.shape != shape:
+        raise InputError(f"previous Gaussians are for means of {tuple(previous.means.shape)}, these are of {shape}")
+    features = features.detach()
+    fitted = torch.zeros(shape, device=features.device)
+    variances = torch.zeros(num_classes, device=features.device)
+    present = torch.zeros(num_classes, dtype=torch.bool, device=features.device)
+    factors = [fitted[:0]] * num_classes
+    for c, members in enumerate(class_members(labels.to(features.device), num_classes)):
+        if len(members) >= 2:
+            rows = features.index_select(0, members).to(torch.float32)
+            fitted[c] = rows.mean(0) if means is None else means[c]
+            rows -= fitted[c]
+            if weights is None:
+                rows /= len(rows) ** 0.5
+            else:
+                rows *= weights[c].to(rows).sqrt()[:, None]
+            if isotropic:
+                variances[c] = rows.square_().sum() / shape[1]
+            else:
+                factors[c] = covariance_factor(rows)
+        elif previous is not None and previous.present[c]:
+            fitted[c], variances[c] = previous.means[c], previous.variances[c]
+            factors[c] = previous.factors[c].to(features.device)
+        else:
+            continue
+        present[c] = True
+    if not bool(torch.isfinite(fitted).all()):
+        raise InputError("features must be finite; these hold NaN or infinity")
+    return ClassGaussians(fitted, present, factors, variances)
+
+
+def covariance_factor(rows: Tensor) -> Tensor:
+    """Return F (r, d) with Fᵀ F = rowsᵀ rows = Σ for rows (n, d), such that drawing with F is cheap.
+
+    That is the rows themselves where there are at most 2 d, since factoring Σ would cost more than it saves, else the
+    pivoted Cholesky factor of Σ, which exists for singular Σ as well. Coordinates are scaled to unit variance
+    before and back after, so that none is taken for rounding error because another is large.
+    """
+    n, d = rows.shape
+    if n <= 2 * d:
+        return rows
+    covariance = rows.T @ rows
+    spread = covariance.diagonal().sqrt()
+    inverse = torch.where(spread > 0, 1 / spread, 0)
+    scaled = (covariance * inverse * inverse[:, None]).cpu().numpy()
+    upper, pivots, rank, _ = spstrf(scaled.T)
+    factor = torch.zeros(rank, d)
+    factor[:, torch.from_numpy(pivots).long() - 1] = torch.from_numpy(upper[:rank]).triu()
+    return factor.to(rows.device) * spread

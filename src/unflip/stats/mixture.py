@@ -1,0 +1,38 @@
+"""Mixture: which of many numbers are the low ones, by two Gaussians on the line."""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+
+def low_probability(values: Tensor, seed: int) -> Tensor:
+    """Return for each of ``values`` (m,) the probability that it belongs to the component with the smaller mean.
+
+    Two Gaussians are fitted by expectation maximisation to what :func:`normalised` makes of the values: at most 10
+    iterations, tolerance 1e-2, 5e-4 added to the variances (Li et al. 2020, section 3.1 and the released code). A fit
+    that has not converged by then is used as it stands. Where all values are the same, nothing tells two kinds of
+    them apart: all count as low.
+    """
+    from sklearn.exceptions import ConvergenceWarning  # takes as long to import as torch, and few runs need it
+    from sklearn.mixture import GaussianMixture
+
+    line = normalised(values)
+    if not bool(line.any()):
+        return torch.ones_like(values)
+    column = line.double().cpu().numpy()[:, None]
+    mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed % 2**32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        mixture.fit(column)
+    low = mixture.predict_proba(column)[:, mixture.means_.argmin()]
+    return torch.from_numpy(low).to(values)
+
+
+def normalised(values: Tensor) -> Tensor:
+    """Return ``(v - min) / (max - min)``, and zeros where all are the same or there is none."""
+    if not len(values):
+        return values
+    above = values - values.min()
+    largest = above.max()
+    return above / largest if bool(largest > 0) else above

@@ -1,0 +1,85 @@
+"""result.json: what came out of a run, in fractions; null where the truth is not known."""
+
+import platform
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unflip._version import __version__
+from unflip.labels.store import LabelStore
+from unflip.noise.transition import Realised, realised
+from unflip.training.config import RunConfig
+from unflip.training.evaluation import Truth
+from unflip.training.selection import protocol
+
+
+def make_result(
+    config: RunConfig,
+    data: str,
+    metrics: Sequence[Mapping[str, Any]],
+    selected_epoch: int,
+    truth: Truth,
+    labels: LabelStore,
+    train_rows: Tensor,
+    tests: Mapping[str, Any],
+    noise: Realised | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """Gather the figures of a finished run. Later versions add keys and rename none."""
+    common = config.common
+    selected = metrics[selected_epoch - 1]
+    test_series = [line["test_accuracy"] for line in metrics]
+    given_accuracy = truth.label_accuracy(labels.given)
+    return {
+        "method": common.method,
+        "data": data,
+        "seed": common.seed,
+        "epochs": common.epochs,
+        "selection": common.select,
+        "protocol": protocol(common.select),
+        "selected_epoch": selected_epoch,
+        "noise": common.noise.recipe,
+        "noise_rate": None if given_accuracy is None else 1.0 - given_accuracy,
+        "noise_rate_estimate": None if noise is None else noise.rate,
+        "noise_rate_by_class": None if noise is None else noise.class_rates.tolist(),
+        "transition_error": _transition_error(noise, truth, labels),
+        "test_accuracy": {
+            "selected": selected["test_accuracy"],
+            "last": test_series[-1],
+            "best": max(test_series) if truth.tests else None,
+        },
+        "tests": tests,
+        "val_accuracy": selected["val_accuracy"],
+        "label_accuracy": {
+            "given": truth.label_accuracy(labels.given, train_rows),
+            "current": truth.label_accuracy(labels.current, train_rows),
+        },
+        "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current)},
+        "seconds": seconds,
+        "seconds_per_epoch": seconds / common.epochs,
+        "peak_rss_mb": _peak_rss_mb(),
+        "versions": {
+            "unflip": __version__,
+            "torch": torch.__version__,
+            "lightning-fabric": version("lightning-fabric"),
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _transition_error(noise: Realised | None, truth: Truth, labels: LabelStore) -> float | None:
+    """Mean over classes of the total variation between the estimated and the true row of the transition matrix."""
+    if noise is None or truth.clean is None:
+        return None
+    true = realised(truth.clean.cpu(), labels.given.cpu(), labels.num_classes)
+    return float((noise.matrix - true.matrix).abs().sum(1).mean() / 2)
+
+
+def _peak_rss_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

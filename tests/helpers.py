@@ -1,0 +1,156 @@
+"""Small tools for tests: data that is easy to learn, quick runs, and new processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+
+QUICK: dict[str, Any] = {
+    "optimizer.batch_size": 32,
+    "optimizer.lr": 0.05,
+    "mlp.hidden": [16],
+}
+"""Settings with which a run on `blobs` takes a fraction of a second."""
+
+
+class Outcome(NamedTuple):
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+def blobs(
+    *, classes: int = 3, train: int = 150, test: int = 60, columns: int = 6, seed: int = 0
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Gaussian blobs whose centres are many deviations apart; every class has as many examples, give or take one."""
+    random = np.random.default_rng(seed)
+    centres = 6.0 * np.eye(columns)[:classes] + 3.0  # not about zero, so that standardising has something to do
+    content = {}
+    for name, count in (("train", train), ("test", test)):
+        labels = random.permutation(np.arange(count) % classes)
+        content[name] = (centres[labels] + random.normal(size=(count, columns))).astype(np.float32)
+        content[f"{name}_labels"] = labels
+    return content
+
+
+def write_npz(path: Path, **content: Any) -> Path:
+    """Write arrays and return where."""
+    np.savez(path, **content)
+    return path
+
+
+def spawn(*args: object, timeout: float = 120, **environment: str) -> Outcome:
+    """Run a program in a new process, with the first argument as the program."""
+    done = subprocess.run(
+        [str(arg) for arg in args],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def spawn_python(*args: object, timeout: float = 120, **environment: str) -> Outcome:
+    """Run this Python in a new process."""
+    return spawn(sys.executable, *args, timeout=timeout, **environment)
+
+
+def quick_train(data: Path, out: Path, *, settings: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Train a small network for a few epochs through the public function; return the run."""
+    from unflip import train
+
+    return train(data, out, settings=QUICK | (settings or {}), device="cpu", **options)
+
+
+def without_times(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Drop what differs between two runs that are the same."""
+    return [{key: value for key, value in line.items() if "seconds" not in key} for line in metrics]
+
+
+def assert_same_run(one: Any, other: Any) -> None:
+    """Two runs gave the same model, bit for bit, the same labels and the same figures."""
+    assert without_times(one.metrics) == without_times(other.metrics)
+    for name in ("labels.parquet", "history.parquet"):
+        first, second = (pyarrow.parquet.read_table(run.folder / name) for run in (one, other))
+        assert first.equals(second), name
+    first, second = ((run.folder / "model.safetensors").read_bytes() for run in (one, other))
+    assert first == second
+
+
+class Crash(BaseException):
+    """What a test raises where a process would have died; nothing catches it."""
+
+
+def crash_after(monkeypatch: pytest.MonkeyPatch, epoch: int) -> None:
+    """Let training die right after the checkpoint of ``epoch``, until ``monkeypatch.undo()``."""
+    from unflip.training import session as module
+
+    save = module.save_checkpoint
+
+    def save_then_crash(folder: Path, number: int, tree: Any) -> None:
+        save(folder, number, tree)
+        if number == epoch:
+            raise Crash
+
+    monkeypatch.setattr(module, "save_checkpoint", save_then_crash)
+
+
+def capture_trainers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list to which every trainer made from now on is added."""
+    from unflip.training import session as module
+
+    made: list[Any] = []
+
+    class Captured(module.Trainer):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(self)
+
+    monkeypatch.setattr(module, "Trainer", Captured)
+    return made
+
+
+def assert_same_tree(one: Any, other: Any) -> None:
+    """Two trees have the same structure and the same values; tuples count as lists."""
+    if isinstance(one, torch.Tensor):
+        assert isinstance(other, torch.Tensor)
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        torch.testing.assert_close(other, one, rtol=0, atol=0, equal_nan=True)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key, value in one.items():
+            assert_same_tree(value, other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for first, second in zip(one, other, strict=True):
+            assert_same_tree(first, second)
+    else:
+        assert type(one) is type(other)
+        assert one == other or (one != one and other != other)
+
+
+def passthrough(num_classes: int) -> Any:
+    """Return a network whose logits are its inputs, so that a test chooses them."""
+    from unflip.networks.base import Network
+
+    class Passthrough(Network):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(num_classes, num_classes, bias=False)
+            torch.nn.init.eye_(self.head.weight)
+
+        def encode(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs
+
+    return Passthrough()

@@ -1,0 +1,223 @@
+"""The label store against a plain model of lists, and the files it writes."""
+
+import csv
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from helpers import assert_same_tree
+from unflip.labels.store import LabelStore, write_labels
+from unflip.training.checkpoint import load_tree, save_tree
+
+COLUMNS = [
+    "index",
+    "id",
+    "split",
+    "given",
+    "current",
+    "changed",
+    "confidence_current",
+    "confidence_given",
+    "last_change",
+    "changes",
+    "quality",
+]
+CLASSES = 4
+LABELS = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=12)
+
+
+@dataclass
+class Model:
+    """What a label store is, written with lists."""
+
+    given: list[int]
+    current: list[int] = field(default_factory=list)
+    changes: list[tuple[int, int, int, int, float]] = field(default_factory=list)
+
+    def change(self, epoch: int, indices: list[int], labels: list[int], confidence: list[float]) -> int:
+        before = len(self.changes)
+        for index, label, sure in zip(indices, labels, confidence, strict=True):
+            if self.current[index] != label:
+                self.changes.append((epoch, index, self.current[index], label, sure))
+                self.current[index] = label
+        return len(self.changes) - before
+
+
+def rows(history: dict[str, torch.Tensor]) -> list[tuple[Any, ...]]:
+    return list(zip(*(history[name].tolist() for name in history), strict=True))
+
+
+class StoreAgainstModel(RuleBasedStateMachine):
+    """Any order of changes, of saving and of meddling leaves the store equal to the model."""
+
+    @initialize(given=LABELS)
+    def start(self, given: list[int]) -> None:
+        self.epoch = 1
+        self.model = Model(list(given), list(given))
+        self.source = torch.tensor(given)
+        self.store = LabelStore(self.source, CLASSES)
+
+    @rule(data=st.data())
+    def change(self, data: st.DataObject) -> None:
+        count = len(self.model.given)
+        indices = data.draw(st.lists(st.integers(0, count - 1), unique=True))
+        labels = data.draw(st.lists(st.integers(0, CLASSES - 1), min_size=len(indices), max_size=len(indices)))
+        sure = data.draw(st.lists(st.floats(0, 1, width=32), min_size=len(indices), max_size=len(indices)))
+        expected = self.model.change(self.epoch, indices, labels, sure)
+        changed = self.store.change(
+            self.epoch, torch.tensor(indices, dtype=torch.long), torch.tensor(labels).long(), torch.tensor(sure)
+        )
+        assert changed == expected
+
+    @rule()
+    def next_epoch(self) -> None:
+        self.epoch += 1
+
+    @rule()
+    def meddle_with_what_was_handed_in_and_out(self) -> None:
+        self.source += 1
+        self.store.given.fill_(0)
+        self.store.history()["new"].fill_(0)
+
+    @rule()
+    def save_and_load(self) -> None:
+        other = LabelStore(torch.tensor(self.model.given), CLASSES)
+        other.load_state_dict(self.store.state_dict())
+        self.store.change(99, torch.tensor([0]), (self.store.current[:1] + 1) % CLASSES, torch.tensor([1.0]))
+        self.store = other  # the one that was saved went on; this one must not have noticed
+
+    @invariant()
+    def it_equals_the_model(self) -> None:
+        assert self.store.given.tolist() == self.model.given
+        assert self.store.current.tolist() == self.model.current
+        assert rows(self.store.history()) == self.model.changes
+        assert len(self.store) == len(self.model.given)
+
+
+TestStoreAgainstModel = StoreAgainstModel.TestCase
+
+
+@st.composite
+def changed_stores(draw: st.DrawFn) -> LabelStore:
+    given = torch.tensor(draw(LABELS))
+    store = LabelStore(given, CLASSES)
+    for epoch in range(1, draw(st.integers(1, 5))):
+        index = draw(st.integers(0, len(given) - 1))
+        label = draw(st.integers(0, CLASSES - 1))
+        store.change(epoch, torch.tensor([index]), torch.tensor([label]), torch.tensor([draw(st.floats(0, 1))]))
+    return store
+
+
+def some_probs(store: LabelStore) -> torch.Tensor:
+    return torch.rand(len(store), CLASSES, generator=torch.Generator().manual_seed(0)).softmax(1)
+
+
+@given(changed_stores())
+def test_the_history_replays_from_given_to_current(store: LabelStore) -> None:
+    labels = store.given.tolist()
+    for _, index, old, new, _ in rows(store.history()):
+        assert labels[index] == old != new
+        labels[index] = new
+    assert labels == store.current.tolist()
+
+
+@given(changed_stores())
+def test_the_table_says_of_each_example_what_the_history_says(store: LabelStore) -> None:
+    probs = some_probs(store)
+    table = store.table(probs, splits=["train"] * len(store))
+    assert table.column_names == COLUMNS
+    history = rows(store.history())
+    for i, row in enumerate(table.to_pylist()):
+        given, current = int(store.given[i]), int(store.current[i])
+        mine = [epoch for epoch, index, *_ in history if index == i]
+        assert row == {
+            "index": i,
+            "id": str(i),
+            "split": "train",
+            "given": given,
+            "current": current,
+            "changed": given != current,
+            "confidence_current": float(probs[i, current]),
+            "confidence_given": float(probs[i, given]),
+            "last_change": max(mine, default=0),
+            "changes": len(mine),
+            "quality": float(probs[i, given]),
+        }
+
+
+def test_the_table_has_ids_splits_and_names_where_the_data_has_them() -> None:
+    store = LabelStore(torch.tensor([0, 1, 1]), 2)
+    store.change(3, torch.tensor([2]), torch.tensor([0]), torch.tensor([0.9]))
+    table = store.table(
+        torch.full((3, 2), 0.5), splits=["train", "val", "train"], ids=["a", "b", "c"], class_names=["cat", "dog"]
+    )
+    assert table.column_names == [*COLUMNS, "given_name", "current_name"]
+    assert table["id"].to_pylist() == ["a", "b", "c"]
+    assert table["split"].to_pylist() == ["train", "val", "train"]
+    assert table["given_name"].to_pylist() == ["cat", "dog", "dog"]
+    assert table["current_name"].to_pylist() == ["cat", "dog", "cat"]
+
+
+def test_a_label_changed_and_changed_back_counts_twice_and_is_not_changed() -> None:
+    store = LabelStore(torch.tensor([0]), 2)
+    store.change(1, torch.tensor([0]), torch.tensor([1]), torch.tensor([0.7]))
+    store.change(4, torch.tensor([0]), torch.tensor([0]), torch.tensor([0.8]))
+    row = store.table(torch.tensor([[0.6, 0.4]]), splits=["train"]).to_pylist()[0]
+    assert (row["changed"], row["changes"], row["last_change"]) == (False, 2, 4)
+
+
+def test_a_change_to_the_same_label_is_none() -> None:
+    store = LabelStore(torch.tensor([0, 1]), 2)
+    assert store.change(1, torch.tensor([0, 1]), torch.tensor([0, 1]), torch.ones(2)) == 0
+    assert all(len(column) == 0 for column in store.history().values())
+
+
+def test_confidence_may_come_with_a_gradient() -> None:
+    store = LabelStore(torch.tensor([0, 1]), 2)
+    store.change(1, torch.tensor([0]), torch.tensor([1]), torch.ones(1, requires_grad=True))
+    assert not store.history()["confidence"].requires_grad
+
+
+@given(store=changed_stores())
+def test_the_state_goes_through_a_checkpoint_file(store: LabelStore, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("state") / "labels.safetensors"
+    save_tree(path, store.state_dict())
+    other = LabelStore(store.given, CLASSES)
+    other.load_state_dict(load_tree(path))
+    assert torch.equal(other.current, store.current)
+    assert_same_tree(other.history(), store.history())
+    assert other.table(some_probs(store), splits=["train"] * len(store)).equals(
+        store.table(some_probs(store), splits=["train"] * len(store))
+    )
+
+
+@given(store=changed_stores(), names=st.booleans())
+def test_the_files_hold_the_same(store: LabelStore, names: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("labels")
+    class_names = ["plain", 'with "quotes"', "with, comma", "with\nline"] if names else None
+    table = store.table(some_probs(store), splits=["train"] * len(store), class_names=class_names)
+    write_labels(folder, table, store.history())
+    assert pyarrow.parquet.read_table(folder / "labels.parquet").equals(table)
+    with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
+        header, *lines = csv.reader(file)
+    assert header == table.column_names
+    assert len(lines) == len(store)
+    for line, row in zip(lines, table.to_pylist(), strict=True):
+        for cell, value in zip(line, row.values(), strict=True):
+            if isinstance(value, bool):
+                assert cell == str(value).lower()
+            elif isinstance(value, float):
+                assert torch.tensor(float(cell)) == torch.tensor(value)  # shortest text of a float32
+            else:
+                assert cell == str(value)
+    history = pyarrow.parquet.read_table(folder / "history.parquet")
+    assert history.column_names == ["epoch", "index", "old", "new", "confidence"]
+    assert [tuple(row.values()) for row in history.to_pylist()] == rows(store.history())
+    assert sorted(path.name for path in Path(folder).iterdir()) == ["history.parquet", "labels.csv", "labels.parquet"]

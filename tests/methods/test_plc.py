@@ -1,0 +1,59 @@
+"""PLC: when labels change, what is remembered, and repeated rounds."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from helpers import blobs, quick_train, write_npz
+
+PLC = {"plc.warmup": 2}
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Blobs with a fifth of the labels wrong, and the file of those labels."""
+    folder = tmp_path_factory.mktemp("noisy")
+    content = blobs(train=300)
+    random = np.random.default_rng(1)
+    labels = content["train_labels"].copy()
+    wrong = random.random(300) < 0.2
+    labels[wrong] = (labels[wrong] + 1) % 3
+    np.save(folder / "labels.npy", labels)
+    return write_npz(folder / "blobs.npz", **content), folder / "labels.npy"
+
+
+def test_labels_change_first_at_the_end_of_the_warm_up(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+    run = quick_train(noisy[0], tmp_path / "run", labels=noisy[1], method="plc", epochs=4, settings=PLC)
+    changed = [line["changed"] for line in run.metrics]
+    assert changed[0] == 0
+    assert changed[1] > 0
+    history = pyarrow.parquet.read_table(run.folder / "history.parquet")
+    assert min(history["epoch"].to_pylist()) == 2
+
+
+def test_correction_makes_labels_right_and_scores_the_validation_examples(
+    noisy: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = quick_train(noisy[0], tmp_path / "run", labels=noisy[1], method="plc", epochs=8, settings=PLC)
+    result = run.result
+    assert result["label_accuracy"]["given"] < 0.85
+    assert result["label_accuracy"]["current"] > 0.97
+    assert result["label_accuracy_all"]["current"] > 0.97
+    assert result["noise_rate_estimate"] == pytest.approx(result["noise_rate"], abs=0.03)
+    assert result["transition_error"] < 0.05
+    table = pyarrow.parquet.read_table(run.folder / "labels.parquet").to_pylist()
+    assert any(row["changed"] for row in table if row["split"] == "val")
+    wrong = [row["quality"] for row in table if row["changed"]]
+    right = [row["quality"] for row in table if not row["changed"]]
+    assert max(wrong) < np.mean(right)
+
+
+def test_rounds_train_again_within_the_epoch_until_nothing_changes(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+    once = quick_train(noisy[0], tmp_path / "once", labels=noisy[1], method="plc", epochs=3, settings=PLC)
+    thrice = quick_train(
+        noisy[0], tmp_path / "thrice", labels=noisy[1], method="plc", epochs=3, settings=PLC | {"plc.rounds": 3}
+    )
+    assert thrice.metrics[0]["loss"] == once.metrics[0]["loss"]  # the warm-up knows no rounds
+    assert thrice.metrics[1]["changed"] > once.metrics[1]["changed"]

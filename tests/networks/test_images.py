@@ -1,0 +1,128 @@
+"""The image networks: what makes each of them itself."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from unflip.networks.efficientnet import DropConnect, EfficientNetB0, EfficientNetOptions, MBConv
+from unflip.networks.layers import SqueezeExcite, scaled
+from unflip.networks.mobilenet_v2 import InvertedResidual, MobileNetV2, MobileNetV2Options
+from unflip.networks.preact_resnet import PreActBlock, PreActOptions, PreActResNet18, PreActResNet34
+from unflip.networks.senet import SEBlock, SENet18
+from unflip.networks.wide_resnet import WideOptions, WideResNet
+
+SHAPE = (3, 32, 32)
+
+
+def test_a_block_of_one_shape_adds_to_its_untouched_input() -> None:
+    block = PreActBlock(4, 4).eval()
+    nn.init.zeros_(block.residual[-1].weight)
+    inputs = torch.randn(2, 4, 8, 8)  # negative values too, which an activation behind the sum would cut
+    assert torch.equal(block(inputs), inputs)
+
+
+def test_a_block_of_another_shape_projects_the_activation() -> None:
+    block = PreActBlock(4, 6, stride=2).eval()
+    nn.init.zeros_(block.residual[-1].weight)
+    inputs = torch.randn(2, 4, 8, 8)
+    by_hand = torch.einsum("oi,nihw->nohw", block.shortcut.weight[:, :, 0, 0], inputs.relu()[:, :, ::2, ::2])
+    torch.testing.assert_close(block(inputs), by_hand / (1 + 1e-5) ** 0.5)
+
+
+def test_features_are_activations() -> None:
+    network = PreActResNet18(PreActOptions(blocks=(1, 1), width=4), SHAPE, 3).eval()
+    assert (network.encode(torch.randn(5, *SHAPE)) >= 0).all()
+
+
+@pytest.mark.parametrize(("blocks", "width", "features"), [((1,), 4, 4), ((1, 2, 1), 8, 32), ((1, 1, 1, 1, 1), 2, 32)])
+def test_blocks_and_width_are_free(blocks: tuple[int, ...], width: int, features: int) -> None:
+    network = PreActResNet18(PreActOptions(blocks=blocks, width=width), SHAPE, 3)
+    assert network.head.in_features == features
+    assert sum(isinstance(layer, PreActBlock) for layer in network.modules()) == sum(blocks)
+
+
+def test_depths_are_what_the_names_say() -> None:
+    for kind, depth in ((PreActResNet18, 18), (PreActResNet34, 34)):
+        network = kind(kind.Options(), SHAPE, 10)
+        weighed = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d) and layer.kernel_size == (3, 3)]
+        assert len(weighed) + 1 == depth
+
+
+def test_every_block_of_senet_is_gated() -> None:
+    network = SENet18(PreActOptions(), SHAPE, 10)
+    blocks = [layer for layer in network.modules() if isinstance(layer, PreActBlock)]
+    assert len(blocks) == 8
+    assert all(isinstance(block, SEBlock) and isinstance(block.residual[-1], SqueezeExcite) for block in blocks)
+
+
+def test_a_gate_is_between_shut_and_open_and_looks_at_the_means_only() -> None:
+    gate = SqueezeExcite(6, 2, nn.ReLU())
+    inputs = torch.randn(3, 6, 4, 4).abs() + 0.1
+    ratio = gate(inputs) / inputs
+    assert ((ratio > 0) & (ratio < 1)).all()
+    torch.testing.assert_close(ratio, ratio[:, :, :1, :1].expand_as(ratio))
+    shuffled = inputs.flatten(2)[:, :, torch.randperm(16)].view_as(inputs)
+    torch.testing.assert_close((gate(shuffled) / shuffled)[:, :, 0, 0], ratio[:, :, 0, 0])
+
+
+@pytest.mark.parametrize(("depth", "width", "blocks"), [(10, 1, 3), (16, 4, 6), (28, 2, 12), (40, 2, 18)])
+def test_a_wide_network_has_its_depth_and_width(depth: int, width: int, blocks: int) -> None:
+    network = WideResNet(WideOptions(depth=depth, width=width), SHAPE, 10)
+    assert sum(isinstance(layer, PreActBlock) for layer in network.modules()) == blocks
+    assert network.head.in_features == 64 * width
+
+
+def test_a_wide_network_drops_where_told() -> None:
+    def dropouts(dropout: float) -> int:
+        network = WideResNet(WideOptions(depth=10, dropout=dropout), SHAPE, 10)
+        return sum(isinstance(layer, nn.Dropout) and layer.p == dropout for layer in network.modules())
+
+    assert (dropouts(0.3), dropouts(0.0)) == (3, 0)
+
+
+@pytest.mark.parametrize("depth", [4, 18, 41])
+def test_a_depth_without_whole_blocks_is_refused(depth: int) -> None:
+    with pytest.raises(ValidationError, match=r"6n \+ 4|greater than or equal to 10"):
+        WideOptions(depth=depth)
+
+
+def test_inverted_residuals_add_where_the_picture_keeps_its_size() -> None:
+    for inside, outside, stride, adds in ((8, 8, 1, True), (8, 16, 1, True), (8, 8, 2, False)):
+        block = InvertedResidual(inside, outside, 6, stride).eval()
+        inputs = torch.randn(2, inside, 8, 8)
+        rest = block(inputs) - block.residual(inputs)
+        assert bool(rest.abs().max() > 0.1) is adds
+
+
+@pytest.mark.parametrize(("factor", "features"), [(0.5, 1280), (1.0, 1280), (2.0, 2560)])
+def test_mobilenet_scales_in_width(factor: float, features: int) -> None:
+    network = MobileNetV2(MobileNetV2Options(width=factor), SHAPE, 10)
+    assert network.head.in_features == features
+    assert network(torch.randn(2, *SHAPE)).shape == (2, 10)
+
+
+def test_scaled_channels_are_multiples_of_eight_and_not_much_fewer() -> None:
+    for channels in range(8, 400, 4):
+        for factor in (0.25, 0.5, 1.0, 1.4, 2.0):
+            found = scaled(channels, factor)
+            assert found % 8 == 0
+            assert 0.9 * channels * factor <= found <= max(8, channels * factor + 8)
+
+
+def test_drop_connect_leaves_out_whole_examples_and_keeps_the_mean() -> None:
+    layer = DropConnect(0.25)
+    outputs = layer(torch.ones(4000, 2, 2, 2)).flatten(1)
+    assert (outputs == outputs[:, :1]).all()
+    assert set(outputs.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    assert abs(float(outputs.mean()) - 1.0) < 5 * (0.25 / 0.75 / 4000) ** 0.5
+    inputs = torch.randn(3, 2, 2, 2)
+    assert layer.eval()(inputs) is inputs
+
+
+def test_efficientnet_scales_and_drops_more_and_more() -> None:
+    network = EfficientNetB0(EfficientNetOptions(depth=2.0, width=0.5, drop_connect=0.4), SHAPE, 10)
+    blocks = [layer for layer in network.modules() if isinstance(layer, MBConv)]
+    assert len(blocks) == 2 * 16
+    assert network.head.in_features == 160
+    assert [block.drop.rate for block in blocks] == pytest.approx([0.4 * i / 32 for i in range(32)])

@@ -1,0 +1,134 @@
+"""timm:NAME: found by name, built without its classifier, and what is said where timm is missing."""
+
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from unflip.errors import ConfigError, InputError, MissingExtraError
+from unflip.networks import networks, torchvision_fix
+from unflip.networks import timm as module
+from unflip.networks.base import build_network
+from unflip.networks.timm import TimmOptions
+
+needs_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="the extra `timm` is not installed")
+
+
+class FakeEncoder(nn.Module):
+    """What timm would build."""
+
+    def __init__(self, pretrained: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((1,), float(pretrained)))
+        self.head_hidden_size = 5
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.flatten(1)[:, :5] * self.weight
+
+
+@pytest.fixture
+def fake_timm(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Stand in for timm, with one network; return what it was asked to create."""
+    created: list[dict[str, Any]] = []
+
+    def create_model(name: str, **options: Any) -> nn.Module:
+        created.append({"name": name, **options})
+        return FakeEncoder(options["pretrained"])
+
+    fake = ModuleType("timm")
+    fake.__dict__.update(create_model=create_model, list_models=lambda: ["tiny"], list_pretrained=lambda: ["tiny.in1k"])
+    monkeypatch.setitem(sys.modules, "timm", fake)
+    return created
+
+
+@needs_timm
+def test_a_timm_network_keeps_the_contract() -> None:
+    kind = networks.load("timm:resnet10t")
+    network = build_network("timm:resnet10t", kind.Options(), (3, 32, 32), 4, seed=0).eval()
+    inputs = torch.randn(2, 3, 32, 32)
+    features = network.encode(inputs)
+    assert features.shape == (2, network.head.in_features)
+    torch.testing.assert_close(network(inputs), network.head(features))
+    assert network.head.out_features == 4
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_operators_are_declared_only_where_torchvision_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, fits: bool
+) -> None:
+    declared: list[bool] = []
+
+    def imported(name: str) -> ModuleType:
+        if not fits and not declared:
+            raise RuntimeError("operator torchvision::nms does not exist")
+        return ModuleType(name)
+
+    monkeypatch.setattr(module.importlib, "import_module", imported)
+    monkeypatch.setattr(torchvision_fix, "declare_operators", lambda: declared.append(True))
+    assert module.import_timm().__name__ == "timm"
+    assert declared == ([] if fits else [True])
+
+
+@needs_timm
+def test_a_name_close_to_one_of_timms_is_suggested() -> None:
+    with pytest.raises(ConfigError, match=r"unknown network 'timm:resnt18', did you mean 'timm:resnet18'\?"):
+        networks.load("timm:resnt18")
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny.in1k"])
+def test_the_family_makes_a_class_for_each_name(fake_timm: list[dict[str, Any]], name: str) -> None:
+    kind = networks.load(f"timm:{name}")
+    assert kind.Options is TimmOptions
+    network = build_network(f"timm:{name}", kind.Options(), (2, 4, 4), 3, seed=0)
+    assert network(torch.ones(2, 2, 4, 4)).shape == (2, 3)
+    assert fake_timm == [{"name": name, "pretrained": False, "num_classes": 0, "in_chans": 2}]
+
+
+@pytest.mark.parametrize("name", ["tinny", "tiny.in2k", "tiny.in1k.x"])
+def test_an_unknown_member_is_refused(fake_timm: list[dict[str, Any]], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown network 'timm:{name}', did you mean 'timm:tiny"):
+        networks.load(f"timm:{name}")
+
+
+def test_weights_are_fetched_to_train_and_not_to_load_a_model(fake_timm: list[dict[str, Any]]) -> None:
+    networks.load("timm:tiny")
+    options = TimmOptions(pretrained=True)
+    loaded = build_network("timm:tiny", options, (3, 4, 4), 3, seed=0, fresh=False)
+    assert [entry["pretrained"] for entry in fake_timm] == [False]
+    trained = build_network("timm:tiny", options, (3, 4, 4), 3, seed=0)
+    assert (loaded.encoder.weight.item(), trained.encoder.weight.item()) == (0.0, 1.0)
+
+
+def test_weights_out_of_reach_are_one_line(fake_timm: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def create_model(name: str, pretrained: bool, **options: Any) -> nn.Module:
+        if pretrained:
+            raise OSError("no route\nto anywhere")
+        return FakeEncoder(pretrained)
+
+    monkeypatch.setattr(sys.modules["timm"], "create_model", create_model)
+    with pytest.raises(InputError, match=r"^no weights for timm:tiny: no route$"):
+        build_network("timm:tiny", TimmOptions(pretrained=True), (3, 4, 4), 3, seed=0)
+
+
+def test_examples_that_are_no_images_are_refused(fake_timm: list[dict[str, Any]]) -> None:
+    with pytest.raises(ConfigError, match="takes images"):
+        build_network("timm:tiny", TimmOptions(), (6,), 3, seed=0)
+
+
+def test_without_timm_the_install_command_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(MissingExtraError, match=r"timm is not installed; try: pip install 'unflip\[timm\]'"):
+        networks.load("timm:resnet18")
+
+
+def test_another_error_of_the_import_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> ModuleType:
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(module.importlib, "import_module", broken)
+    with pytest.raises(RuntimeError, match="something else"):
+        module.import_timm()

@@ -1,0 +1,26 @@
+"""The public names: exactly these, and light to import."""
+
+import pytest
+
+import unflip
+from helpers import spawn_python
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(unflip.__all__) == ["Run", "__version__", "predict", "train"]
+
+
+@pytest.mark.parametrize("name", unflip.__all__)
+def test_every_public_name_is_there_and_says_what_it_is(name: str) -> None:
+    value = getattr(unflip, name)
+    assert isinstance(value, str) or value.__doc__
+
+
+def test_another_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'unflip' has no attribute 'trian'"):
+        unflip.trian  # noqa: B018
+
+
+def test_importing_unflip_imports_neither_torch_nor_numpy() -> None:
+    code = "import sys, unflip; sys.exit(str({'torch', 'numpy', 'pydantic'} & set(sys.modules)))"
+    assert spawn_python("-c", code).err.strip() == "set()"

@@ -1,0 +1,140 @@
+"""Checkpoints: any tree comes back, a damaged file is passed over."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from helpers import assert_same_tree
+from unflip.errors import RunFolderError
+from unflip.training.checkpoint import copy_state, load_last_checkpoint, load_tree, save_checkpoint, save_tree
+
+TENSORS = st.builds(
+    lambda shape, dtype, seed: (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 9).to(dtype),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from([torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool]),
+    st.integers(0, 99),
+)
+LEAVES = st.one_of(
+    TENSORS,
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.text(max_size=8),
+)
+KEYS = st.one_of(st.text(max_size=4), st.sampled_from(["a", "b", "a/b", "/", "0"]), st.integers(-3, 30))
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(KEYS, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(tree=TREES)
+def test_any_tree_comes_back(tmp_path: Path, tree: Any) -> None:
+    save_tree(tmp_path / "a.safetensors", tree)
+    assert_same_tree(tree, load_tree(tmp_path / "a.safetensors"))
+
+
+def test_keys_with_slashes_are_not_mixed_up(tmp_path: Path) -> None:
+    tree = {"a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, "c": [torch.tensor(3)], "c/0": torch.tensor(4)}
+    save_tree(tmp_path / "a.safetensors", tree)
+    assert_same_tree(tree, load_tree(tmp_path / "a.safetensors"))
+
+
+def test_tensors_that_share_memory_come_back(tmp_path: Path) -> None:
+    whole = torch.arange(12.0).reshape(3, 4)
+    tree = {"whole": whole, "again": whole, "view": whole[1:], "column": whole[:, 1], "turned": whole.T}
+    save_tree(tmp_path / "a.safetensors", tree)
+    assert_same_tree(tree, load_tree(tmp_path / "a.safetensors"))
+
+
+def test_the_state_of_an_optimiser_comes_back(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    weight.sum().backward()
+    optimizer.step()
+    save_tree(tmp_path / "a.safetensors", optimizer.state_dict())
+    other = torch.optim.SGD([weight], lr=1.0, momentum=0.1)
+    other.load_state_dict(load_tree(tmp_path / "a.safetensors"))
+    assert_same_tree(optimizer.state_dict(), other.state_dict())
+
+
+def test_what_is_no_plain_value_is_refused_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="a checkpoint cannot hold set at /method/1/seen"):
+        save_tree(tmp_path / "a.safetensors", {"method": [0, {"seen": {1}}]})
+    assert list(tmp_path.iterdir()) == []
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "empty":
+        path.write_bytes(b"")
+    elif how == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "garbage":
+        path.write_bytes(b"\xff" * len(content))
+    elif how == "foreign":
+        from safetensors.torch import save_file
+
+        save_file({"a": torch.zeros(2)}, path)
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "garbage", "foreign"])
+def test_a_damaged_file_is_one_line(tmp_path: Path, how: str) -> None:
+    save_tree(tmp_path / "a.safetensors", {"x": torch.arange(100)})
+    damage(tmp_path / "a.safetensors", how)
+    with pytest.raises(RunFolderError, match=r"a\.safetensors: not a readable checkpoint") as error:
+        load_tree(tmp_path / "a.safetensors")
+    assert "\n" not in str(error.value)
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    for epoch in (1, 2, 9, 10, 11):
+        save_checkpoint(tmp_path / "checkpoints", epoch, {"epoch": epoch})
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["epoch-00010.safetensors", "epoch-00011.safetensors"]
+    assert load_last_checkpoint(tmp_path / "checkpoints") == {"epoch": 11}
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "garbage", "foreign"])
+def test_when_the_newest_is_damaged_the_one_before_is_used(tmp_path: Path, how: str) -> None:
+    for epoch in (1, 2):
+        save_checkpoint(tmp_path, epoch, {"epoch": epoch})
+    damage(tmp_path / "epoch-00002.safetensors", how)
+    assert load_last_checkpoint(tmp_path) == {"epoch": 1}
+
+
+def test_when_all_are_damaged_the_newest_is_named(tmp_path: Path) -> None:
+    for epoch in (1, 2):
+        save_checkpoint(tmp_path, epoch, {"epoch": epoch})
+        damage(tmp_path / f"epoch-{epoch:05d}.safetensors", "cut")
+    with pytest.raises(RunFolderError, match="epoch-00002"):
+        load_last_checkpoint(tmp_path)
+
+
+def test_without_any_there_is_none(tmp_path: Path) -> None:
+    assert load_last_checkpoint(tmp_path) is None
+    assert load_last_checkpoint(tmp_path / "missing") is None
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match=r"cannot write to .*checkpoints: Not a directory"):
+        save_checkpoint(tmp_path / "file" / "checkpoints", 1, {})
+
+
+def test_a_copied_state_does_not_follow_the_network() -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    copied = copy_state(network)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    network(torch.randn(4, 2)).sum().backward()
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.add_(1.0)
+    assert_same_tree(before, copied)

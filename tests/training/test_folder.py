@@ -1,0 +1,70 @@
+"""The run folder: when it is free, and what is removed from it."""
+
+from pathlib import Path
+
+import pytest
+
+from unflip.errors import RunFolderError
+from unflip.training.folder import Run
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Run:
+    run = Run(tmp_path / "run")
+    (run.folder / "checkpoints").mkdir(parents=True)
+    run.config_path.write_text("epochs = 1\n")
+    (run.folder / "result.json").write_text('{"epochs": 1}')
+    (run.folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    (run.folder / "notes.txt").write_text("mine")
+    return run
+
+
+def test_a_folder_with_a_run_is_not_free(finished: Run) -> None:
+    with pytest.raises(RunFolderError, match=r"already holds a run; continue it with --resume or .* --force"):
+        finished.check_free(resume=False, force=False)
+    finished.check_free(resume=True, force=False)
+    finished.check_free(resume=False, force=True)
+
+
+def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        Run(folder).check_free(resume=False, force=False)
+        with pytest.raises(RunFolderError, match="holds no run to resume; leave --resume out"):
+            Run(folder).check_free(resume=True, force=False)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="is a file; --out names a folder"):
+        Run(tmp_path / "file").check_free(resume=False, force=False)
+    with pytest.raises(RunFolderError, match=r"cannot write to .*sub: Not a directory"):
+        Run(tmp_path / "file" / "sub").prepare(force=False)
+
+
+def test_force_removes_the_run_and_nothing_else(finished: Run) -> None:
+    finished.prepare(force=True)
+    assert [path.name for path in finished.folder.iterdir()] == ["notes.txt"]
+
+
+def test_preparing_without_force_removes_nothing(finished: Run) -> None:
+    before = sorted(finished.folder.iterdir())
+    finished.prepare(force=False)
+    assert sorted(finished.folder.iterdir()) == before
+
+
+def test_results_and_metrics_are_read(finished: Run) -> None:
+    assert finished.is_finished
+    assert finished.result == {"epochs": 1}
+    assert finished.metrics == [{"epoch": 1}]
+    finished.write_metrics([{"epoch": 1}, {"epoch": 2, "loss": {"a": 0.1}}])
+    assert finished.metrics == [{"epoch": 1}, {"epoch": 2, "loss": {"a": 0.1}}]
+
+
+def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    assert not run.is_finished
+    with pytest.raises(RunFolderError, match=r"no result\.json; is this the folder of a finished run"):
+        run.result  # noqa: B018
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"result\.json: not JSON"):
+        run.result  # noqa: B018
