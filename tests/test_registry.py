@@ -81,6 +81,15 @@ def test_a_foreign_name_is_among_the_choices(foreign: list[str]) -> None:
         Registry("thing", *OWN).load("addad")
 
 
+def test_a_family_makes_its_members_by_name() -> None:
+    registry = Registry("thing", *OWN, Entry("int", "numbers", "builtins:int", family=True))
+    assert registry.load("int:12") == 12
+    assert "int" in registry
+    for name in ("int", "path:x", "path:", "itn:3"):
+        with pytest.raises(ConfigError, match=rf"unknown thing '{name}'.*choose from: int:NAME, missing, path"):
+            registry.load(name)
+
+
 @pytest.mark.parametrize("registry", [methods, networks, datasets], ids=lambda registry: registry.kind)
 def test_every_part_of_ours_can_be_loaded_and_has_its_line(registry: Registry) -> None:
     for entry in registry:

@@ -158,8 +158,8 @@ def test_class_means_are_those_of_a_loop() -> None:
 @pytest.mark.parametrize("name", ["gce-m", "standard-c", "lrt-c", "plc-m"])
 def test_any_method_can_be_calibrated(name: str, features: Path, tmp_path: Path) -> None:
     inner = name.rpartition("-")[0]
-    settings = CALIBRATE | ({f"{inner}.warmup": 6} if inner in ("plc", "lrt") else {})
-    run = quick_train(features, tmp_path / "run", method=name, epochs=12, settings=settings)
+    settings = CALIBRATE | {"plc": {"plc.warmup": 3}, "lrt": {"lrt.warmup": 4, "lrt.retro_lead": 0}}.get(inner, {})
+    run = quick_train(features, tmp_path / "run", method=name, epochs=6, settings=settings)
     assert run.result["test_accuracy"]["last"] > 0.9
     assert "mean_shift" in run.metrics[-1]
     loaded = ClassGaussians.load(run.folder / "gaussians.safetensors")

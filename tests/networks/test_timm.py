@@ -14,6 +14,7 @@ from unflip.networks import networks, torchvision_fix
 from unflip.networks import timm as module
 from unflip.networks.base import build_network
 from unflip.networks.timm import TimmOptions
+from unflip.training.config import RunConfig
 
 needs_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="the extra `timm` is not installed")
 
@@ -86,6 +87,14 @@ def test_the_family_makes_a_class_for_each_name(fake_timm: list[dict[str, Any]],
     network = build_network(f"timm:{name}", kind.Options(), (2, 4, 4), 3, seed=0)
     assert network(torch.ones(2, 2, 4, 4)).shape == (2, 3)
     assert fake_timm == [{"name": name, "pretrained": False, "num_classes": 0, "in_chans": 2}]
+
+
+def test_all_of_timm_shares_one_section(fake_timm: list[dict[str, Any]]) -> None:
+    layer = {"network": "timm:tiny.in1k", "data": {"path": "digits"}, "timm": {"pretrained": True}}
+    config = RunConfig.resolve([layer], explicit=["timm"])
+    assert config.network_options == TimmOptions(pretrained=True)
+    assert config.tree()["timm"] == {"pretrained": True}
+    assert RunConfig.resolve([layer | {"network": "mlp"}]).common.network == "mlp"  # a preset may hold it unused
 
 
 @pytest.mark.parametrize("name", ["tinny", "tiny.in2k", "tiny.in1k.x"])

@@ -142,14 +142,14 @@ def test_rotation_moves_it_by_less_than_the_standard_error(kind: str) -> None:
 
 
 def contaminated(n: int, d: int, fraction: float, kind: str, seed: int) -> Tensor:
-    """N(0, I), where a fraction is a cluster 3 away in every coordinate, or 2 in all, or has Cauchy's tails."""
+    """N(0, I), where a fraction is a cluster 3 away in every coordinate, or 3 in all, or has Cauchy's tails."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(n, d, generator=rng)
     wrong = x[: round(fraction * n)]
     if kind == "far":
         wrong += 3
     elif kind == "near":
-        wrong += 2 / d**0.5
+        wrong += 3 / d**0.5
     else:
         wrong /= torch.randn(len(wrong), 1, generator=rng).abs()
     return x

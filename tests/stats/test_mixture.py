@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from unflip.stats.mixture import low_probability, normalised
+from unflip.stats.mixture import low_probability, normalised, spread
 
 
 def two_heaps(low: int = 300, high: int = 200) -> torch.Tensor:
@@ -86,6 +86,16 @@ def test_scale_and_origin_do_not_matter(scale: float, shift: float) -> None:
 def test_the_same_seed_gives_the_same_fit() -> None:
     values = two_heaps() + torch.linspace(0, 2, 500)
     assert torch.equal(low_probability(values, 3), low_probability(values, 3))
+
+
+def test_many_values_are_fitted_by_evenly_spaced_ones() -> None:
+    draws = torch.Generator().manual_seed(2)
+    values = torch.cat([torch.rand(20_000, generator=draws).pow(2), 0.8 + 0.3 * torch.randn(13_000, generator=draws)])
+    line = normalised(values).double().numpy()[:, None]
+    whole = GaussianMixture(n_components=2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(line)
+    expected = torch.from_numpy(whole.predict_proba(line)[:, whole.means_.argmin()]).float()
+    torch.testing.assert_close(low_probability(values, 0), expected, atol=0.02, rtol=0)
+    assert spread(torch.tensor([3.0, 0.0, 1.0, 2.0, 4.0]), 3).tolist() == [0.0, 2.0, 4.0]
 
 
 def test_normalised_values_reach_from_0_to_1() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from unflip.labels.store import LabelStore
 from unflip.options import Options
 
+_ROWS = 2**16  # examples whose probabilities are added up at once
 _HALF_ABOVE = 2**28  # bytes of a window in float32 beyond which it is kept in float16
 
 
@@ -71,11 +72,13 @@ class ProbabilityWindow:
         self.kept = [*self.kept, probs.half() if large else probs.float()][-self.size :]
 
     def mean(self) -> Tensor:
-        """Return the mean (m, k), in float32, whatever was kept."""
-        total = torch.zeros_like(self.kept[0], dtype=torch.float32)
-        for probs in self.kept:
-            total += probs
-        return total.div_(len(self.kept))
+        """Return the mean (m, k) in float32; some rows at a time, so that they stay in the cache while adding up."""
+        mean = torch.empty_like(self.kept[0], dtype=torch.float32)
+        for start in range(0, len(mean), _ROWS):
+            rows = mean[start : start + _ROWS].copy_(self.kept[0][start : start + _ROWS])
+            for probs in self.kept[1:]:
+                rows += probs[start : start + _ROWS].float()
+        return mean.div_(len(self.kept))
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was kept."""

@@ -24,7 +24,7 @@ class DivideMixOptions(Options):
     warmup: PositiveInt = 10
     """Epochs of cross-entropy on the given labels: 10 for CIFAR-10, 30 for CIFAR-100, 1 for WebVision, Clothing1M."""
     lambda_u: float = Field(0.0, ge=0.0)
-    """Weight of the unlabelled loss: 0 for little noise and for real data; CIFAR-10 25 from 50 %, CIFAR-100 25 to 150."""
+    """Weight of the unlabelled loss: 0 for little or real noise; CIFAR-10 25 from 50 % on, CIFAR-100 25 to 150."""
     rampup: PositiveInt = 16
     """Epochs after the warm-up over which that weight climbs linearly from 0."""
     alpha: float = Field(4.0, gt=0.0)
@@ -49,8 +49,8 @@ class DivideMix(Method):
       mode); w, the probability of the lower one, says how likely a *given* label is right. What network k learns from
       is divided by the *other* network's w: labelled where ``w > p_threshold``, unlabelled elsewhere.
     - **Co-refine** (equations 3, 4): labelled examples are taught ``sharpen(w y + (1 - w) p)``, p being network k's
-      mean over two views. **Co-guess** (5): unlabelled ones ``sharpen(p)`` with the mean of both networks over both.
-    - **MixMatch** (6 to 12): every view is mixed with another of the whole batch, ``l a + (1 - l) b`` with
+      mean over two views. **Co-guess**: unlabelled ones ``sharpen(p)`` with the mean of both networks over both.
+    - **MixMatch** (5 to 12): every view is mixed with another of the whole batch, ``l a + (1 - l) b`` with
       ``l = max(l, 1 - l), l ~ Beta(alpha, alpha)``, targets likewise. The loss is cross-entropy on the mixed labelled
       views, ``lambda_u`` times the squared error on the unlabelled ones, and the uniform-prior penalty.
 
@@ -63,8 +63,7 @@ class DivideMix(Method):
     was divided.
 
     Where no label is likely enough, the ``batch_size`` likeliest are labelled; where all are, nothing is unlabelled
-    and that part of the loss is left out. The prior is
-    uniform over the classes that given labels name.
+    and that part of the loss is left out. The prior is uniform over the classes that given labels name.
     """
 
     Options = DivideMixOptions
@@ -111,19 +110,20 @@ class DivideMix(Method):
         with torch.no_grad():
             targets = self._targets(inputs, batch, network)
             mixed, targets = mix(inputs, targets, options.alpha, batch.generator)
-        logits = self.networks[network](mixed)
-        terms = {"labelled": soft_cross_entropy(logits[: 2 * size], targets[: 2 * size])}
-        if batch.unlabelled:
+        log_probs = self.networks[network](mixed).log_softmax(1)
+        terms = {"labelled": soft_cross_entropy(log_probs[: 2 * size], targets[: 2 * size])}
+        if batch.unlabelled and options.lambda_u:
             weight = options.lambda_u * climb(batch.progress, options.warmup, options.rampup)
-            terms["unlabelled"] = weight * (logits[2 * size :].softmax(1) - targets[2 * size :]).square().mean()
-        terms["prior"] = options.prior_weight * prior_penalty(logits, self.prior)
+            terms["unlabelled"] = weight * squared_error(log_probs[2 * size :], targets[2 * size :])
+        if options.prior_weight:
+            terms["prior"] = options.prior_weight * prior_penalty(log_probs, self.prior)
         return Step({f"{name}_{network}": term for name, term in terms.items()})
 
     def _warmup_loss(self, batch: Batch, network: int) -> Step:
         logits = self.networks[network](batch.inputs)
         terms = {"warmup": cross_entropy(logits, self.given[batch.indices]).mean()}
         if self.options.asymmetric:
-            terms["negative_entropy"] = negative_entropy(logits)
+            terms["negative_entropy"] = negative_entropy(logits.log_softmax(1))
         return Step({f"{name}_{network}": term for name, term in terms.items()})
 
     def _targets(self, inputs: Tensor, batch: Batch, network: int) -> Tensor:
@@ -200,12 +200,13 @@ def refine(onehot: Tensor, probs: Tensor, clean: Tensor) -> Tensor:
 
 
 def sharpen(probs: Tensor, temperature: float) -> Tensor:
-    """Return ``p_c^(1/T) / sum_j p_j^(1/T)`` (equation 4), by logarithms, since powers of small numbers vanish."""
-    return (probs.log() / temperature).softmax(1)
+    """Return ``p_c^(1/T) / sum_j p_j^(1/T)`` (equation 4); over the largest, whose power cannot vanish."""
+    powers = (probs / probs.amax(1, keepdim=True)).pow(1 / temperature)
+    return powers / powers.sum(1, keepdim=True)
 
 
 def mix(inputs: Tensor, targets: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mix every row with another one, inputs and targets alike (equations 6 to 9).
+    """Mix every row with another one, inputs and targets alike (equations 5 to 8).
 
     One weight ``l = max(l, 1 - l), l ~ Beta(alpha, alpha)`` for all, so that a row stays nearer to itself.
     """
@@ -213,12 +214,18 @@ def mix(inputs: Tensor, targets: Tensor, alpha: float, generator: torch.Generato
     draw = float(np.random.default_rng(seed).beta(alpha, alpha))
     other = torch.randperm(len(inputs), generator=generator).to(inputs.device)
     share = min(draw, 1 - draw)
-    return torch.lerp(inputs, inputs[other], share), torch.lerp(targets, targets[other], share)
+    partners, their_targets = inputs.index_select(0, other), targets.index_select(0, other)  # faster than inputs[other]
+    return torch.lerp(inputs, partners, share), torch.lerp(targets, their_targets, share)
 
 
-def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return ``-mean_i sum_c q_c log p_c`` (equation 10)."""
-    return F.cross_entropy(logits, targets)
+def soft_cross_entropy(log_probs: Tensor, targets: Tensor) -> Tensor:
+    """Return ``-mean_i sum_c q_c log p_c`` (equation 9)."""
+    return -(targets * log_probs).sum(1).mean()
+
+
+def squared_error(log_probs: Tensor, targets: Tensor) -> Tensor:
+    """Return ``mean_i mean_c (q_c - p_c)^2`` (equation 10; the mean over classes is the released code's)."""
+    return (log_probs.exp() - targets).square().mean()
 
 
 def uniform_prior(labels: Tensor, num_classes: int) -> Tensor:
@@ -227,18 +234,17 @@ def uniform_prior(labels: Tensor, num_classes: int) -> Tensor:
     return present / present.sum()
 
 
-def prior_penalty(logits: Tensor, prior: Tensor) -> Tensor:
-    """Return ``sum_c pi_c log(pi_c / mean_i p_c)`` (equation 12), pi being ``prior`` (k,).
+def prior_penalty(log_probs: Tensor, prior: Tensor) -> Tensor:
+    """Return ``sum_c pi_c log(pi_c / mean_i p_c)`` (equation 11), pi being ``prior`` (k,).
 
     The mean's logarithm is a log-sum-exp over the batch, so that it stays finite where every p_c vanishes.
     """
-    mean = F.log_softmax(logits, 1).logsumexp(0) - float(np.log(len(logits)))
-    return (torch.xlogy(prior, prior) - prior * mean).sum()
+    mean = log_probs.logsumexp(0) - float(np.log(len(log_probs)))
+    return torch.xlogy(prior, prior).sum() - prior @ mean
 
 
-def negative_entropy(logits: Tensor) -> Tensor:
+def negative_entropy(log_probs: Tensor) -> Tensor:
     """Return ``mean_i sum_c p_c log p_c``: adding it makes predictions less certain (equation 2)."""
-    log_probs = F.log_softmax(logits, 1)
     return (log_probs.exp() * log_probs).sum(1).mean()
 
 

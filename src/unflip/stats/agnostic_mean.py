@@ -74,7 +74,7 @@ def class_agnostic_means(
         )
     form = _Form(damping, normalise, complement)
     features = features.detach()
-    members = class_members(labels, num_classes)
+    members = class_members(labels.to(features.device), num_classes)
     groups = group_classes([len(indices) for indices in members], features.shape[1])
 
     def estimate(classes: Sequence[int]) -> Tensor:

@@ -8,13 +8,13 @@ from typing import Self
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from scipy.linalg.lapack import spstrf  # type: ignore[import-untyped]
 from torch import Tensor
 
 from unflip.errors import ConfigError, InputError, RunFolderError
 from unflip.files import write_tensors
 from unflip.stats.members import class_members
 
+_JITTER = 1e-6  # what a singular correlation matrix gets on its diagonal
 _ROWS = 8192  # features whose density is computed at once
 
 
@@ -204,17 +204,22 @@ def covariance_factor(rows: Tensor) -> Tensor:
     """Return F (r, d) with Fᵀ F = rowsᵀ rows = Σ for rows (n, d), such that drawing with F is cheap.
 
     That is the rows themselves where there are at most 2 d, since factoring Σ would cost more than it saves, else the
-    pivoted Cholesky factor of Σ, which exists for singular Σ as well. Coordinates are scaled to unit variance
-    before and back after, so that none is taken for rounding error because another is large.
+    Cholesky factor of Σ, found for the coordinates scaled to unit variance. A constant coordinate stays constant.
+    Where others depend on each other, so that Σ is singular, their variances grow by a millionth or, if rounding asks
+    for it, a little more.
     """
     n, d = rows.shape
     if n <= 2 * d:
         return rows
-    covariance = rows.T @ rows
-    spread = covariance.diagonal().sqrt()
+    correlation = rows.T @ rows
+    spread = correlation.diagonal().sqrt()
     inverse = torch.where(spread > 0, 1 / spread, 0)
-    scaled = (covariance * inverse * inverse[:, None]).cpu().numpy()
-    upper, pivots, rank, _ = spstrf(scaled.T)
-    factor = torch.zeros(rank, d)
-    factor[:, torch.from_numpy(pivots).long() - 1] = torch.from_numpy(upper[:rank]).triu()
-    return factor.to(rows.device) * spread
+    correlation *= inverse * inverse[:, None]
+    correlation.fill_diagonal_(1.0)
+    lower, failed = torch.linalg.cholesky_ex(correlation)
+    jitter = _JITTER
+    while bool(failed) and jitter < 1:  # NaN among the rows fails for good; what is fitted with them is refused
+        lower, failed = torch.linalg.cholesky_ex(correlation.fill_diagonal_(1.0 + jitter))
+        jitter *= 10
+    factor: Tensor = lower.T * spread
+    return factor

@@ -7,7 +7,7 @@ from math import inf
 import torch
 from torch import Tensor
 
-_GROUP = 2**20  # padded numbers in a group of classes: what one worker has in hand, about 4 MB
+_GROUP = 2**19  # padded numbers in a group of classes: what one worker has in hand, about 2 MB
 _CHUNK = 4096  # examples gathered at once
 
 

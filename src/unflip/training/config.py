@@ -51,7 +51,7 @@ class OptimizerOptions(Options):
 class Common(Options):
     """What every run has, whatever its method and network."""
 
-    method: str = "gce"
+    method: str = "cddc"
     """See `unflip list methods`."""
     network: str = "mlp"
     """See `unflip list networks`."""
