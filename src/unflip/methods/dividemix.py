@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
@@ -110,7 +109,7 @@ class DivideMix(Method):
         with torch.no_grad():
             targets = self._targets(inputs, batch, network)
             mixed, targets = mix(inputs, targets, options.alpha, batch.generator)
-        log_probs = self.networks[network](mixed).log_softmax(1)
+        log_probs = log_softmax(self.networks[network](mixed))
         terms = {"labelled": soft_cross_entropy(log_probs[: 2 * size], targets[: 2 * size])}
         if batch.unlabelled and options.lambda_u:
             weight = options.lambda_u * climb(batch.progress, options.warmup, options.rampup)
@@ -123,7 +122,7 @@ class DivideMix(Method):
         logits = self.networks[network](batch.inputs)
         terms = {"warmup": cross_entropy(logits, self.given[batch.indices]).mean()}
         if self.options.asymmetric:
-            terms["negative_entropy"] = negative_entropy(logits.log_softmax(1))
+            terms["negative_entropy"] = negative_entropy(log_softmax(logits))
         return Step({f"{name}_{network}": term for name, term in terms.items()})
 
     def _targets(self, inputs: Tensor, batch: Batch, network: int) -> Tensor:
@@ -133,12 +132,12 @@ class DivideMix(Method):
         wrap around it: only the pass that is learnt from may go through that.
         """
         size, temperature = len(batch.indices), self.options.temperature
-        own = bare(self.networks[network])(inputs).softmax(1)
+        own = log_softmax(bare(self.networks[network])(inputs)).exp()
         probs = own[: 2 * size].view(2, size, -1).mean(0)
-        onehot = F.one_hot(self.given[batch.indices], self.setting.num_classes)
-        targets = [sharpen(refine(onehot, probs, self.weight[batch.indices]), temperature)] * 2
+        refined = refine(self.given[batch.indices], probs, self.weight[batch.indices])
+        targets = [sharpen(refined, temperature)] * 2
         if batch.unlabelled:
-            other = bare(self.networks[1 - network])(inputs[2 * size :]).softmax(1)
+            other = log_softmax(bare(self.networks[1 - network])(inputs[2 * size :])).exp()
             guess = (own[2 * size :] + other).view(2, len(batch.unlabelled.indices), -1).sum(0) / 4
             targets += [sharpen(guess, temperature)] * 2
         return torch.cat(targets)
@@ -153,8 +152,7 @@ class DivideMix(Method):
         self.losses.add(torch.stack([normalised(cross_entropy(scores, given)) for scores in logits]))
         seed = derive(self.setting.seed, "mixture", epoch)
         self.clean = observed.broadcast(torch.stack([low_probability(losses, seed) for losses in self.losses.mean()]))
-        onehot = F.one_hot(given, self.setting.num_classes)
-        refined = [refine(onehot, logits[network].softmax(1), self.clean[1 - network]) for network in (0, 1)]
+        refined = [refine(given, logits[network].softmax(1), self.clean[1 - network]) for network in (0, 1)]
         self.refined = (refined[0] + refined[1]) / 2
         confidence, wanted = self.refined.max(1)
         changed = labels.change(epoch, train, wanted, confidence)
@@ -194,9 +192,10 @@ def divide(clean: Tensor, threshold: float, least: int) -> Tensor:
     return labelled
 
 
-def refine(onehot: Tensor, probs: Tensor, clean: Tensor) -> Tensor:
-    """Return ``w y + (1 - w) p`` (equation 3); ``clean`` (b,) is w."""
-    return torch.lerp(probs, onehot.to(probs), clean[:, None].to(probs))
+def refine(labels: Tensor, probs: Tensor, clean: Tensor) -> Tensor:
+    """Return ``w y + (1 - w) p`` (equation 3); y is 1 at ``labels`` (b,), ``clean`` (b,) is w."""
+    weight = clean[:, None]
+    return (probs * (1 - weight)).scatter_add_(1, labels[:, None], weight)
 
 
 def sharpen(probs: Tensor, temperature: float) -> Tensor:
@@ -216,6 +215,11 @@ def mix(inputs: Tensor, targets: Tensor, alpha: float, generator: torch.Generato
     share = min(draw, 1 - draw)
     partners, their_targets = inputs.index_select(0, other), targets.index_select(0, other)  # faster than inputs[other]
     return torch.lerp(inputs, partners, share), torch.lerp(targets, their_targets, share)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Return ``log p``, by a log-sum-exp: with few classes that takes a third of the time of torch's own."""
+    return logits - logits.logsumexp(1, keepdim=True)
 
 
 def soft_cross_entropy(log_probs: Tensor, targets: Tensor) -> Tensor:
