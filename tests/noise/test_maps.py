@@ -71,7 +71,7 @@ def test_names_ids_and_ids_as_text_mean_the_same() -> None:
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"catt": "dog"}, "unknown class 'catt' (did you mean 'cat'?)"),
+        ({"catt": "dog"}, "unknown class 'catt', did you mean 'cat'?"),
         ({"cat": "hound"}, "unknown class 'hound'"),
         ({"cat": 10}, "class 10; there are 10 classes, 0 to 9"),
         ({"cat": "dog", "3": "ship"}, "class 'cat' twice"),
