@@ -212,9 +212,9 @@ def mix(inputs: Tensor, targets: Tensor, alpha: float, generator: torch.Generato
     seed = int(torch.randint(2**62, (), generator=generator))  # torch draws no Beta from a given generator
     draw = float(np.random.default_rng(seed).beta(alpha, alpha))
     other = torch.randperm(len(inputs), generator=generator).to(inputs.device)
-    share = min(draw, 1 - draw)
-    partners, their_targets = inputs.index_select(0, other), targets.index_select(0, other)  # faster than inputs[other]
-    return torch.lerp(inputs, partners, share), torch.lerp(targets, their_targets, share)
+    weight = max(draw, 1 - draw)
+    mixed, mixed_targets = (part.index_select(0, other).lerp_(part, weight) for part in (inputs, targets))
+    return mixed, mixed_targets
 
 
 def log_softmax(logits: Tensor) -> Tensor:
