@@ -131,16 +131,16 @@ class DivideMix(Method):
         The learning network is asked in training mode, as in the released code, and without what several processes
         wrap around it: only the pass that is learnt from may go through that.
         """
-        size, temperature = len(batch.indices), self.options.temperature
-        own = log_softmax(bare(self.networks[network])(inputs)).exp()
-        probs = own[: 2 * size].view(2, size, -1).mean(0)
-        refined = refine(self.given[batch.indices], probs, self.weight[batch.indices])
-        targets = [sharpen(refined, temperature)] * 2
+        size, classes = len(batch.indices), self.setting.num_classes
+        logits = [bare(self.networks[network])(inputs)]
         if batch.unlabelled:
-            other = log_softmax(bare(self.networks[1 - network])(inputs[2 * size :])).exp()
-            guess = (own[2 * size :] + other).view(2, len(batch.unlabelled.indices), -1).sum(0) / 4
-            targets += [sharpen(guess, temperature)] * 2
-        return torch.cat(targets)
+            logits.append(bare(self.networks[1 - network])(inputs[2 * size :]))
+        probs = log_softmax(torch.cat(logits)).exp().view(-1, size, classes)  # own: x, x, u, u; the other's: u, u
+        parts = [refine(self.given[batch.indices], probs[:2].mean(0), self.weight[batch.indices])]
+        if batch.unlabelled:
+            parts.append(probs[2:].mean(0))
+        sharp = sharpen(torch.cat(parts), self.options.temperature)
+        return sharp.view(-1, 1, size, classes).expand(-1, 2, -1, -1).reshape(-1, classes)
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
         """Divide anew by the networks as they are, and correct the labels."""
@@ -224,7 +224,7 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 def soft_cross_entropy(log_probs: Tensor, targets: Tensor) -> Tensor:
     """Return ``-mean_i sum_c q_c log p_c`` (equation 9)."""
-    return -(targets * log_probs).sum(1).mean()
+    return -(targets * log_probs).sum() / len(targets)
 
 
 def squared_error(log_probs: Tensor, targets: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
-_FITTED = 10_000  # values that a mixture is fitted to at most
+_FITTED = 5_000  # values that a mixture is fitted to at most
 
 
 def low_probability(values: Tensor, seed: int) -> Tensor:
@@ -37,10 +37,11 @@ def low_probability(values: Tensor, seed: int) -> Tensor:
 
 
 def spread(values: Tensor, count: int) -> Tensor:
-    """Return ``count`` evenly spaced ones of the sorted values, the first and the last among them; all if fewer."""
+    """Return ``count`` evenly spaced ones of the sorted values, the middles of as many equal parts; all if fewer."""
     if len(values) <= count:
         return values
-    return values.sort().values[torch.linspace(0, len(values) - 1, count, dtype=torch.float64).round().long()]
+    places = (torch.arange(count, dtype=torch.float64, device=values.device) + 0.5) * (len(values) / count)
+    return values.sort().values[places.long()]
 
 
 def normalised(values: Tensor) -> Tensor:
