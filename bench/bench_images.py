@@ -25,7 +25,7 @@ from unflip.training.progress import Reporter
 from unflip.training.trainer import Trainer
 
 LIMIT = 1.10
-EXAMPLES, CLASSES, BATCH, PAIRS = 2560, 10, 128, 5
+EXAMPLES, CLASSES, BATCH, PAIRS = 5120, 10, 128, 7
 CPU = torch.device("cpu")
 
 
