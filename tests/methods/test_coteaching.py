@@ -13,7 +13,7 @@ from helpers import blobs, passthrough, quick_train, write_npz
 from unflip.errors import ConfigError
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, Phase, Scan, Setting
+from unflip.methods.base import Batch, Phase, Setting
 from unflip.methods.coteaching import Coteaching, CoteachingOptions, forget_rate, noise_rate, pick
 from unflip.training.config import RunConfig
 
@@ -24,11 +24,11 @@ class Scans:
     """Logits to observe, one tensor a network."""
 
     def __init__(self, *logits: Tensor) -> None:
-        self.logits = logits
+        self.chosen = logits
         self.shared: list[Tensor] = []
 
-    def scan(self, network: int = 0) -> Scan:
-        return Scan(torch.empty(0), self.logits[network])
+    def logits(self, network: int = 0) -> Tensor:
+        return self.chosen[network]
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         self.shared.append(tensor)

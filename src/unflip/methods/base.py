@@ -99,6 +99,9 @@ class Observed(Protocol):
     def scan(self, network: int = 0) -> Scan:
         """One pass without gradient, computed when asked for and once for the networks as they are."""
 
+    def logits(self, network: int = 0) -> Tensor:
+        """The logits of such a pass alone (m, k): features may be large, and this keeps none."""
+
     def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
         """The same of the validation examples, with their given labels; None where there are none."""
 

@@ -75,7 +75,7 @@ class Coteaching(Method):
         used = forget_rate(epoch, self.noise_rate, self.options.climb)
         if self.options.forget_rate == "auto" and epoch <= max(1, self.options.warmup):
             own = labels.current[self.setting.train]
-            losses = [cross_entropy(observed.scan(position).logits, own) for position in range(self.num_networks)]
+            losses = [cross_entropy(observed.logits(position), own) for position in range(self.num_networks)]
             rate = noise_rate(torch.stack(losses), derive(self.setting.seed, "mixture", epoch))
             self.noise_rate = float(observed.broadcast(rate))
         return {"forget_rate": used}

@@ -1,5 +1,6 @@
 """DivideMix: two networks divide the examples for each other and learn half-supervised (Li et al. 2020)."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,7 +77,7 @@ class DivideMix(Method):
         self.refined: Tensor | None = None  # (m, k)
         self.given = torch.empty(0, dtype=torch.long)  # by row of the label store
         self.weight = torch.empty(0)  # w of the phase, by row of the label store
-        self.prior = torch.empty(0)  # (k,)
+        self.classes = torch.empty(0, dtype=torch.long)  # those that given labels name
 
     @property
     def warmup(self) -> int:
@@ -87,7 +88,7 @@ class DivideMix(Method):
         """Each network in turn: over all examples in the warm-up, then over what the other divided."""
         train = self.setting.train
         self.given = labels.given
-        self.prior = uniform_prior(self.given[train], self.setting.num_classes)
+        self.classes = self.given[train].unique()
         for network in (0, 1):
             if self.clean is None:
                 yield Phase(train, learns=(network,))
@@ -115,7 +116,7 @@ class DivideMix(Method):
             weight = options.lambda_u * climb(batch.progress, options.warmup, options.rampup)
             terms["unlabelled"] = weight * squared_error(log_probs[2 * size :], targets[2 * size :])
         if options.prior_weight:
-            terms["prior"] = options.prior_weight * prior_penalty(log_probs, self.prior)
+            terms["prior"] = options.prior_weight * prior_penalty(log_probs, self.classes)
         return Step({f"{name}_{network}": term for name, term in terms.items()})
 
     def _warmup_loss(self, batch: Batch, network: int) -> Step:
@@ -148,11 +149,12 @@ class DivideMix(Method):
             return {}
         train = self.setting.train
         given = labels.given[train]
-        logits = torch.stack([observed.scan(network).logits for network in (0, 1)])  # (2, m, k)
-        self.losses.add(torch.stack([normalised(cross_entropy(scores, given)) for scores in logits]))
+        log_probs = [log_softmax(observed.logits(network)) for network in (0, 1)]
+        losses = [-scores.gather(1, given[:, None])[:, 0] for scores in log_probs]
+        self.losses.add(torch.stack([normalised(values) for values in losses]))
         seed = derive(self.setting.seed, "mixture", epoch)
         self.clean = observed.broadcast(torch.stack([low_probability(losses, seed) for losses in self.losses.mean()]))
-        refined = [refine(given, logits[network].softmax(1), self.clean[1 - network]) for network in (0, 1)]
+        refined = [refine(given, log_probs[network].exp(), self.clean[1 - network]) for network in (0, 1)]
         self.refined = (refined[0] + refined[1]) / 2
         confidence, wanted = self.refined.max(1)
         changed = labels.change(epoch, train, wanted, confidence)
@@ -218,8 +220,8 @@ def mix(inputs: Tensor, targets: Tensor, alpha: float, generator: torch.Generato
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """Return ``log p``, by a log-sum-exp: with few classes that takes a third of the time of torch's own."""
-    return logits - logits.logsumexp(1, keepdim=True)
+    """Return ``log p``, computed by columns: with few classes that takes half the time of computing it by rows."""
+    return logits.t().log_softmax(0).t()
 
 
 def soft_cross_entropy(log_probs: Tensor, targets: Tensor) -> Tensor:
@@ -232,19 +234,13 @@ def squared_error(log_probs: Tensor, targets: Tensor) -> Tensor:
     return (log_probs.exp() - targets).square().mean()
 
 
-def uniform_prior(labels: Tensor, num_classes: int) -> Tensor:
-    """Return equal probabilities (k,) of the classes among ``labels``, and 0 for the others."""
-    present = labels.bincount(minlength=num_classes) > 0
-    return present / present.sum()
-
-
-def prior_penalty(log_probs: Tensor, prior: Tensor) -> Tensor:
-    """Return ``sum_c pi_c log(pi_c / mean_i p_c)`` (equation 11), pi being ``prior`` (k,).
+def prior_penalty(log_probs: Tensor, classes: Tensor) -> Tensor:
+    """Return ``sum_c pi_c log(pi_c / mean_i p_c)`` (equation 11), pi being uniform over ``classes``.
 
     The mean's logarithm is a log-sum-exp over the batch, so that it stays finite where every p_c vanishes.
     """
-    mean = log_probs.logsumexp(0) - float(np.log(len(log_probs)))
-    return torch.xlogy(prior, prior).sum() - prior @ mean
+    totals = log_probs.logsumexp(0).index_select(0, classes)  # (k,) log sum_i p_c
+    return math.log(len(log_probs) / len(classes)) - totals.mean()
 
 
 def negative_entropy(log_probs: Tensor) -> Tensor:

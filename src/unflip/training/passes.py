@@ -14,8 +14,13 @@ _BATCH = 1024  # examples at once; nothing but memory depends on it
 
 
 @torch.no_grad()
-def scan(network: nn.Module, source: Source, indices: Tensor, processes: Processes) -> Scan:
-    """Return what ``network`` makes of the examples at ``indices``, in evaluation mode, without augmentation."""
+def scan(
+    network: nn.Module, source: Source, indices: Tensor, processes: Processes, *, keep_features: bool = True
+) -> Scan:
+    """Return what ``network`` makes of the examples at ``indices``, in evaluation mode, without augmentation.
+
+    Without ``keep_features`` the features are (m, 0): they may take far more memory than the logits.
+    """
     encoder = bare(network)
     was_training = encoder.training
     encoder.eval()
@@ -27,10 +32,12 @@ def scan(network: nn.Module, source: Source, indices: Tensor, processes: Process
         scores = encoder.head(batch).float()
         if features is None or logits is None:
             features, logits = (
-                batch.new_empty(len(share), batch.shape[1]),
+                batch.new_empty(len(share), batch.shape[1] if keep_features else 0),
                 scores.new_empty(len(share), scores.shape[1]),
             )
-        features[start : start + _BATCH], logits[start : start + _BATCH] = batch, scores
+        logits[start : start + _BATCH] = scores
+        if keep_features:
+            features[start : start + _BATCH] = batch
     encoder.train(was_training)
     if features is None or logits is None:
         empty = torch.empty(0, encoder.head.in_features, device=processes.device)
@@ -48,5 +55,5 @@ def predict_probs(
     """Return the class probabilities (n, k) at ``indices``, by default of all: the mean over the networks."""
     if indices is None:
         indices = torch.arange(len(source), device=processes.device)
-    probs = [scan(network, source, indices, processes).logits.softmax(1) for network in networks]
+    probs = [scan(network, source, indices, processes, keep_features=False).logits.softmax(1) for network in networks]
     return torch.stack(probs).mean(0) if len(probs) > 1 else probs[0]

@@ -177,6 +177,12 @@ class Observation:
         with torch.no_grad():  # calibration trains heads between phases
             return Scan(features, bare(self._trainer.networks[network]).head(features).float())
 
+    def logits(self, network: int = 0) -> Tensor:
+        """Logits of the training examples, without keeping the features."""
+        if network in self._scans:
+            return self.scan(network).logits
+        return self._scan(network, self._trainer.method.setting.train, keep_features=False).logits
+
     def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
         """Features, logits and given labels of the validation examples."""
         rows = self._trainer.val_rows
@@ -188,8 +194,9 @@ class Observation:
         """Drop what a phase of training has made out of date."""
         self._scans = {}
 
-    def _scan(self, network: int, rows: Tensor) -> Scan:
-        return scan(self._trainer.networks[network], self._trainer.source, rows, self._trainer.processes)
+    def _scan(self, network: int, rows: Tensor, *, keep_features: bool = True) -> Scan:
+        trainer = self._trainer
+        return scan(trainer.networks[network], trainer.source, rows, trainer.processes, keep_features=keep_features)
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """The first process's tensor."""
