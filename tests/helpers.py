@@ -1,8 +1,12 @@
 """Small tools for tests: data that is easy to learn, quick runs, and new processes."""
 
+import itertools
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,6 +91,14 @@ def assert_same_run(one: Any, other: Any) -> None:
     assert first == second
 
 
+def shrink_cifar(monkeypatch: pytest.MonkeyPatch, train: int, test: int) -> None:
+    """Let CIFAR's files hold so many records, since the real ones are large."""
+    from unflip.data import cifar
+
+    for name in ("CIFAR10", "CIFAR100"):
+        monkeypatch.setattr(cifar, name, replace(getattr(cifar, name), records=(train, test)))
+
+
 class Crash(BaseException):
     """What a test raises where a process would have died; nothing catches it."""
 
@@ -154,3 +166,31 @@ def passthrough(num_classes: int) -> Any:
             return inputs
 
     return Passthrough()
+
+
+def result_line(axes: dict[str, Any], accuracy: float | None, **more: Any) -> dict[str, Any]:
+    """Make up a line of results.jsonl; every call is a cell of its own."""
+    return {
+        "grid": "made up",
+        "cell": f"cell{next(_CELLS)}",
+        "axes": axes,
+        "data": "made-up.npz",
+        "method": axes["method"],
+        "network": "mlp",
+        "noise": None,
+        "seed": axes["seed"],
+        "selection": "noisy-val",
+        "epochs": 15,
+        "protocol": "noisy-val",
+        "test_accuracy": dict.fromkeys(("selected", "last", "best"), accuracy),
+        "tests": {"test": {"top1": accuracy, "top5": 1.0}},
+    } | more
+
+
+_CELLS = itertools.count()
+
+
+def write_results(path: Path, lines: Iterable[dict[str, Any]]) -> Path:
+    """Write lines of results.jsonl and return where."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return path

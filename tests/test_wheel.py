@@ -48,6 +48,8 @@ def test_the_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "unflip/py.typed" in names
     assert "unflip/presets/features.toml" in names
+    assert "unflip/experiments/paper_numbers.toml" in names
+    assert "unflip/experiments/grids/smoke/digits.toml" in names
     assert all(name.startswith(("unflip/", "unflip-")) for name in names)
     source = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "unflip").rglob("*.py")}
     assert source <= set(names)
@@ -58,7 +60,7 @@ def test_an_installed_wheel_finds_its_presets_and_trains(installed: Path, tmp_pa
     write_npz(tmp_path / "a.npz", **blobs())
     (tmp_path / "script.py").write_text(
         "import unflip\n"
-        "from unflip.training.config import preset_names\n"
+        "from unflip.presets import preset_names\n"
         "run = unflip.train('a.npz', 'run', preset='features', epochs=1)\n"
         "print(unflip.__file__)\n"
         "print(','.join(preset_names()))\n"

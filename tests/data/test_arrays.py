@@ -73,7 +73,8 @@ def test_every_test_and_val_set_is_found_with_its_ids(tmp_path: Path) -> None:
     found = load_from(write_npz(tmp_path / "a.npz", **content, other=np.zeros(2), val_ids=y, test_ids=y))
     assert list(found.tests) == ["test", "test_hard"]
     assert found.val is not None
-    assert found.ids == ("p", "q", "r")
+    assert found.train.ids is not None
+    assert found.train.ids.tolist() == ["p", "q", "r"]
 
 
 @pytest.mark.parametrize(

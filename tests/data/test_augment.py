@@ -1,24 +1,12 @@
 """Augmentation of whole batches against one image at a time, with the same draws."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 from torch import Tensor
 
-from unflip.data.augment import (
-    centre_crop,
-    flip_crop,
-    normalise,
-    random_boxes,
-    random_resized_crop,
-    resample,
-    resize,
-)
-
-SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+from unflip.data.augment import central_boxes, flip_crop, mirror, normalise, random_boxes, random_squares
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -96,58 +84,38 @@ def test_normalised_values_are_less_the_mean_in_deviations(dtype: torch.dtype) -
     assert torch.equal(images, kept)
 
 
-@pytest.mark.parametrize(("height", "width", "size"), [(7, 9, 4), (8, 8, 8), (6, 5, 5)])
-def test_a_centre_crop_leaves_as_much_on_either_side(height: int, width: int, size: int) -> None:
-    images = random_images(2, 3, height, width)
-    found = centre_crop(images, size)
-    assert found.shape == (2, 3, size, size)
-    top, left = (height - size) // 2, (width - size) // 2
-    assert torch.equal(found, images[:, :, top:, left:][:, :, :size, :size])
-    assert 0 <= height - size - 2 * top <= 1
+def sizes(count: int, height: int, width: int) -> Tensor:
+    return torch.tensor([[height], [width]]).float().expand(-1, count)
 
 
-def pillow_resize(image: Tensor, tall: int, wide: int) -> Tensor:
-    """Scale one image (c, h, w), a channel at a time, as the usual pipelines do."""
-    channels = [Image.fromarray(channel.numpy()).resize((wide, tall), Image.Resampling.BILINEAR) for channel in image]
-    return torch.stack([torch.from_numpy(np.array(channel)) for channel in channels])
+def test_mirrored_images_are_about_every_second_one_and_the_others_stay() -> None:
+    images = random_images(400, 3, 4, 5)
+    kept = images.clone()
+    found = mirror(images, seeded())
+    same, turned = (found == images).flatten(1).all(1), (found == images.flip(3)).flatten(1).all(1)
+    assert (same | turned).all()
+    assert 150 < int(turned.sum()) < 250
+    assert torch.equal(images, kept)
 
 
-BOX = st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 12), st.integers(1, 14))
+def test_the_central_box_leaves_as_much_on_either_side() -> None:
+    boxes = central_boxes(torch.tensor([[100.0, 60.0], [60.0, 80.0]]), 0.5)
+    assert boxes.tolist() == [[35, 15, 30, 30], [15, 25, 30, 30]]
 
 
-@given(st.lists(BOX, min_size=1, max_size=4), st.integers(1, 20), st.integers(1, 20))
-def test_resampling_is_that_of_each_part_alone(boxes: list[tuple[int, int, int, int]], tall: int, wide: int) -> None:
-    images = random_images(len(boxes), 2, 17, 19, dtype=torch.float32)
-    found = resample(images, torch.tensor(boxes), (tall, wide))
-    for image, (top, left, height, width), part in zip(images, boxes, found, strict=True):
-        cut = image[:, top : top + height, left : left + width]
-        torch.testing.assert_close(part, pillow_resize(cut, tall, wide), atol=1e-3, rtol=1e-5)
-
-
-def test_resampling_mirrors_where_told() -> None:
-    images = random_images(3, 2, 9, 9)
-    boxes = torch.tensor([[0, 1, 8, 7]] * 3)
-    plain = resample(images, boxes, (5, 6))
-    some = resample(images, boxes, (5, 6), torch.tensor([True, False, True]))
-    torch.testing.assert_close(some, torch.stack([plain[0].flip(2), plain[1], plain[2].flip(2)]))
-
-
-@pytest.mark.parametrize(("height", "width", "shape"), [(20, 30, (10, 15)), (30, 20, (15, 10)), (5, 5, (10, 10))])
-def test_resizing_makes_the_shorter_side_so_long(height: int, width: int, shape: tuple[int, int]) -> None:
-    images = random_images(2, 3, height, width)
-    found = resize(images, 10)
-    expected = torch.stack([pillow_resize(image, *shape) for image in images.float()])
-    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-5)
-
-
-def test_images_of_the_right_size_are_not_resized() -> None:
-    images = random_images(2, 3, 10, 12)
-    assert resize(images, 10) is images
+def test_random_squares_are_as_large_as_the_central_one_and_reach_every_edge() -> None:
+    top, left, tall, wide = random_squares(sizes(4000, 90, 60), 0.8, seeded()).T
+    assert (tall == wide).all()
+    assert torch.allclose(tall, torch.tensor(48.0))
+    for start, most in ((top, 42.0), (left, 12.0)):
+        assert 0 <= start.min() < 0.01 * most
+        assert 0.99 * most < start.max() <= most
+        assert abs(float(start.mean()) / most - 0.5) < 0.03
 
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (50, 80), (80, 50)])
 def test_boxes_lie_within_the_image_and_have_the_asked_areas_and_ratios(height: int, width: int) -> None:
-    top, left, tall, wide = random_boxes(4000, height, width, seeded(), SCALE, RATIO).T
+    top, left, tall, wide = random_boxes(sizes(4000, height, width), seeded()).T
     assert (top >= 0).all()
     assert (left >= 0).all()
     assert (top + tall <= height).all()
@@ -161,18 +129,17 @@ def test_boxes_lie_within_the_image_and_have_the_asked_areas_and_ratios(height: 
     assert len(top.unique()) > height / 2
 
 
+def test_each_image_has_boxes_of_its_own_size() -> None:
+    heights, widths = torch.tensor([10.0, 1000.0] * 50), torch.tensor([2000.0, 12.0] * 50)
+    top, left, tall, wide = random_boxes(torch.stack([heights, widths]), seeded()).T
+    assert (top + tall <= heights).all()
+    assert (left + wide <= widths).all()
+    assert (tall >= 1).all()
+    assert (wide >= 1).all()
+
+
 @pytest.mark.parametrize(("height", "width"), [(4, 40), (40, 4)])
 def test_where_no_shape_fits_the_largest_central_one_is_taken(height: int, width: int) -> None:
-    boxes = random_boxes(5, height, width, seeded(), (0.9, 1.0), RATIO)
+    boxes = random_boxes(sizes(5, height, width), seeded(), (0.9, 1.0))
     expected = [0, 18, 4, 5] if height < width else [18, 0, 5, 4]
     assert boxes.tolist() == [expected] * 5
-
-
-def test_random_resized_crops_are_the_parts_that_were_drawn() -> None:
-    images = random_images(6, 3, 40, 48)
-    found = random_resized_crop(images, 16, seeded())
-    draws = seeded()
-    boxes = random_boxes(6, 40, 48, draws, SCALE, RATIO)
-    flips = torch.randint(0, 2, (6,), generator=draws).bool()
-    assert 0 < int(flips.sum()) < 6
-    torch.testing.assert_close(found, resample(images, boxes, (16, 16), flips))

@@ -1,4 +1,4 @@
-"""CIFAR in both official layouts: tiny folders of the same form, since a file is a whole number of records."""
+"""CIFAR in both official layouts: tiny folders of the same form."""
 
 import pickle
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers import shrink_cifar
 from unflip.data.cifar import CIFAR10, CIFAR100, Cifar
 from unflip.data.dataset import DataOptions, Loaded, load_inputs, open_dataset
 from unflip.data.noisy import NoiseOptions
@@ -42,6 +43,11 @@ def write(folder: Path, kind: Cifar, layout: str, files: dict[str, tuple[Array, 
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _four_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_cifar(monkeypatch, 4, 4)
+
+
 def load(folder: Path) -> tuple[str, Loaded]:
     return load_inputs(DataOptions(path=str(folder)))
 
@@ -61,7 +67,8 @@ def test_a_folder_is_recognised_and_read_in_the_official_order(tmp_path: Path, k
     assert (loaded.class_names, loaded.class_map) == (kind.class_names, kind.name)
 
 
-def test_a_record_is_labels_then_rows_of_red_green_and_blue(tmp_path: Path) -> None:
+def test_a_record_is_labels_then_rows_of_red_green_and_blue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_cifar(monkeypatch, 1, 1)
     pixels = np.zeros((1, 3072), np.uint8)
     pixels[0, 1024 + 32 * 5 + 7] = 9  # the second plane, row 5, column 7
     for kind in KINDS:
@@ -96,7 +103,8 @@ def test_augmentation_can_be_switched_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_asymmetric_noise_uses_the_datas_own_map(tmp_path: Path, kind: Cifar) -> None:
+def test_asymmetric_noise_uses_the_datas_own_map(tmp_path: Path, kind: Cifar, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_cifar(monkeypatch, 200, 200)
     folder = write(tmp_path / "a", kind, "binary", content(kind, records=200))
     dataset = open_dataset(DataOptions(path=str(folder)), 0, NoiseOptions(recipe="asym:0.9"))
     assert dataset.clean is not None
@@ -113,7 +121,7 @@ def test_asymmetric_noise_uses_the_datas_own_map(tmp_path: Path, kind: Cifar) ->
 @pytest.mark.parametrize(
     ("kind", "name", "size"), [(CIFAR10, "data_batch_3", 3073), (CIFAR10, "test_batch", 3073), (CIFAR100, "test", 3074)]
 )
-@pytest.mark.parametrize("missing", [1, 3000, None])
+@pytest.mark.parametrize("missing", [1, 3000, 3073, 3074, None])  # among them whole records
 def test_a_truncated_file_says_expected_and_found_size(
     tmp_path: Path, kind: Cifar, name: str, size: int, missing: int | None
 ) -> None:
@@ -121,10 +129,23 @@ def test_a_truncated_file_says_expected_and_found_size(
     file = folder / f"{name}.bin"
     found = 0 if missing is None else 4 * size - missing
     file.write_bytes(file.read_bytes()[:found])
-    message = rf"{name}\.bin: expected a whole number of records of {size} bytes .*, found {found} bytes"
+    message = rf"{name}\.bin: expected {4 * size} bytes, 4 records of {size}, found {found}; fetch it again"
     with pytest.raises(InputError, match=message) as error:
         load(folder)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_batch_with_fewer_images_says_expected_and_found_number(tmp_path: Path, kind: Cifar) -> None:
+    files = content(kind)
+    files[kind.test] = (files[kind.test][0][:3], files[kind.test][1][:3])
+    with pytest.raises(InputError, match=f"{kind.test}: expected 4 images, found 3; fetch it again"):
+        load(write(tmp_path / "a", kind, "python", files))
+
+
+def test_the_official_files_hold_fifty_and_ten_thousand_images() -> None:
+    assert [len(kind.train) * kind.records[0] for kind in KINDS] == [50_000, 50_000]
+    assert [kind.records[1] for kind in KINDS] == [10_000, 10_000]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

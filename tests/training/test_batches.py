@@ -1,10 +1,14 @@
-"""How an epoch is cut: the same steps for every process, nothing lost, no batch too small."""
+"""How an epoch is cut: the same steps for every process, nothing lost, no batch too small; and prepared in time."""
 
+import threading
+from functools import partial
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.training.batches import cut, repeated, shuffled
+from unflip.training.batches import cut, prepared, repeated, shuffled
 
 LENGTHS, SIZES, PROCESSES = st.integers(1, 80), st.integers(2, 30), st.integers(1, 4)
 
@@ -73,3 +77,27 @@ def test_repeating_goes_round_all_before_it_starts_again(indices: list[int], cou
         turn = drawn[start : start + len(indices)]
         assert len(set(turn)) == len(turn)
         assert set(turn) <= set(indices)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_prepared_results_come_in_order(ahead: int) -> None:
+    assert list(prepared((partial(pow, i, 2) for i in range(20)), ahead)) == [i * i for i in range(20)]
+    assert list(prepared([], ahead)) == []
+
+
+def test_the_next_results_are_made_while_one_is_in_use() -> None:
+    made = [threading.Event() for _ in range(10)]
+    results = prepared((event.set for event in made), 2)
+    next(results)
+    assert made[1].wait(10)
+    assert made[2].wait(10)
+    assert not made[3].wait(0.05)  # and no more than was asked for
+    results.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_an_error_is_raised_where_its_result_would_have_come(ahead: int) -> None:
+    results = prepared((partial(divmod, 6, number) for number in (3, 2, 0, 1)), ahead)
+    assert [next(results), next(results)] == [(2, 0), (3, 0)]
+    with pytest.raises(ZeroDivisionError):
+        next(results)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_score, top_k_accuracy_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_score, roc_auc_score, top_k_accuracy_score
 
 from helpers import passthrough
 from unflip.data.dataset import TestSet
 from unflip.data.source import ArraySource
-from unflip.training.evaluation import Truth, accuracies, accuracy, full_report
+from unflip.training.evaluation import Truth, accuracies, accuracy, full_report, separation
 from unflip.training.passes import predict_probs
 from unflip.training.processes import Processes
 
@@ -93,3 +93,17 @@ def test_label_accuracy_is_the_share_of_right_labels_or_unknown() -> None:
     assert truth.label_accuracy(labels) == 0.5
     assert truth.label_accuracy(labels, torch.tensor([0, 1, 2])) == pytest.approx(2 / 3)
     assert Truth(None, {}).label_accuracy(labels) is None
+
+
+@pytest.mark.parametrize("decimals", [8, 1])  # with one decimal, most scores are equal to others
+def test_separation_is_the_area_of_scikit_learn(decimals: int) -> None:
+    random = np.random.default_rng(0)
+    right = random.random(500) < 0.7
+    scores = np.round(random.random(500) + 0.3 * right, decimals)
+    assert separation(torch.tensor(scores), torch.tensor(right)) == pytest.approx(roc_auc_score(right, scores))
+    assert separation(torch.tensor(-scores), torch.tensor(right)) == pytest.approx(1 - roc_auc_score(right, scores))
+
+
+def test_separation_needs_labels_of_both_kinds() -> None:
+    assert separation(torch.rand(4), torch.ones(4, dtype=torch.bool)) is None
+    assert separation(torch.rand(4), torch.zeros(4, dtype=torch.bool)) is None

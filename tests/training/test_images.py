@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import Crash, assert_same_run, capture_trainers, crash_after
+from helpers import Crash, assert_same_run, capture_trainers, crash_after, shrink_cifar
 from unflip import predict, train
 from unflip.training.model_file import load_model
 
 SETTINGS = {"optimizer.batch_size": 32, "preact_resnet8.width": 4, "preact_resnet8.blocks": [1, 1]}
+
+
+@pytest.fixture(autouse=True)
+def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_cifar(monkeypatch, 30, 40)
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +57,12 @@ def test_bytes_without_a_layout_are_predicted_alike(pictures: Path, tmp_path: Pa
     torch.testing.assert_close(one.probs, other.probs)
 
 
-def test_a_resumed_run_is_the_same_run(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_is_the_same_run(pictures: Path, tmp_path: Path) -> None:
     whole = run(pictures, tmp_path / "whole", method="plc")
-    crash_after(monkeypatch, 2)
-    with pytest.raises(Crash):
-        run(pictures, tmp_path / "cut", method="plc")
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as crashing:
+        crash_after(crashing, 2)
+        with pytest.raises(Crash):
+            run(pictures, tmp_path / "cut", method="plc")
     assert_same_run(whole, run(pictures, tmp_path / "cut", method="plc", resume=True))
 
 

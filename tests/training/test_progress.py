@@ -59,3 +59,20 @@ def test_a_terminal_gets_a_bar_and_a_file_gets_lines(monkeypatch: pytest.MonkeyP
     shown = screen.getvalue()
     assert "gce" in shown
     assert "val 50.0%" in shown
+
+
+def test_what_is_done_beforehand_is_passed_on_and_shown_if_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unflip.training.progress._MANY", 3)
+    told: list[float | str] = []
+
+    class Told(Reporter):
+        def start(self, title: str, epochs: int, first: int) -> None:
+            told.append(f"{title} {epochs}")
+
+        def step(self, progress: float) -> None:
+            told.append(progress)
+
+    assert list(Told().track("ab", "reading", 2)) == ["a", "b"]
+    assert told == []
+    assert list(Told().track("abc", "reading", 3)) == ["a", "b", "c"]
+    assert told == ["reading 3", 1, 2, 3]

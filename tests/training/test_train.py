@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, roc_auc_score
 
 import unflip
 from helpers import blobs, quick_train, write_npz
@@ -22,7 +22,7 @@ ISSUE_KEYS = {
     "test_accuracy", "tests", "val_accuracy", "label_accuracy", "label_accuracy_all", "seconds", "seconds_per_epoch",
     "peak_rss_mb", "versions",
 }  # fmt: skip
-ADDED_KEYS = {"protocol", "noise", "noise_rate_by_class", "transition_error"}
+ADDED_KEYS = {"skipped", "protocol", "noise", "noise_rate_by_class", "transition_error", "quality_auroc"}
 """Later work adds keys and renames none."""
 LEAVES = {
     "test_accuracy": ["selected", "last", "best"],
@@ -91,7 +91,18 @@ def test_every_example_has_a_row_with_the_selected_models_confidence(run: Run, f
     probs = unflip.predict(run, features, part="train", device="cpu").probs
     expected = probs[range(150), table["given"]]
     np.testing.assert_allclose(table["confidence_given"], expected, atol=1e-5)
-    np.testing.assert_allclose(table["quality"], expected, atol=1e-5)
+
+
+def test_quality_pools_the_networks_word_and_the_vote(run: Run, features: Path, noisy_labels: Path) -> None:
+    table = pyarrow.parquet.read_table(run.folder / "labels.parquet")
+    given, quality = table["given"].to_numpy(), table["quality"].to_numpy()
+    own, vote = table["confidence_given"].to_numpy(), table["vote_given"].to_numpy()
+    assert ((quality >= np.minimum(own, vote) - 0.05) & (quality <= 1)).all()
+    wrong = given != np.load(features)["train_labels"]
+    assert quality[wrong].max() < quality[~wrong].mean()
+    train = np.array(table["split"].to_pylist()) == "train"
+    assert run.result["quality_auroc"] == pytest.approx(roc_auc_score(~wrong[train], quality[train]))
+    assert run.result["quality_auroc"] > 0.95
 
 
 def test_metrics_have_a_line_an_epoch_and_the_selected_one_is_the_first_best(run: Run) -> None:

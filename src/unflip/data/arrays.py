@@ -25,20 +25,23 @@ def load(path: Path, options: DataOptions) -> Loaded:
     if "train" not in arrays:
         raise InputError(f"{path}: no array 'train'; it holds {', '.join(sorted(arrays)) or 'nothing'}")
     sets = {
-        name: LabelledSet(_check_features(array, f"{path}, '{name}'"), arrays.get(name + _LABELS))
+        name: LabelledSet(
+            _check_features(array, f"{path}, '{name}'"),
+            arrays.get(name + _LABELS),
+            ids=arrays.get("train_ids") if name == "train" else None,
+        )
         for name, array in arrays.items()
         if name == "train" or (name.startswith(("val", "test")) and not name.endswith((_LABELS, "_ids")))
     }
     stray = next((name for name in sets if name.startswith("val") and name != "val"), None)
     if stray is not None:
         raise InputError(f"{path}: array '{stray}'; validation examples are called 'val' and 'val_labels'")
-    names, ids = arrays.get("class_names"), arrays.get("train_ids")
+    names = arrays.get("class_names")
     return Loaded(
         train=sets.pop("train"),
         val=sets.pop("val", None),
         tests={name: content for name, content in sets.items() if name.startswith("test")},
         class_names=None if names is None else tuple(map(str, names.tolist())),
-        ids=None if ids is None else tuple(map(str, ids.tolist())),
     )
 
 

@@ -37,87 +37,54 @@ def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return images.to(torch.float32, copy=True).sub_(mean).div_(std)
 
 
-def centre_crop(images: Tensor, size: int) -> Tensor:
-    """Return the central squares (n, c, size, size) of images (n, c, h, w)."""
-    top, left = (images.shape[2] - size) // 2, (images.shape[3] - size) // 2
-    return images[:, :, top : top + size, left : left + size]
+def mirror(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror every second image (n, c, h, w) on average."""
+    flips = _integers(len(images), 1, generator).bool().to(images.device)
+    return torch.where(flips[:, None, None, None], images.flip(3), images)
 
 
-def resize(images: Tensor, size: int) -> Tensor:
-    """Scale images (n, c, h, w) so that their shorter side is ``size``."""
-    height, width = images.shape[2:]
-    short = min(height, width)
-    if short == size:
-        return images
-    box = torch.tensor([[0, 0, height, width]], device=images.device)
-    return resample(images, box.expand(len(images), -1), (height * size // short, width * size // short))
-
-
-def random_resized_crop(
-    images: Tensor,
-    size: int,
-    generator: torch.Generator,
-    *,
-    scale: tuple[float, float] = (0.08, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
-) -> Tensor:
-    """Cut a random part of each image, scale it to ``size`` x ``size``, and mirror every second one on average.
-
-    ``scale`` is the part's share of the area, ``ratio`` its width over its height (Szegedy et al. 2015).
+def central_boxes(sizes: Tensor, share: float) -> Tensor:
+    """Return the central squares of images with heights and widths ``sizes`` (2, n); their sides are ``share`` of the
+    images' shorter ones. Boxes (n, 4) are top, left, height, width.
     """
-    count, _, height, width = images.shape
-    boxes = random_boxes(count, height, width, generator, scale, ratio)
-    flips = _integers(count, 1, generator).bool()
-    return resample(images, boxes.to(images.device), (size, size), flips.to(images.device))
+    heights, widths = sizes
+    side = torch.minimum(heights, widths) * share
+    return torch.stack([(heights - side) / 2, (widths - side) / 2, side, side], 1)
+
+
+def random_squares(sizes: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Draw boxes (n, 4) as large as the central ones, at any place."""
+    heights, widths = sizes
+    side = torch.minimum(heights, widths) * share
+    where = _uniform((2, len(heights)), 0.0, 1.0, generator)
+    return torch.stack([where[0] * (heights - side), where[1] * (widths - side), side, side], 1)
 
 
 def random_boxes(
-    count: int,
-    height: int,
-    width: int,
+    sizes: Tensor,
     generator: torch.Generator,
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Tensor:
-    """Draw boxes (count, 4) of top, left, height, width; a shape that does not fit is drawn anew."""
-    area = height * width * _uniform((count, _TRIES), *scale, generator)
+    """Draw boxes (n, 4) of whole pixels in images of ``sizes`` (2, n); a shape that does not fit is drawn anew.
+
+    ``scale`` is a box's share of the area, ``ratio`` its width over its height (Szegedy et al. 2015).
+    """
+    heights, widths = sizes
+    count = len(heights)
+    area = (heights * widths)[:, None] * _uniform((count, _TRIES), *scale, generator)
     aspect = _uniform((count, _TRIES), log(ratio[0]), log(ratio[1]), generator).exp()
     tall, wide = (area / aspect).sqrt().round(), (area * aspect).sqrt().round()
-    fits = (tall >= 1) & (tall <= height) & (wide >= 1) & (wide <= width)
+    fits = (tall >= 1) & (tall <= heights[:, None]) & (wide >= 1) & (wide <= widths[:, None])
     first = fits.int().argmax(1, keepdim=True)
     tall, wide, fits = (values.gather(1, first)[:, 0] for values in (tall, wide, fits))
-    nearest = min(max(width / height, ratio[0]), ratio[1])
-    tall = torch.where(fits, tall, float(min(height, round(width / nearest))))
-    wide = torch.where(fits, wide, float(min(width, round(height * nearest))))
-    where = _uniform((2, count), 0.0, 1.0, generator)
-    where = torch.where(fits, where, 0.5)
-    top = (where[0] * (height - tall + 1)).floor().clamp(max=height - tall)
-    left = (where[1] * (width - wide + 1)).floor().clamp(max=width - wide)
-    return torch.stack([top, left, tall, wide], 1).long()
-
-
-def resample(images: Tensor, boxes: Tensor, size: tuple[int, int], flips: Tensor | None = None) -> Tensor:
-    """Scale the part of each image (n, c, h, w) that its box (n, 4) names to ``size``; float32.
-
-    Linear interpolation over as many pixels as fall together, so that shrinking does not alias. Both axes are a
-    product with a small matrix, one for each image.
-    """
-    rows = _weights(boxes[:, 0], boxes[:, 2], images.shape[2], size[0])  # (n, tall, h)
-    columns = _weights(boxes[:, 1], boxes[:, 3], images.shape[3], size[1])  # (n, wide, w)
-    if flips is not None:
-        columns = torch.where(flips[:, None, None], columns.flip(1), columns)
-    return rows[:, None] @ images.float() @ columns[:, None].mT
-
-
-def _weights(starts: Tensor, lengths: Tensor, pixels: int, size: int) -> Tensor:
-    """How much each of ``pixels`` counts in each of ``size`` new ones (n, size, pixels): triangles within the part."""
-    starts, lengths = starts[:, None, None].float(), lengths[:, None, None].float()
-    places = torch.arange(pixels, device=starts.device) + 0.5
-    step = lengths / size
-    centres = starts + (torch.arange(size, device=starts.device)[:, None] + 0.5) * step  # (n, size, 1)
-    weights = (1 - (places - centres).abs() / step.clamp(min=1.0)).clamp(min=0.0)
-    weights = weights * ((places > starts) & (places < starts + lengths))
-    return weights / weights.sum(2, keepdim=True)
+    nearest = (widths / heights).clamp(*ratio)
+    tall = torch.where(fits, tall, torch.minimum(heights, (widths / nearest).round()))
+    wide = torch.where(fits, wide, torch.minimum(widths, (heights * nearest).round()))
+    where = torch.where(fits, _uniform((2, count), 0.0, 1.0, generator), 0.5)
+    top = (where[0] * (heights - tall + 1)).floor().minimum(heights - tall)
+    left = (where[1] * (widths - wide + 1)).floor().minimum(widths - wide)
+    return torch.stack([top, left, tall, wide], 1)
 
 
 def _integers(count: int, most: int, generator: torch.Generator) -> Tensor:

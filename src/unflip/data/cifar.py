@@ -14,7 +14,6 @@ from unflip.noise.maps import CIFAR100_CLASSES
 
 _SHAPE = (3, 32, 32)
 _PIXELS = 3072
-_OFFICIAL = {1: 10_000, 2: 50_000}  # records in the largest official file, by label bytes
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,8 @@ class Cifar:
     name: str
     train: tuple[str, ...]
     test: str
+    records: tuple[int, int]
+    """In each training file, and in the test file; a file cut short may still hold whole records."""
     label_bytes: int
     """Before each image; the last is the class, the one before it CIFAR-100's superclass."""
     label_key: str
@@ -39,33 +40,32 @@ class Cifar:
         """Read the training and test images, with their (clean) labels, in the official order."""
         binary = (path / f"{self.train[0]}.bin").is_file()
         read = self._read_binary if binary else self._read_pickled
-        parts = [read(path / name) for name in self.train]
+        parts = [read(path / name, self.records[0]) for name in self.train]
         images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return Loaded(
             train=LabelledSet(images, labels),
-            tests={"test": LabelledSet(*read(path / self.test))},
+            tests={"test": LabelledSet(*read(path / self.test, self.records[1]))},
             class_names=self.class_names,
             class_map=self.name,
             normalisation=byte_normalisation(self.mean, self.std),
         )
 
-    def _read_binary(self, path: Path) -> tuple[Array, Array]:
+    def _read_binary(self, path: Path, count: int) -> tuple[Array, Array]:
         path = path.with_name(path.name + ".bin")
         try:
             content = np.fromfile(path, np.uint8)
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from error
         record = self.label_bytes + _PIXELS
-        if not len(content) or len(content) % record:
-            official = _OFFICIAL[self.label_bytes]
+        if len(content) != count * record:
             raise InputError(
-                f"{path}: expected a whole number of records of {record} bytes (officially up to {official}, "
-                f"{official * record} bytes), found {len(content)} bytes; fetch it again"
+                f"{path}: expected {count * record} bytes, {count} records of {record}, found {len(content)}; "
+                "fetch it again"
             )
         records = content.reshape(-1, record)
         return self._checked(path, records[:, self.label_bytes :], records[:, self.label_bytes - 1])
 
-    def _read_pickled(self, path: Path) -> tuple[Array, Array]:
+    def _read_pickled(self, path: Path, count: int) -> tuple[Array, Array]:
         batch = read_batch(path)
         missing = next((key for key in ("data", self.label_key) if key not in batch), None)
         if missing is not None:
@@ -78,6 +78,8 @@ class Cifar:
             raise InputError(f"{path}, '{self.label_key}': expected a list of integers")
         if len(labels) != len(images):
             raise InputError(f"{path}: {len(labels)} labels for {len(images)} images")
+        if len(images) != count:
+            raise InputError(f"{path}: expected {count} images, found {len(images)}; fetch it again")
         return self._checked(path, images, np.array(labels))
 
     def _checked(self, path: Path, pixels: Array, labels: Array) -> tuple[Array, Array]:
@@ -93,6 +95,7 @@ CIFAR10 = Cifar(
     name="cifar10",
     train=tuple(f"data_batch_{i}" for i in range(1, 6)),
     test="test_batch",
+    records=(10_000, 10_000),
     label_bytes=1,
     label_key="labels",
     class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
@@ -103,6 +106,7 @@ CIFAR100 = Cifar(
     name="cifar100",
     train=("train",),
     test="test",
+    records=(50_000, 10_000),
     label_bytes=2,
     label_key="fine_labels",
     class_names=tuple(sorted(name for names in CIFAR100_CLASSES.values() for name in names)),

@@ -1,7 +1,7 @@
 """Dataset: everything a run needs of its data, checked; the truth apart from the labels that train."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,9 +12,13 @@ from torch import Tensor
 
 from unflip.data import datasets
 from unflip.data.array_files import Array
+from unflip.data.decoding import Track, untracked
+from unflip.data.file_source import FileSource
+from unflip.data.image_files import Frame, ImageFiles, Skipped
 from unflip.data.images import ImageSource
 from unflip.data.label_files import find_classes, read_labels, to_class_numbers
 from unflip.data.noisy import AddedNoise, NoiseOptions, PosteriorEstimator, add_noise
+from unflip.data.opening import ImageOptions, open_files
 from unflip.data.source import (
     ArraySource,
     JoinedSource,
@@ -24,11 +28,12 @@ from unflip.data.source import (
     fit_standardisation,
 )
 from unflip.errors import ConfigError, InputError, unknown
-from unflip.options import Options
 from unflip.seeding import generator
 
+_GENERAL = ("arrays", "images", "manifest")  # whatever a person has, called by its own name
 
-class DataOptions(Options):
+
+class DataOptions(ImageOptions):
     """Which data, which labels, and how they are split."""
 
     path: str
@@ -37,6 +42,8 @@ class DataOptions(Options):
     """A file whose labels replace the training labels; the data's own then serve evaluation only."""
     take: PositiveInt | None = None
     """Use the first so many training examples."""
+    per_class: PositiveInt | None = None
+    """Use at most so many training examples of each given class, the first ones."""
     classes: PositiveInt | tuple[str, ...] | None = None
     """The number of classes, or their names in order; found in the training labels if not declared."""
     val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
@@ -50,14 +57,27 @@ class DataOptions(Options):
     """Standard deviation of the noise between two views of a row, in units of the standardised features."""
     map_above_mb: float = Field(1024.0, ge=0.0)
     """Array files of more megabytes than this stay on disk and are read by batch."""
+    imagenet: str | None = None
+    """For WebVision: where ILSVRC12's validation images are, a folder a synset, if not in `imagenet/val` there."""
+    clothing1m_train: Literal["noisy", "clean"] = "noisy"
+    """For Clothing1M: which of its training lists."""
+    clothing1m_val: Literal["clean", "noisy"] = "clean"
+    """For Clothing1M: its clean validation list, or `val_fraction` of the training examples."""
 
 
 @dataclass(frozen=True)
 class LabelledSet:
     """Inputs and labels as a file held them."""
 
-    inputs: Array
+    inputs: Array | ImageFiles
     labels: Array | None
+    truth: Array | None = None
+    """What came with the inputs, where other labels were put in its place."""
+    ids: Array | None = None
+
+    def __getitem__(self, rows: slice | Array) -> "LabelledSet":
+        labels, truth, ids = (None if array is None else array[rows] for array in (self.labels, self.truth, self.ids))
+        return LabelledSet(self.inputs[rows], labels, truth, ids)
 
 
 @dataclass(frozen=True)
@@ -68,11 +88,14 @@ class Loaded:
     val: LabelledSet | None = None
     tests: Mapping[str, LabelledSet] = field(default_factory=dict)
     class_names: tuple[str, ...] | None = None
-    ids: tuple[str, ...] | None = None
     class_map: str | None = None
     """Which of the named maps `asym` noise uses on this data by default."""
     normalisation: Standardisation | None = None
-    """Says that the inputs are images (n, c, h, w) of bytes, to be fed as ``(x - mean) / std``."""
+    """Says that the inputs are images, (n, c, h, w) of bytes or files, to be fed as ``(x - mean) / std``."""
+    clean_val: bool = False
+    """Whether the labels of ``val`` are known to be right, unlike those that train."""
+    unlabelled: str = "no train_labels in it"
+    """What to say where labels are needed and there are none."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +124,12 @@ class Dataset:
     class_names: list[str] | None
     ids: tuple[str, ...] | None
     standardisation: Standardisation | None
+    frame: Frame | None
+    """What the network sees of an image file; None where images are used in their own size."""
+    skipped: tuple[Skipped, ...]
+    """Broken images, which were left out."""
+    clean_val: bool
+    """Whether the labels of the validation examples came as clean ones."""
     noise: AddedNoise | None
     """The noise that was added, and how it came about."""
 
@@ -114,7 +143,7 @@ def load_inputs(options: DataOptions) -> tuple[str, Loaded]:
     path = Path(options.path)
     name = _find_loader(path)
     loaded: Loaded = datasets.load(name)(path, options)
-    return name if name != "arrays" else path.name, loaded
+    return path.name if name in _GENERAL else name, loaded
 
 
 def _find_loader(path: Path) -> str:
@@ -122,28 +151,37 @@ def _find_loader(path: Path) -> str:
 
     A loader of files beside `arrays` has ``recognises(path) -> bool``; one without is an embedded data set's.
     """
-    others = [name for name in datasets.names() if name != "arrays"]
-    if str(path) in others and not _reads_files(str(path)):
+    if is_embedded(str(path)):
         return str(path)
     if not path.exists():
-        embedded = [name for name in others if not _reads_files(name)]
+        embedded = [name for name in datasets.names() if is_embedded(name)]
         raise InputError(f"data {path}: no such file or folder, and {unknown('data set', str(path), embedded)}")
     if path.suffix in (".npz", ".npy") and not path.is_dir():
         return "arrays"
-    for name in others:
+    for name in [*(name for name in datasets.names() if name not in _GENERAL), "images", "manifest"]:
         if _reads_files(name) and datasets.load(name).recognises(path):
             return name
     if not path.is_dir():
-        raise InputError(f"data {path}: cannot read '{path.suffix}'; give .npz, .npy or a folder of .npy files")
+        raise InputError(f"data {path}: cannot read '{path.suffix}'; give .npz, .npy, .csv, .parquet or a folder")
     return "arrays"
+
+
+def is_embedded(name: str) -> bool:
+    """Whether ``name`` is a data set that needs no files."""
+    return name in datasets and name not in _GENERAL and not _reads_files(name)
 
 
 def _reads_files(loader: str) -> bool:
     return hasattr(datasets.load(loader), "recognises")
 
 
-def make_source(loaded: Loaded, inputs: Array, standardise: Standardisation | None, options: DataOptions) -> Source:
+def make_source(
+    loaded: Loaded, inputs: Array | ImageFiles, standardise: Standardisation | None, options: DataOptions
+) -> Source:
     """Return a source of some of the inputs that a loader found: images, or rows."""
+    if isinstance(inputs, ImageFiles):
+        assert standardise is not None
+        return FileSource(inputs, standardise, augment=options.augment, crop=options.crop, workers=options.workers)
     if loaded.normalisation is not None and standardise is not None:
         return ImageSource(inputs, standardise, augment=options.augment)
     return ArraySource(inputs, standardise, options.jitter)
@@ -154,26 +192,34 @@ def open_dataset(
     seed: int,
     noise: NoiseOptions | None = None,
     estimate_posterior: PosteriorEstimator | None = None,
+    track: Track = untracked,
 ) -> Dataset:
     """Read, check, standardise, add noise if told so, and split a data set."""
     name, loaded = load_inputs(options)
-    inputs, given_raw, own_raw, what = _choose_labels(loaded, options)
+    train, given_raw, what = _choose_labels(loaded, options)
     num_classes, names = find_classes(given_raw, options.classes or loaded.class_names, what)
-    given = to_class_numbers(given_raw, num_classes, names, what)
-    clean = None if own_raw is None else to_class_numbers(own_raw, num_classes, names, "train_labels")
+    to_class_numbers(given_raw, num_classes, names, what)  # before images are read, which may take long
+    sets, frame, skipped = open_sets(
+        {"train": train, **loaded.tests} | ({"val": loaded.val} if loaded.val else {}), options, track
+    )
+    train, inputs = sets["train"], sets["train"].inputs
+    assert train.labels is not None
+    given = to_class_numbers(train.labels, num_classes, names, what)
+    clean = None if train.truth is None else to_class_numbers(train.truth, num_classes, names, "train_labels")
     if (found := len(given.unique())) < 2:
         raise InputError(f"{what}: {found} class among {len(given)} labels; at least two are needed")
 
-    others = dict(loaded.tests) | ({"val": loaded.val} if loaded.val else {})
+    others = {key: part for key, part in sets.items() if key != "train"}
     declared = options.classes is not None or loaded.class_names is not None
     if not declared:
         _check_seen(given_raw, loaded.tests)
     labels = {key: _labels_of(part, key, num_classes, names, inputs.shape[1:]) for key, part in others.items()}
-    for key, array in {"train": inputs, **{key: part.inputs for key, part in others.items()}}.items():
-        check_finite(array, f"{options.path}, '{key}'")
+    for key, part in sets.items():
+        if not isinstance(part.inputs, ImageFiles):
+            check_finite(part.inputs, f"{options.path}, '{key}'")
 
     standardise = loaded.normalisation
-    if standardise is None and options.standardize != "off":
+    if standardise is None and options.standardize != "off" and not isinstance(inputs, ImageFiles):
         standardise = fit_standardisation(inputs, one_scale=options.standardize == "whole")
     source = make_source(loaded, inputs, standardise, options)
     added = None
@@ -193,8 +239,8 @@ def open_dataset(
         given, clean = added.labels, truth
 
     is_val = torch.zeros(len(given), dtype=torch.bool)
-    if loaded.val is not None:
-        source = JoinedSource([source, make_source(loaded, loaded.val.inputs, standardise, options)])
+    if "val" in sets:
+        source = JoinedSource([source, make_source(loaded, sets["val"].inputs, standardise, options)])
         is_val = torch.cat([is_val, torch.ones(len(labels["val"]), dtype=torch.bool)])
         given = torch.cat([given, labels["val"]])
         clean = None if clean is None else torch.cat([clean, labels["val"]])
@@ -209,55 +255,89 @@ def open_dataset(
         is_val=is_val,
         clean=clean,
         tests={
-            key: TestSet(make_source(loaded, part.inputs, standardise, options), labels[key])
-            for key, part in loaded.tests.items()
+            key: TestSet(make_source(loaded, sets[key].inputs, standardise, options), labels[key])
+            for key in loaded.tests
         },
         num_classes=num_classes,
         class_names=names,
-        ids=_ids(loaded, len(inputs), len(given)),
+        ids=_ids(train, sets.get("val")),
         standardisation=standardise,
+        frame=frame,
+        skipped=skipped,
+        clean_val=loaded.clean_val,
         noise=added,
     )
 
 
-def _ids(loaded: Loaded, num_train: int, total: int) -> tuple[str, ...] | None:
-    if loaded.ids is None:
+def open_sets(
+    sets: Mapping[str, LabelledSet], options: DataOptions, track: Track = untracked
+) -> tuple[dict[str, LabelledSet], Frame | None, tuple[Skipped, ...]]:
+    """Open sets of image files, see :func:`unflip.data.opening.open_files`; others stay as they are."""
+    files = {key: part.inputs for key, part in sets.items() if isinstance(part.inputs, ImageFiles) and len(part.inputs)}
+    if not files:
+        return dict(sets), None, ()
+    opened = open_files(files, options, track)
+    ready = {key: replace(sets[key][opened.kept[key]], inputs=inputs) for key, inputs in opened.inputs.items()}
+    return {**sets, **ready}, opened.frame, opened.skipped
+
+
+def _ids(train: LabelledSet, val: LabelledSet | None) -> tuple[str, ...] | None:
+    if train.ids is None:
         return None
-    if len(loaded.ids) != len(loaded.train.inputs):
-        raise InputError(f"train_ids: {len(loaded.ids)} ids for {len(loaded.train.inputs)} examples")
-    return loaded.ids[:num_train] + tuple(f"val-{i}" for i in range(total - num_train))
+    ids = tuple(map(str, train.ids.tolist()))
+    if val is None:
+        return ids
+    return ids + (tuple(f"val-{i}" for i in range(len(val.inputs))) if val.ids is None else tuple(val.ids.tolist()))
 
 
-def _choose_labels(loaded: Loaded, options: DataOptions) -> tuple[Array, Array, Array | None, str]:
-    """Return the training inputs, the labels to train with, the truth where it is known, a name for the labels."""
-    inputs, own, what = loaded.train.inputs, loaded.train.labels, f"{options.path}, train_labels"
-    if own is not None and len(own) != len(inputs):
-        raise InputError(f"{what}: {len(own)} labels for {len(inputs)} examples")
-    count = len(inputs)
+def _choose_labels(loaded: Loaded, options: DataOptions) -> tuple[LabelledSet, Array, str]:
+    """Return the training examples with the labels to train with, these labels, and a name for them."""
+    train, what = loaded.train, f"{options.path}, train_labels"
+    count, own = len(train.inputs), train.labels
+    if own is not None and len(own) != count:
+        raise InputError(f"{what}: {len(own)} labels for {count} examples")
+    if train.ids is not None and len(train.ids) != count:
+        raise InputError(f"train_ids: {len(train.ids)} ids for {count} examples")
     if options.take is not None:
         if options.take > count:
             raise ConfigError(f"take = {options.take}: there are only {count} training examples")
         count = options.take
-        inputs, own = inputs[:count], None if own is None else own[:count]
-    if options.labels is None:
-        if own is None:
-            raise InputError(f"{options.path}: no train_labels in it; give a file with --labels")
-        return inputs, own, None, what
-    what = f"labels {options.labels}"
-    labels = read_labels(Path(options.labels))
+        train = train[:count]
+    if options.labels is not None:
+        what = f"labels {options.labels}"
+        train = replace(train, labels=_read_labels(options, count, what), truth=train.labels)
+    if train.labels is None:
+        raise InputError(f"{options.path}: {loaded.unlabelled}; give a file with --labels")
+    if options.per_class is not None:
+        train = train[_first_of_each(train.labels, options.per_class)]
+    assert train.labels is not None
+    return train, train.labels, what
+
+
+def _first_of_each(labels: Array, count: int) -> Array:
+    """Return which examples are among the first ``count`` of their label."""
+    _, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    order = numbers.argsort(kind="stable")
+    rank: Array = np.empty(len(labels), np.int64)
+    rank[order] = np.arange(len(labels)) - np.repeat(counts.cumsum() - counts, counts)
+    return rank < count
+
+
+def _read_labels(options: DataOptions, count: int, what: str) -> Array:
+    labels = read_labels(Path(options.labels or ""))
     if len(labels) != count and not (options.take is not None and len(labels) > count):
         hint = f"; to use the first ones: --take {len(labels)}" if len(labels) < count else ""
         raise InputError(f"{what}: {len(labels)} labels for {count} examples{hint}")
-    return inputs, labels[:count], own, what
+    return labels[:count]
 
 
 def _labels_of(
     part: LabelledSet, key: str, num_classes: int, names: list[str] | None, shape: tuple[int, ...]
 ) -> Tensor:
-    if part.inputs.shape[1:] != shape:
-        raise InputError(f"'{key}': examples of shape {part.inputs.shape[1:]}, the training examples have {shape}")
     if not len(part.inputs):
         raise InputError(f"'{key}' has no examples; leave it out")
+    if part.inputs.shape[1:] != shape:
+        raise InputError(f"'{key}': examples of shape {part.inputs.shape[1:]}, the training examples have {shape}")
     if part.labels is None:
         raise InputError(f"'{key}' has no labels; add '{key}_labels' or leave it out")
     if len(part.labels) != len(part.inputs):

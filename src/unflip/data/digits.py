@@ -19,10 +19,9 @@ def load(path: Path, options: DataOptions) -> Loaded:
     images = images.astype(np.float32)
     train, test = _split(len(labels))
     return Loaded(
-        train=LabelledSet(images[train], labels[train]),
+        train=LabelledSet(images[train], labels[train], ids=np.array([f"digit-{i}" for i in train])),
         tests={"test": LabelledSet(images[test], labels[test])},
         class_names=tuple(str(digit) for digit in range(10)),
-        ids=tuple(f"digit-{i}" for i in train),
         class_map="mnist",
     )
 

@@ -14,6 +14,8 @@ from unflip.data.source import Standardisation
 class ImageSource:
     """Images (n, c, h, w) of bytes. A view is mirrored or not, and cropped at random after padding by 4 pixels."""
 
+    ahead = 0
+
     def __init__(self, images: Array, standardise: Standardisation, *, augment: bool = True) -> None:
         self.shape = images.shape[1:]
         self.augments = augment
@@ -50,3 +52,7 @@ def byte_normalisation(mean: tuple[float, ...], std: tuple[float, ...]) -> Stand
     """Turn a mean and standard deviation by channel, of values from 0 to 1, into those of bytes (c, 1, 1)."""
     shape = (-1, 1, 1)
     return Standardisation(255 * torch.tensor(mean).view(shape), 255 * torch.tensor(std).view(shape))
+
+
+IMAGENET = byte_normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Of ImageNet's training images, which most pretrained networks expect."""

@@ -29,7 +29,7 @@ def read_labels(path: Path) -> Array:
 
 def _read_text(path: Path) -> Array:
     lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
-    return _numbers_or_names([line for line in lines if line])
+    return numbers_or_names([line for line in lines if line])
 
 
 def _read_csv(path: Path) -> Array:
@@ -47,10 +47,10 @@ def _read_csv(path: Path) -> Array:
     short = next((i for i, row in enumerate(rows) if len(row) <= column), None)
     if short is not None:
         raise InputError(f"labels {path}, row {short}: has {len(rows[short])} columns, 'label' is number {column + 1}")
-    return _numbers_or_names([row[column].strip() for row in rows])
+    return numbers_or_names([row[column].strip() for row in rows])
 
 
-def _numbers_or_names(cells: list[str]) -> Array:
+def numbers_or_names(cells: list[str]) -> Array:
     """Numbers if every cell is one, else names."""
     try:
         return np.array([float(cell) for cell in cells])

@@ -34,6 +34,8 @@ class Source(Protocol):
     """The shape of one example."""
     augments: bool
     """Whether every training pass sees random views; a pass that asks for several views always does."""
+    ahead: int
+    """How many batches to prepare while one is in use; 0 where a batch is there at once."""
 
     def __len__(self) -> int: ...
 
@@ -53,6 +55,8 @@ class ArraySource:
     Nothing is known about which changes keep a row's class, so passes see rows as they are. Where a method needs
     several views of a row, they differ by uniform noise of standard deviation ``jitter``.
     """
+
+    ahead = 0
 
     def __init__(self, array: Array, standardise: Standardisation | None = None, jitter: float = 0.0) -> None:
         self.shape = array.shape[1:]
@@ -102,6 +106,7 @@ class JoinedSource:
     def __init__(self, parts: Sequence[Source]) -> None:
         self.shape = parts[0].shape
         self.augments = parts[0].augments
+        self.ahead = parts[0].ahead
         self._parts = list(parts)
         self._starts = torch.tensor([0, *np.cumsum([len(part) for part in parts])])
 

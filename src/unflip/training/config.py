@@ -4,7 +4,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -20,10 +19,12 @@ from unflip.methods import methods
 from unflip.methods.recipes import find_recipe
 from unflip.networks import networks
 from unflip.options import Options
+from unflip.presets import preset_names, preset_text
 
 Tree = dict[str, Any]
 _Model = TypeVar("_Model", bound=Options)
 SelectionRule = Literal["noisy-val", "last", "clean-val", "best-test"]
+PrecisionName = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class OptimizerOptions(Options):
@@ -51,7 +52,7 @@ class OptimizerOptions(Options):
 class Common(Options):
     """What every run has, whatever its method and network."""
 
-    method: str = "cddc"
+    method: str = "unflip"
     """See `unflip list methods`."""
     network: str = "mlp"
     """See `unflip list networks`."""
@@ -60,6 +61,8 @@ class Common(Options):
     """Everything random in a run follows from it."""
     select: SelectionRule = "noisy-val"
     """Which epoch's model is kept; clean-val and best-test use the truth, and the result says so."""
+    precision: PrecisionName = "auto"
+    """What training passes compute in; auto is bfloat16 on a GPU that has it, else float32. All else is float32."""
     data: DataOptions
     noise: NoiseOptions = NoiseOptions()
     optimizer: OptimizerOptions = OptimizerOptions()
@@ -115,31 +118,24 @@ class RunConfig:
         return tomli_w.dumps(self.tree())
 
 
-def read_toml(path: Path) -> Tree:
-    """Read a configuration file."""
+def read_toml(path: Path, what: str = "config") -> Tree:
+    """Read a TOML file; errors call it ``what``."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(f"config {path}: {error.strerror}") from error
+        raise ConfigError(f"{what} {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"config {path}: not a text file in UTF-8") from error
+        raise ConfigError(f"{what} {path}: not a text file in UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"config {path}: not TOML: {error}") from error
+        raise ConfigError(f"{what} {path}: not TOML: {error}") from error
 
 
 def read_preset(name: str) -> Tree:
     """Read a preset that ships in the package."""
-    folder = resources.files("unflip") / "presets"
     names = preset_names()
     if name not in names:
         raise ConfigError(unknown("preset", name, names))
-    return tomllib.loads((folder / f"{name}.toml").read_text("utf-8"))
-
-
-def preset_names() -> list[str]:
-    """Return the names of the presets in the package."""
-    folder = resources.files("unflip") / "presets"
-    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+    return tomllib.loads(preset_text(name))
 
 
 def parse_setting(text: str) -> Tree:
@@ -156,9 +152,14 @@ def parse_setting(text: str) -> Tree:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
+    return nest(key, parsed)
+
+
+def nest(key: str, value: Any) -> Tree:
+    """Return the tree in which the dotted ``key`` has ``value``."""
     for part in reversed(key.split(".")):
-        parsed = {part: parsed}
-    return parsed  # type: ignore[no-any-return]
+        value = {part: value}
+    return value  # type: ignore[no-any-return]
 
 
 def _part_name(tree: Tree, key: str) -> str:

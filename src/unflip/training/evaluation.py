@@ -17,6 +17,8 @@ class Truth:
 
     clean: Tensor | None
     tests: dict[str, TestSet]
+    clean_val: bool = False
+    """Whether the validation labels that came with the data are clean ones."""
 
     @classmethod
     def of(cls, dataset: Dataset, processes: Processes) -> "Truth":
@@ -26,7 +28,7 @@ class Truth:
             name: TestSet(test.source.to(processes.device), test.labels.to(processes.device))
             for name, test in dataset.tests.items()
         }
-        return cls(clean, tests)
+        return cls(clean, tests, dataset.clean_val)
 
     def label_accuracy(self, labels: Tensor, rows: Tensor | None = None) -> float | None:
         """Return the share of ``labels`` that are right, among ``rows`` if given; None where nobody knows."""
@@ -34,6 +36,26 @@ class Truth:
             return None
         right = labels == self.clean
         return float((right if rows is None else right[rows]).float().mean())
+
+    def quality_auroc(self, quality: Tensor, given: Tensor, rows: Tensor) -> float | None:
+        """Return how well ``quality`` (n,) tells right given labels among ``rows`` from wrong ones."""
+        if self.clean is None:
+            return None
+        return separation(quality.to(given.device)[rows], (given == self.clean)[rows])
+
+
+def separation(scores: Tensor, right: Tensor) -> float | None:
+    """Return how likely a right label's score is above a wrong one's: the area under the ROC curve, ties counting half.
+
+    With m right labels among n, whose mean ranks are r_i, that is ``(sum r_i - m (m + 1) / 2) / (m (n - m))`` (Mann and
+    Whitney 1947). None where all labels are right or none is.
+    """
+    _, position, counts = scores.double().unique(return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum(0) - (counts - 1) / 2)[position]  # from 1; equal scores share their mean rank
+    hits, count = int(right.sum()), len(right)
+    if hits in (0, count):
+        return None
+    return float((ranks[right].double().sum() - hits * (hits + 1) / 2) / (hits * (count - hits)))
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:

@@ -15,6 +15,7 @@ _OURS = (
     "result.json",
     "metrics.jsonl",
     "noise.json",
+    "skipped.csv",
     "labels.parquet",
     "labels.csv",
     "history.parquet",

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from unflip.data.image_files import Frame
 from unflip.data.source import Standardisation
 from unflip.errors import RunFolderError
 from unflip.files import write_tensors
@@ -27,6 +28,8 @@ class Model:
     class_names: Sequence[str] | None
     standardisation: Standardisation | None
     states: Sequence[Mapping[str, Tensor]]
+    frame: Frame | None = None
+    """What the networks see of an image file; None where that is all of it, or inputs are no images."""
 
     def build(self) -> list[Network]:
         """Return the networks, in evaluation mode."""
@@ -51,6 +54,7 @@ class Model:
             "input_shape": list(self.input_shape),
             "num_classes": self.num_classes,
             "class_names": None if self.class_names is None else list(self.class_names),
+            "frame": None if self.frame is None else asdict(self.frame),
         }
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         write_tensors(path, tensors, {"model": json.dumps(description)})
@@ -73,6 +77,7 @@ def load_model(path: Path) -> Model:
             input_shape=tuple(description["input_shape"]),
             num_classes=description["num_classes"],
             class_names=description["class_names"],
+            frame=Frame(**description["frame"]) if description.get("frame") else None,
             standardisation=Standardisation(tensors["inputs.mean"], tensors["inputs.std"]) if standardised else None,
             states=[
                 {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,6 +1,8 @@
 """Passes without gradient: features, logits and probabilities of many examples."""
 
 from collections.abc import Sequence
+from functools import partial
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -8,9 +10,10 @@ from torch import Tensor, nn
 from unflip.data.source import Source
 from unflip.errors import DivergedError
 from unflip.methods.base import Scan, bare
+from unflip.training.batches import prepared
 from unflip.training.processes import Processes
 
-_BATCH = 1024  # examples at once; nothing but memory depends on it
+_BATCH, _VALUES = 1024, 2**23  # examples, and values in them, at once; nothing but memory depends on it
 
 
 @torch.no_grad()
@@ -27,17 +30,20 @@ def scan(
     count = len(indices)
     share = torch.cat([indices, indices[: -count % processes.count]])[processes.rank :: processes.count]
     features = logits = None
-    for start in range(0, len(share), _BATCH):
-        batch = encoder.encode(source.fetch(share[start : start + _BATCH])).float()
+    size = max(1, min(_BATCH, _VALUES // prod(source.shape)))
+    starts = range(0, len(share), size)
+    fetches = (partial(source.fetch, share[start : start + size]) for start in starts)
+    for start, inputs in zip(starts, prepared(fetches, source.ahead), strict=True):
+        batch = encoder.encode(inputs).float()
         scores = encoder.head(batch).float()
         if features is None or logits is None:
             features, logits = (
                 batch.new_empty(len(share), batch.shape[1] if keep_features else 0),
                 scores.new_empty(len(share), scores.shape[1]),
             )
-        logits[start : start + _BATCH] = scores
+        logits[start : start + size] = scores
         if keep_features:
-            features[start : start + _BATCH] = batch
+            features[start : start + size] = batch
     encoder.train(was_training)
     if features is None or logits is None:
         empty = torch.empty(0, encoder.head.in_features, device=processes.device)

@@ -1,7 +1,7 @@
 """Posteriors: eta(x) of clean labelled data, estimated with our own trainer."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,16 +20,18 @@ from unflip.training.processes import Processes
 from unflip.training.progress import Reporter
 from unflip.training.trainer import Trainer
 
+_Trainer = TypeVar("_Trainer", bound=Trainer)
 FOLDS = 5
 EPOCHS = 10  # on a fold; the released generator trains 25 epochs on everything
 
 
-class _Recorded(Standard):
+class Recorded(Standard):
     """Cross-entropy, with the softmax of the training passes kept."""
 
     records_probs = True
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+        """Keep the probabilities."""
         self.last_probs = observed.probs
         return {}
 
@@ -70,7 +72,18 @@ class PosteriorFit:
 
     def _train(
         self, source: Source, labels: Tensor, num_classes: int, rows: Tensor, title: str, number: int = 0
-    ) -> _Recorded:
+    ) -> Recorded:
+        method, trainer = self.make_trainer(source, labels, num_classes, rows, number, Trainer)
+        with self.reporter:
+            self.reporter.start(title, self.epochs, 1)
+            for epoch in range(1, self.epochs + 1):
+                self.reporter.epoch(trainer.run_epoch(epoch))
+        return method
+
+    def make_trainer(
+        self, source: Source, labels: Tensor, num_classes: int, rows: Tensor, number: int, kind: type[_Trainer]
+    ) -> tuple[Recorded, _Trainer]:
+        """Build what trains on ``rows`` for fold ``number``."""
         seed = derive(self.seed, "posterior", number)
         setting = Setting(
             num_classes=num_classes,
@@ -81,15 +94,10 @@ class PosteriorFit:
             lr_factor=self.optimizer.lr_factor,
             device=self.processes.device,
         )
-        method = _Recorded(Options(), setting)
+        method = Recorded(Options(), setting)
         network = build_network(self.network, self.network_options, source.shape, num_classes, initial_seed(seed, 0))
         store = LabelStore(labels, num_classes)
-        trainer = Trainer(method, [network], source, store, self.optimizer, self.processes, self.reporter)
-        with self.reporter:
-            self.reporter.start(title, self.epochs, 1)
-            for epoch in range(1, self.epochs + 1):
-                self.reporter.epoch(trainer.run_epoch(epoch))
-        return method
+        return method, kind(method, [network], source, store, self.optimizer, self.processes, self.reporter)
 
 
 def temperature(logits: Tensor, labels: Tensor) -> float:

@@ -8,7 +8,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from unflip.data.dataset import DataOptions, load_inputs, make_source
+from unflip.data.dataset import DataOptions, load_inputs, make_source, open_sets
+from unflip.data.image_files import ImageFiles, Skipped
 from unflip.data.source import check_finite
 from unflip.errors import InputError, unknown
 from unflip.training.folder import Run
@@ -24,6 +25,8 @@ class Prediction:
     ids: list[str]
     probs: Tensor
     class_names: list[str]
+    skipped: tuple[Skipped, ...] = ()
+    """Broken images, of which there is no prediction."""
 
     @property
     def labels(self) -> Tensor:
@@ -43,26 +46,39 @@ class Prediction:
         )
 
 
-def predict(run: str | Path | Run, data: str | Path, *, part: str | None = None, device: str = "auto") -> Prediction:
-    """Apply a run's model to a data set; ``part`` names one of its sets: by default the first test set, else train."""
+def predict(
+    run: str | Path | Run,
+    data: str | Path,
+    *,
+    part: str | None = None,
+    skip_broken: bool = False,
+    device: str = "auto",
+) -> Prediction:
+    """Apply a run's model to a data set; ``part`` names one of its sets: by default the first test set, else train.
+
+    Images are brought to what the model was trained with; with ``skip_broken``, those that cannot be read are left out.
+    """
     folder = run if isinstance(run, Run) else Run(Path(run))
     model = load_model(folder.folder / "model.safetensors")
-    options = DataOptions(path=str(data))
+    seen = {} if model.frame is None else {"image_size": model.frame.size, "image_resize": model.frame.resize}
+    options = DataOptions(path=str(data), skip_broken=skip_broken, **seen)
     _, loaded = load_inputs(options)
     sets = {**loaded.tests, "train": loaded.train} | ({"val": loaded.val} if loaded.val else {})
     part = part or next(iter(sets))
     if part not in sets:
         raise InputError(f"data {data}: {unknown('part', part, sets)}")
-    inputs = sets[part].inputs
+    opened, _, skipped = open_sets({part: sets[part]}, options)
+    inputs, ids = opened[part].inputs, opened[part].ids
     if inputs.shape[1:] != model.input_shape:
         raise InputError(
             f"data {data}, '{part}': examples of shape {inputs.shape[1:]}, the model takes {model.input_shape}"
         )
-    check_finite(inputs, f"data {data}, '{part}'")
+    if not isinstance(inputs, ImageFiles):
+        check_finite(inputs, f"data {data}, '{part}'")
     processes = Processes(device)
     source = make_source(loaded, inputs, model.standardisation, options).to(processes.device)
     networks = [network.to(processes.device) for network in model.build()]
     probs = predict_probs(networks, source, processes).cpu()
-    ids = list(loaded.ids) if part == "train" and loaded.ids else [str(i) for i in range(len(probs))]
     names = list(model.class_names) if model.class_names else [str(i) for i in range(model.num_classes)]
-    return Prediction(ids, torch.as_tensor(probs), names)
+    named = map(str, range(len(probs)) if ids is None else ids.tolist())
+    return Prediction(list(named), torch.as_tensor(probs), names, skipped)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.precision import MixedPrecision
 from torch import Tensor
 
 from unflip.errors import ConfigError, unknown
@@ -16,8 +17,9 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 class Processes:
     """A run's processes: one, or as many as torchrun started. Thin over lightning-fabric."""
 
-    def __init__(self, device: str = "auto") -> None:
+    def __init__(self, device: str = "auto", precision: str = "float32") -> None:
         accelerator = _find_device(device)
+        self.precision = _find_precision(precision, accelerator)
         world = int(os.environ.get("WORLD_SIZE", "1"))
         local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
         self.fabric = Fabric(
@@ -25,6 +27,7 @@ class Processes:
             devices=local,
             num_nodes=world // local,
             strategy="ddp" if world > 1 else "auto",
+            plugins=_mixed(self.precision, accelerator),
         )
         self.fabric.launch()
 
@@ -49,7 +52,11 @@ class Processes:
         return self.fabric.device
 
     def setup(self, network: Network, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
-        """Move a network to the device, and wrap it for several processes."""
+        """Move a network to the device, and wrap it for several processes and for the precision.
+
+        A wrapped network takes and returns float32. What is reached through :func:`unflip.methods.base.bare`, as scans
+        and the calibration of heads are, computes in float32 whatever the precision.
+        """
         if self._is_plain:
             return network, optimizer
         wrapped, wrapped_optimizer = self.fabric.setup(network, optimizer)
@@ -62,10 +69,18 @@ class Processes:
         else:
             self.fabric.backward(loss)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the precision remembers from step to step: the scale of float16's gradients."""
+        return self.fabric.strategy.precision.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go back to a saved scale."""
+        self.fabric.strategy.precision.load_state_dict(state)
+
     @property
     def _is_plain(self) -> bool:
-        """Alone on the processor nothing needs wrapping, and small networks feel its cost."""
-        return self.count == 1 and self.device.type == "cpu"
+        """Alone on the processor in float32 nothing needs wrapping, and small networks feel its cost."""
+        return self.count == 1 and self.device.type == "cpu" and self.precision == "float32"
 
     def interleave(self, share: Tensor, total: int) -> Tensor:
         """Undo the sharing of :func:`unflip.training.batches.cut`: the first ``total`` rows in the order's order."""
@@ -121,3 +136,19 @@ def _find_device(device: str) -> str:
         there = ", ".join(name for name, is_there in available.items() if is_there)
         raise ConfigError(f"device '{device}' is not available on this machine; there is: {there}")
     return device
+
+
+def _find_precision(precision: str, accelerator: str) -> str:
+    if precision == "auto":
+        has_it = accelerator == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bfloat16" if has_it else "float32"
+    if precision == "float16" and accelerator == "cpu":
+        raise ConfigError("precision = 'float16' needs a GPU, and the device is cpu; try bfloat16 or float32")
+    return precision
+
+
+def _mixed(precision: str, accelerator: str) -> MixedPrecision | None:
+    """Return what lets the forward pass compute in half the bits; float16 comes with a scale for its gradients."""
+    if precision == "float32":
+        return None
+    return MixedPrecision("bf16-mixed" if precision == "bfloat16" else "16-mixed", accelerator)

@@ -2,14 +2,16 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 _REDRAW = 0.1  # seconds between two movements of the bar
+_MANY = 5000  # items that a person waits for
+_Item = TypeVar("_Item")
 
 
 class Reporter:
@@ -30,6 +32,17 @@ class Reporter:
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """Tell an epoch's figures."""
+
+    def track(self, items: Iterable[_Item], title: str, total: int) -> Iterator[_Item]:
+        """Pass on what is done before the first epoch, and if it is much, tell how many of ``total`` are done."""
+        if total < _MANY:
+            yield from items
+            return
+        with self:
+            self.start(title, total, 1)
+            for done, item in enumerate(items, 1):
+                yield item
+                self.step(done)
 
 
 class Lines(Reporter):

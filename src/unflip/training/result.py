@@ -26,9 +26,11 @@ def make_result(
     truth: Truth,
     labels: LabelStore,
     train_rows: Tensor,
+    quality: Tensor,
     tests: Mapping[str, Any],
     noise: Realised | None,
     seconds: float,
+    skipped: int,
 ) -> dict[str, Any]:
     """Gather the figures of a finished run. Later versions add keys and rename none."""
     common = config.common
@@ -41,7 +43,7 @@ def make_result(
         "seed": common.seed,
         "epochs": common.epochs,
         "selection": common.select,
-        "protocol": protocol(common.select),
+        "protocol": protocol(common.select, clean_val=truth.clean_val),
         "selected_epoch": selected_epoch,
         "noise": common.noise.recipe,
         "noise_rate": None if given_accuracy is None else 1.0 - given_accuracy,
@@ -60,6 +62,8 @@ def make_result(
             "current": truth.label_accuracy(labels.current, train_rows),
         },
         "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current)},
+        "quality_auroc": truth.quality_auroc(quality, labels.given, train_rows),
+        "skipped": skipped,
         "seconds": seconds,
         "seconds_per_epoch": seconds / common.epochs,
         "peak_rss_mb": _peak_rss_mb(),

@@ -27,7 +27,7 @@ def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool
         raise ConfigError("select = 'best-test' needs a test set, and the data has none; try --select noisy-val")
 
 
-def protocol(rule: str) -> str:
-    """Say in words how the model was chosen, and whether the truth took part."""
-    used = USES_TRUTH.get(rule)
+def protocol(rule: str, *, clean_val: bool = False) -> str:
+    """Say in words how the model was chosen, and whether the truth took part: validation labels may come clean."""
+    used = USES_TRUTH["clean-val"] if rule == "noisy-val" and clean_val else USES_TRUTH.get(rule)
     return f"{rule} (uses the truth: {used})" if used else rule

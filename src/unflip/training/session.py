@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unflip.data.array_files import write_array
 from unflip.data.dataset import Dataset
+from unflip.data.image_files import skipped_csv
 from unflip.errors import RunFolderError, UnflipError
 from unflip.files import write_json, write_text
 from unflip.labels.store import LabelStore, write_labels
@@ -18,6 +19,7 @@ from unflip.methods.base import Method, Setting, bare
 from unflip.methods.recipes import find_recipe
 from unflip.networks.base import build_network, initial_seed
 from unflip.noise.transition import Realised, realised
+from unflip.stats.discriminant import fit_discriminant
 from unflip.training.board import Board
 from unflip.training.checkpoint import copy_state, load_last_checkpoint, save_checkpoint
 from unflip.training.config import RunConfig
@@ -26,10 +28,12 @@ from unflip.training.folder import Run
 from unflip.training.model_file import Model
 from unflip.training.passes import predict_probs, scan
 from unflip.training.processes import Processes
-from unflip.training.progress import make_reporter
+from unflip.training.progress import Reporter, make_reporter
 from unflip.training.result import make_result
-from unflip.training.selection import check_selection, selection_score
+from unflip.training.selection import selection_score
 from unflip.training.trainer import Trainer
+
+_Trainer = TypeVar("_Trainer", bound=Trainer)
 
 
 @dataclass
@@ -46,44 +50,12 @@ class Session:
 
     def __init__(self, run: Run, config: RunConfig, dataset: Dataset, processes: Processes, quiet: bool) -> None:
         self.run, self.config, self.dataset, self.processes = run, config, dataset, processes
-        common = config.common
-        device = processes.device
         self.truth = Truth.of(dataset, processes)
-        check_selection(
-            common.select,
-            has_val=bool(dataset.is_val.any()),
-            has_truth=dataset.clean is not None,
-            has_test=bool(dataset.tests),
-        )
-        self.source = dataset.source.to(device)
-        self.labels = LabelStore(dataset.given.to(device), dataset.num_classes)
-        self.train_rows = (~dataset.is_val).nonzero()[:, 0].to(device)
-        self.val_rows = dataset.is_val.nonzero()[:, 0].to(device)
-        setting = Setting(
-            num_classes=dataset.num_classes,
-            train=self.train_rows,
-            epochs=common.epochs,
-            seed=common.seed,
-            batch_size=common.optimizer.batch_size,
-            lr_factor=common.optimizer.lr_factor,
-            device=device,
-        )
-        recipe = find_recipe(common.method)
-        self.method: Method = recipe.build(config.parts, setting)
-        networks = [
-            build_network(
-                common.network,
-                config.network_options,
-                dataset.source.shape,
-                dataset.num_classes,
-                initial_seed(common.seed, position),
-            )
-            for position in range(recipe.num_networks)
-        ]
         self.reporter = make_reporter(quiet or not processes.is_first)
-        self.trainer = Trainer(
-            self.method, networks, self.source, self.labels, common.optimizer, processes, self.reporter, self.val_rows
-        )
+        self.trainer = make_trainer(config, dataset, processes, self.reporter, Trainer)
+        self.source, self.labels = self.trainer.source, self.trainer.labels
+        self.method: Method = self.trainer.method
+        self.train_rows, self.val_rows = self.method.setting.train, self.trainer.val_rows
         self.metrics: list[dict[str, Any]] = []
         self.best = _Best()
         self.seconds = 0.0
@@ -122,6 +94,8 @@ class Session:
                 write_text(self.run.config_path, self.config.to_toml())
                 if self.dataset.noise is not None:
                     write_json(self.run.folder / "noise.json", self.dataset.noise.provenance)
+                if self.dataset.skipped:
+                    write_text(self.run.folder / "skipped.csv", skipped_csv(self.dataset.skipped))
             except UnflipError as error:
                 message = str(error)
         message = self.processes.agree(message)
@@ -137,6 +111,8 @@ class Session:
             figures["val_accuracy"] = accuracy(probs, self.labels.given[self.val_rows])
             if truth.clean is not None:
                 figures["clean_val_accuracy"] = accuracy(probs, truth.clean[self.val_rows])
+            elif truth.clean_val:
+                figures["clean_val_accuracy"] = figures["val_accuracy"]
         if truth.tests:
             figures["tests"] = accuracies(networks, truth, self.processes)
             figures["test_accuracy"] = next(iter(figures["tests"].values()))
@@ -154,6 +130,7 @@ class Session:
             "networks": [bare(network).state_dict() for network in self.trainer.networks],
             "optimizers": [optimizer.state_dict() for optimizer in self.trainer.optimizers],
             "method": self.method.state_dict(),
+            "precision": self.processes.state_dict(),
             "labels": self.labels.state_dict(),
             "best": {"epoch": self.best.epoch, "score": self.best.score, "states": self.best.states},
             "metrics": self.metrics,
@@ -169,6 +146,7 @@ class Session:
         for optimizer, saved in zip(self.trainer.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.method.load_state_dict(state["method"])
+        self.processes.load_state_dict(state["precision"])
         self.labels.load_state_dict(state["labels"])
         self.best = _Best(**state["best"])
         self.metrics, self.seconds = state["metrics"], state["seconds"]
@@ -182,10 +160,10 @@ class Session:
             features = scan(networks[0], self.source, rows, self.processes).features
         for network, state in zip(networks, self.best.states, strict=True):
             bare(network).load_state_dict(state)
-        probs = predict_probs(networks, self.source, self.processes)
+        probs, votes = self._judge()
         val, given = self.val_rows, self.labels.given
-        if len(val):
-            corrected = self.method.correct(probs[val], given[val])
+        if len(val) and not dataset.clean_val:
+            corrected = self.method.correct(probs[val], given[val], votes[val])
             confidence = probs[val].gather(1, corrected[:, None])[:, 0]
             self.labels.change(common.epochs, val, corrected, confidence)
         noise = self._estimate_noise(probs)
@@ -199,7 +177,9 @@ class Session:
         if gaussians is not None and features is not None:
             gaussians.save(folder / "gaussians.safetensors")
             write_array(folder / "features.npy", features.half().cpu().numpy())
-        table = self.labels.table(probs, splits=dataset.splits(), ids=dataset.ids, class_names=dataset.class_names)
+        table = self.labels.table(
+            probs, votes, splits=dataset.splits(), ids=dataset.ids, class_names=dataset.class_names
+        )
         write_labels(folder, table, self.labels.history())
         if noise is not None:
             write_array(folder / "transition.npy", noise.matrix.numpy().astype(np.float32))
@@ -211,12 +191,30 @@ class Session:
             class_names=dataset.class_names,
             standardisation=dataset.standardisation,
             states=self.best.states,
+            frame=dataset.frame,
         ).save(folder / "model.safetensors")
         result = make_result(
             self.config, dataset.name, self.metrics, self.best.epoch, self.truth, self.labels, self.train_rows,
-            tests, noise, self.seconds,
+            torch.tensor(table["quality"].to_numpy()), tests, noise, self.seconds, len(dataset.skipped),
         )  # fmt: skip
         write_json(folder / "result.json", result)
+
+    def _judge(self) -> tuple[Tensor, Tensor]:
+        """Return what the networks (n, k), and Gaussians fitted to their features (n, k), say of every example's class.
+
+        The Gaussians are fitted under the corrected labels of the training examples. With two networks, their mean.
+        """
+        train, num_classes = self.train_rows, self.dataset.num_classes
+        rows = torch.arange(len(self.labels), device=self.processes.device)
+        current = self.labels.current[train]
+        probs, votes = [], []
+        for network in self.trainer.networks:
+            features, logits = scan(network, self.source, rows, self.processes)
+            discriminant = fit_discriminant(features[train], current, num_classes)
+            probs.append(logits.softmax(1))
+            votes.append(discriminant.posterior(features))
+            votes[-1][train] = discriminant.posterior(features[train], current)
+        return torch.stack(probs).mean(0), torch.stack(votes).mean(0)
 
     def _estimate_noise(self, probs: Tensor) -> Realised | None:
         """What the run believes about the given labels: rate, rate by class, and which class is called what.
@@ -227,6 +225,43 @@ class Session:
         given, current, val = self.labels.given, self.labels.current, self.val_rows
         if bool((given != current).any()):
             return realised(current.cpu(), given.cpu(), self.dataset.num_classes)
-        if len(val):
+        if len(val) and not self.dataset.clean_val:
             return realised(probs[val].argmax(1).cpu(), given[val].cpu(), self.dataset.num_classes)
         return None
+
+
+def make_trainer(
+    config: RunConfig, dataset: Dataset, processes: Processes, reporter: Reporter, kind: type[_Trainer]
+) -> _Trainer:
+    """Build a run's method and networks, and the trainer that trains them."""
+    common, device = config.common, processes.device
+    setting = Setting(
+        num_classes=dataset.num_classes,
+        train=(~dataset.is_val).nonzero()[:, 0].to(device),
+        epochs=common.epochs,
+        seed=common.seed,
+        batch_size=common.optimizer.batch_size,
+        lr_factor=common.optimizer.lr_factor,
+        device=device,
+    )
+    recipe = find_recipe(common.method)
+    networks = [
+        build_network(
+            common.network,
+            config.network_options,
+            dataset.source.shape,
+            dataset.num_classes,
+            initial_seed(common.seed, position),
+        )
+        for position in range(recipe.num_networks)
+    ]
+    return kind(
+        recipe.build(config.parts, setting),
+        networks,
+        dataset.source.to(device),
+        LabelStore(dataset.given.to(device), dataset.num_classes),
+        common.optimizer,
+        processes,
+        reporter,
+        dataset.is_val.nonzero()[:, 0].to(device),
+    )

@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 
-from unflip.data.dataset import open_dataset
+from unflip.data.dataset import Dataset, open_dataset
+from unflip.data.decoding import Track, untracked
+from unflip.data.noisy import PosteriorEstimator
 from unflip.errors import ConfigError
-from unflip.training.config import RunConfig, Tree, parse_setting, read_preset, read_toml
+from unflip.training.config import RunConfig, Tree, nest, parse_setting, read_preset, read_toml
 from unflip.training.folder import Run
 from unflip.training.posterior import PosteriorFit
 from unflip.training.processes import Processes
 from unflip.training.progress import make_reporter
+from unflip.training.selection import check_selection
 from unflip.training.session import Session
 
 
@@ -22,6 +25,7 @@ def train(
     *,
     labels: str | Path | None = None,
     take: int | None = None,
+    skip_broken: bool | None = None,
     noise: str | None = None,
     method: str | None = None,
     network: str | None = None,
@@ -46,58 +50,91 @@ def train(
     """
     run = Run(Path(out))
     run.check_free(resume=resume, force=force)
-    flags = {"method": method, "network": network, "epochs": epochs, "seed": seed, "select": select}
-    paths = {"path": data, "labels": labels}
-    data_flags: Tree = {key: str(Path(path)) for key, path in paths.items() if path is not None} | {"take": take}
     resolved = resolve_config(
-        base=read_toml(run.config_path) if resume else {},
-        preset=preset,
-        config=None if config is None else Path(config),
-        settings=settings,
-        flags=_given(flags) | {"data": _given(data_flags), "noise": _given({"recipe": noise})},
-    )
+        data, labels=labels, take=take, skip_broken=skip_broken, noise=noise, method=method, network=network,
+        epochs=epochs, seed=seed, select=select, preset=preset, config=config, settings=settings,
+        base=read_toml(run.config_path) if resume else None,
+    )  # fmt: skip
     if resume:
         _check_same(run, resolved)
         if run.is_finished and run.result["epochs"] >= resolved.common.epochs:
             return run
+    processes = start_processes(resolved, device, threads)
+    reporter = make_reporter(quiet or not processes.is_first)
+    dataset = open_checked(resolved, posterior_fit(resolved, processes, quiet), reporter.track)
+    return Session(run, resolved, dataset, processes, quiet).execute(resume=resume, force=force)
+
+
+def resolve_config(
+    data: str | Path | None,
+    *,
+    labels: str | Path | None = None,
+    take: int | None = None,
+    skip_broken: bool | None = None,
+    noise: str | None = None,
+    method: str | None = None,
+    network: str | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    select: str | None = None,
+    preset: str | None = None,
+    config: str | Path | None = None,
+    settings: Iterable[str] | Mapping[str, Any] = (),
+    base: Tree | None = None,
+) -> RunConfig:
+    """Lay ``base``, preset, config file, settings and the other arguments over each other: the later wins."""
+    paths = {"path": data, "labels": labels}
+    flags = _given({"method": method, "network": network, "epochs": epochs, "seed": seed, "select": select}) | {
+        "data": {key: str(Path(path)) for key, path in paths.items() if path is not None}
+        | _given({"take": take, "skip_broken": skip_broken}),
+        "noise": _given({"recipe": noise}),
+    }
+    if isinstance(settings, Mapping):
+        typed = [nest(key, value) for key, value in settings.items()]
+    else:
+        typed = [parse_setting(text) for text in settings]
+    layers = [
+        base or {},
+        read_preset(preset) if preset else {},
+        {} if config is None else read_toml(Path(config)),
+        *typed,
+        flags,
+    ]
+    explicit = [key for layer in typed for key, value in layer.items() if isinstance(value, dict)]
+    return RunConfig.resolve(layers, explicit)
+
+
+def start_processes(config: RunConfig, device: str, threads: int | None) -> Processes:
+    """Find the device and the precision, and join the other processes of the run."""
     if threads is not None:
         torch.set_num_threads(threads)
-    processes = Processes(device)
-    common = resolved.common
-    estimate = PosteriorFit(
+    return Processes(device, config.common.precision)
+
+
+def posterior_fit(config: RunConfig, processes: Processes, quiet: bool) -> PosteriorFit:
+    """Return how posteriors for pmd noise are estimated: with the run's own network and optimiser."""
+    common = config.common
+    return PosteriorFit(
         network=common.network,
-        network_options=resolved.network_options,
+        network_options=config.network_options,
         optimizer=common.optimizer,
         seed=common.seed,
         processes=processes,
         reporter=make_reporter(quiet or not processes.is_first),
     )
-    dataset = open_dataset(common.data, common.seed, common.noise, estimate)
-    return Session(run, resolved, dataset, processes, quiet).execute(resume=resume, force=force)
 
 
-def resolve_config(
-    *,
-    base: Tree,
-    preset: str | None,
-    config: Path | None,
-    settings: Iterable[str] | Mapping[str, Any],
-    flags: Tree,
-) -> RunConfig:
-    """Lay preset, config file, settings and flags over each other: the later wins."""
-    if isinstance(settings, Mapping):
-        typed = [_nest(key, value) for key, value in settings.items()]
-    else:
-        typed = [parse_setting(text) for text in settings]
-    layers = [base, read_preset(preset) if preset else {}, read_toml(config) if config else {}, *typed, flags]
-    explicit = [key for layer in typed for key, value in layer.items() if isinstance(value, dict)]
-    return RunConfig.resolve(layers, explicit)
-
-
-def _nest(key: str, value: Any) -> Tree:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return value  # type: ignore[no-any-return]
+def open_checked(config: RunConfig, estimate: PosteriorEstimator, track: Track = untracked) -> Dataset:
+    """Open the data, and refuse a selection rule for which it has not what the rule looks at."""
+    common = config.common
+    dataset = open_dataset(common.data, common.seed, common.noise, estimate, track)
+    check_selection(
+        common.select,
+        has_val=bool(dataset.is_val.any()),
+        has_truth=dataset.clean is not None or dataset.clean_val,
+        has_test=bool(dataset.tests),
+    )
+    return dataset
 
 
 def _given(values: Mapping[str, Any]) -> Tree:

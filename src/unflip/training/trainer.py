@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -15,7 +15,7 @@ from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Method, Phase, Scan, bare
 from unflip.networks.base import Network
 from unflip.seeding import derive, generator
-from unflip.training.batches import cut, repeated, shuffled
+from unflip.training.batches import cut, prepared, repeated, shuffled
 from unflip.training.config import OptimizerOptions
 from unflip.training.passes import scan
 from unflip.training.processes import Processes
@@ -42,7 +42,7 @@ class Trainer:
         self.options = options
         self.processes = processes
         self.reporter = reporter
-        self.val_rows = val_rows
+        self.val_rows = method.setting.train[:0] if val_rows is None else val_rows
         self.networks: list[torch.nn.Module] = []
         self.optimizers: list[Any] = []
         for network in networks:
@@ -65,7 +65,7 @@ class Trainer:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
-        observation = Observation(self)
+        observation = self._observe()
         losses: dict[str, float] = {}
         for number, phase in enumerate(self.method.phases(epoch, observation, self.labels)):
             losses |= self._run_phase(epoch, number, phase, observation)
@@ -73,6 +73,9 @@ class Trainer:
         train_seconds = time.perf_counter() - started
         figures = self.method.end_epoch(epoch, observation, self.labels)
         return {"epoch": epoch, "lr": lr, "loss": losses, "train_seconds": train_seconds, **figures}
+
+    def _observe(self) -> "Observation":
+        return Observation(self)
 
     def _run_phase(self, epoch: int, number: int, phase: Phase, observation: "Observation") -> dict[str, float]:
         for position, network in enumerate(self.networks):
@@ -111,13 +114,16 @@ class Trainer:
             lengths = [len(share) for share in shares]
             draws = generator(seed, "unlabelled", epoch, number)
             fellows = torch.split(repeated(phase.unlabelled, sum(lengths) * count, draws)[rank::count], lengths)
-        for step, (share, fellow) in enumerate(zip(shares, fellows, strict=True)):
+
+        def make(step: int) -> Batch:  # labels change between phases only, so it does not matter when this is done
             step_seed = derive(seed, "step", epoch, number, step, rank)
             progress = epoch - 1 + step / len(shares)
             unlabelled = None
-            if fellow is not None:
+            if (fellow := fellows[step]) is not None:
                 unlabelled = self._batch(fellow, phase.views, epoch, progress, derive(step_seed, "unlabelled"))
-            yield self._batch(share, phase.views, epoch, progress, step_seed, unlabelled)
+            return self._batch(shares[step], phase.views, epoch, progress, step_seed, unlabelled)
+
+        return prepared((partial(make, step) for step in range(len(shares))), self.source.ahead)
 
     def _batch(
         self, indices: Tensor, views: int, epoch: int, progress: float, seed: int, unlabelled: Batch | None = None
@@ -186,7 +192,7 @@ class Observation:
     def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
         """Features, logits and given labels of the validation examples."""
         rows = self._trainer.val_rows
-        if rows is None or not len(rows):
+        if not len(rows):
             return None
         return self._scan(network, rows), self._trainer.labels.given[rows]
 
