@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 PMD = [f"{data} {kind} {level}" for data in ("cifar10", "cifar100") for kind in (1, 2, 3) for level in ("0.35", "0.70")]
 HYBRID = [f"{data} 1 0.35 + {noise}" for data in ("cifar10", "cifar100") for noise in ("sym:0.30", "sym:0.60")]
+TAKE = 45_000  # the published labels are of the first so many examples
 ROWS = {
     "pmd": PMD,
     "hybrid": HYBRID,
@@ -28,22 +29,28 @@ ROWS = {
 }
 
 
+def files(row: str) -> tuple[Path, Path, str | None]:
+    """Return the features and the labels of a row, and the noise that is added to them."""
+    base, _, noise = row.partition(" + ")
+    data, kind, level = base.split()
+    folder = Path(os.environ["UNFLIP_DATA"])
+    return folder / "features" / f"{data}.npz", folder / "pmd" / f"{data}-{kind}-{level}.npy", noise or None
+
+
 def run_one(task: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     import unflip
 
     torch.set_num_threads(1)
-    base, _, noise = task["row"].partition(" + ")
-    data, kind, level = base.split()
-    folder = Path(os.environ["UNFLIP_DATA"])
+    data, labels, noise = files(task["row"])
     with tempfile.TemporaryDirectory() as out:
         run = unflip.train(
-            folder / "features" / f"{data}.npz",
+            data,
             out,
-            labels=folder / "pmd" / f"{data}-{kind}-{level}.npy",
-            take=45_000,
-            noise=noise or None,
+            labels=labels,
+            take=TAKE,
+            noise=noise,
             method=task["method"],
             preset="features",
             seed=task["seed"],
@@ -60,6 +67,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
         "val": last["val_accuracy"],
         "labels": result["label_accuracy"]["current"],
         "labels_all": result["label_accuracy_all"]["current"],
+        "auroc": result["quality_auroc"],
         "noise_rate_estimate": result["noise_rate_estimate"],
         "seconds": result["seconds"],
     }
@@ -94,21 +102,25 @@ def tables(results: list[dict[str, Any]], figure: str) -> Iterator[str]:
     yield "| mean | " + " | ".join(f"{statistics.mean(sums[i]):.2f}" for i in range(len(columns))) + " |"
 
 
-def main() -> None:
+def main(
+    run_one: Callable[[dict[str, Any]], dict[str, Any]] = run_one,
+    methods: str = "standard,gce,sl,lrt,plc,mddc,cddc",
+    figures: str = "test,labels,val",
+) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--methods", default="standard,gce,sl,lrt,plc,mddc,cddc")
-    parser.add_argument("--rows", default="pmd", choices=ROWS)
+    parser.add_argument("--methods", default=methods)
+    parser.add_argument("--rows", default="pmd", help=f"{', '.join(ROWS)}, or rows with commas between them")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--set", dest="settings", action="append", default=[])
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--figures", default="test,labels,val")
+    parser.add_argument("--figures", default=figures)
     arguments = parser.parse_args()
     done = {key(result) for result in read(arguments.out)}
     tasks = [
         {"row": row, "method": method, "seed": int(seed), "settings": arguments.settings}
         for seed in arguments.seeds.split(",")
-        for row in ROWS[arguments.rows]
+        for row in ROWS.get(arguments.rows) or arguments.rows.split(",")
         for method in arguments.methods.split(",")
     ]
     missing = [task for task in tasks if key(task) not in done]

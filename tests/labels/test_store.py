@@ -25,6 +25,7 @@ COLUMNS = [
     "changed",
     "confidence_current",
     "confidence_given",
+    "vote_given",
     "last_change",
     "changes",
     "quality",
@@ -131,7 +132,7 @@ def test_the_history_replays_from_given_to_current(store: LabelStore) -> None:
 @given(changed_stores())
 def test_the_table_says_of_each_example_what_the_history_says(store: LabelStore) -> None:
     probs = some_probs(store)
-    table = store.table(probs, splits=["train"] * len(store))
+    table = store.table(probs, probs, splits=["train"] * len(store))
     assert table.column_names == COLUMNS
     history = rows(store.history())
     for i, row in enumerate(table.to_pylist()):
@@ -146,9 +147,10 @@ def test_the_table_says_of_each_example_what_the_history_says(store: LabelStore)
             "changed": given != current,
             "confidence_current": float(probs[i, current]),
             "confidence_given": float(probs[i, given]),
+            "vote_given": float(probs[i, given]),
             "last_change": max(mine, default=0),
             "changes": len(mine),
-            "quality": float(probs[i, given]),
+            "quality": pytest.approx(float(probs[i, given]), abs=1e-6),
         }
 
 
@@ -156,7 +158,11 @@ def test_the_table_has_ids_splits_and_names_where_the_data_has_them() -> None:
     store = LabelStore(torch.tensor([0, 1, 1]), 2)
     store.change(3, torch.tensor([2]), torch.tensor([0]), torch.tensor([0.9]))
     table = store.table(
-        torch.full((3, 2), 0.5), splits=["train", "val", "train"], ids=["a", "b", "c"], class_names=["cat", "dog"]
+        torch.full((3, 2), 0.5),
+        torch.full((3, 2), 0.5),
+        splits=["train", "val", "train"],
+        ids=["a", "b", "c"],
+        class_names=["cat", "dog"],
     )
     assert table.column_names == [*COLUMNS, "given_name", "current_name"]
     assert table["id"].to_pylist() == ["a", "b", "c"]
@@ -169,7 +175,7 @@ def test_a_label_changed_and_changed_back_counts_twice_and_is_not_changed() -> N
     store = LabelStore(torch.tensor([0]), 2)
     store.change(1, torch.tensor([0]), torch.tensor([1]), torch.tensor([0.7]))
     store.change(4, torch.tensor([0]), torch.tensor([0]), torch.tensor([0.8]))
-    row = store.table(torch.tensor([[0.6, 0.4]]), splits=["train"]).to_pylist()[0]
+    row = store.table(torch.tensor([[0.6, 0.4]]), torch.ones(1, 2) / 2, splits=["train"]).to_pylist()[0]
     assert (row["changed"], row["changes"], row["last_change"]) == (False, 2, 4)
 
 
@@ -193,8 +199,8 @@ def test_the_state_goes_through_a_checkpoint_file(store: LabelStore, tmp_path_fa
     other.load_state_dict(load_tree(path))
     assert torch.equal(other.current, store.current)
     assert_same_tree(other.history(), store.history())
-    assert other.table(some_probs(store), splits=["train"] * len(store)).equals(
-        store.table(some_probs(store), splits=["train"] * len(store))
+    assert other.table(some_probs(store), some_probs(store), splits=["train"] * len(store)).equals(
+        store.table(some_probs(store), some_probs(store), splits=["train"] * len(store))
     )
 
 
@@ -202,7 +208,7 @@ def test_the_state_goes_through_a_checkpoint_file(store: LabelStore, tmp_path_fa
 def test_the_files_hold_the_same(store: LabelStore, names: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("labels")
     class_names = ["plain", 'with "quotes"', "with, comma", "with\nline"] if names else None
-    table = store.table(some_probs(store), splits=["train"] * len(store), class_names=class_names)
+    table = store.table(some_probs(store), some_probs(store), splits=["train"] * len(store), class_names=class_names)
     write_labels(folder, table, store.history())
     assert pyarrow.parquet.read_table(folder / "labels.parquet").equals(table)
     with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:

@@ -13,7 +13,7 @@ from unflip.calibration.covariance import CovarianceCalibrator, CovarianceOption
 from unflip.errors import ConfigError
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Method, Scan, Setting
-from unflip.methods.calibrated import Calibrated, CalibrationOptions, class_means
+from unflip.methods.calibrated import Calibrated, CalibrationOptions
 from unflip.methods.recipes import find_recipe
 from unflip.networks.mlp import MLP, MLPOptions
 from unflip.options import Options
@@ -146,13 +146,6 @@ def test_auto_scores_survive_a_checkpoint() -> None:
     other.load_state_dict(method.state_dict())
     assert other.scores == method.scores
     assert len(other.scores) == 4
-
-
-def test_class_means_are_those_of_a_loop() -> None:
-    features, labels = torch.randn(50, 4), torch.randint(3, (50,))
-    for c, mean in enumerate(class_means(features, labels, 5)):
-        members = features[labels == c]
-        torch.testing.assert_close(mean, members.mean(0) if len(members) else torch.zeros(4))
 
 
 @pytest.mark.parametrize("name", ["gce-m", "standard-c", "lrt-c", "plc-m"])

@@ -30,6 +30,7 @@ from unflip.training.model_file import load_model
 METHODS = [*methods.names(), "gce-m", "standard-c"]  # calibration goes around any
 SETTINGS: dict[str, dict[str, Any]] = {
     "lrt": {"lrt.warmup": 3, "lrt.retro_lead": 1},
+    "unflip": {"unflip.warmup": 2},
     "plc": {"plc.warmup": 2},
     "mddc": {"plc.warmup": 2},
     "cddc": {"plc.warmup": 2},

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unflip.errors import InputError
-from unflip.stats.members import class_members
+from unflip.stats.members import class_means, class_members, pooled_covariance
 
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.sampled_from([torch.int64, torch.int32, torch.uint8]))
@@ -25,3 +25,21 @@ def test_more_classes_than_a_short_integer_holds() -> None:
 def test_labels_out_of_range_are_named(labels: list[int]) -> None:
     with pytest.raises(InputError, match="within 0 and 2"):
         class_members(torch.tensor(labels), 3)
+
+
+def test_class_means_are_those_of_a_loop() -> None:
+    features, labels = torch.randn(50, 4), torch.randint(3, (50,))
+    for c, mean in enumerate(class_means(features, labels, 5)):
+        members = features[labels == c]
+        torch.testing.assert_close(mean, members.mean(0) if len(members) else torch.zeros(4))
+
+
+@pytest.mark.parametrize("n", [50, 9000])  # the latter takes several rounds
+def test_the_pooled_covariance_is_that_of_a_loop(n: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(n, 3, generator=random) + 5, torch.randint(3, (n,), generator=random)
+    expected = torch.zeros(3, 3)
+    for c in range(3):
+        members = features[labels == c]
+        expected += torch.cov(members.T, correction=0) * len(members) / n
+    torch.testing.assert_close(pooled_covariance(features, labels, class_means(features, labels, 3)), expected)

@@ -11,7 +11,7 @@ from unflip.training.folder import Run
 from unflip.training.train import train
 
 NOISE = "pmd1:0.35"
-METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc")
+METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 
 
 def run_demo(out: Path, quiet: bool) -> None:

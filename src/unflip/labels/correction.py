@@ -1,5 +1,6 @@
-"""Correction: which labels to change now. Rules are pure; the window and the threshold remember."""
+"""Correction: which labels to change now. Rules and consent are pure; the window and the threshold remember."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -11,6 +12,10 @@ from unflip.options import Options
 
 _ROWS = 2**16  # examples whose probabilities are added up at once
 _HALF_ABOVE = 2**28  # bytes of a window in float32 beyond which it is kept in float16
+
+
+Consent = Callable[[Tensor], Tensor]
+"""A second view: the class probabilities (c, k) of some of the m examples, at these positions (c,)."""
 
 
 def ratio_rule(probs: Tensor, labels: Tensor, threshold: float) -> Tensor:
@@ -33,6 +38,13 @@ def margin_rule(probs: Tensor, labels: Tensor, threshold: float) -> Tensor:
     return torch.where(top - own > threshold, best, labels)
 
 
+def consented(wanted: Tensor, labels: Tensor, consent: Consent) -> Tensor:
+    """Let a label change only where the most probable class of a second view is the wanted one."""
+    rows = (wanted != labels).nonzero()[:, 0]
+    rows = rows[consent(rows).argmax(1) == wanted[rows]]
+    return labels.index_copy(0, rows, wanted[rows])
+
+
 RULES = {"ratio": ratio_rule, "margin": margin_rule}
 _FIRST_THRESHOLD = {"ratio": 0.3, "margin": 0.7}
 _LAST_THRESHOLD = {"ratio": 0.9, "margin": 0.1}
@@ -53,10 +65,12 @@ class CorrectionOptions(Options):
     """Correction stalls when less than this share of the training labels changed."""
     window: PositiveInt = 5
     """Epochs whose training-pass probabilities are averaged."""
-    warmup: NonNegativeInt = 8
-    """Labels first change at the end of this epoch; 0 is taken as 1."""
+    warmup: NonNegativeInt | Literal["auto"] = 8
+    """Labels first change at the end of this epoch (0 counts as 1); `auto`: when noisy validation improves no more."""
     rounds: PositiveInt = 1
     """Times an epoch trains and corrects at the most; stops early when no label changes."""
+    consent: bool = False
+    """Whether a change needs the vote of the class Gaussians."""
 
 
 class ProbabilityWindow:
@@ -98,14 +112,15 @@ class Corrector:
         self.threshold = options.threshold or _FIRST_THRESHOLD[options.rule]
         self.window = ProbabilityWindow(options.window)
 
-    def propose(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return the labels that the rule wants, by the threshold as it stands."""
-        return RULES[self.options.rule](probs, labels, self.threshold)
+    def propose(self, probs: Tensor, labels: Tensor, consent: Consent | None = None) -> Tensor:
+        """Return the labels that the rule wants, by the threshold as it stands, as far as there is ``consent``."""
+        wanted = RULES[self.options.rule](probs, labels, self.threshold)
+        return wanted if consent is None else consented(wanted, labels, consent)
 
-    def correct(self, epoch: int, labels: LabelStore) -> int:
+    def correct(self, epoch: int, labels: LabelStore, consent: Consent | None = None) -> int:
         """Change labels by the window's mean and return how many changed; on a stall, relax the threshold."""
         probs = self.window.mean()
-        wanted = self.propose(probs, labels.current[self.rows])
+        wanted = self.propose(probs, labels.current[self.rows], consent)
         changed = labels.change(epoch, self.rows, wanted, probs.gather(1, wanted[:, None])[:, 0])
         if changed < self.options.stall * len(self.rows):
             self.relax()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unflip.files import write_atomically
+from unflip.labels.quality import label_quality
 
 _HISTORY = {
     "epoch": torch.int32,
@@ -83,6 +84,7 @@ class LabelStore:
     def table(
         self,
         probs: Tensor,
+        votes: Tensor,
         *,
         splits: Sequence[str],
         ids: Sequence[str] | None = None,
@@ -90,14 +92,13 @@ class LabelStore:
     ) -> pa.Table:
         """Return one row an example: what it was called, what it is called now, and how sure that is.
 
-        ``probs`` (n, k) is the belief about each example's class. ``quality`` says how likely the given label
-        is right, ``last_change`` is an epoch, 0 for never.
+        ``probs`` (n, k) is the belief about each example's class, ``votes`` (n, k) that of the class Gaussians.
+        ``quality`` says how likely the given label is right, ``last_change`` is an epoch, 0 for never.
         """
         history = self.history()
         last_change = torch.zeros(len(self), dtype=torch.int32)
         last_change[history["index"]] = history["epoch"]  # in order of time, so the last one stays
-        given, current, probs = self._given.cpu(), self._current.cpu(), probs.cpu().float()
-        confidence_given = probs.gather(1, given[:, None])[:, 0]
+        given, current, probs, votes = self._given.cpu(), self._current.cpu(), probs.cpu().float(), votes.cpu().float()
         columns: dict[str, Any] = {
             "index": np.arange(len(self)),
             "id": [str(i) for i in range(len(self))] if ids is None else list(ids),
@@ -106,10 +107,11 @@ class LabelStore:
             "current": current.numpy(),
             "changed": (given != current).numpy(),
             "confidence_current": probs.gather(1, current[:, None])[:, 0].numpy(),
-            "confidence_given": confidence_given.numpy(),
+            "confidence_given": probs.gather(1, given[:, None])[:, 0].numpy(),
+            "vote_given": votes.gather(1, given[:, None])[:, 0].numpy(),
             "last_change": last_change.numpy(),
             "changes": torch.bincount(history["index"], minlength=len(self)).to(torch.int32).numpy(),
-            "quality": confidence_given.numpy(),
+            "quality": label_quality(given, probs, votes).numpy(),
         }
         if class_names is not None:
             names = np.asarray(class_names)

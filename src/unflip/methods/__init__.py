@@ -4,6 +4,7 @@ from unflip.registry import Entry, Registry
 
 methods = Registry(
     "method",
+    Entry("unflip", "plc whose changes need the vote of the class Gaussians", "unflip.methods.recipes:unflip"),
     Entry("standard", "cross-entropy on the labels as they came", "unflip.methods.standard:Standard"),
     Entry("gce", "generalised cross-entropy, a loss that wrong labels pull less", "unflip.methods.gce:GCE"),
     Entry("sl", "symmetric cross-entropy: cross-entropy plus its reverse", "unflip.methods.sl:SL"),

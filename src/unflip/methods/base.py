@@ -153,8 +153,11 @@ class Method:
         """Return the method's own class probabilities of the training examples (m, k), if it keeps any."""
         return None
 
-    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Apply the method's correction rule, as it stands, to examples that did not train; by default none."""
+    def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
+        """Apply the method's correction rule, as it stands, to examples that did not train; by default none.
+
+        ``votes`` (m, k) are the class Gaussians' probabilities of these examples.
+        """
         return labels
 
     def gaussians(self) -> ClassGaussians | None:

@@ -16,6 +16,7 @@ from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step, b
 from unflip.options import Options
 from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
+from unflip.stats.members import class_means
 
 SAMPLE_FRACTIONS = (0.10, 0.15, 0.20, 0.25)
 """What ``sample_fraction = "auto"`` picks from: the values of the paper's Figure 5."""
@@ -112,11 +113,15 @@ class Calibrated(Method):
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
         """Calibrate every network's head, then let the inner method do its part."""
         figures: dict[str, Any] = {}
-        start = self.options.start or self.inner.warmup + 1
-        if epoch >= start and (epoch - start) % self.options.every == 0:
+        if self.calibrates(epoch):
             for position in range(len(self.heads)):
                 figures |= self._calibrate(epoch, position, observed, labels.current[self.setting.train])
         return figures | self.inner.end_epoch(epoch, observed, labels)
+
+    def calibrates(self, epoch: int) -> bool:
+        """Whether ``epoch`` ends with a calibration."""
+        start = self.options.start or self.inner.warmup + 1
+        return bool(epoch >= start and (epoch - start) % self.options.every == 0)
 
     def _calibrate(self, epoch: int, position: int, observed: Observed, labels: Tensor) -> dict[str, Any]:
         state, num_classes = self.heads[position], self.setting.num_classes
@@ -185,9 +190,9 @@ class Calibrated(Method):
         """The inner method's beliefs."""
         return self.inner.beliefs()
 
-    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
+    def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
         """The inner method's rule."""
-        return self.inner.correct(probs, labels)
+        return self.inner.correct(probs, labels, votes)
 
     def gaussians(self) -> ClassGaussians | None:
         """The first network's class Gaussians."""
@@ -209,9 +214,3 @@ class Calibrated(Method):
             head.optimizer.load_state_dict(optimizer)
             head.gaussians = gaussians and ClassGaussians.from_state_dict(gaussians).to(self.setting.device)
         self.scores = state["scores"]
-
-
-def class_means(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-    """Return the plain mean of each class (k, d); zero for a class without members."""
-    total = features.new_zeros(num_classes, features.shape[1]).index_add_(0, labels, features)
-    return total / labels.bincount(minlength=num_classes).clamp(min=1)[:, None]

@@ -164,7 +164,7 @@ class DivideMix(Method):
         """Return the mean refined label of both networks, once there is one."""
         return self.refined
 
-    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
+    def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
         """Take the most probable class where it has more than half of the probability.
 
         Of examples that did not train, no network says how likely their given label is right; the mean prediction

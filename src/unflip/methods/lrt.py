@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unflip.labels.correction import ProbabilityWindow, ratio_rule
+from unflip.labels.correction import ProbabilityWindow, consented, ratio_rule
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.methods.base import Method, Observed, Setting
 from unflip.options import Options
+from unflip.stats.discriminant import gaussian_votes
 
 _SPREAD = 1e-4  # weight of each class that was not predicted, in the retroactive loss
 
@@ -33,6 +34,8 @@ class LRTOptions(Options):
     """rho, its weight; 0 switches it off."""
     retro_refresh: PositiveInt = 40
     """Epochs after which the predictions that it holds the network to are taken anew."""
+    consent: bool = False
+    """Whether a change needs the vote of the class Gaussians."""
 
 
 class LRT(Method):
@@ -81,7 +84,11 @@ class LRT(Method):
         changed, delta = 0, self._delta(epoch)
         if epoch >= options.warmup:
             probs = self.window.mean()
-            wanted = ratio_rule(probs, labels.current[train], 1 / delta)
+            current = labels.current[train]
+            wanted = ratio_rule(probs, current, 1 / delta)
+            if options.consent:
+                features = observed.scan().features
+                wanted = consented(wanted, current, gaussian_votes(features, current, self.setting.num_classes))
             changed = labels.change(epoch, train, wanted, probs.gather(1, wanted[:, None])[:, 0])
         return {"changed": changed, "threshold": delta}
 
@@ -92,9 +99,10 @@ class LRT(Method):
         """Return the window's mean."""
         return self.window.mean()
 
-    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
+    def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
         """Apply the rule as it stands after the last epoch."""
-        return ratio_rule(probs, labels, 1 / self._delta(self.setting.epochs))
+        wanted = ratio_rule(probs, labels, 1 / self._delta(self.setting.epochs))
+        return consented(wanted, labels, votes.__getitem__) if self.options.consent else wanted
 
     def state_dict(self) -> dict[str, Any]:
         """Return window and earlier predictions."""

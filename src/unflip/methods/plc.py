@@ -1,6 +1,7 @@
 """PLC: progressive label correction (Zhang et al. 2021), what MDDC and CDDC calibrate."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -8,12 +9,19 @@ from torch import Tensor
 from unflip.labels.correction import CorrectionOptions, Corrector
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Method, Observed, Phase, Setting
+from unflip.stats.discriminant import gaussian_votes
+
+_PATIENCE = 3  # epochs after which a warm-up ends whose noisy validation accuracy has not improved
 
 
 class PLC(Method):
     """Cross-entropy on labels that are corrected at each epoch's end, from the end of the warm-up on.
 
     The confidence that decides is the mean softmax of the last epochs' training passes, so no further pass is needed.
+
+    A network first learns what most labels have in common, and single wrong labels later, by heart. From then on its
+    accuracy on the noisy labels of validation examples rises no more. So an ``auto`` warm-up ends when it has not risen
+    for three epochs, and after a third of all epochs at the latest, or without validation examples.
     """
 
     Options = CorrectionOptions
@@ -24,10 +32,13 @@ class PLC(Method):
         super().__init__(options, setting)
         self.corrector = Corrector(options, setting.train)
         self.changed = 0
+        self.scores: list[float] = []  # noisy validation accuracy, as long as the end of the warm-up is looked for
 
     @property
     def warmup(self) -> int:
-        """Epochs on the given labels."""
+        """Epochs on the given labels; as long as their number is not known, the most that it can be."""
+        if self.options.warmup == "auto":
+            return warmup_end(self.scores, math.ceil(self.setting.epochs / 3))
         return max(1, self.options.warmup)
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
@@ -42,6 +53,9 @@ class PLC(Method):
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
         """Correct the labels, or in the warm-up only remember the probabilities."""
+        if self.options.warmup == "auto" and epoch <= self.warmup and (held_out := observed.validation()):
+            scan, given = held_out
+            self.scores.append(float((scan.logits.argmax(1) == given).float().mean()))
         if epoch >= self.warmup:
             self._correct(epoch, observed, labels)
         else:
@@ -50,7 +64,11 @@ class PLC(Method):
 
     def _correct(self, epoch: int, observed: Observed, labels: LabelStore) -> int:
         self.corrector.window.add(observed.probs)
-        changed = self.corrector.correct(epoch, labels)
+        consent = None
+        if self.options.consent:
+            current = labels.current[self.setting.train]
+            consent = gaussian_votes(observed.scan().features, current, self.setting.num_classes)
+        changed = self.corrector.correct(epoch, labels, consent)
         self.changed += changed
         return changed
 
@@ -58,14 +76,26 @@ class PLC(Method):
         """Return the window's mean."""
         return self.corrector.window.mean()
 
-    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
+    def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
         """Apply the rule with the threshold as it stands."""
-        return self.corrector.propose(probs, labels)
+        return self.corrector.propose(probs, labels, votes.__getitem__ if self.options.consent else None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return threshold and window."""
-        return self.corrector.state_dict()
+        """Return threshold, window and scores."""
+        return {"corrector": self.corrector.state_dict(), "scores": list(self.scores)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore threshold and window."""
-        self.corrector.load_state_dict(state)
+        """Restore threshold, window and scores."""
+        self.corrector.load_state_dict(state["corrector"])
+        self.scores = list(state["scores"])
+
+
+def warmup_end(scores: Sequence[float], latest: int) -> int:
+    """Return the epoch (from 1) at which the best of ``scores`` so far is three epochs old; ``latest`` at most."""
+    best = 0
+    for position, score in enumerate(scores):
+        if score > scores[best]:
+            best = position
+        if position - best >= _PATIENCE:
+            return min(position + 1, latest)
+    return latest

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from unflip.calibration import calibrators
 from unflip.errors import ConfigError, unknown
 from unflip.methods import methods
 from unflip.methods.base import Method, Setting
 from unflip.methods.calibrated import Calibrated, CalibrationOptions
+from unflip.methods.unflip import Unflip, UnflipCalibration, UnflipMean
 from unflip.options import Options
 
 SUFFIXES = {"m": "mean", "c": "covariance"}
@@ -22,6 +24,8 @@ class Recipe:
     """The sections of the configuration that it reads."""
     num_networks: int
     build: Callable[[Mapping[str, Options], Setting], Method]
+    inner: "Recipe | None" = None
+    """What it calibrates, if it does: calibrated otherwise, that is calibrated anew and not twice."""
 
 
 def find_recipe(name: str) -> Recipe:
@@ -36,23 +40,24 @@ def find_recipe(name: str) -> Recipe:
     return part if isinstance(part, Recipe) else _plain(name, part)
 
 
-def calibrated(inner: Recipe, calibrator: str) -> Recipe:
-    """Put calibration around a recipe."""
-    part = calibrators.load(calibrator)
+def calibrated(method: Recipe, calibrator: str, sections: Mapping[str, type[Options]] = MappingProxyType({})) -> Recipe:
+    """Put calibration around a recipe; ``sections`` replaces options, for other defaults."""
+    part, inner = calibrators.load(calibrator), method.inner or method
 
     def build(options: Mapping[str, Options], setting: Setting) -> Method:
         calibration = options["calibration"]
         assert isinstance(calibration, CalibrationOptions)
         return Calibrated(inner.build(options, setting), part(options[calibrator]), calibration, setting)
 
-    sections = {**inner.sections, "calibration": CalibrationOptions, calibrator: part.Options}
-    return Recipe(sections, inner.num_networks, build)
+    usual = {**inner.sections, "calibration": CalibrationOptions, calibrator: part.Options}
+    return Recipe({**usual, **sections}, inner.num_networks, build, inner)
 
 
 def _plain(name: str, method: type[Method]) -> Recipe:
     return Recipe({name: method.Options}, method.num_networks, lambda options, setting: method(options[name], setting))
 
 
+unflip = calibrated(_plain("unflip", Unflip), "mean", {"calibration": UnflipCalibration, "mean": UnflipMean})
 mddc = calibrated(_plain("plc", methods.load("plc")), "mean")
 cddc = calibrated(_plain("plc", methods.load("plc")), "covariance")
 dividemix_m = calibrated(_plain("dividemix", methods.load("dividemix")), "mean")

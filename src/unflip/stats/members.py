@@ -1,9 +1,11 @@
-"""Which examples belong to each class."""
+"""Which examples belong to each class, their means, and how they vary about them."""
 
 import torch
 from torch import Tensor
 
 from unflip.errors import InputError
+
+_ROWS = 4096  # features at once; they then stay in the cache
 
 
 def class_members(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:
@@ -24,3 +26,18 @@ def class_members(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:
     counts = torch.bincount(labels, minlength=num_classes).tolist()
     order: Tensor = narrow.argsort(stable=True)
     return torch.split(order, counts)
+
+
+def class_means(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Return the plain mean of each class (k, d); zero for a class without members."""
+    total = features.new_zeros(num_classes, features.shape[1]).index_add_(0, labels, features)
+    return total / labels.bincount(minlength=num_classes).clamp(min=1)[:, None]
+
+
+def pooled_covariance(features: Tensor, labels: Tensor, means: Tensor) -> Tensor:
+    """Return ``sum_i (h_i - mu_y(i)) (h_i - mu_y(i))^T / n`` (d, d) of n features about the means (k, d) of classes."""
+    pooled = features.new_zeros(features.shape[1], features.shape[1])
+    for start in range(0, len(features), _ROWS):
+        within = features[start : start + _ROWS] - means[labels[start : start + _ROWS]]
+        pooled.addmm_(within.T, within, alpha=1 / len(features))
+    return pooled
