@@ -18,7 +18,7 @@ from helpers import QUICK, Outcome, blobs, quick_train, spawn, spawn_python, wri
 from unflip.data import datasets
 from unflip.methods import methods
 from unflip.networks import networks
-from unflip.training.config import preset_names
+from unflip.presets import preset_names
 from unflip.training.folder import Run
 
 Cli = Callable[..., Outcome]
@@ -76,7 +76,7 @@ def test_the_console_script_trains_and_predicts(features: Path, tmp_path: Path) 
     assert done.code == 0, done.err
     assert done.err == ""
     lines = done.out.splitlines()
-    assert [line.split()[:3] for line in lines[:5]] == [["cddc", "epoch", f"{i}/5"] for i in range(1, 6)]
+    assert [line.split()[:3] for line in lines[:5]] == [["unflip", "epoch", f"{i}/5"] for i in range(1, 6)]
     assert "model of epoch" in done.out
     assert "test accuracy" in done.out
     predicted = spawn(SCRIPT, "predict", tmp_path / "run", "--data", features)

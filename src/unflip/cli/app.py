@@ -18,11 +18,14 @@ app = typer.Typer(
 )
 
 
-KINDS = ("methods", "networks", "data", "presets")
+KINDS = ("methods", "networks", "data", "presets", "grids")
 NOISE_HELP = "Make labels wrong on purpose, in steps: pmd1:0.35 + sym:0.30 (see `unflip corrupt --help`)."
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
 DeviceOption = Annotated[
     str, typer.Option(help="Where to compute: auto (a GPU if there is one), cpu, cuda or mps.", metavar="DEVICE")
+]
+SkipBroken = Annotated[
+    bool | None, typer.Option("--skip-broken", help="Leave out images that cannot be read, and list them.")
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads; by default all cores.")]
 
@@ -57,13 +60,18 @@ def demo(
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the run; everything about it is written there.")],
     data: Annotated[
-        str | None, typer.Option(help="Feature arrays (.npz, .npy or a folder of .npy), or an embedded set: digits.")
+        str | None,
+        typer.Option(
+            help="Images (a folder a class, a .csv or .parquet table of paths, CIFAR, WebVision, Clothing1M), feature "
+            "arrays (.npz, .npy or a folder of .npy), or an embedded set: digits."
+        ),
     ] = None,
     labels: Annotated[
         Path | None,
         typer.Option(help="Labels (.npy, .csv, .txt) that replace the training labels; those then only evaluate."),
     ] = None,
     take: Annotated[int | None, typer.Option(help="Use the first N training examples.", metavar="N", min=1)] = None,
+    skip_broken: SkipBroken = None,
     noise: Annotated[str | None, typer.Option(help=NOISE_HELP, metavar="RECIPE")] = None,
     method: Annotated[str | None, typer.Option(help="How to learn: see `unflip list methods`.")] = None,
     network: Annotated[str | None, typer.Option(help="What learns: see `unflip list networks`.")] = None,
@@ -84,6 +92,10 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out where it stopped.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Write nothing: show the configuration, the phases and how long it would take."),
+    ] = False,
     device: DeviceOption = "auto",
     threads: Threads = None,
     quiet: Quiet = False,
@@ -96,26 +108,29 @@ def train(
     from unflip.cli.train import run_train
 
     run_train(
-        data, out, labels=labels, take=take, noise=noise, method=method, network=network, epochs=epochs, seed=seed,
-        select=select, preset=preset, config=config, settings=setting or (),
-        resume=resume, force=force, device=device, threads=threads, quiet=quiet,
+        data, out, labels=labels, take=take, skip_broken=skip_broken, noise=noise, method=method, network=network,
+        epochs=epochs, seed=seed, select=select, preset=preset, config=config, settings=setting or (),
+        resume=resume, force=force, rehearse=dry_run, device=device, threads=threads, quiet=quiet,
     )  # fmt: skip
 
 
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    data: Annotated[str, typer.Option(help="Feature arrays (.npz, .npy or a folder of .npy), or digits.")],
+    data: Annotated[
+        str, typer.Option(help="What training takes; images need no labels here, and may lie in one folder.")
+    ],
     out: Annotated[Path | None, typer.Option(help="A .csv or .parquet file; by default standard output.")] = None,
     part: Annotated[
         str | None, typer.Option(help="Which set of the data: train, val, test ...; by default the first test set.")
     ] = None,
+    skip_broken: SkipBroken = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Apply a run's model: id, label, probability and all probabilities, as a table."""
     from unflip.cli.predict import run_predict
 
-    run_predict(run, data, out, part, device)
+    run_predict(run, data, out, part=part, skip_broken=bool(skip_broken), device=device)
 
 
 @app.command()
@@ -175,13 +190,102 @@ def inspect(
     run_inspect(labels, clean, take, out)
 
 
+@app.command()
+def table(
+    name: Annotated[str, typer.Argument(help="A table of the paper: 1 to 6.")],
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(help="A results.jsonl or the folder of a sweep, to stand beside the paper's numbers; repeatable."),
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.", metavar="FORMAT")] = "text",
+    accuracy: Annotated[
+        str,
+        typer.Option(help="Test accuracy of which epoch: selected, last, or (it uses the truth) best.", metavar="WHICH"),
+    ] = "selected",
+    methods: Annotated[
+        str | None, typer.Option(help="Which, by comma; by default the paper's; all: those and what else there is.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Use only results with this value: --where epochs=15; repeatable.", metavar="KEY=VALUE"),
+    ] = None,
+) -> None:
+    """Print a table of the paper, with your results beside it, the difference, and what is missing.
+
+    Without --results it is the paper's table alone. Example: unflip table 1 --results sweep --format markdown
+    """
+    from unflip.cli.table import run_table
+
+    run_table(name, results or (), form=form, accuracy=accuracy, methods=methods, where=where or ())
+
+
+@app.command()
+def figure(
+    name: Annotated[
+        str, typer.Argument(help="alpha, lambda (from --results), curves, shift (from --run), pmd or level-set.")
+    ],
+    out: Annotated[Path, typer.Option(help="The picture: .png, .svg or .pdf.")],
+    results: Annotated[
+        list[Path] | None, typer.Option(help="A results.jsonl or the folder of a sweep; repeatable.")
+    ] = None,
+    run: Annotated[list[Path] | None, typer.Option(help="The folder of a finished run; repeatable.")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Use only results with this value: --where epochs=15; repeatable.", metavar="KEY=VALUE"),
+    ] = None,
+) -> None:
+    """Draw a figure: influence of alpha or lambda, learning curves, class Gaussians, PMD noise, pure level sets.
+
+    Example: unflip figure shift --run runs/mddc --out shift.png
+    """
+    from unflip.cli.figure import run_figure
+
+    run_figure(name, out, results=results or (), runs=run or (), where=where or ())
+
+
+@app.command()
+def sweep(
+    grids: Annotated[
+        list[str], typer.Argument(help="Grids: FILE.toml, or a name of `unflip list grids`.", metavar="GRID...")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the cells and results.jsonl; an earlier sweep there goes on.")],
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Cells at a time; by default one for each GPU, else for each core.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Processor threads of a cell.")] = 1,
+    on: Annotated[str, typer.Option(help="Where cells run: local or ray.", metavar="PLACE")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="The Ray cluster to use; by default one is started on this machine.")
+    ] = None,
+    data_root: Annotated[Path, typer.Option(help="Where relative paths in the grids begin.")] = Path(),
+    keep: Annotated[
+        str, typer.Option(help="What stays of a finished cell: all (but checkpoints), or results.", metavar="WHAT")
+    ] = "all",
+    device: DeviceOption = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Run nothing: list the cells and what is done.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run every cell of a grid; what is finished is not run again, what was stopped goes on.
+
+    Exit code 1 if a cell failed twice. Example: unflip sweep smoke/digits --out sweep --jobs 2
+    """
+    from unflip.cli.sweep import run_sweep
+
+    if not run_sweep(
+        grids, out, jobs=jobs, threads=threads, on=on, address=address, data_root=data_root, keep=keep, device=device,
+        dry_run=dry_run, quiet=quiet,
+    ):  # fmt: skip
+        raise typer.Exit(1)
+
+
 @app.command("list")
 def list_parts(
     kind: Annotated[
-        str | None, typer.Argument(help="methods, networks, data or presets; everything by default.", metavar="[KIND]")
+        str | None,
+        typer.Argument(help="methods, networks, data, presets or grids; everything by default.", metavar="[KIND]"),
     ] = None,
 ) -> None:
-    """List methods, networks, data sets or presets, with one line on each."""
+    """List methods, networks, data sets, presets or grids, with one line on each."""
     from unflip.cli.listing import run_list
 
     if kind is not None and kind not in KINDS:

@@ -1,20 +1,22 @@
 """``unflip list``: what there is, one line each; imports none of it."""
 
-from importlib import resources
-
 from rich.console import Console
 
 from unflip.data import datasets
+from unflip.experiments.grids import grid_names, grid_text
 from unflip.methods import methods
 from unflip.networks import networks
+from unflip.presets import preset_names, preset_text
 
 
 def run_list(kinds: list[str]) -> None:
     """Print a line for each part of each kind."""
     registries = {"methods": methods, "networks": networks, "data": datasets}
+    files = {"presets": (preset_names, preset_text), "grids": (grid_names, grid_text)}
     for kind in kinds:
-        if kind == "presets":
-            rows = [(name, _first_comment(name)) for name in _preset_names()]
+        if kind in files:
+            names, text = files[kind]
+            rows = [(name, text(name).splitlines()[0].lstrip("# ")) for name in names()]
         else:
             rows = [(entry.name, entry.summary) for entry in registries[kind]]
         console = Console(soft_wrap=True, highlight=False, markup=False)
@@ -22,13 +24,3 @@ def run_list(kinds: list[str]) -> None:
         width = max((len(name) for name, _ in rows), default=0)
         for name, summary in rows:
             console.print(f"  {name:<{width}}  {summary}")
-
-
-def _preset_names() -> list[str]:
-    folder = resources.files("unflip") / "presets"
-    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
-
-
-def _first_comment(name: str) -> str:
-    text = (resources.files("unflip") / "presets" / f"{name}.toml").read_text("utf-8")
-    return text.splitlines()[0].lstrip("# ")

@@ -7,7 +7,8 @@ import pyarrow.parquet
 from matplotlib.figure import Figure
 
 from unflip.data.digits import training_images
-from unflip.files import write_atomically
+from unflip.report.curves_figure import draw_metric
+from unflip.report.figure_file import save
 from unflip.training.folder import Run
 
 _ROWS, _COLUMNS = 4, 6
@@ -18,11 +19,8 @@ def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
     figure = Figure(figsize=(12, 4.8), layout="constrained")
     grid = figure.add_gridspec(1, 2)
     axes = figure.add_subplot(grid[0, 0])
-    for method, run in runs.items():
-        metrics = run.metrics
-        axes.plot([line["epoch"] for line in metrics], [line["test_accuracy"] for line in metrics], label=method)
-    axes.set(xlabel="epoch", ylabel="test accuracy", title="Training on wrong labels, tested on right ones")
-    axes.grid(alpha=0.3)
+    draw_metric(axes, runs, "test_accuracy")
+    axes.set_title("Training on wrong labels, tested on right ones")
     axes.legend()
 
     method, run = list(runs.items())[-1]
@@ -34,4 +32,4 @@ def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
         axes.imshow(images[row["index"]], cmap="gray_r")
         axes.set_title(f"{row['given_name']} → {row['current_name']}", fontsize=9)
         axes.axis("off")
-    write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=130, format="png"))
+    save(figure, path)

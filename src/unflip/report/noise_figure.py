@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from unflip.files import write_atomically
 from unflip.noise.definition import pmd_bound, smallest_c1
 from unflip.noise.pmd import keep_probability, top_two
+from unflip.report.figure_file import save
 
 _BINS = 20
 _T0, _C2 = 0.1, 1.0  # the margin and the power for which the bound of Definition 1 is drawn
@@ -44,7 +44,7 @@ def draw_noise(
     if pmd:
         _draw_curve(axes[0], clean, noisy, pmd)
     _draw_matrix(figure, axes[-1], matrix, class_names)
-    write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=150, format="png"))
+    save(figure, path)
 
 
 def _draw_curve(axes: Axes, clean: Tensor, noisy: Tensor, pmd: PmdCurve) -> None:

@@ -1,0 +1,63 @@
+"""What a file or folder holds, in a few characters: the same wherever it lies, another when a byte changes."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from unflip.errors import InputError
+from unflip.files import write_json
+
+_LENGTH = 16  # hexadecimal digits
+
+
+class Fingerprints:
+    """Fingerprints of files and folders; content is read again only after sizes or times of change are others."""
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        try:
+            self._known: dict[str, list[str]] = json.loads(cache.read_text("utf-8"))
+        except (OSError, ValueError):  # not there yet, or damaged: it only saves time
+            self._known = {}
+
+    def of(self, path: Path) -> str:
+        """Return the fingerprint of the file at ``path``, or of all files under it, with their names."""
+        try:
+            files = _files_under(path) if path.is_dir() else [path]
+            states = [(file, file.stat()) for file in files]
+            stamp = short_hash(
+                f"{file.relative_to(path)}:{state.st_size}:{state.st_mtime_ns};".encode() for file, state in states
+            )
+            known = self._known.get(str(path))
+            if known is None or known[0] != stamp:
+                known = [stamp, short_hash(part for file in files for part in _content(file, path))]
+                self._known[str(path)] = known
+        except OSError as error:
+            raise InputError(f"{error.filename or path}: {error.strerror}") from error
+        return known[1]
+
+    def save(self) -> None:
+        """Keep what is known for the next time."""
+        write_json(self._cache, self._known)
+
+
+def short_hash(parts: Iterable[bytes]) -> str:
+    """Return the first digits of the SHA-256 of all parts together."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:_LENGTH]
+
+
+def _files_under(folder: Path) -> list[Path]:
+    walk = os.walk(folder, followlinks=True)  # large data is often linked to from where it is used
+    return sorted(Path(parent, name) for parent, _, names in walk for name in names)
+
+
+def _content(file: Path, below: Path) -> Iterable[bytes]:
+    with file.open("rb") as stream:
+        inner = hashlib.file_digest(stream, "sha256").digest()
+    yield f"{file.relative_to(below)}:".encode()
+    yield inner

@@ -1,0 +1,19 @@
+"""Grids that ship in the package, a TOML file each; the first line of a file says what it is."""
+
+from importlib import resources
+
+
+def grid_names() -> list[str]:
+    """Return the names of the grids in the package: folder/file."""
+    folders = [entry for entry in resources.files("unflip.experiments.grids").iterdir() if entry.is_dir()]
+    return sorted(
+        f"{folder.name}/{file.name.removesuffix('.toml')}"
+        for folder in folders
+        for file in folder.iterdir()
+        if file.name.endswith(".toml")
+    )
+
+
+def grid_text(name: str) -> str:
+    """Return the file of the grid ``name``."""
+    return (resources.files("unflip.experiments.grids") / f"{name}.toml").read_text("utf-8")

@@ -1,0 +1,52 @@
+"""How test accuracy depends on one option: means over seeds along an axis of a grid."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from unflip.errors import ConfigError
+from unflip.experiments.paper_numbers import Number
+from unflip.experiments.results_file import Line, by_seed, find, one_protocol
+from unflip.experiments.tables import summary
+
+
+@dataclass(frozen=True)
+class Influence:
+    """The curves of one setting: data and noise."""
+
+    setting: str
+    curves: Mapping[str, Mapping[float, Number]]
+    """Method -> value -> accuracy of the selected epoch, in per cent."""
+    protocol: Mapping[str, object]
+
+
+def influence(lines: Sequence[Line], axis: str, fixed: Sequence[str] = ()) -> list[Influence]:
+    """Gather the results of grids that have ``axis``, and beside it no others than data, noise, method and seed."""
+    axes = {"data", "noise", "method", "seed", axis, *fixed}
+    settings: dict[str, dict[str, dict[float, list[Line]]]] = {}
+    for line in lines:
+        if axis in line["axes"] and axes.issuperset(line["axes"]):
+            value = line["axes"][axis]
+            if not isinstance(value, int | float):
+                continue  # `auto` has no place on the axis
+            setting = " ".join(str(find(line, key)) for key in ("data", "noise") if find(line, key) is not None)
+            methods = settings.setdefault(setting, {})
+            methods.setdefault(find(line, "method"), {}).setdefault(float(value), []).append(line)
+    if not settings:
+        raise ConfigError(f"results: none of {len(lines)} is of a grid with the axis '{axis}'; see docs/experiments.md")
+    found = []
+    for setting, methods in settings.items():
+        own = [line for values in methods.values() for rows in values.values() for line in rows]
+        protocol = one_protocol(own, setting) or {}
+        curves = {method: _curve(values, f"{setting}, {method}, {axis}") for method, values in methods.items()}
+        found.append(Influence(setting, curves, protocol))
+    return found
+
+
+def _curve(values: Mapping[float, Sequence[Line]], what: str) -> dict[float, Number]:
+    curve = {}
+    for value, lines in sorted(values.items()):
+        known = [line["test_accuracy"]["selected"] for line in by_seed(lines, f"{what} {value:g}")]
+        number = summary([accuracy for accuracy in known if accuracy is not None])
+        if number is not None:
+            curve[value] = number
+    return curve

@@ -1,0 +1,61 @@
+"""Cells as tasks on a Ray cluster; all machines must see the sweep's folder and the data at the same paths."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from unflip.errors import ConfigError, MissingExtraError
+from unflip.experiments.cell import run_cell
+
+
+class RayRunner:
+    """Runs cells one after the other, each as a task."""
+
+    def __init__(self, ray: Any, task: Any, device: str, threads: int) -> None:
+        self._ray, self._task, self._device, self._threads = ray, task, device, threads
+        self._waiting: Any = None
+
+    def __call__(self, folder: Path) -> str | None:
+        """Run the cell in ``folder``; return what went wrong."""
+        self._waiting = self._task.remote(str(folder), self._device, self._threads)
+        try:
+            return self._ray.get(self._waiting)  # type: ignore[no-any-return]
+        except self._ray.exceptions.RayError as error:  # the task's process or machine is lost
+            return " ".join(f"{type(error).__name__}: {error}".split())
+        finally:
+            self._waiting = None
+
+    def close(self) -> None:
+        """End the task, if there is one."""
+        if self._waiting is not None:
+            self._ray.cancel(self._waiting, force=True)
+
+
+class Ray:
+    """A Ray cluster: the one at ``address``, or one that is started on this machine for the time of the sweep."""
+
+    def __init__(self, device: str, threads: int, address: str | None) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtraError("ray", "ray") from error
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=None)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"--address {address}: no Ray cluster answers ({' '.join(str(error).split())})"
+            ) from error
+        self._ray, self._device, self._threads = ray, device, threads
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0)) if device != "cpu" else 0
+        self.jobs = gpus or max(1, int(resources.get("CPU", 1)) // threads)
+        # Trying again is the sweep's business, here as elsewhere.
+        self._task = ray.remote(num_cpus=threads, num_gpus=min(1, gpus), max_retries=0)(run_cell)
+
+    def runner(self, job: int) -> RayRunner:
+        """Return what runs the cells of one job."""
+        return RayRunner(self._ray, self._task, self._device, self._threads)
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started for the sweep ends."""
+        self._ray.shutdown()

@@ -1,0 +1,145 @@
+"""The paper's tables with our results beside them: means, deviations, the best two, and what is missing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from statistics import fmean, stdev
+from typing import Literal, get_args
+
+from unflip.errors import ConfigError
+from unflip.experiments.paper_numbers import Number, PaperRow, PaperTable
+from unflip.experiments.results_file import PROTOCOL, Line, by_seed, find, one_protocol
+
+AccuracyName = Literal["selected", "last", "best"]
+ACCURACIES: tuple[AccuracyName, ...] = get_args(AccuracyName)
+
+_DIGITS = Decimal("0.01")  # the paper's; differences are those of the numbers that are shown
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """A setting, each method's number here (None: missing) and in the paper (None: it has none)."""
+
+    where: Mapping[str, str]
+    ours: Mapping[str, Number | None]
+    paper: Mapping[str, Number | None]
+
+    def difference(self, method: str) -> Decimal | None:
+        """Return ours less the paper's."""
+        ours, paper = self.ours[method], self.paper[method]
+        return None if ours is None or paper is None else ours.mean - paper.mean
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table of the paper beside our results."""
+
+    table: PaperTable
+    methods: Mapping[str, str]
+    """The methods shown and their headings."""
+    rows: tuple[ComparedRow, ...]
+    accuracy: AccuracyName
+    protocols: Mapping[str, Mapping[str, object]]
+    """How the results of each data set came about: network, epochs, protocol."""
+
+
+def compare(
+    table: PaperTable,
+    lines: Sequence[Line],
+    *,
+    accuracy: AccuracyName = "selected",
+    methods: Sequence[str] | None = None,
+    fixed: Sequence[str] = (),
+) -> Comparison:
+    """Put results beside a table of the paper.
+
+    A result belongs to a row if it has the row's names on its axes. Results of grids with other axes (a sweep over
+    alpha) do not belong, unless those axes are ``fixed`` to one value. ``methods`` are the paper's by default. Results
+    of one data set that came about in different ways are refused: their numbers are not to be compared.
+    """
+    axes = {*table.keys, *fixed, "method", "seed"}
+    comparable = [line for line in lines if axes.issuperset(line["axes"])]
+    shown = {name: table.methods.get(name, name) for name in (methods or table.methods)}
+    belonging = [
+        [line for line in comparable if _belongs(line, row) and find(line, "method") in shown] for row in table.rows
+    ]
+    if lines and not any(belonging):
+        names = ", ".join(f"{key} '{value}'" for key, value in table.rows[0].where.items() if key != "test")
+        raise ConfigError(
+            f"results: none of {len(lines)} belongs to Table {table.name}; name the axes of the grid as its rows are "
+            f"named ({names} ...) and its methods ({', '.join(shown)})"
+        )
+    protocols = _protocols(table, belonging)
+    rows = tuple(_row(table, row, own, accuracy, shown) for row, own in zip(table.rows, belonging, strict=True))
+    return Comparison(table, shown, rows, accuracy, protocols)
+
+
+def all_methods(table: PaperTable, lines: Sequence[Line]) -> list[str]:
+    """Return the paper's methods, then all others that results have for a row of the table."""
+    found = {find(line, "method") for line in lines for row in table.rows if _belongs(line, row)}
+    return [*table.methods, *sorted(found - set(table.methods))]
+
+
+def best_two(numbers: Mapping[str, Number | None]) -> set[str]:
+    """Return the methods with the two highest means as shown, and what equals the second; none of fewer than three."""
+    means = sorted((number.mean for number in numbers.values() if number), reverse=True)
+    if len(means) < 3:
+        return set()
+    return {method for method, number in numbers.items() if number and number.mean >= means[1]}
+
+
+def gains(numbers: Sequence[Mapping[str, Number | None]], method: str, baseline: str) -> list[Decimal]:
+    """Return what ``method`` is above ``baseline`` in each row that has both."""
+    pairs = [(row.get(method), row.get(baseline)) for row in numbers]
+    return [one.mean - base.mean for one, base in pairs if one and base]
+
+
+def _belongs(line: Line, row: PaperRow) -> bool:
+    return all(key == "test" or str(find(line, key)) == value for key, value in row.where.items())
+
+
+def _row(
+    table: PaperTable, row: PaperRow, lines: Sequence[Line], accuracy: AccuracyName, methods: Mapping[str, str]
+) -> ComparedRow:
+    ours: dict[str, Number | None] = {}
+    for method in methods:
+        own = [line for line in lines if find(line, "method") == method]
+        values = [_accuracy(line, row, accuracy) for line in by_seed(own, f"{' '.join(row.where.values())}, {method}")]
+        ours[method] = summary([value for value in values if value is not None])
+    baseline = ours.get(table.baseline) if table.baseline else None
+    for method, number in ours.items():
+        if number and baseline and method != table.baseline:
+            ours[method] = replace(number, gain=number.mean - baseline.mean)
+    return ComparedRow(row.where, ours, {method: row.cells.get(method) for method in methods})
+
+
+def _accuracy(line: Line, row: PaperRow, accuracy: AccuracyName) -> float | None:
+    test = row.where.get("test")
+    if test is None:
+        value = line["test_accuracy"][accuracy]
+    elif accuracy == "selected":
+        value = line.get("tests", {}).get(test, {}).get("top1")
+    else:
+        raise ConfigError(f"--accuracy {accuracy}: of the test set {test} only the selected epoch's accuracy is kept")
+    return None if value is None else float(value)
+
+
+def summary(values: Sequence[float]) -> Number | None:
+    """Return mean and deviation of shares, in per cent."""
+    if not values:
+        return None
+    return Number(_per_cent(fmean(values)), _per_cent(stdev(values)) if len(values) > 1 else None, seeds=len(values))
+
+
+def _per_cent(share: float) -> Decimal:
+    return Decimal(100 * share).quantize(_DIGITS)
+
+
+def _protocols(table: PaperTable, belonging: Sequence[Sequence[Line]]) -> dict[str, dict[str, object]]:
+    """Return the one protocol of each data set; the network is part of it unless it is one of the row's names."""
+    keys = [key for key in PROTOCOL if key not in table.keys]
+    by_data: dict[str, list[Line]] = {}
+    for row, lines in zip(table.rows, belonging, strict=True):
+        by_data.setdefault(row.where["data"], []).extend(lines)
+    found = {data: one_protocol(lines, data, keys) for data, lines in by_data.items()}
+    return {data: protocol for data, protocol in found.items() if protocol}

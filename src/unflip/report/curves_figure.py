@@ -1,0 +1,58 @@
+"""Learning curves of runs: test accuracy, agreement with noisy validation labels, training labels right."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from unflip.errors import InputError, RunFolderError
+from unflip.report.figure_file import COLOURS, save
+from unflip.training.folder import Run
+
+_PANELS = {
+    "test_accuracy": "test accuracy (%)",
+    "val_accuracy": "validation: agreement with given labels (%)",
+    "label_accuracy": "training labels right (%)",
+}
+_STYLES = ("-", "--", ":", "-.")
+
+
+def draw_curves(path: Path, runs: Sequence[Run]) -> None:
+    """Draw every figure by epoch that any of the runs has, in a panel each, and the chosen epoch of finished runs."""
+    named = _name(runs)
+    for run in runs:
+        if not (run.folder / "metrics.jsonl").exists():
+            raise RunFolderError(f"{run.folder}: no metrics.jsonl; is this the folder of a run?")
+    known = [key for key in _PANELS if any(line.get(key) is not None for run in runs for line in run.metrics)]
+    if not known:
+        raise InputError("the runs have no accuracies by epoch; curves need a test set or validation examples")
+    figure = Figure(figsize=(4.6 * len(known) + 1.2, 4.0), layout="constrained")
+    for axes, key in zip(figure.subplots(1, len(known), squeeze=False)[0], known, strict=True):
+        draw_metric(axes, named, key)
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", fontsize="small")
+    if any(run.is_finished for run in runs):
+        figure.suptitle("a dot marks the epoch whose model was chosen", fontsize="small")
+    save(figure, path)
+
+
+def draw_metric(axes: Axes, runs: Mapping[str, Run], key: str) -> None:
+    """Draw one figure by epoch, a line a run, with a dot at the chosen epoch."""
+    for place, (name, run) in enumerate(runs.items()):
+        lines = [line for line in run.metrics if line.get(key) is not None]
+        if not lines:
+            continue
+        colour, style = COLOURS[place % len(COLOURS)], _STYLES[place // len(COLOURS) % len(_STYLES)]
+        values = {line["epoch"]: 100 * line[key] for line in lines}
+        axes.plot(list(values), list(values.values()), color=colour, ls=style, label=name)
+        if run.is_finished and (chosen := run.result["selected_epoch"]) in values:
+            axes.plot(chosen, values[chosen], "o", color=colour, markersize=5)
+    axes.set(xlabel="epoch", ylabel=_PANELS[key])
+    axes.grid(alpha=0.3)
+
+
+def _name(runs: Sequence[Run]) -> dict[str, Run]:
+    """Name runs by their folder, by its whole path where two have the same name."""
+    names = [run.folder.resolve().name for run in runs]
+    return {name if names.count(name) == 1 else str(run.folder): run for name, run in zip(names, runs, strict=True)}

@@ -1,0 +1,227 @@
+"""A compared table as text, Markdown, LaTeX or CSV."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+from unflip.experiments.paper_numbers import Number, contradictions
+from unflip.experiments.tables import Comparison, best_two, gains
+
+_MISSING = "—"
+_LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
+          "—": "--", "†": r"$^\dagger$"}  # fmt: skip
+
+
+class _Cell(NamedTuple):
+    text: str
+    bold: bool = False
+
+
+class _Grid(NamedTuple):
+    caption: str
+    header: list[str]
+    body: list[list[list[_Cell]]]  # settings, lines, cells
+    notes: list[str]
+
+
+def render(comparison: Comparison, form: str, *, paper_only: bool = False) -> str:
+    """Return the table in one of FORMATS, ending in a newline; ``paper_only`` leaves our results out."""
+    return FORMATS[form](comparison, paper_only)
+
+
+def _text(comparison: Comparison, paper_only: bool) -> str:
+    grid = _grid(comparison, paper_only, "starred")
+    lines = [[cell.text + (" *" if cell.bold else "") for cell in line] for setting in grid.body for line in setting]
+    widths = [max(map(len, column)) for column in zip(grid.header, *lines, strict=True)]
+
+    def row(cells: Sequence[str]) -> str:
+        return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([grid.caption, "", row(grid.header), rule, *map(row, lines), "", *grid.notes]) + "\n"
+
+
+def _markdown(comparison: Comparison, paper_only: bool) -> str:
+    grid = _grid(comparison, paper_only, "in bold")
+
+    def row(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    lines = [
+        [f"**{cell.text}**" if cell.bold else cell.text for cell in line] for setting in grid.body for line in setting
+    ]
+    table = [row(grid.header), row(["---"] * len(grid.header)), *map(row, lines)]
+    return "\n".join([grid.caption, "", *table, "", *(f"- {note}" for note in grid.notes)]) + "\n"
+
+
+def _latex(comparison: Comparison, paper_only: bool) -> str:
+    grid = _grid(comparison, paper_only, "in bold")
+
+    def escape(text: str) -> str:
+        escaped = "".join(_LATEX.get(character, character) for character in text)
+        return f"${escaped[0]}${escaped[1:]}" if escaped.startswith(("+", "-")) else escaped
+
+    def row(cells: Sequence[str]) -> str:
+        return f"    {' & '.join(cells)} \\\\"
+
+    body: list[str] = []
+    for setting in grid.body:
+        body += [row([f"\\textbf{{{escape(c.text)}}}" if c.bold else escape(c.text) for c in line]) for line in setting]
+        body += [] if paper_only else [r"    \addlinespace"]
+    columns = "l" * (len(grid.header) - len(comparison.methods)) + "c" * len(comparison.methods)
+    return "\n".join([
+        r"\begin{table*}",
+        r"  \centering",
+        f"  \\caption{{{escape(' '.join([grid.caption, *grid.notes]))}}}",
+        f"  \\begin{{tabular}}{{{columns}}} % needs the package booktabs",
+        r"    \toprule",
+        row([escape(heading) for heading in grid.header]),
+        r"    \midrule",
+        *body,
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        f"  \\label{{tab:unflip-{comparison.table.name}}}",
+        r"\end{table*}",
+    ]) + "\n"  # fmt: skip
+
+
+def _csv(comparison: Comparison, paper_only: bool) -> str:
+    """One line a setting and method, all numbers in columns of their own; ours are empty where only the paper's are."""
+    table, doubts = comparison.table, contradictions()
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([
+        "table", *table.keys, "method", "mean", "deviation", "gain", "seeds", "best_two", "paper_mean",
+        "paper_deviation", "paper_gain", "difference", "paper_contradiction",
+    ])  # fmt: skip
+    for place, row in enumerate(comparison.rows):
+        best = set() if table.baseline else best_two(row.paper if paper_only else row.ours)
+        for method in comparison.methods:
+            ours, paper = row.ours[method], row.paper[method]
+            numbers = [
+                *((ours.mean, ours.deviation, ours.gain, ours.seeds) if ours else (None,) * 4),
+                int(method in best),
+                *((paper.mean, paper.deviation, paper.gain) if paper else (None,) * 3),
+                row.difference(method),
+            ]
+            where = [row.where.get(key) for key in table.keys]
+            writer.writerow([table.name, *where, method, *numbers, doubts.get((table.name, place, method))])
+    return out.getvalue()
+
+
+FORMATS: Mapping[str, Callable[[Comparison, bool], str]] = {
+    "text": _text,
+    "markdown": _markdown,
+    "latex": _latex,
+    "csv": _csv,
+}
+
+
+def _grid(comparison: Comparison, paper_only: bool, marked: str) -> _Grid:
+    table = comparison.table
+    doubts = {(place, method) for name, place, method in contradictions() if name == table.name}
+    body = []
+    for place, row in enumerate(comparison.rows):
+        names = [_Cell(row.where.get(key, "")) for key in table.keys]
+        doubtful = {method for at, method in doubts if at == place}
+        lines = [("paper", _numbers(comparison, row.paper, doubtful))]
+        if not paper_only:
+            differences = [_Cell(_signed(row.difference(method))) for method in comparison.methods]
+            lines = [("ours", _numbers(comparison, row.ours, set())), *lines, ("difference", differences)]
+        blank = [_Cell("")] * len(names)
+        body.append([
+            [*(blank if number else names), *([] if paper_only else [_Cell(who)]), *cells]
+            for number, (who, cells) in enumerate(lines)
+        ])  # fmt: skip
+    header = [*table.keys, *([] if paper_only else [""]), *comparison.methods.values()]
+    return _Grid(f"Table {table.name}. {table.title}.", header, body, _notes(comparison, paper_only, marked))
+
+
+def _numbers(comparison: Comparison, numbers: Mapping[str, Number | None], doubtful: set[str]) -> list[_Cell]:
+    best = set() if comparison.table.baseline else best_two(numbers)
+    return [
+        _Cell(_number(number, comparison.table.seeds) + ("†" if method in doubtful else ""), method in best)
+        for method, number in numbers.items()
+    ]
+
+
+def _number(number: Number | None, seeds: int) -> str:
+    if number is None:
+        return _MISSING
+    text = f"{number.mean}" + (f" ± {number.deviation}" if number.deviation is not None else "")
+    if number.gain is not None:
+        text += f" {'↑' if number.gain >= 0 else '↓'} {abs(number.gain)}"
+    return text + (f" ({number.seeds})" if number.seeds is not None and number.seeds < seeds else "")
+
+
+def _signed(value: Decimal | None) -> str:
+    return _MISSING if value is None else f"{value:+}"
+
+
+def _notes(comparison: Comparison, paper_only: bool, marked: str) -> list[str]:
+    table = comparison.table
+    notes = [] if paper_only else _our_notes(comparison)
+    notes.append(f"Paper: {table.setup}; it does not say which epoch's accuracy it reports.")
+    if table.baseline:
+        notes.append(f"Arrows: points above or below {table.methods[table.baseline]}.")
+    else:
+        notes.append(f"The best two of a row are {marked}.")
+    if not paper_only:
+        notes += _findings(comparison)
+    doubts = [
+        f"{' '.join(table.rows[place].where.values())} {table.methods[method]} ({text})"
+        for (name, place, method), text in sorted(contradictions().items())
+        if name == table.name and method in comparison.methods
+    ]
+    return [*notes, f"† The paper contradicts itself: {'; '.join(doubts)}."] if doubts else notes
+
+
+def _our_notes(comparison: Comparison) -> list[str]:
+    table = comparison.table
+    told: dict[str, list[str]] = {}
+    for data, values in comparison.protocols.items():
+        which = "the last epoch" if values["protocol"] == "last" else f"the epoch chosen by {values['protocol']}"
+        if comparison.accuracy != "selected":
+            which = {"last": "the last epoch", "best": "the epoch best on it (uses the truth: test labels)"}[
+                comparison.accuracy
+            ]
+        network = f"network {values['network']}, " if "network" in values else ""
+        told.setdefault(f"{network}{values['epochs']} epochs, test accuracy of {which}", []).append(data)
+    notes = [f"Ours, {' and '.join(data)}: {text}." for text, data in told.items()]
+    cells = [number for row in comparison.rows for number in row.ours.values()]
+    if any(number and number.deviation is not None for number in cells):
+        notes.append("Ours: mean ± standard deviation (of a sample) over seeds.")
+    if any(number and (number.seeds or 0) < table.seeds for number in cells):
+        notes.append(f"(n): over n seeds, fewer than {table.seeds}.")
+    if missing := sum(number is None for number in cells):
+        notes.append(f"{_MISSING}: missing, {missing} of {len(cells)} cells of ours.")
+    return notes
+
+
+def _findings(comparison: Comparison) -> list[str]:
+    """Count what the paper claims: rows whose best two are its methods, and their mean gain over PLC."""
+    pair = ("mddc", "cddc")
+    if not set(pair) <= set(comparison.methods):
+        return []
+    notes = []
+    sides: list[tuple[str, list[Mapping[str, Number | None]]]] = [
+        ("ours", [row.ours for row in comparison.rows]),
+        ("paper", [row.paper for row in comparison.rows]),
+    ]
+    if not comparison.table.baseline:
+        counts = []
+        for who, rows in sides:
+            complete = [row for row in rows if all(row.get(method) for method in comparison.table.methods)]
+            hits = sum(
+                best_two({name: row[name] for name in comparison.table.methods}) == set(pair) for row in complete
+            )
+            counts.append(f"{who} {hits} of {len(complete)}")
+        notes.append(f"Complete rows whose best two are MDDC and CDDC: {', '.join(counts)}.")
+    for method in pair:
+        means = [f"{who} {sum(found) / len(found):+.2f} ({len(found)} rows)"
+                 for who, rows in sides if (found := gains(rows, method, "plc"))]  # fmt: skip
+        if means:
+            notes.append(f"Mean gain of {method.upper()} over PLC: {', '.join(means)}.")
+    return notes

@@ -1,0 +1,108 @@
+"""The hash of a cell: what it depends on and what it does not."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import blobs, write_npz
+from sweeps import write_grid
+from unflip.experiments.cell import find_cell
+from unflip.experiments.fingerprint import Fingerprints
+from unflip.experiments.grid import read_grid
+
+
+def name_of(folder: Path, axes: str = 'data = ["blobs.npz"]', config: str = "") -> str:
+    grid = read_grid(str(write_grid(folder / "grid.toml", axes, config=config)))
+    return find_cell(grid.points[0], folder, folder, Fingerprints(folder / "fingerprints.json")).name
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    write_npz(folder / "blobs.npz", **blobs())
+    return folder
+
+
+def test_the_same_data_elsewhere_is_the_same_cell(folder: Path) -> None:
+    before = name_of(folder)
+    assert name_of(folder) == before
+    moved = folder.rename(folder.parent / "there")
+    (moved / "blobs.npz").rename(moved / "renamed.npz")
+    assert name_of(moved, 'data = ["renamed.npz"]') == before
+    assert name_of(moved, f'data = ["{moved / "renamed.npz"}"]') == before
+
+
+def test_a_changed_byte_is_another_cell_even_if_size_and_remembered_fingerprints_stay(folder: Path) -> None:
+    path = folder / "blobs.npz"
+    fingerprints = Fingerprints(folder / "fingerprints.json")
+    before, remembered = name_of(folder), fingerprints.of(path)
+    fingerprints.save()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(0, 0))
+    assert name_of(folder) != before
+    assert Fingerprints(folder / "fingerprints.json").of(path) != remembered
+
+
+def test_content_is_read_once_while_nothing_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fingerprints = Fingerprints(folder / "fingerprints.json")
+    before = fingerprints.of(folder / "blobs.npz")
+    fingerprints.save()
+    monkeypatch.setattr("unflip.experiments.fingerprint._content", None)
+    assert Fingerprints(folder / "fingerprints.json").of(folder / "blobs.npz") == before
+
+
+def test_a_folder_is_all_that_is_in_it_also_behind_links(tmp_path: Path) -> None:
+    data, elsewhere, unremembered = tmp_path / "data", tmp_path / "elsewhere", tmp_path / "none.json"
+    data.mkdir()
+    elsewhere.mkdir()
+    (data / "a.txt").write_text("a")
+    (elsewhere / "b.txt").write_text("b")
+    (data / "linked").symlink_to(elsewhere)
+    seen = [Fingerprints(unremembered).of(data)]
+    (elsewhere / "b.txt").write_text("c")
+    seen.append(Fingerprints(unremembered).of(data))
+    (data / "a.txt").rename(data / "z.txt")
+    seen.append(Fingerprints(unremembered).of(data))
+    assert len(set(seen)) == 3
+    assert Fingerprints(unremembered).of(data) == seen[-1]
+
+
+@pytest.mark.parametrize(
+    ("config", "same"),
+    [
+        ("epochs = 2", True),  # as it is
+        ("seed = 0", True),  # the default, said
+        ("data.workers = 3", True),  # how, not what
+        ("data.map_above_mb = 0", True),
+        ("gce.q = 0.5", True),  # of a method that is not in use
+        ("seed = 1", False),
+        ("optimizer.momentum = 0.5", False),
+        ("data.labels = 'other.npy'", False),
+        ("noise = 'sym:0.1'", False),
+    ],
+)
+def test_what_the_run_does_makes_the_cell(folder: Path, config: str, same: bool) -> None:
+    np.save(folder / "other.npy", blobs()["train_labels"])
+    grid = write_grid(folder / "a.toml", 'data = ["blobs.npz"]')
+    grid.write_text(
+        grid.read_text().replace(
+            "epochs = 2\n", "epochs = 2\n" if config == "epochs = 2" else f"epochs = 2\n{config}\n"
+        )
+    )
+    point = read_grid(str(grid)).points[0]
+    found = find_cell(point, folder, folder, Fingerprints(folder / "none.json")).name
+    assert (found == name_of(folder)) is same
+
+
+def test_labels_count_by_content_too(folder: Path) -> None:
+    labels = blobs()["train_labels"]
+    np.save(folder / "labels.npy", labels)
+    axes = 'data = ["blobs.npz"]\n"data.labels" = ["labels.npy"]'
+    before = name_of(folder, axes)
+    np.save(folder / "labels.npy", np.roll(labels, 1))
+    assert name_of(folder, axes) != before

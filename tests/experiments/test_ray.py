@@ -1,0 +1,65 @@
+"""Sweeps on a Ray cluster, a real one on this machine."""
+
+import os
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from helpers import Outcome, blobs, write_npz
+from sweeps import failures, results, sweeping, write_grid
+from unflip.errors import MissingExtraError
+from unflip.experiments.grid import read_grid
+from unflip.experiments.local import Local
+from unflip.experiments.ray import Ray
+from unflip.experiments.sweep import sweep
+
+EPOCHS = 30
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the extra `ray` is not installed")
+
+
+@needs_ray
+def test_a_lost_worker_process_costs_a_cell_an_attempt_and_the_results_are_those_of_this_machine(
+    tmp_path: Path,
+) -> None:
+    write_npz(tmp_path / "blobs.npz", **blobs())
+    grid = write_grid(tmp_path / "g.toml", 'data = ["blobs.npz"]\nmethod = ["plc", "sl"]', EPOCHS, "plc.warmup = 2")
+    out = tmp_path / "ray"
+
+    def under_way() -> bool:
+        return any(1 < len(path.read_text().splitlines()) < EPOCHS for path in out.glob("cells/*/metrics.jsonl"))
+
+    def tasks() -> list[int]:
+        return running.others("ray::run_cell")
+
+    with sweeping(
+        grid, "--out", out, "--data-root", tmp_path, "--on", "ray", "--jobs", 1, "--device", "cpu"
+    ) as running:
+        victim = running.wait_for(lambda: under_way() and tasks())[0]
+        os.kill(victim, signal.SIGKILL)
+        told, err = running.process.communicate(timeout=600)
+        assert (running.process.returncode, err) == (0, "")
+    assert "2 done, 0 running, 0 failed, 0 left" in told
+    (failure,) = failures(out)
+    assert failure["reason"].startswith("WorkerCrashedError")
+    assert any("epoch 2/" in line for line in failure["log"])
+    sweep([read_grid(str(grid))], tmp_path / "local", lambda: Local("cpu", threads=1), data_root=tmp_path, jobs=1)
+    assert results(out) == results(tmp_path / "local")
+
+
+@needs_ray
+def test_an_address_where_no_cluster_is_is_one_line(tmp_path: Path) -> None:
+    with sweeping("smoke/digits", "--out", tmp_path, "--on", "ray", "--address", "127.0.0.1:1") as running:
+        _, err = running.process.communicate(timeout=600)
+        done = Outcome(running.process.returncode, "", err)
+    assert done.code == 2
+    assert done.err.startswith("unflip: --address 127.0.0.1:1: no Ray cluster answers (")
+    assert done.err.count("\n") == 1
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'unflip\[ray\]'"):
+        Ray("cpu", threads=1, address=None)

@@ -1,0 +1,289 @@
+"""Sweeps: whatever happens to them, the same comes out."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import Outcome, assert_same_run, blobs, write_npz
+from sweeps import failures, results, sweeping, write_grid
+from unflip.experiments.grid import read_grid
+from unflip.experiments.local import Local, _describe_end, _gpus
+from unflip.experiments.sweep import Place, Progress, claimed, sweep
+from unflip.training.folder import Run
+
+Cli = Callable[..., Outcome]
+EPOCHS = 30  # so many that a sweep can be caught in the middle of a cell
+
+
+def here() -> Place:
+    return Local("cpu", threads=1)
+
+
+def nowhere() -> Place:
+    raise AssertionError("nothing is to be run")
+
+
+def run(grid: Path, out: Path, **options: Any) -> Progress:
+    return sweep([read_grid(str(grid))], out, options.pop("place", here), data_root=grid.parent, **options)
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four cells on labels of which some are wrong."""
+    folder = tmp_path_factory.mktemp("grid")
+    content = blobs()
+    content["train_labels"][::5] = (content["train_labels"][::5] + 1) % 3
+    write_npz(folder / "noisy.npz", **content)
+    axes = 'data = ["noisy.npz"]\nmethod = ["plc", "cddc"]\nseed = [0, 1]'
+    return write_grid(folder / "small.toml", axes, EPOCHS, "plc.warmup = 2")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(grid: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed")
+    progress = run(grid, out, jobs=2)
+    assert (len(progress.seconds), progress.failed, progress.running, progress.left) == (4, {}, {}, 0)
+    return out
+
+
+def assert_same_sweep(one: Path, other: Path) -> None:
+    assert results(one) == results(other)
+    for cell in (one / "cells").iterdir():
+        assert_same_run(Run(cell), Run(other / "cells" / cell.name))
+
+
+def test_a_line_of_results_says_what_the_documentation_says(undisturbed: Path) -> None:
+    lines = results(undisturbed)
+    told = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text("utf-8")
+    for key in lines[0]:
+        assert f"`{key}`" in told
+    assert [line["axes"] for line in lines] == [
+        {"data": "noisy.npz", "method": method, "seed": seed} for method in ("plc", "cddc") for seed in (0, 1)
+    ]
+    for line in lines:
+        result = Run(undisturbed / "cells" / line["cell"]).result
+        same = ("method", "data", "seed", "epochs", "selection", "test_accuracy", "label_accuracy", "val_accuracy")
+        assert {key: line[key] for key in same} == {key: result[key] for key in same}
+        assert line["tests"] == {"test": {"top1": line["test_accuracy"]["selected"], "top5": 1.0}}
+        assert (line["grid"], line["network"], line["noise"]) == ("small", "mlp", None)
+
+
+def test_finished_cells_are_not_run_again(undisturbed: Path, grid: Path) -> None:
+    before = (undisturbed / "results.jsonl").read_bytes()
+    assert len(run(grid, undisturbed, place=nowhere).seconds) == 4
+    assert (undisturbed / "results.jsonl").read_bytes() == before
+
+
+def test_a_finished_cell_is_a_run_without_checkpoints_and_with_a_log(undisturbed: Path) -> None:
+    for cell in (undisturbed / "cells").iterdir():
+        names = {path.name for path in cell.iterdir()}
+        assert {"cell.json", "config.toml", "result.json", "labels.csv", "model.safetensors"} <= names
+        assert "checkpoints" not in names
+        assert f"epoch {EPOCHS}/{EPOCHS}" in (cell / "log.txt").read_text()
+        (point,) = json.loads((cell / "cell.json").read_text())["points"]
+        assert point["grid"] == "small"
+
+
+def test_a_sweep_killed_again_and_again_comes_to_the_same_end(grid: Path, tmp_path: Path, undisturbed: Path) -> None:
+    out = tmp_path / "out"
+
+    def finished() -> int:
+        return len(list(out.glob("cells/*/result.json")))
+
+    def under_way() -> bool:
+        return any(
+            2 < len(path.read_text().splitlines()) < EPOCHS
+            for path in out.glob("cells/*/metrics.jsonl")
+            if not (path.parent / "result.json").exists()
+        )
+
+    def begun() -> bool:
+        return any(out.glob("cells/*/config.toml"))
+
+    moments: list[tuple[Callable[[], Any], signal.Signals]] = [
+        (begun, signal.SIGKILL),
+        (under_way, signal.SIGTERM),
+        (lambda: finished() and under_way(), signal.SIGKILL),
+    ]
+    for moment, number in moments:
+        with sweeping(grid, "--out", out, "--data-root", grid.parent, "--jobs", 2, "--device", "cpu") as running:
+            running.wait_for(lambda moment=moment, running=running: running.others() and moment())
+            running.process.send_signal(number)
+            _, err = running.process.communicate(timeout=120)
+            if number == signal.SIGTERM:
+                assert running.others() == []  # it ends its workers before it ends
+                assert (running.process.returncode, err) == (130, "unflip: stopped\n")
+        # the workers of a killed sweep have ended by themselves: `sweeping` waits for that
+    assert finished()
+    assert not list(out.glob("cells/*/failures.json"))
+    run(grid, out, jobs=2)
+    assert_same_sweep(undisturbed, out)
+    left_over = [path for path in out.rglob("*") if path.name.startswith(".") or path.name == "checkpoints"]
+    assert left_over == []
+
+
+def test_a_killed_worker_costs_a_cell_an_attempt_and_the_others_nothing(
+    grid: Path, tmp_path: Path, undisturbed: Path
+) -> None:
+    killed: list[int] = []
+
+    def kill_one(progress: Progress, news: str | None) -> None:
+        if not killed and any(1 < cell.epoch < EPOCHS for cell in progress.running):
+            killed.append(_workers()[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    progress = run(grid, tmp_path, jobs=2, watch=kill_one)
+    assert killed
+    assert progress.failed == {}
+    (failure,) = failures(tmp_path)
+    assert failure["reason"] == "its process was killed by SIGKILL; out of memory?"
+    assert_same_sweep(undisturbed, tmp_path)
+    assert _workers() == []
+
+
+def _workers() -> list[int]:
+    """Return the workers among this process's children."""
+    children = [
+        int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
+    ]
+    return [pid for pid in children if b"unflip.experiments.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_a_cell_that_fails_twice_is_told_and_stops_no_other(cli: Cli, features: Path, tmp_path: Path) -> None:
+    grid = write_grid(
+        tmp_path / "g.toml", f'data = ["{features}"]\n"optimizer.lr" = [1e30, 0.05]\nmethod = ["standard"]'
+    )
+    done = cli("sweep", grid, "--out", tmp_path / "out", "--jobs", 1)
+    assert done.code == 1
+    (line,) = results(tmp_path / "out")
+    assert line["axes"]["optimizer.lr"] == 0.05
+    first, second = failures(tmp_path / "out")
+    assert first["reason"] == second["reason"]
+    assert first["reason"] in first["log"]
+    assert "will try again" in done.out
+    assert "1 done, 0 running, 1 failed, 0 left" in done.out
+    assert done.err.startswith(
+        f"failed: data = {features}, optimizer.lr = 1e+30, method = standard: {first['reason']}; see "
+    )
+    assert Path(done.err.rpartition("see ")[2].strip()).read_text().count(first["reason"]) == 2
+
+
+def test_moved_data_does_not_stop_an_unfinished_cell_from_going_on(
+    grid: Path, tmp_path: Path, undisturbed: Path
+) -> None:
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "noisy.npz").write_bytes((grid.parent / "noisy.npz").read_bytes())
+
+    class StopError(Exception): ...
+
+    def stop(progress: Progress, news: str | None) -> None:
+        if any(1 < cell.epoch < EPOCHS for cell in progress.running):
+            raise StopError
+
+    with pytest.raises(StopError):
+        run(grid, tmp_path / "out", jobs=1, watch=stop)
+    there = [read_grid(str(grid))]
+    sweep(there, tmp_path / "out", here, data_root=tmp_path / "moved", jobs=2)
+    assert failures(tmp_path / "out") == []
+    assert_same_sweep(undisturbed, tmp_path / "out")
+
+
+def test_grids_in_one_folder_share_cells_and_keep_each_others_lines(
+    undisturbed: Path, grid: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.symlink_to(undisturbed)
+    other = tmp_path / "another.toml"
+    other.write_text(grid.read_text().replace("seed = [0, 1]", "seed = [1]\n[axes.note]\na = {}\nb = { epochs = 30 }"))
+    small = results(out)
+    sweep([read_grid(str(other))], out, nowhere, data_root=grid.parent)
+    both = results(out)
+    assert [line["grid"] for line in both] == ["another"] * 4 + ["small"] * 4
+    assert [line["axes"]["note"] for line in both[:4]] == ["a", "b", "a", "b"]
+    assert both[0]["cell"] == both[1]["cell"] == small[1]["cell"]
+    assert both[4:] == small
+    sweep([read_grid(str(grid))], out, nowhere, data_root=grid.parent)
+    assert results(out) == both
+
+
+def test_only_results_stay_where_only_results_are_wanted(undisturbed: Path, grid: Path, tmp_path: Path) -> None:
+    import shutil
+
+    out = tmp_path / "out"
+    shutil.copytree(undisturbed, out)
+    run(grid, out, place=nowhere, keep="results")
+    for cell in (out / "cells").iterdir():
+        names = {path.name for path in cell.iterdir()}
+        assert names == {"cell.json", "config.toml", "lock", "log.txt", "metrics.jsonl", "result.json"}
+    assert len(run(grid, out, place=nowhere).seconds) == 4
+
+
+def test_a_second_sweep_in_the_same_folder_is_refused(cli: Cli, tmp_path: Path) -> None:
+    with claimed(tmp_path):
+        done = cli("sweep", "smoke/digits", "--out", tmp_path)
+    assert done.code == 2
+    assert done.err == f"unflip: {tmp_path}: another sweep is at work here; let it finish, or choose another --out\n"
+
+
+def test_a_dry_run_lists_the_cells_and_writes_nothing(cli: Cli, undisturbed: Path, grid: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
+    wider = tmp_path / "small.toml"
+    wider.write_text(grid.read_text().replace("[0, 1]", "[0, 2]"))
+    done = cli("sweep", wider, "--out", undisturbed, "--data-root", grid.parent, "--dry-run")
+    assert done.code == 0
+    assert "4 cells, 2 done, 2 to do; nothing was run" in done.out
+    assert done.out.count("  to do  ") == 2
+    assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")} == before
+    assert cli("sweep", wider, "--out", tmp_path / "new", "--data-root", grid.parent, "--dry-run").code == 0
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--on", "rya"], "unknown --on 'rya', did you mean 'ray'?"),
+        (["--keep", "nothing"], "unknown --keep 'nothing'"),
+        (["--address", "auto"], "--address auto is that of a Ray cluster; add --on ray"),
+        (["smoke/digits"], "grid smoke/digits: named twice"),
+    ],
+)
+def test_wrong_options_are_one_line(cli: Cli, tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = cli("sweep", "smoke/digits", "--out", tmp_path / "out", *arguments)
+    assert done.code == 2
+    assert done.err.startswith(f"unflip: {message}")
+    assert done.err.count("\n") == 1
+
+
+def test_the_time_left_goes_by_the_method(undisturbed: Path, grid: Path) -> None:
+    progress = run(grid, undisturbed, place=nowhere)
+    cells = list(progress.cells)
+    assert progress.seconds_left() == 0
+    progress.jobs = 2
+    progress.seconds = {cells[0]: 10.0, cells[2]: 30.0}  # a plc and a cddc
+    assert progress.seconds_left() == pytest.approx((10 + 30) / 2)
+    progress.seconds = {cells[0]: 10.0}
+    assert progress.seconds_left() == pytest.approx((10 + 10 + 10) / 2)
+    progress.seconds = {}
+    assert progress.seconds_left() is None
+
+
+def test_grids_are_listed(cli: Cli) -> None:
+    listed = cli("list", "grids").out
+    assert "smoke/digits" in listed
+    assert "features/cifar100" in listed
+
+
+def test_jobs_take_turns_at_the_gpus() -> None:
+    assert _gpus(None, 2) == ["0", "1"]
+    assert _gpus("4,5", 2) == ["4", "5"]
+    assert _gpus(None, 0) == []
+
+
+@pytest.mark.parametrize(("code", "told"), [(1, "ended with code 1"), (-signal.SIGSEGV, "was killed by SIGSEGV")])
+def test_how_a_process_ended_is_told(code: int, told: str) -> None:
+    assert _describe_end(code) == f"its process {told}"

@@ -1,0 +1,338 @@
+"""Tables from made-up results: means, deviations, marks, what is missing, what is refused, and every format."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import Outcome, result_line, spawn_python, write_results
+from unflip.errors import ConfigError, InputError
+from unflip.experiments.paper_numbers import Number, paper_table
+from unflip.experiments.results_file import keep, read_results
+from unflip.experiments.tables import all_methods, best_two, compare
+from unflip.report.table_text import render
+
+Cli = Callable[..., Outcome]
+FIRST = {"data": "CIFAR-10", "noise": "I 35%"}
+SEVEN = ("standard", "coteaching+", "gce", "sl", "lrt", "mddc", "cddc")
+
+
+def seeds(method: str, accuracies: Sequence[float], where: dict[str, Any] = FIRST, **more: Any) -> list[dict[str, Any]]:
+    return [
+        result_line({**where, "method": method, "seed": s}, accuracy, **more) for s, accuracy in enumerate(accuracies)
+    ]
+
+
+def full_row(where: dict[str, Any] = FIRST) -> list[dict[str, Any]]:
+    """Seven methods, three seeds: 0.70, 0.71, ... in the table's order, so that mddc and cddc are the best two."""
+    return [
+        line
+        for n, m in enumerate(SEVEN)
+        for line in seeds(m, [0.69 + 0.01 * n, 0.70 + 0.01 * n, 0.71 + 0.01 * n], where)
+    ]
+
+
+def test_mean_and_deviation_over_seeds() -> None:
+    row = compare(paper_table("1"), seeds("gce", [0.80, 0.81, 0.83])).rows[0]
+    assert row.ours["gce"] == Number(Decimal("81.33"), Decimal("1.53"), None, 3)
+    assert row.paper["gce"] == Number(Decimal("80.65"), Decimal("0.39"))
+    assert row.difference("gce") == Decimal("0.68")
+
+
+def test_one_seed_has_no_deviation_and_says_so() -> None:
+    comparison = compare(paper_table("1"), seeds("gce", [0.8]))
+    assert comparison.rows[0].ours["gce"] == Number(Decimal("80.00"), None, None, 1)
+    text = render(comparison, "text")
+    assert "80.00 (1)" in text
+    assert "(n): over n seeds, fewer than 3." in text
+
+
+def test_missing_cells_are_shown_as_missing() -> None:
+    comparison = compare(paper_table("1"), seeds("gce", [0.80, 0.81, 0.83]))
+    assert comparison.rows[0].ours["sl"] is None
+    assert comparison.rows[0].difference("sl") is None
+    text = render(comparison, "text")
+    assert "—: missing, 83 of 84 cells of ours." in text
+    assert text.count("—") > 2 * 83
+
+
+def test_unknown_accuracy_is_missing() -> None:
+    lines = [*seeds("gce", [0.8]), result_line({**FIRST, "method": "sl", "seed": 0}, None)]
+    assert compare(paper_table("1"), lines).rows[0].ours["sl"] is None
+
+
+def test_the_best_two_and_their_equals() -> None:
+    def numbers(*means: str) -> dict[str, Number | None]:
+        return {str(place): Number(Decimal(mean)) if mean else None for place, mean in enumerate(means)}
+
+    assert best_two(numbers("3.00", "1.00", "2.00")) == {"0", "2"}
+    assert best_two(numbers("3.00", "2.00", "2.00", "1.00")) == {"0", "1", "2"}
+    assert best_two(numbers("3.00", "2.00", "", "1.00")) == {"0", "1"}
+    assert best_two(numbers("3.00", "2.00", "")) == set()
+
+
+def test_marks_in_every_format() -> None:
+    comparison = compare(paper_table("1"), full_row())
+    assert "76.00 ± 1.00 *" in render(comparison, "text")
+    assert "75.00 ± 1.00 *" in render(comparison, "text")
+    assert "74.00 ± 1.00 *" not in render(comparison, "text")
+    assert "**76.00 ± 1.00**" in render(comparison, "markdown")
+    assert r"\textbf{76.00 $\pm$ 1.00}" in render(comparison, "latex")
+
+
+def test_gains_over_the_baseline() -> None:
+    lines = [*seeds("plc", [0.80, 0.82]), *seeds("mddc", [0.81, 0.82]), *seeds("cddc", [0.7, 0.8])]
+    row = compare(paper_table("5"), lines).rows[0]
+    assert [row.ours[method].gain for method in ("plc", "mddc", "cddc")] == [None, Decimal("0.50"), Decimal("-6.00")]  # type: ignore[union-attr]
+    text = render(compare(paper_table("5"), lines), "text")
+    assert "81.50 ± 0.71 ↑ 0.50 (2)" in text
+    assert "75.00 ± 7.07 ↓ 6.00 (2)" in text
+    assert "Mean gain of MDDC over PLC: ours +0.50 (1 rows), paper +1.30 (12 rows)." in text
+
+
+def test_the_claim_is_counted_over_complete_rows() -> None:
+    second = {"data": "CIFAR-10", "noise": "I 70%"}
+    lines = [*full_row(), *seeds("mddc", [0.9, 0.9, 0.9], second), *seeds("unflip", [0.99, 0.99, 0.99])]
+    methods = all_methods(paper_table("1"), lines)
+    assert methods == [*SEVEN, "unflip"]
+    text = render(compare(paper_table("1"), lines, methods=methods), "text")
+    assert "best two are MDDC and CDDC: ours 1 of 1, paper 11 of 12." in text  # among the paper's seven
+    assert "99.00 ± 0.00 *" in text  # while marks are among what is shown
+
+
+def test_only_the_asked_methods_are_shown() -> None:
+    comparison = compare(paper_table("1"), full_row(), methods=["cddc", "gce"])
+    assert list(comparison.rows[0].ours) == ["cddc", "gce"]
+
+
+def test_the_caption_says_how_results_came_about() -> None:
+    text = render(compare(paper_table("1"), full_row()), "text")
+    assert "Ours, CIFAR-10: network mlp, 15 epochs, test accuracy of the epoch chosen by noisy-val." in text
+    last = render(compare(paper_table("1"), full_row(), accuracy="last"), "text")
+    assert "test accuracy of the last epoch." in last
+    best = render(compare(paper_table("1"), full_row(), accuracy="best"), "text")
+    assert "(uses the truth: test labels)" in best
+
+
+def test_a_protocol_that_uses_the_truth_is_told() -> None:
+    told = "best-test (uses the truth: test labels)"
+    text = render(compare(paper_table("1"), seeds("gce", [0.8], protocol=told)), "text")
+    assert f"chosen by {told}" in text
+
+
+def test_which_accuracy_is_taken() -> None:
+    line = result_line({**FIRST, "method": "gce", "seed": 0}, 0.8)
+    line["test_accuracy"] = {"selected": 0.8, "last": 0.7, "best": 0.9}
+    means = [
+        compare(paper_table("1"), [line], accuracy=which).rows[0].ours["gce"] for which in ("selected", "last", "best")
+    ]
+    assert [str(number.mean) for number in means if number] == ["80.00", "70.00", "90.00"]
+
+
+def test_data_sets_may_differ_in_their_protocol() -> None:
+    other = {"data": "CIFAR-100", "noise": "I 35%"}
+    comparison = compare(paper_table("1"), [*seeds("gce", [0.8]), *seeds("gce", [0.6], other, epochs=180)])
+    assert comparison.protocols["CIFAR-100"]["epochs"] == 180
+
+
+@pytest.mark.parametrize("change", [{"epochs": 30}, {"network": "mlp2"}, {"protocol": "last"}])
+def test_mixed_protocols_are_refused(change: dict[str, Any]) -> None:
+    (key, value), *_ = change.items()
+    with pytest.raises(ConfigError, match=rf"CIFAR-10 mixes {key} .* with {key} {value} \(1\).*--where {key}="):
+        compare(paper_table("1"), [*seeds("gce", [0.8, 0.8]), *seeds("sl", [0.8], **change)])
+
+
+def test_two_cells_for_one_place_are_refused() -> None:
+    lines = [*seeds("gce", [0.8]), *seeds("gce", [0.9])]
+    with pytest.raises(ConfigError, match=r"CIFAR-10 I 35%, gce, seed 0 has two cells, .* --where"):
+        compare(paper_table("1"), lines)
+
+
+def test_results_of_other_grids_stay_out_unless_their_axis_is_fixed() -> None:
+    lines = seeds("cddc", [0.8])
+    for alpha in (0.1, 0.2):
+        lines += seeds("cddc", [0.5 + alpha], {**FIRST, "covariance.disturbance": alpha})
+    table = paper_table("1")
+    assert str(compare(table, lines).rows[0].ours["cddc"].mean) == "80.00"  # type: ignore[union-attr]
+    fixed = keep(lines, {"covariance.disturbance": "0.1"})
+    comparison = compare(table, fixed, fixed=["covariance.disturbance"])
+    assert str(comparison.rows[0].ours["cddc"].mean) == "60.00"  # type: ignore[union-attr]
+
+
+def test_networks_are_rows_of_table_6_and_no_others() -> None:
+    where = {"data": "CIFAR-10", "noise": "I 35% + 30% sym.", "network": "senet18"}
+    lines = [
+        *seeds("plc", [0.8], where, network="senet18"),
+        *seeds("plc", [0.7], {**where, "network": "mobilenet_v2"}, network="mobilenet_v2"),
+    ]
+    rows = compare(paper_table("6"), lines).rows
+    assert [str(rows[place].ours["plc"].mean) for place in (0, 3)] == ["80.00", "70.00"]  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="none of 2 belongs to Table 2"):
+        compare(paper_table("2"), lines)
+
+
+def test_test_sets_are_rows_of_table_3() -> None:
+    line = result_line({"data": "WebVision", "method": "plc", "seed": 0}, 0.6)
+    line["tests"] = {"webvision": {"top1": 0.6}, "imagenet": {"top1": 0.5}}
+    clothing = result_line({"data": "Clothing1M", "method": "plc", "seed": 0}, 0.7)
+    comparison = compare(paper_table("3"), [line, clothing])
+    assert [str(row.ours["plc"].mean) for row in comparison.rows] == ["60.00", "50.00", "70.00"]  # type: ignore[union-attr]
+    assert "(1)" not in render(comparison, "text")  # the paper has one too
+    with pytest.raises(ConfigError, match="--accuracy last: of the test set webvision"):
+        compare(paper_table("3"), [line], accuracy="last")
+
+
+# Formats
+
+
+@pytest.mark.parametrize("name", list("123456"))
+def test_csv_reads_back_as_the_papers_numbers(name: str) -> None:
+    table = paper_table(name)
+    rows = list(csv.DictReader(io.StringIO(render(compare(table, []), "csv", paper_only=True))))
+    assert len(rows) == len(table.rows) * len(table.methods)
+    cells = [(row.where, method, number) for row in table.rows for method, number in row.cells.items()]
+    for read, (where, method, number) in zip(rows, cells, strict=True):
+        assert read["method"] == method
+        assert all(read[key] == where.get(key, "") for key in table.keys)
+        assert read["paper_mean"] == str(number.mean)
+        assert read["paper_deviation"] == ("" if number.deviation is None else str(number.deviation))
+        assert read["mean"] == ""
+
+
+def test_csv_reads_back_as_our_numbers() -> None:
+    rows = list(csv.DictReader(io.StringIO(render(compare(paper_table("1"), full_row()), "csv"))))
+    first = rows[0]
+    assert (first["mean"], first["deviation"], first["seeds"], first["difference"]) == ("70.00", "1.00", "3", "-8.11")
+    assert [row["best_two"] for row in rows[:7]] == list("0000011")
+    assert rows[2 * 7 + 5]["paper_contradiction"] == "Table 5 prints 80.73 ± 0.19"
+
+
+@pytest.mark.parametrize("name", list("123456"))
+def test_markdown_has_as_many_columns_in_every_line(name: str) -> None:
+    table = paper_table(name)
+    for paper_only in (True, False):
+        lines = [
+            x for x in render(compare(table, []), "markdown", paper_only=paper_only).splitlines() if x.startswith("|")
+        ]
+        assert len(lines) == 2 + len(table.rows) * (1 if paper_only else 3)
+        assert len({line.count("|") for line in lines}) == 1
+
+
+@pytest.mark.parametrize("name", list("123456"))
+def test_latex_is_balanced_and_escaped(name: str) -> None:
+    table = paper_table(name)
+    text = render(compare(table, []), "latex")
+    assert text.count("{") == text.count("}")
+    assert text.count("$") % 2 == 0
+    assert re.findall(r"\\begin\{(.*?)\}", text) == re.findall(r"\\end\{(.*?)\}", text)[::-1]
+    plain = text.replace("% needs the package booktabs", "").replace(r"\label{tab:unflip-", "")
+    assert not re.search(r"(?<!\\)[%_#]", plain)
+    assert text.isascii()
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {line.count("&") for line in body} == {len(table.keys) + len(table.methods)}
+
+
+def test_text_stands_in_columns() -> None:
+    lines = render(compare(paper_table("1"), full_row()), "text").splitlines()
+    start = lines[2].index("GCE")
+    assert all(line[start - 1] == " " and line[start] != " " for line in lines[4:40])
+
+
+def test_contradictions_are_marked() -> None:
+    text = render(compare(paper_table("5"), []), "text", paper_only=True)
+    assert "47.92 ± 1.28 ↑ 2.06†" in text
+    assert "CIFAR-10 III 70% CDDC (prints +2.06 where the means differ by +2.87)" in text
+
+
+# Results files
+
+
+def test_a_folder_stands_for_its_file_and_doubles_count_once(tmp_path: Path) -> None:
+    file = write_results(tmp_path / "results.jsonl", seeds("gce", [0.8, 0.9]))
+    assert len(read_results([tmp_path])) == 2
+    assert read_results([tmp_path, file]) == read_results([file])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"results .*r.jsonl, line 1: not JSON"),
+        ("[]", "line 1: has no 'cell'"),
+        ('{"cell": "a"}', "line 1: has no 'axes'; is it a results.jsonl that `unflip sweep` wrote"),
+        (b"\xff\xfe", "not a text file in UTF-8"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, content: str | bytes, message: str) -> None:
+    file = tmp_path / "r.jsonl"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=message):
+        read_results([file])
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no\.jsonl: No such file"):
+        read_results([tmp_path / "no.jsonl"])
+
+
+# The command
+
+
+def test_the_paper_alone(cli: Cli) -> None:
+    done = cli("table", "table1")
+    assert done.code == 0
+    assert "Table 1. Test accuracy (%) under PMD noise." in done.out
+    assert "ours" not in done.out
+    assert "83.12 ± 0.44 *" in done.out
+
+
+def test_a_table_needs_no_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['unflip', 'table', '1']; from unflip.cli import main\n"
+        "try: main()\nfinally: assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
+    )
+    done = spawn_python("-c", code)
+    assert done.code == 0, done.err
+
+
+def test_the_command_puts_results_beside_the_paper(cli: Cli, tmp_path: Path) -> None:
+    file = write_results(tmp_path / "a.jsonl", [*full_row(), *seeds("unflip", [0.5]), *seeds("gce", [0.1], epochs=99)])
+    done = cli("table", 1, "--results", file, "--where", "epochs=15", "--methods", "all", "--format", "csv")
+    assert done.code == 0
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    assert [row["mean"] for row in rows[:8]] == ["70.00", "71.00", "72.00", "73.00", "74.00", "75.00", "76.00", "50.00"]
+    assert rows[7]["paper_mean"] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["table", "9"], "unknown table '9'; choose from: 1, 2, 3, 4, 5, 6"),
+        (["table", "1", "--format", "html"], "unknown --format 'html'; choose from: csv, latex, markdown, text"),
+        (["table", "1", "--accuracy", "lst"], "unknown --accuracy 'lst', did you mean 'last'?"),
+        (["table", "1", "--methods", "gcee"], "unknown method of the table or the results 'gcee', did you mean 'gce'?"),
+        (["table", "1", "--where", "epochs"], "--where epochs: write KEY=VALUE"),
+        (["table", "1", "--results", "R", "--where", "epoch=15"], "key of --where 'epoch', did you mean 'epochs'?"),
+        (["table", "1", "--results", "R"], "CIFAR-10 mixes epochs 15 (2 results) with epochs 30 (1)"),
+        (["table", "4", "--results", "R"], "none of 3 belongs to Table 4"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_one_line(cli: Cli, tmp_path: Path, arguments: list[str], message: str) -> None:
+    file = write_results(tmp_path / "r.jsonl", [*seeds("gce", [0.8, 0.8]), *seeds("sl", [0.8], epochs=30)])
+    done = cli(*[str(file) if argument == "R" else argument for argument in arguments])
+    assert done.code == 2
+    assert done.err.startswith("unflip: ")
+    assert done.err.count("\n") == 1
+    assert message in done.err
+    assert done.out == ""
+
+
+def test_a_line_without_protocol_is_told_by_its_selection() -> None:
+    line = result_line({**FIRST, "method": "gce", "seed": 0}, 0.8)
+    del line["protocol"]
+    assert compare(paper_table("1"), [json.loads(json.dumps(line))]).protocols["CIFAR-10"]["protocol"] == "noisy-val"

@@ -1,0 +1,164 @@
+"""Every figure draws from what is there, writes whole files of each kind, and says in one line what it lacks."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import Outcome, quick_train, result_line, write_results
+from unflip.errors import ConfigError
+from unflip.experiments.influence import influence
+from unflip.experiments.level_sets import simulate
+from unflip.report.level_set_figure import draw_level_sets
+from unflip.report.shift_figure import ellipse
+from unflip.stats.gaussians import ClassGaussians
+from unflip.training.folder import Run
+
+Cli = Callable[..., Outcome]
+HEADS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+ALPHA = "covariance.disturbance"
+
+
+@pytest.fixture(scope="module")
+def runs(features: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    folder = tmp_path_factory.mktemp("runs")
+    options: dict[str, Any] = {"epochs": 3, "noise": "sym:0.3", "settings": {"plc.warmup": 1}}
+    made = {method: quick_train(features, folder / method, method=method, **options) for method in ("mddc", "cddc")}
+    return made | {"gce": quick_train(features, folder / "gce", method="gce", epochs=3)}
+
+
+def alpha_lines(**more: Any) -> list[dict[str, Any]]:
+    setting = {"noise": "I 35%", "method": "cddc"}
+    return [
+        result_line({"data": data, **setting, ALPHA: alpha, "seed": seed}, 0.5 + alpha + seed / 100, **more)
+        for data in ("CIFAR-10", "CIFAR-100")
+        for alpha in (0.2, 0.1)
+        for seed in (0, 1, 2)
+    ]
+
+
+def is_picture(path: Path) -> None:
+    assert path.read_bytes().startswith(HEADS[path.suffix])
+    assert path.stat().st_size > 5000
+    assert list(path.parent.glob(f".{path.name}*")) == []  # no temporary file stays behind
+
+
+@pytest.mark.parametrize("suffix", HEADS)
+def test_the_pmd_curve_in_every_format(cli: Cli, tmp_path: Path, suffix: str) -> None:
+    done = cli("figure", "pmd", "--out", tmp_path / f"pmd{suffix}")
+    assert (done.code, done.out) == (0, f"drawn: {tmp_path / f'pmd{suffix}'}\n")
+    is_picture(tmp_path / f"pmd{suffix}")
+
+
+@pytest.mark.parametrize(("name", "axis"), [("alpha", ALPHA), ("lambda", "calibration.sample_fraction")])
+def test_the_influence_of_an_option(cli: Cli, tmp_path: Path, name: str, axis: str) -> None:
+    lines = alpha_lines()
+    for line in lines:
+        line["axes"][axis] = line["axes"].pop(ALPHA)
+    file = write_results(tmp_path / "r.jsonl", lines)
+    assert cli("figure", name, "--results", file, "--out", tmp_path / "a.png").code == 0
+    is_picture(tmp_path / "a.png")
+
+
+def test_influence_is_the_mean_over_seeds_in_order_of_the_value() -> None:
+    auto = result_line({"data": "CIFAR-10", "noise": "I 35%", "method": "cddc", ALPHA: "auto", "seed": 0}, 0.9)
+    other = result_line({"data": "CIFAR-10", "noise": "I 35%", "method": "cddc", "seed": 0}, 0.9)
+    first, second = influence([*alpha_lines(), auto, other], ALPHA)
+    assert (first.setting, second.setting) == ("CIFAR-10 I 35%", "CIFAR-100 I 35%")
+    curve = first.curves["cddc"]
+    assert [(value, str(n.mean), str(n.deviation), n.seeds) for value, n in curve.items()] == [
+        (0.1, "61.00", "1.00", 3),
+        (0.2, "71.00", "1.00", 3),
+    ]
+
+
+def test_mixed_protocols_have_no_common_curve() -> None:
+    with pytest.raises(ConfigError, match="CIFAR-10 I 35% mixes epochs 15"):
+        influence([*alpha_lines(), *alpha_lines(epochs=30)[:1]], ALPHA)
+
+
+def test_learning_curves(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:
+    folders = [part for run in runs.values() for part in ("--run", run.folder)]
+    assert cli("figure", "curves", *folders, "--out", tmp_path / "c.svg").code == 0
+    is_picture(tmp_path / "c.svg")
+    text = (tmp_path / "c.svg").read_text()
+    for label in ("test accuracy (%)", "training labels right (%)", *runs):
+        assert f"<!-- {label} -->" in text  # matplotlib names the text that it draws as outlines
+
+
+@pytest.mark.parametrize("method", ["mddc", "cddc"])
+def test_the_mean_shift(cli: Cli, tmp_path: Path, runs: dict[str, Run], method: str) -> None:
+    assert cli("figure", "shift", "--run", runs[method].folder, "--out", tmp_path / "s.png").code == 0
+    is_picture(tmp_path / "s.png")
+
+
+def test_an_ellipse_is_two_deviations_of_the_projected_gaussian() -> None:
+    """Of draws in a plane, 1 - exp(-2) lie within two deviations."""
+    random = torch.Generator().manual_seed(0)
+    factor = torch.randn(5, 4, generator=random)
+    plane = torch.randn(4, 2, generator=random)
+    one = torch.ones(1)
+    gaussians = ClassGaussians(torch.ones(1, 4), one.bool(), [factor], 0.3 * one, disturbance=0.7)
+    drawn = (gaussians.sample(40_000, random)[0] @ plane).numpy()
+    outline = ellipse(gaussians, 0, plane)
+    centre = (torch.ones(4) @ plane).numpy()
+    np.testing.assert_allclose(outline[:-1].mean(0), centre, atol=1e-5)
+    inverse = np.linalg.inv(np.cov((outline[:-1] - centre).T, bias=True) * 2)  # 1 on the outline
+    distance = np.einsum("ni,ij,nj->n", drawn - centre, inverse, drawn - centre)
+    assert (distance < 1).mean() == pytest.approx(1 - np.exp(-2), abs=0.01)
+
+
+def test_pure_level_sets(tmp_path: Path) -> None:
+    draw_level_sets(tmp_path / "l.pdf", simulate(12, examples=5000))
+    is_picture(tmp_path / "l.pdf")
+
+
+def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "pmd.png").write_bytes(b"old")
+    assert cli("figure", "pmd", "--out", tmp_path / "pmd.png").code == 0
+    is_picture(tmp_path / "pmd.png")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["alfa", "--out", "a.png"], "unknown figure 'alfa', did you mean 'alpha'?"),
+        (["pmd", "--out", "a.jpg"], "cannot draw '.jpg'; name a .png, .svg or .pdf file"),
+        (["pmd", "--out", "no/a.png"], "there is no folder no"),
+        (["pmd", "--run", "x", "--out", "a.png"], "figure pmd does not use --run; leave it out"),
+        (["curves", "--run", "x", "--where", "a=1", "--out", "a.png"], "figure curves does not use --where"),
+        (["alpha", "--out", "a.png"], "figure alpha needs --results"),
+        (["alpha", "--results", "no.jsonl", "--out", "a.png"], "results no.jsonl: No such file"),
+        (["shift", "--out", "a.png"], "figure shift needs --run, the folder of a run"),
+        (["shift", "--run", "x", "--run", "y", "--out", "a.png"], "figure shift draws one run, 2 came"),
+        (["shift", "--run", "x", "--out", "a.png"], "x: no features.npy; name the finished run of a method that"),
+        (["curves", "--run", "x", "--out", "a.png"], "x: no metrics.jsonl; is this the folder of a run?"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cli("figure", *arguments)
+    assert done.code == 2
+    assert done.err.startswith("unflip: ")
+    assert done.err.count("\n") == 1
+    assert message in done.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_results_without_the_axis_are_told(cli: Cli, tmp_path: Path) -> None:
+    file = write_results(tmp_path / "r.jsonl", alpha_lines())
+    done = cli("figure", "lambda", "--results", file, "--out", tmp_path / "a.png")
+    assert done.code == 2
+    assert "none of 12 is of a grid with the axis 'calibration.sample_fraction'" in done.err
+
+
+def test_a_run_without_gaussians_cannot_show_a_shift(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:
+    done = cli("figure", "shift", "--run", runs["gce"].folder, "--out", tmp_path / "s.png")
+    assert done.code == 2
+    assert "no features.npy" in done.err
+    assert not (tmp_path / "s.png").exists()

@@ -1,0 +1,89 @@
+"""For tests of sweeps: a small grid, sweeps as processes of their own, and a way to find what they started."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from helpers import QUICK
+
+_PATIENCE = 300.0  # seconds; machines are shared
+
+
+def write_grid(path: Path, axes: str, epochs: int = 2, config: str = "") -> Path:
+    """Write a grid of quick cells and return where."""
+    settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in QUICK.items())
+    path.write_text(f"# a grid of a test\n[config]\nepochs = {epochs}\n{settings}\n{config}\n[axes]\n{axes}\n")
+    return path
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    """Return the lines of results.jsonl, without the times."""
+    lines = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def failures(out: Path) -> list[dict[str, Any]]:
+    """Return the failures of all cells."""
+    files = sorted(out.glob("cells/*/failures.json"))
+    return [failure for file in files for failure in json.loads(file.read_text())["failures"]]
+
+
+def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[str] | None" = None) -> Any:
+    """Wait until ``condition`` holds; fail if ``process`` ends before."""
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    raise AssertionError("waited in vain")
+
+
+class Sweep:
+    """A running `unflip sweep`; every process that it starts, however far down, carries its mark."""
+
+    def __init__(self, *args: object) -> None:
+        self._mark = f"UNFLIP_TEST={uuid.uuid4()}"
+        name, _, value = self._mark.partition("=")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "unflip", "sweep", *map(str, args)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {name: value},
+        )
+
+    def wait_for(self, condition: Callable[[], Any]) -> Any:
+        """Wait until ``condition`` holds while the sweep goes on."""
+        return wait_for(condition, self.process)
+
+    def others(self, title: str = "") -> list[int]:
+        """Return the processes that carry the mark, without the sweep's own; those with ``title`` in their command."""
+        return [pid for pid, command in self._marked() if pid != self.process.pid and title in command]
+
+    def _marked(self) -> Iterator[tuple[int, str]]:
+        for folder in Path("/proc").iterdir():
+            try:
+                if folder.name.isdigit() and self._mark.encode() in (folder / "environ").read_bytes():
+                    yield int(folder.name), (folder / "cmdline").read_bytes().decode()
+            except OSError:  # it ended meanwhile, or is not ours
+                continue
+
+
+@contextmanager
+def sweeping(*args: object) -> Iterator[Sweep]:
+    """Run `unflip sweep` with these arguments, and leave nothing of it behind."""
+    sweep = Sweep(*args)
+    try:
+        yield sweep
+    finally:
+        sweep.process.kill()
+        sweep.process.communicate()
+        wait_for(lambda: not sweep.others())
