@@ -1,16 +1,21 @@
 """Sweeps: whatever happens to them, the same comes out."""
 
+import io
 import json
 import os
+import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from helpers import Outcome, assert_same_run, blobs, write_npz
 from sweeps import failures, results, sweeping, write_grid
+from unflip.cli.sweep import _watching
 from unflip.experiments.grid import read_grid
 from unflip.experiments.local import Local, _describe_end, _gpus
 from unflip.experiments.sweep import Place, Progress, claimed, sweep
@@ -212,8 +217,6 @@ def test_grids_in_one_folder_share_cells_and_keep_each_others_lines(
 
 
 def test_only_results_stay_where_only_results_are_wanted(undisturbed: Path, grid: Path, tmp_path: Path) -> None:
-    import shutil
-
     out = tmp_path / "out"
     shutil.copytree(undisturbed, out)
     run(grid, out, place=nowhere, keep="results")
@@ -270,6 +273,28 @@ def test_the_time_left_goes_by_the_method(undisturbed: Path, grid: Path) -> None
     assert progress.seconds_left() == pytest.approx((10 + 10 + 10) / 2)
     progress.seconds = {}
     assert progress.seconds_left() is None
+
+
+def test_a_terminal_shows_a_table_of_the_running_cells(undisturbed: Path, grid: Path) -> None:
+    progress = run(grid, undisturbed, place=nowhere)
+    first, second, *_ = progress.cells
+    del progress.seconds[first]
+    progress.running[first] = time.monotonic() - 65
+    progress.failed[second] = "why"
+    del progress.seconds[second]
+    screen = io.StringIO()
+    with _watching(Console(file=screen, force_terminal=True, width=100)) as watch:
+        watch(progress, "failed data = noisy.npz: why")
+        shown = screen.getvalue()
+    for part in (
+        "method = plc, seed = 0",
+        f"{EPOCHS}/{EPOCHS}",
+        "1:05",
+        "2 done, 1 running, 1 failed, 0 left",
+        "to go",
+    ):
+        assert part in shown
+    assert "failed data = noisy.npz: why" in shown
 
 
 def test_grids_are_listed(cli: Cli) -> None:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import tomllib
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from helpers import Outcome, result_line, spawn_python, write_results
 from unflip.errors import ConfigError, InputError
+from unflip.experiments.grids import grid_text
 from unflip.experiments.paper_numbers import Number, paper_table
 from unflip.experiments.results_file import keep, read_results
 from unflip.experiments.tables import all_methods, best_two, compare
@@ -265,6 +267,7 @@ def test_a_folder_stands_for_its_file_and_doubles_count_once(tmp_path: Path) -> 
         ("{", r"results .*r.jsonl, line 1: not JSON"),
         ("[]", "line 1: has no 'cell'"),
         ('{"cell": "a"}', "line 1: has no 'axes'; is it a results.jsonl that `unflip sweep` wrote"),
+        (json.dumps(seeds("gce", [0.8], test_accuracy=0.8)[0]), "line 1: 'test_accuracy' is 0.8"),
         (b"\xff\xfe", "not a text file in UTF-8"),
     ],
 )
@@ -336,3 +339,12 @@ def test_a_line_without_protocol_is_told_by_its_selection() -> None:
     line = result_line({**FIRST, "method": "gce", "seed": 0}, 0.8)
     del line["protocol"]
     assert compare(paper_table("1"), [json.loads(json.dumps(line))]).protocols["CIFAR-10"]["protocol"] == "noisy-val"
+
+
+@pytest.mark.parametrize("kind", ["features", "paper"])
+def test_the_grids_of_the_package_name_their_axes_as_the_tables_do(kind: str) -> None:
+    for name, data in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100")):
+        axes = tomllib.loads(grid_text(f"{kind}/{name}"))["axes"]
+        rows = [row.where for table in "12" for row in paper_table(table).rows if row.where["data"] == data]
+        assert list(axes["data"]) == [data]
+        assert set(axes["noise"]) == {where["noise"] for where in rows}

@@ -75,6 +75,13 @@ def test_influence_is_the_mean_over_seeds_in_order_of_the_value() -> None:
     ]
 
 
+def test_what_was_not_tested_has_no_curve() -> None:
+    line = result_line({"data": "CIFAR-10", "noise": "I 35%", "method": "cddc", ALPHA: 0.3, "seed": 0}, None)
+    assert list(influence([*alpha_lines(), line], ALPHA)[0].curves["cddc"]) == [0.1, 0.2]
+    with pytest.raises(ConfigError, match="none of 1 is a tested one"):
+        influence([line], ALPHA)
+
+
 def test_mixed_protocols_have_no_common_curve() -> None:
     with pytest.raises(ConfigError, match="CIFAR-10 I 35% mixes epochs 15"):
         influence([*alpha_lines(), *alpha_lines(epochs=30)[:1]], ALPHA)
@@ -154,7 +161,7 @@ def test_results_without_the_axis_are_told(cli: Cli, tmp_path: Path) -> None:
     file = write_results(tmp_path / "r.jsonl", alpha_lines())
     done = cli("figure", "lambda", "--results", file, "--out", tmp_path / "a.png")
     assert done.code == 2
-    assert "none of 12 is of a grid with the axis 'calibration.sample_fraction'" in done.err
+    assert "none of 12 is a tested one of a grid with the axis 'calibration.sample_fraction'" in done.err
 
 
 def test_a_run_without_gaussians_cannot_show_a_shift(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:

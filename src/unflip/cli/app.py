@@ -200,7 +200,7 @@ def table(
     form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.", metavar="FORMAT")] = "text",
     accuracy: Annotated[
         str,
-        typer.Option(help="Test accuracy of which epoch: selected, last, or (it uses the truth) best.", metavar="WHICH"),
+        typer.Option(help="Test accuracy of which epoch: selected, last, or best (uses the truth).", metavar="WHICH"),
     ] = "selected",
     methods: Annotated[
         str | None, typer.Option(help="Which, by comma; by default the paper's; all: those and what else there is.")

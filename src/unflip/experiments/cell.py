@@ -38,16 +38,7 @@ _MEANS = (
     ("data", "workers"),
     ("data", "map_above_mb"),
 )  # keys that say how to do it, and change nothing of the outcome
-_RESULTS = {
-    "cell.json",
-    "config.toml",
-    "failures.json",
-    "lock",
-    "log.txt",
-    "metrics.jsonl",
-    "noise.json",
-    "result.json",
-}
+_RESULTS = {"cell.json", "config.toml", "failures.json", "lock", "log.txt", "metrics.jsonl", "result.json"}
 _TOLD = 20  # lines of its log that a failure keeps
 
 

@@ -26,13 +26,13 @@ def influence(lines: Sequence[Line], axis: str, fixed: Sequence[str] = ()) -> li
     for line in lines:
         if axis in line["axes"] and axes.issuperset(line["axes"]):
             value = line["axes"][axis]
-            if not isinstance(value, int | float):
-                continue  # `auto` has no place on the axis
+            if not isinstance(value, int | float) or line["test_accuracy"]["selected"] is None:
+                continue  # `auto` has no place on the axis, nor has what was not tested
             setting = " ".join(str(find(line, key)) for key in ("data", "noise") if find(line, key) is not None)
             methods = settings.setdefault(setting, {})
             methods.setdefault(find(line, "method"), {}).setdefault(float(value), []).append(line)
     if not settings:
-        raise ConfigError(f"results: none of {len(lines)} is of a grid with the axis '{axis}'; see docs/experiments.md")
+        raise ConfigError(f"results: none of {len(lines)} is a tested one of a grid with the axis '{axis}'")
     found = []
     for setting, methods in settings.items():
         own = [line for values in methods.values() for rows in values.values() for line in rows]
@@ -45,8 +45,7 @@ def influence(lines: Sequence[Line], axis: str, fixed: Sequence[str] = ()) -> li
 def _curve(values: Mapping[float, Sequence[Line]], what: str) -> dict[float, Number]:
     curve = {}
     for value, lines in sorted(values.items()):
-        known = [line["test_accuracy"]["selected"] for line in by_seed(lines, f"{what} {value:g}")]
-        number = summary([accuracy for accuracy in known if accuracy is not None])
-        if number is not None:
-            curve[value] = number
+        number = summary([line["test_accuracy"]["selected"] for line in by_seed(lines, f"{what} {value:g}")])
+        assert number
+        curve[value] = number
     return curve

@@ -1,11 +1,14 @@
 """Cells as tasks on a Ray cluster; all machines must see the sweep's folder and the data at the same paths."""
 
 import logging
+import socket
 from pathlib import Path
 from typing import Any
 
 from unflip.errors import ConfigError, MissingExtraError
 from unflip.experiments.cell import run_cell
+
+_PATIENCE = 10.0  # seconds for a cluster to answer
 
 
 class RayRunner:
@@ -35,20 +38,22 @@ class Ray:
     """A Ray cluster: the one at ``address``, or one that is started on this machine for the time of the sweep."""
 
     def __init__(self, device: str, threads: int, address: str | None) -> None:
+        if address is not None:
+            _check_answers(address)
         try:
             import ray
         except ImportError as error:
             raise MissingExtraError("ray", "ray") from error
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=None)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"--address {address}: no Ray cluster answers ({' '.join(str(error).split())})"
-            ) from error
+            raise _no_answer(address, " ".join(str(error).split())) from error
         self._ray, self._device, self._threads = ray, device, threads
         resources = ray.cluster_resources()
+        if threads > resources.get("CPU", 0):
+            raise ConfigError(f"--threads {threads}: the Ray cluster has {int(resources.get('CPU', 0))} processors")
         gpus = int(resources.get("GPU", 0)) if device != "cpu" else 0
-        self.jobs = gpus or max(1, int(resources.get("CPU", 1)) // threads)
+        self.jobs = gpus or int(resources["CPU"]) // threads
         # Trying again is the sweep's business, here as elsewhere.
         self._task = ray.remote(num_cpus=threads, num_gpus=min(1, gpus), max_retries=0)(run_cell)
 
@@ -59,3 +64,18 @@ class Ray:
     def close(self) -> None:
         """Leave the cluster; one that was started for the sweep ends."""
         self._ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Refuse HOST:PORT and ray://HOST:PORT where nothing listens: Ray itself would go on trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdigit()):
+        return  # such as auto
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise _no_answer(address, str(error)) from error
+
+
+def _no_answer(address: str | None, why: str) -> ConfigError:
+    return ConfigError(f"--address {address}: no Ray cluster answers there ({why}); start one with `ray start --head`")

@@ -41,6 +41,9 @@ def _parse(row: str, place: str) -> Line:
     missing = [key for key in _NEEDED if key not in line] if isinstance(line, dict) else _NEEDED
     if missing:
         raise InputError(f"{place}: has no '{missing[0]}'; is it a results.jsonl that `unflip sweep` wrote?")
+    for key in ("axes", "test_accuracy"):
+        if not isinstance(line[key], dict):
+            raise InputError(f"{place}: '{key}' is {line[key]!r}; `unflip sweep` writes an object there")
     return dict(line)
 
 
