@@ -13,7 +13,7 @@ from typing import Any
 
 from helpers import QUICK
 
-_PATIENCE = 300.0  # seconds; machines are shared
+_PATIENCE = 900.0  # seconds; machines are shared
 
 
 def write_grid(path: Path, axes: str, epochs: int = 2, config: str = "") -> Path:
@@ -57,7 +57,7 @@ class Sweep:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {name: value},
+            env=os.environ | {name: value, "RAY_worker_niceness": "0"},  # Ray's workers else wait for all others
         )
 
     def wait_for(self, condition: Callable[[], Any]) -> Any:
