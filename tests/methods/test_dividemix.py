@@ -38,6 +38,8 @@ LOGITS = st.lists(st.lists(st.floats(-6, 6, width=32), min_size=3, max_size=3), 
 class Scans:
     """Logits to observe, one tensor a network."""
 
+    phases_done = 0
+
     def __init__(self, *logits: Tensor) -> None:
         self.chosen = logits
 

@@ -59,10 +59,11 @@ def make_trainer(
     val_rows: Tensor | None = None,
     reporter: Reporter | None = None,
     network: MLPOptions | None = None,
+    milestones: tuple[int, ...] = (),
 ) -> Trainer:
     content = blobs()
     rows = torch.arange(0, 150, 2) if rows is None else rows
-    options = OptimizerOptions(lr=lr, batch_size=batch_size, weight_decay=0.0)
+    options = OptimizerOptions(lr=lr, batch_size=batch_size, weight_decay=0.0, milestones=milestones)
     setting = Setting(
         num_classes=3,
         train=rows,
@@ -279,8 +280,7 @@ def test_the_loss_in_the_figures_is_the_mean_over_steps(processes: Processes) ->
 
 
 def test_the_learning_rate_follows_the_schedule(processes: Processes) -> None:
-    trainer = make_trainer(processes, lr=0.1)
-    trainer.options = OptimizerOptions(lr=0.1, milestones=(1, 2))
+    trainer = make_trainer(processes, lr=0.1, milestones=(1, 2))
     assert [trainer.run_epoch(epoch)["lr"] for epoch in (1, 2, 3)] == pytest.approx([0.1, 0.05, 0.025])
 
 
