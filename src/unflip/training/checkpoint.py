@@ -51,19 +51,20 @@ class Checkpoints:
 
     def load_last(self, *, whole: bool = False) -> Any | None:
         """Return the last one that can be read, None if there is none at all; ``whole``: of an epoch's end."""
-        damaged: RunFolderError | None = None
+        damaged: list[RunFolderError] = []
         for path in reversed(self._paths()):
             if whole and not _is_whole(path):
                 continue
             try:
                 found = load_tree(path)
             except RunFolderError as error:
-                warnings.warn(f"{error}; going on from the one before it", UnflipWarning, stacklevel=2)
-                damaged = damaged or error
-            else:
-                return found
+                damaged.append(error)
+                continue
+            for unreadable in damaged:
+                warnings.warn(f"{unreadable}; going on from {path.name} before it", UnflipWarning, stacklevel=2)
+            return found
         if damaged:
-            raise RunFolderError(f"{damaged}, and there is no other; start anew with --force") from damaged
+            raise RunFolderError(f"{damaged[0]}, and there is no other; start anew with --force") from damaged[0]
         return None
 
     def _paths(self) -> list[Path]:

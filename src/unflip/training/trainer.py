@@ -166,8 +166,9 @@ class Observation:
         probs = self._trainer.processes.interleave(logits.softmax(1), len(order))
         position = torch.empty(len(self._trainer.labels), dtype=torch.long, device=train.device)
         position[train] = torch.arange(len(train), device=train.device)
-        if self._standing.probs is None:
-            self._standing.probs = probs.new_zeros(len(train), probs.shape[1])
+        before = self._standing.probs
+        # a copy: a method may have kept what it was shown after the phase before
+        self._standing.probs = probs.new_zeros(len(train), probs.shape[1]) if before is None else before.clone()
         self._standing.probs[position[order]] = probs
 
     @property
