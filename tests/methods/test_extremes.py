@@ -66,6 +66,7 @@ def test_a_class_with_one_example_among_ten_thousand(method: str, tmp_path: Path
     train(method, tmp_path, content, optimizer__batch_size=2048)
 
 
+@pytest.mark.soak  # gigabytes, for the matrix of which class is called what
 def test_ten_thousand_classes_of_which_few_have_an_example(method: str, tmp_path: Path) -> None:
     content = blobs(train=60)
     content["train_labels"] = content["train_labels"] * 4000

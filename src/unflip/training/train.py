@@ -50,7 +50,8 @@ def train(
     :class:`unflip.errors.UnflipError`. ``settings`` are what ``--set`` takes: ``"key=value"`` strings, or a mapping
     from dotted keys to values. Arguments left at None come from ``settings``, ``config``, ``preset`` or the
     defaults, in this order. With ``resume``, ``data`` may be None: everything comes from the run folder.
-    ``checkpoint_minutes``, ``keep`` and ``on_nan`` are :class:`unflip.training.config.Safety`.
+    ``checkpoint_minutes``, ``keep`` and ``on_nan`` are :class:`unflip.training.config.Safety`. Ctrl-C and SIGTERM, in
+    the main thread, save and raise :class:`unflip.errors.Stopped`.
     """
     safety = check_safety(checkpoint_minutes=checkpoint_minutes, keep=keep, on_nan=on_nan)
     run = Run(Path(out))
