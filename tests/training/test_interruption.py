@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from helpers import Outcome, assert_same_run, blobs, quick_train, write_npz
-from unflip.errors import DivergedError, RunFolderError, Stopped
+from unflip.errors import DivergedError, RunFolderError, Stopped, UnflipWarning
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Method, Observed, Phase, Step
 from unflip.methods.plc import PLC
@@ -181,16 +182,23 @@ def test_divergence_stops_with_epoch_batch_and_hint(
         "unflip: the loss became nan in epoch 2, batch 3; try a smaller learning rate (--set optimizer.lr=...), "
         "or --on-nan restore\n"
     )
-    again = cli("train", "--out", tmp_path / "nan", "--resume", "--on-nan", "restore", "--quiet")
-    assert again.code == 0, again.err
+    with warnings.catch_warnings():
+        again = cli("train", "--out", tmp_path / "nan", "--resume", "--on-nan", "restore", "--quiet")
+    told = "unflip: the loss became nan in epoch 2, batch 3; going on after epoch 1 with half the learning rate\n"
+    assert again == Outcome(0, "", told * 2)
 
 
+@pytest.mark.filterwarnings("ignore:.*with half the learning rate")
 @pytest.mark.parametrize("epoch", [1, 2, 3])
 def test_restore_goes_back_with_half_the_learning_rate_until_it_holds(
     noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:
     monkeypatch.setattr(diverging, "where", (epoch, 2))
-    run = quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore")
+    with pytest.warns(
+        UnflipWarning, match=f"epoch {epoch}, batch 2; going on after epoch {epoch - 1} with half"
+    ) as told:
+        run = quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore")
+    assert len(told) == 2
     assert [line["lr"] for line in run.metrics] == [0.05] * (epoch - 1) + [0.0125] * (4 - epoch)
     assert [line.get("restores", 0) for line in run.metrics] == [0] * (epoch - 1) + [2] * (4 - epoch)
     reason = f"the loss became nan in epoch {epoch}, batch 2"
@@ -202,6 +210,7 @@ def test_restore_goes_back_with_half_the_learning_rate_until_it_holds(
     assert_same_run(run, quick_train(noisy, tmp_path / "again", method="standard", epochs=3, resume=True))
 
 
+@pytest.mark.filterwarnings("ignore:.*with half the learning rate")
 def test_restoring_ends_when_it_does_not_help(
     noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Session: one run, from its first epoch (or the one after its last checkpoint) to its result."""
 
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from torch import Tensor
 from unflip.data.array_files import write_array
 from unflip.data.dataset import Dataset
 from unflip.data.image_files import skipped_csv
-from unflip.errors import DivergedError, RunFolderError, Stopped, UnflipError
+from unflip.errors import DivergedError, RunFolderError, Stopped, UnflipError, UnflipWarning
 from unflip.files import write_json, write_text
 from unflip.labels.store import LabelStore, write_labels
 from unflip.methods.base import Method, Setting, bare
@@ -150,6 +151,11 @@ class Session:
             raise DivergedError(f"{error} (went back {_RESTORES} times, each time with half the learning rate)")
         restores = [*self.restores, {"epoch": len(self.metrics) + 1, "reason": str(error).partition(";")[0]}]
         self._load(self.checkpoints.load_last(whole=True), restores)
+        warnings.warn(
+            f"{restores[-1]['reason']}; going on after epoch {len(self.metrics)} with half the learning rate",
+            UnflipWarning,
+            stacklevel=2,
+        )
 
     def _claim_folder(self, claim: ExitStack, *, resume: bool, force: bool) -> None:
         """Let the first process have the folder for itself; if it cannot, all stop."""
