@@ -42,13 +42,21 @@ def survive(
         if len(places) == kills:
             wait(child)
             return places
-        time.sleep(moments.uniform(0, 2 * usual / kills))
+        before, patience = newest(folder), time.monotonic() + usual
+        at_once = moments.random() < 0.2
+        while not at_once and newest(folder) == before and time.monotonic() < patience:
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0, usual / 10))
         os.kill(child, signal.SIGKILL)
         if os.WIFSIGNALED(os.waitpid(child, 0)[1]):
-            checkpoints = folder / "checkpoints"
-            newest = max((path.stem for path in checkpoints.glob("epoch*")), default="before the first checkpoint")
-            places.append("writing the result" if (folder / "labels.csv").exists() else newest)
+            places.append("writing the result" if (folder / "labels.csv").exists() else newest(folder))
     raise RuntimeError(f"{folder}: ended {_OFTEN} times before it could be killed {kills} times")
+
+
+def newest(folder: Path) -> str:
+    """Return the name of the last checkpoint."""
+    names = (path.name for path in (folder / "checkpoints").glob("epoch*"))
+    return max(names, default="before the first checkpoint")
 
 
 def start(data: str, folder: Path, options: dict[str, Any]) -> int:

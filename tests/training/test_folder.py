@@ -50,6 +50,7 @@ def test_resuming_removes_only_what_a_kill_left_half_written(finished: Run) -> N
     before = {path.name for path in finished.folder.iterdir()}
     (finished.folder / ".labels.csv.x81.csv").write_text("half")
     (finished.checkpoints / ".epoch-00001.safetensors.q_0.safetensors").write_text("half")
+    (finished.checkpoints / ".tmpWEX9u6").write_text("half")
     (finished.folder / ".gitignore").write_text("mine")
     with finished.claimed(resume=True, force=False):
         assert {path.name for path in finished.folder.iterdir()} == before | {".lock", ".gitignore"}

@@ -110,5 +110,7 @@ class Run:
                 path.unlink(missing_ok=True)
 
     def _half_written(self) -> list[Path]:
-        found = [*self.folder.glob(".*.*"), *self.checkpoints.glob(".*.*")]
-        return [path for path in found if path.name.startswith((*(f".{name}." for name in _OURS), ".epoch-"))]
+        ours = (*(f".{name}." for name in _OURS), ".epoch-", ".tmp")  # .tmp is what safetensors writes first
+        return [
+            path for place in (self.folder, self.checkpoints) for path in place.glob(".*") if path.name.startswith(ours)
+        ]
