@@ -23,7 +23,8 @@ class Standing:
     """Of the loss, in each step of the phase under way."""
     logits: list[Tensor] = field(default_factory=list)
     """Recorded in the phase under way."""
-    started: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=lambda: time.perf_counter())
+    """When; a resumed epoch counts the time that it had taken."""
 
     @property
     def steps(self) -> int:
