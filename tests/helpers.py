@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -104,17 +105,32 @@ class Crash(BaseException):
 
 
 def crash_after(monkeypatch: pytest.MonkeyPatch, epoch: int) -> None:
-    """Let training die right after the checkpoint of ``epoch``, until ``monkeypatch.undo()``."""
-    from unflip.training import session as module
+    """Save every epoch's end, and let training die right after that of ``epoch``, until ``monkeypatch.undo()``."""
+    from unflip.training import checkpoint
 
-    save = module.save_checkpoint
+    save = checkpoint.Checkpoints.save
 
-    def save_then_crash(folder: Path, number: int, tree: Any) -> None:
-        save(folder, number, tree)
-        if number == epoch:
+    def save_then_crash(self: Any, tree: Any, number: int, midway: Any = None) -> None:
+        save(self, tree, number, midway)
+        if number == epoch and midway is None:
             raise Crash
 
-    monkeypatch.setattr(module, "save_checkpoint", save_then_crash)
+    monkeypatch.setattr(checkpoint, "_SHARE", math.inf)
+    monkeypatch.setattr(checkpoint.Checkpoints, "save", save_then_crash)
+
+
+def crash_at_save(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Let training die right after it saved ``count`` times; for runs that save after every step."""
+    from unflip.training.checkpoint import Checkpoints
+
+    save, saves = Checkpoints.save, itertools.count(1)
+
+    def save_then_crash(*args: Any) -> None:
+        save(*args)
+        if next(saves) == count:
+            raise Crash
+
+    monkeypatch.setattr(Checkpoints, "save", save_then_crash)
 
 
 def capture_trainers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

@@ -26,6 +26,18 @@ class DivergedError(UnflipError):
     """Training produced NaN or infinity."""
 
 
+class Stopped(BaseException):
+    """A signal ended a run, which was saved first; no error, so that nothing takes it for one."""
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.signal = signal
+
+
+class UnflipWarning(UserWarning):
+    """What a user should know although things go on. The command line prints it as one line."""
+
+
 class MissingExtraError(UnflipError):
     """An optional dependency is not installed."""
 

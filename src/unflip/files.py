@@ -15,24 +15,29 @@ from unflip.errors import RunFolderError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, flush it to disk and rename it into place."""
+    """Let ``write`` fill a temporary file beside ``path``, rename it into place, and flush both to disk."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
         os.close(handle)
         temporary = Path(name)
         try:
             write(temporary)
-            descriptor = os.open(temporary, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            _flush(temporary)
             temporary.chmod(0o644)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+        _flush(path.parent)  # the name; without it a power cut may bring the old file back
     except OSError as error:
         raise RunFolderError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:

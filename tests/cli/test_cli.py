@@ -389,7 +389,7 @@ def test_a_full_disk_is_one_line(cli: Cli, features: Path, tmp_path: Path, monke
     done = cli("train", "--data", features, "--out", tmp_path / "out", "--quiet", *SETTINGS)
     is_one_line_error(done)
     assert "No space left on device" in done.err
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_an_interrupted_run_says_so(cli: Cli, features: Path, tmp_path: Path, mo
     def interrupt(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unflip.training.session.save_checkpoint", interrupt)
+    monkeypatch.setattr("unflip.training.session.Session._finish", interrupt)
     done = cli("train", "--data", features, "--out", tmp_path / "run", "--quiet", *SETTINGS)
     assert done == Outcome(130, "", "unflip: stopped\n")
 

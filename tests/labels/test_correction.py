@@ -101,6 +101,26 @@ def test_a_large_window_is_kept_in_half_precision(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(window.mean(), torch.full((4, 3), 1 / 3), atol=1e-3, rtol=0)
 
 
+@pytest.mark.parametrize("rows", [2, 100])
+def test_of_a_window_that_would_not_fit_a_running_mean_is_kept(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(correction, "_HALF_ABOVE", 1)
+    monkeypatch.setattr(correction, "_ONE_ABOVE", 1)
+    monkeypatch.setattr(correction, "_ROWS", rows)
+    random = torch.Generator().manual_seed(0)
+    history = [torch.rand(5, 3, generator=random) for _ in range(7)]
+    window, expected = ProbabilityWindow(3), torch.zeros(5, 3)
+    for epoch, probs in enumerate(history, 1):
+        window.add(probs)
+        expected += (probs - expected) / min(epoch, 3)
+        assert len(window.kept) == 1
+        torch.testing.assert_close(window.mean(), expected, atol=2e-3, rtol=0)
+    other = ProbabilityWindow(3)
+    other.load_state_dict(window.state_dict(), torch.device("cpu"))
+    for each in (window, other):
+        each.add(history[0])
+    assert torch.equal(window.mean(), other.mean())
+
+
 def _corrector(count: int = 1000, **options: object) -> tuple[Corrector, LabelStore]:
     labels = LabelStore(torch.zeros(count, dtype=torch.long), 3)
     return Corrector(CorrectionOptions(**options), torch.arange(count)), labels  # type: ignore[arg-type]

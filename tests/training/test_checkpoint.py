@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers import assert_same_tree
-from unflip.errors import RunFolderError
-from unflip.training.checkpoint import copy_state, load_last_checkpoint, load_tree, save_checkpoint, save_tree
+from unflip.errors import RunFolderError, UnflipWarning
+from unflip.training import checkpoint as module
+from unflip.training.checkpoint import Checkpoints, copy_state, load_tree, save_tree
 
 TENSORS = st.builds(
     lambda shape, dtype, seed: (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 9).to(dtype),
@@ -94,39 +95,102 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, how: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_the_last_two_are_kept(tmp_path: Path) -> None:
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_single_wrong_bit_is_noticed(tmp_path_factory: pytest.TempPathFactory, place: float, bit: int) -> None:
+    path = tmp_path_factory.mktemp("bit") / "a.safetensors"
+    tree = {"x": torch.arange(40.0), "y": [True, None, 0.5, torch.ones(3, dtype=torch.bool)]}
+    save_tree(path, tree)
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    path.write_bytes(content)
+    try:
+        found = load_tree(path)
+    except RunFolderError:
+        return
+    assert_same_tree(tree, found)  # a bit that says nothing: padding of the header
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name.removesuffix(".safetensors") for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, [11]), (2, [10, 11]), (3, [9, 10, 11])])
+def test_the_last_few_are_kept(tmp_path: Path, keep: int, kept: list[int]) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep, 10.0)
     for epoch in (1, 2, 9, 10, 11):
-        save_checkpoint(tmp_path / "checkpoints", epoch, {"epoch": epoch})
-    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert names == ["epoch-00010.safetensors", "epoch-00011.safetensors"]
-    assert load_last_checkpoint(tmp_path / "checkpoints") == {"epoch": 11}
+        checkpoints.save({"epoch": epoch}, epoch)
+    assert names(tmp_path / "checkpoints") == [f"epoch-{epoch:05d}" for epoch in kept]
+    assert checkpoints.load_last() == {"epoch": 11}
+
+
+def test_the_last_of_an_epochs_end_is_kept_beside_those_of_its_middle(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 2, 10.0)
+    checkpoints.save("whole", 1)
+    for phase, step in ((0, 9), (0, 10), (1, 2)):
+        checkpoints.save((phase, step), 2, (phase, step))
+    middle = ["epoch-00002-phase-000-step-00000010", "epoch-00002-phase-001-step-00000002"]
+    assert names(tmp_path) == ["epoch-00001", *middle]
+    assert checkpoints.load_last() == [1, 2]
+    assert checkpoints.load_last(whole=True) == "whole"
+    checkpoints.save("end", 2)
+    assert checkpoints.load_last() == "end"
+    checkpoints.save("next", 3)
+    assert names(tmp_path) == ["epoch-00002", "epoch-00003"]
+
+
+def test_one_is_due_when_it_costs_little_or_after_the_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    checkpoints = Checkpoints(tmp_path, 2, minutes=1.0)
+    assert checkpoints.is_due(midway=False)
+    assert not checkpoints.is_due(midway=True)
+    real = module.save_tree
+
+    def slow(path: Path, tree: Any) -> None:
+        nonlocal now
+        now += 0.5
+        real(path, tree)
+
+    monkeypatch.setattr(module, "save_tree", slow)
+    checkpoints.save({}, 1)
+    due = []
+    for later in (0, 24.9, 25.1, 59.9, 60.1):
+        now = 100.5 + later
+        due.append((checkpoints.is_due(midway=False), checkpoints.is_due(midway=True)))
+    assert due == [(False, False), (False, False), (True, False), (True, False), (True, True)]
 
 
 @pytest.mark.parametrize("how", ["empty", "cut", "garbage", "foreign"])
-def test_when_the_newest_is_damaged_the_one_before_is_used(tmp_path: Path, how: str) -> None:
+def test_when_the_newest_is_damaged_it_is_named_and_the_one_before_used(tmp_path: Path, how: str) -> None:
+    checkpoints = Checkpoints(tmp_path, 2, 10.0)
     for epoch in (1, 2):
-        save_checkpoint(tmp_path, epoch, {"epoch": epoch})
+        checkpoints.save({"epoch": epoch}, epoch)
     damage(tmp_path / "epoch-00002.safetensors", how)
-    assert load_last_checkpoint(tmp_path) == {"epoch": 1}
+    with pytest.warns(
+        UnflipWarning, match=r"epoch-00002\.safetensors: .*going on from epoch-00001\.safetensors before it"
+    ) as told:
+        assert checkpoints.load_last() == {"epoch": 1}
+    assert len(told) == 1
 
 
 def test_when_all_are_damaged_the_newest_is_named(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 2, 10.0)
     for epoch in (1, 2):
-        save_checkpoint(tmp_path, epoch, {"epoch": epoch})
+        checkpoints.save({"epoch": epoch}, epoch)
         damage(tmp_path / f"epoch-{epoch:05d}.safetensors", "cut")
-    with pytest.raises(RunFolderError, match="epoch-00002"):
-        load_last_checkpoint(tmp_path)
+    with pytest.raises(RunFolderError, match=r"epoch-00002.*there is no other; start anew with --force"):
+        checkpoints.load_last()
 
 
 def test_without_any_there_is_none(tmp_path: Path) -> None:
-    assert load_last_checkpoint(tmp_path) is None
-    assert load_last_checkpoint(tmp_path / "missing") is None
+    assert Checkpoints(tmp_path, 2, 10.0).load_last() is None
+    assert Checkpoints(tmp_path / "missing", 2, 10.0).load_last() is None
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match=r"cannot write to .*checkpoints: Not a directory"):
-        save_checkpoint(tmp_path / "file" / "checkpoints", 1, {})
+        Checkpoints(tmp_path / "file" / "checkpoints", 2, 10.0).save({}, 1)
 
 
 def test_a_copied_state_does_not_follow_the_network() -> None:

@@ -38,18 +38,39 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="is a file; --out names a folder"):
         Run(tmp_path / "file").check_free(resume=False, force=False)
     with pytest.raises(RunFolderError, match=r"cannot write to .*sub: Not a directory"):
-        Run(tmp_path / "file" / "sub").prepare(force=False)
+        Run(tmp_path / "file" / "sub").claimed(resume=False, force=False).__enter__()
 
 
 def test_force_removes_the_run_and_nothing_else(finished: Run) -> None:
-    finished.prepare(force=True)
-    assert [path.name for path in finished.folder.iterdir()] == ["notes.txt"]
+    with finished.claimed(resume=False, force=True):
+        assert sorted(path.name for path in finished.folder.iterdir()) == [".lock", "notes.txt"]
 
 
-def test_preparing_without_force_removes_nothing(finished: Run) -> None:
-    before = sorted(finished.folder.iterdir())
-    finished.prepare(force=False)
-    assert sorted(finished.folder.iterdir()) == before
+def test_resuming_removes_only_what_a_kill_left_half_written(finished: Run) -> None:
+    before = {path.name for path in finished.folder.iterdir()}
+    (finished.folder / ".labels.csv.x81.csv").write_text("half")
+    (finished.checkpoints / ".epoch-00001.safetensors.q_0.safetensors").write_text("half")
+    (finished.checkpoints / ".tmpWEX9u6").write_text("half")
+    (finished.folder / ".gitignore").write_text("mine")
+    with finished.claimed(resume=True, force=False):
+        assert {path.name for path in finished.folder.iterdir()} == before | {".lock", ".gitignore"}
+        assert list(finished.checkpoints.iterdir()) == []
+
+
+def test_a_second_claim_is_refused_until_the_first_ends(finished: Run) -> None:
+    refused = pytest.raises(RunFolderError, match=r"run: another process is at work on this run; wait until")
+    with finished.claimed(resume=True, force=False):
+        for force in (True, False):
+            with refused, finished.claimed(resume=not force, force=force):
+                pass
+        assert finished.is_finished  # the refused --force removed nothing
+    with finished.claimed(resume=True, force=False):
+        pass
+
+
+def test_a_claim_that_had_to_wait_for_nothing_still_finds_a_run_that_came_meanwhile(finished: Run) -> None:
+    with pytest.raises(RunFolderError, match="already holds a run"), finished.claimed(resume=False, force=False):
+        pass
 
 
 def test_results_and_metrics_are_read(finished: Run) -> None:

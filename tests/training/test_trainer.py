@@ -59,10 +59,11 @@ def make_trainer(
     val_rows: Tensor | None = None,
     reporter: Reporter | None = None,
     network: MLPOptions | None = None,
+    milestones: tuple[int, ...] = (),
 ) -> Trainer:
     content = blobs()
     rows = torch.arange(0, 150, 2) if rows is None else rows
-    options = OptimizerOptions(lr=lr, batch_size=batch_size, weight_decay=0.0)
+    options = OptimizerOptions(lr=lr, batch_size=batch_size, weight_decay=0.0, milestones=milestones)
     setting = Setting(
         num_classes=3,
         train=rows,
@@ -242,6 +243,22 @@ def test_phases_say_who_learns_from_what(processes: Processes) -> None:
     assert figures["figure"] == 1
 
 
+def test_what_a_method_kept_of_a_phase_stays_when_the_next_is_recorded(processes: Processes) -> None:
+    class Keeping(Recording):
+        def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
+            yield Phase(self.setting.train)
+            self.kept = observed.probs
+            self.then = observed.probs.clone()
+            yield Phase(self.setting.train[:10])
+
+    trainer = make_trainer(processes, Keeping, lr=0.5)
+    trainer.run_epoch(1)
+    now = trainer.method.observed[0].probs
+    assert torch.equal(trainer.method.kept, trainer.method.then)
+    assert not torch.equal(now[:10], trainer.method.kept[:10])
+    assert torch.equal(now[10:], trainer.method.kept[10:])  # seen in the first phase only
+
+
 def test_unlabelled_rows_accompany_every_batch_as_many_again(processes: Processes) -> None:
     trainer = make_trainer(processes, TwoPhases, num_networks=2)
     trainer.run_epoch(1)
@@ -279,8 +296,7 @@ def test_the_loss_in_the_figures_is_the_mean_over_steps(processes: Processes) ->
 
 
 def test_the_learning_rate_follows_the_schedule(processes: Processes) -> None:
-    trainer = make_trainer(processes, lr=0.1)
-    trainer.options = OptimizerOptions(lr=0.1, milestones=(1, 2))
+    trainer = make_trainer(processes, lr=0.1, milestones=(1, 2))
     assert [trainer.run_epoch(epoch)["lr"] for epoch in (1, 2, 3)] == pytest.approx([0.1, 0.05, 0.025])
 
 

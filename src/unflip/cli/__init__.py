@@ -2,6 +2,8 @@
 
 import os
 import sys
+import warnings
+from collections.abc import Callable
 
 _INTERRUPTED = 130
 
@@ -11,14 +13,19 @@ def main() -> None:
     import typer
 
     from unflip.cli.app import app
-    from unflip.errors import UnflipError
+    from unflip.errors import Stopped, UnflipError, UnflipWarning
 
+    warnings.simplefilter("always", UnflipWarning)
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     # typer brings its own copy of click from 0.26 on and uses the installed one before: ask it for the base class
     usage_error = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
     try:
         code = app(standalone_mode=False)
     except typer.Exit as stop:
         code = stop.exit_code
+    except Stopped as stop:
+        _complain(str(stop))
+        sys.exit(128 + stop.signal)
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except UnflipError as error:
@@ -40,3 +47,15 @@ def main() -> None:
 def _complain(message: str) -> None:
     if message and int(os.environ.get("RANK", "0")) == 0:  # of several processes the first one speaks
         print(f"unflip: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:
+    from unflip.errors import UnflipWarning
+
+    if issubclass(category, UnflipWarning):
+        _complain(str(message))
+    else:  # somebody else's, which means nothing to a user without its place
+        _show_other(message, category, *place)
+
+
+_show_other: Callable[..., None] = warnings.showwarning

@@ -96,6 +96,16 @@ def train(
         bool,
         typer.Option("--dry-run", help="Write nothing: show the configuration, the phases and how long it would take."),
     ] = False,
+    on_nan: Annotated[
+        str,
+        typer.Option(
+            help="When the loss becomes NaN: stop, or restore: back an epoch, half the learning rate.", metavar="WHAT"
+        ),
+    ] = "stop",
+    checkpoint_minutes: Annotated[
+        float, typer.Option(help="Minutes between checkpoints within an epoch.", metavar="MINUTES")
+    ] = 10.0,
+    keep: Annotated[int, typer.Option(help="How many checkpoints stay.", metavar="N")] = 2,
     device: DeviceOption = "auto",
     threads: Threads = None,
     quiet: Quiet = False,
@@ -110,7 +120,8 @@ def train(
     run_train(
         data, out, labels=labels, take=take, skip_broken=skip_broken, noise=noise, method=method, network=network,
         epochs=epochs, seed=seed, select=select, preset=preset, config=config, settings=setting or (),
-        resume=resume, force=force, rehearse=dry_run, device=device, threads=threads, quiet=quiet,
+        resume=resume, force=force, rehearse=dry_run, device=device, threads=threads, quiet=quiet, on_nan=on_nan,
+        checkpoint_minutes=checkpoint_minutes, keep=keep,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unflip.cli.noise import run_corrupt
+from unflip.errors import RunFolderError
 from unflip.report.demo_figure import draw_demo
 from unflip.training.folder import Run
 from unflip.training.train import train
@@ -18,7 +19,10 @@ def run_demo(out: Path, quiet: bool) -> None:
     """Make a third of the labels wrong where digits look alike, train each method, show what came out."""
     console = Console(quiet=quiet, highlight=False)
     labels = out / "labels.npy"
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"--out {out}: {error.strerror}; name a folder that can be written") from error
     console.print(f"Handwritten digits; wrong labels by the recipe {NOISE}: a digit is taken for the one it resembles.")
     run_corrupt(
         "digits", NOISE, labels, labels=None, take=None, posterior="cross-fit", save_posterior=None, class_map=None,

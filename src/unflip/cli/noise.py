@@ -94,6 +94,9 @@ def run_inspect(labels_path: Path, clean_path: Path, take: int | None, out: Path
     count = take or len(labels_raw)
     if count > len(clean_raw):
         raise InputError(f"labels {labels_path}: {count} labels, {clean_path} has only {len(clean_raw)}")
+    for path, array in ((labels_path, labels_raw), (clean_path, clean_raw)):
+        if array.ndim != 1:
+            raise InputError(f"labels {path}: {array.ndim} dimensions {array.shape}, labels have one")
     labels_raw, clean_raw = labels_raw[:count], clean_raw[:count]
     both = (labels_raw, clean_raw)
     if len({array.dtype.kind == "U" for array in both}) > 1:

@@ -11,9 +11,7 @@ from unflip.files import write_atomically
 from unflip.training.predict import predict
 
 
-def run_predict(
-    run: Path, data: str, out: Path | None, *, part: str | None, skip_broken: bool, device: str
-) -> None:
+def run_predict(run: Path, data: str, out: Path | None, *, part: str | None, skip_broken: bool, device: str) -> None:
     """Predict and write to ``out``, or to standard output; name images that were left out."""
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; name a .csv or .parquet file")

@@ -4,20 +4,34 @@ from pathlib import Path
 from typing import Any
 
 from unflip.errors import ConfigError
+from unflip.training.config import check_safety
 from unflip.training.dry_run import dry_run
 from unflip.training.folder import Run
 from unflip.training.processes import is_first_process
 from unflip.training.train import train
 
 
-def run_train(data: str | None, out: Path, *, quiet: bool, rehearse: bool, resume: bool, **options: Any) -> None:
+def run_train(
+    data: str | None,
+    out: Path,
+    *,
+    quiet: bool,
+    rehearse: bool,
+    resume: bool,
+    on_nan: str,
+    checkpoint_minutes: float,
+    keep: int,
+    **options: Any,
+) -> None:
     """Train, then print a summary; or only say what would be done."""
     if rehearse and resume:
         raise ConfigError("--dry-run tells of a whole run; leave --resume out")
+    safety: dict[str, Any] = {"on_nan": on_nan, "checkpoint_minutes": checkpoint_minutes, "keep": keep}
     if rehearse:
+        check_safety(**safety)
         told = dry_run(data, out, **options).text()
     else:
-        told = summary(train(data, out, quiet=quiet, resume=resume, **options))
+        told = summary(train(data, out, quiet=quiet, resume=resume, **safety, **options))
     if not quiet and is_first_process():
         print(told)  # noqa: T201
 

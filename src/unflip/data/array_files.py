@@ -1,5 +1,7 @@
 """Arrays from .npy and .npz files; a pickle inside is refused, never run."""
 
+import struct
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -11,6 +13,22 @@ from unflip.errors import InputError
 from unflip.files import write_atomically
 
 Array = np.ndarray[Any, Any]
+_UNREADABLE = (
+    ArithmeticError,  # a shape beyond all bounds
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,  # an encrypted archive, or one packed in an unknown way
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What numpy answers to a damaged file; its headers are Python literals, so almost anything."""
 
 
 def read_array(path: Path, mmap_mode: Any = None) -> Array:
@@ -19,7 +37,7 @@ def read_array(path: Path, mmap_mode: Any = None) -> Array:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or 'not a readable .npy file'}") from error
-    except (ValueError, EOFError, SyntaxError) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{path}: not a readable .npy file ({error})".replace("\n", " ")) from error
     if not isinstance(array, np.ndarray):
         array.close()
@@ -38,15 +56,7 @@ def read_npz(path: Path) -> dict[str, Array]:
                 return {name: file[name] for name in file.files}
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or 'not a readable .npz file'}") from error
-    except (
-        ValueError,
-        EOFError,
-        SyntaxError,
-        KeyError,
-        zipfile.BadZipFile,
-        zlib.error,
-        AttributeError,
-    ) as error:
+    except _UNREADABLE as error:
         raise InputError(f"{path}: not a readable .npz file ({error})".replace("\n", " ")) from error
 
 

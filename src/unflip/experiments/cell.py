@@ -18,8 +18,8 @@ from unflip.data.dataset import is_embedded
 from unflip.errors import InputError, RunFolderError, UnflipError
 from unflip.experiments.fingerprint import Fingerprints, short_hash
 from unflip.experiments.grid import Point
-from unflip.experiments.lock import locked
 from unflip.files import write_json, write_text
+from unflip.lock import locked
 from unflip.training.config import Tree
 from unflip.training.folder import Run
 from unflip.training.train import train

@@ -17,8 +17,8 @@ from unflip.errors import ConfigError, RunFolderError
 from unflip.experiments.cell import Cell, Keep, find_cell, result_line
 from unflip.experiments.fingerprint import Fingerprints
 from unflip.experiments.grid import Grid, Point
-from unflip.experiments.lock import locked
 from unflip.files import write_text
+from unflip.lock import locked
 
 _ATTEMPTS = 2
 _LOOK_EVERY = 0.5  # seconds between two looks at the running cells

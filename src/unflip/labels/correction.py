@@ -12,6 +12,7 @@ from unflip.options import Options
 
 _ROWS = 2**16  # examples whose probabilities are added up at once
 _HALF_ABOVE = 2**28  # bytes of a window in float32 beyond which it is kept in float16
+_ONE_ABOVE = 2**32  # bytes of a window in float32 beyond which only a running mean is kept
 
 
 Consent = Callable[[Tensor], Tensor]
@@ -74,16 +75,27 @@ class CorrectionOptions(Options):
 
 
 class ProbabilityWindow:
-    """The last few epochs' probabilities and their mean, over those that exist."""
+    """The last few epochs' probabilities and their mean, over those that exist.
+
+    Large windows are kept in half precision. Of one that is larger still, as with 10,000 classes, only the mean is
+    kept; once there are ``size`` epochs in it, each new one moves it by ``1 / size`` of the way.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.kept: list[Tensor] = []
+        self.count = 0
 
     def add(self, probs: Tensor) -> None:
-        """Take in an epoch's probabilities (m, k); the oldest drop out. Large windows are kept in half precision."""
-        large = probs.numel() * 4 * self.size > _HALF_ABOVE
-        self.kept = [*self.kept, probs.half() if large else probs.float()][-self.size :]
+        """Take in an epoch's probabilities (m, k); the oldest drop out, or fade."""
+        bytes_needed = probs.numel() * 4 * self.size
+        self.count = min(self.count + 1, self.size)
+        if bytes_needed > _ONE_ABOVE and self.kept:
+            for start in range(0, len(probs), _ROWS):
+                rows = self.kept[0][start : start + _ROWS]
+                rows.copy_(rows.float().lerp_(probs[start : start + _ROWS].float(), 1 / self.count))
+            return
+        self.kept = [*self.kept, probs.half() if bytes_needed > _HALF_ABOVE else probs.float()][-self.size :]
 
     def mean(self) -> Tensor:
         """Return the mean (m, k) in float32; some rows at a time, so that they stay in the cache while adding up."""
@@ -96,11 +108,11 @@ class ProbabilityWindow:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was kept."""
-        return {"kept": list(self.kept)}
+        return {"kept": list(self.kept), "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore what was kept."""
-        self.kept = [probs.to(device) for probs in state["kept"]]
+        self.kept, self.count = [probs.to(device) for probs in state["kept"]], state["count"]
 
 
 class Corrector:

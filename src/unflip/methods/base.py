@@ -93,6 +93,10 @@ class Observed(Protocol):
     """What the trainer saw of an epoch. Rows follow ``Setting.train``."""
 
     @property
+    def phases_done(self) -> int:
+        """Phases of this epoch that were trained before the run was stopped in its middle; 0 if it was not."""
+
+    @property
     def probs(self) -> Tensor:
         """Softmax of the training passes (m, k); only for methods with ``records_probs``."""
 
@@ -133,7 +137,11 @@ class Method:
         return 0
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
-        """Say what epoch ``epoch`` (from 1) iterates over; a generator resumes once its last phase has been trained."""
+        """Say what epoch ``epoch`` (from 1) iterates over; a generator resumes once its last phase has been trained.
+
+        A method with several phases begins with number ``observed.phases_done``, and without what it did before that
+        phase, which is in its state and the labels.
+        """
         return [Phase(self.setting.train)]
 
     def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ class DivideMix(Method):
         train = self.setting.train
         self.given = labels.given
         self.classes = self.given[train].unique()
-        for network in (0, 1):
+        for network in range(observed.phases_done, self.num_networks):
             if self.clean is None:
                 yield Phase(train, learns=(network,))
                 continue

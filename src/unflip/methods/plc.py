@@ -43,11 +43,11 @@ class PLC(Method):
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
         """One pass; with ``rounds`` more, each after another correction, until no label changes."""
-        self.changed = 0
-        yield Phase(self.setting.train)
-        for _ in range(1, self.options.rounds if epoch >= self.warmup else 1):
-            changed = self._correct(epoch, observed, labels)
-            if not changed:
+        first = observed.phases_done
+        if first == 0:
+            self.changed = 0
+        for number in range(first, self.options.rounds if epoch >= self.warmup else 1):
+            if number > first and not self._correct(epoch, observed, labels):
                 break
             yield Phase(self.setting.train)
 
@@ -81,12 +81,13 @@ class PLC(Method):
         return self.corrector.propose(probs, labels, votes.__getitem__ if self.options.consent else None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return threshold, window and scores."""
-        return {"corrector": self.corrector.state_dict(), "scores": list(self.scores)}
+        """Return threshold, window, scores, and what the epoch under way has changed."""
+        return {"corrector": self.corrector.state_dict(), "scores": list(self.scores), "changed": self.changed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore threshold, window and scores."""
+        """Restore all of it."""
         self.corrector.load_state_dict(state["corrector"])
+        self.changed = state["changed"]
         self.scores = list(state["scores"])
 
 

@@ -84,7 +84,8 @@ def realised(clean_labels: Tensor, noisy_labels: Tensor, num_classes: int) -> Re
     counts = counts.reshape(num_classes, num_classes)  # (clean, noisy)
     class_counts = counts.sum(dim=1)
     matrix = counts.double() / class_counts.clamp(min=1)[:, None]
-    matrix[class_counts == 0] = torch.eye(num_classes, dtype=torch.float64)[class_counts == 0]
+    empty = (class_counts == 0).nonzero()[:, 0]
+    matrix[empty, empty] = 1.0
     return Realised(
         rate=1 - int(counts.trace()) / len(clean),
         class_rates=1 - matrix.diagonal(),

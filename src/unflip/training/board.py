@@ -1,9 +1,12 @@
 """Board: each epoch's figures for TensorBoard, where that is installed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from unflip.errors import RunFolderError
 
 
 class Board:
@@ -16,7 +19,9 @@ class Board:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 return
-            self._writer = SummaryWriter(str(folder / "tensorboard"))
+            self._folder = folder / "tensorboard"
+            with self._writing():
+                self._writer = SummaryWriter(str(self._folder))
 
     def __enter__(self) -> Self:
         return self
@@ -25,13 +30,22 @@ class Board:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with self._writing():
+                self._writer.close()
 
     def write(self, metrics: Mapping[str, Any]) -> None:
         """Write every number of an epoch's line, nested ones as ``group/name``."""
         if self._writer is None:
             return
-        for key, value in metrics.items():
-            for name, number in value.items() if isinstance(value, dict) else [("", value)]:
-                if isinstance(number, int | float):
-                    self._writer.add_scalar(f"{key}/{name}".rstrip("/"), number, metrics["epoch"])
+        with self._writing():
+            for key, value in metrics.items():
+                for name, number in value.items() if isinstance(value, dict) else [("", value)]:
+                    if isinstance(number, int | float):
+                        self._writer.add_scalar(f"{key}/{name}".rstrip("/"), number, metrics["epoch"])
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:  # of a write before: a thread does them
+            raise RunFolderError(f"cannot write {self._folder}: {error.strerror or error}") from error

@@ -1,6 +1,10 @@
 """Checkpoints: a tree of tensors and plain values in one safetensors file, written atomically, no pickle."""
 
+import hashlib
 import json
+import time
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,51 +12,95 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from unflip.errors import RunFolderError
+from unflip.errors import RunFolderError, UnflipWarning
 from unflip.files import write_tensors
 
-_KEEP = 2  # the last ones; the older is there for when the newer is damaged
+_SHARE = 0.02  # of the time, for the checkpoints of epochs' ends
+
+
+class Checkpoints:
+    """A run's checkpoints: when the next one is due, and which are kept.
+
+    An epoch's end is saved unless the last checkpoint is so young that saving would take more than 2 % of the time;
+    within an epoch, one is due after ``minutes``. Of all, the last ``keep`` stay, and the last of an epoch's end.
+    """
+
+    def __init__(self, folder: Path, keep: int, minutes: float) -> None:
+        self.folder, self.keep, self.minutes = folder, keep, minutes
+        self._saved, self._cost = time.monotonic(), 0.0
+
+    def is_due(self, *, midway: bool) -> bool:
+        """Whether it is time for the next one, at an epoch's end or ``midway``."""
+        wait = 60 * self.minutes if midway else min(60 * self.minutes, self._cost / _SHARE)
+        return time.monotonic() - self._saved >= wait
+
+    def save(self, tree: Any, epoch: int, midway: tuple[int, int] | None = None) -> None:
+        """Write the state at the end of ``epoch``, or ``midway`` in it after so many (phases, steps)."""
+        started = time.monotonic()
+        place = "" if midway is None else "-phase-{:03d}-step-{:08d}".format(*midway)  # sorts before the epoch's end
+        try:
+            self.folder.mkdir(exist_ok=True)
+            save_tree(self.folder / f"epoch-{epoch:05d}{place}.safetensors", tree)
+            paths = self._paths()
+            for old in set(paths[: -self.keep]) - {next((path for path in reversed(paths) if _is_whole(path)), None)}:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"cannot write to {self.folder}: {error.strerror or error}") from error
+        self._saved = time.monotonic()
+        self._cost = self._saved - started
+
+    def load_last(self, *, whole: bool = False) -> Any | None:
+        """Return the last one that can be read, None if there is none at all; ``whole``: of an epoch's end."""
+        damaged: list[RunFolderError] = []
+        for path in reversed(self._paths()):
+            if whole and not _is_whole(path):
+                continue
+            try:
+                found = load_tree(path)
+            except RunFolderError as error:
+                damaged.append(error)
+                continue
+            for unreadable in damaged:
+                warnings.warn(f"{unreadable}; going on from {path.name} before it", UnflipWarning, stacklevel=2)
+            return found
+        if damaged:
+            raise RunFolderError(f"{damaged[0]}, and there is no other; start anew with --force") from damaged[0]
+        return None
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("epoch-*.safetensors"))
+
+
+def _is_whole(path: Path) -> bool:
+    return "phase" not in path.name
 
 
 def save_tree(path: Path, tree: Any) -> None:
-    """Write nested dicts and lists of tensors, numbers, strings and None."""
+    """Write nested dicts and lists of tensors, numbers, strings and None, with a checksum of it all."""
     tensors: dict[str, Tensor] = {}
     structure = json.dumps(_encode(tree, "", tensors))
-    write_tensors(path, tensors, {"structure": structure})
+    write_tensors(path, tensors, {"structure": structure, "sha256": _checksum(structure, tensors)})
 
 
 def load_tree(path: Path) -> Any:
     """Read what :func:`save_tree` wrote, onto the processor."""
     try:
         with safe_open(path, framework="pt") as file:
+            metadata = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            return _decode(json.loads(file.metadata()["structure"]), tensors)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        if metadata["sha256"] != _checksum(metadata["structure"], tensors):
+            raise ValueError("its checksum does not fit")
+        return _decode(json.loads(metadata["structure"]), tensors)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise RunFolderError(f"{path}: not a readable checkpoint ({error})".replace("\n", " ")) from error
 
 
-def save_checkpoint(folder: Path, epoch: int, tree: Any) -> None:
-    """Write the checkpoint of an epoch's end and drop all but the last few."""
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"cannot write to {folder}: {error.strerror}") from error
-    save_tree(folder / f"epoch-{epoch:05d}.safetensors", tree)
-    for old in sorted(folder.glob("epoch-*.safetensors"))[:-_KEEP]:
-        old.unlink(missing_ok=True)
-
-
-def load_last_checkpoint(folder: Path) -> Any | None:
-    """Return the last checkpoint that can be read, None if there is none at all."""
-    error: RunFolderError | None = None
-    for path in sorted(folder.glob("epoch-*.safetensors"), reverse=True):
-        try:
-            return load_tree(path)
-        except RunFolderError as unreadable:
-            error = error or unreadable
-    if error:
-        raise error
-    return None
+def _checksum(structure: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(structure.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _encode(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:

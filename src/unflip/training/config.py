@@ -49,6 +49,17 @@ class OptimizerOptions(Options):
         return climb * self.factor ** sum(epoch > milestone for milestone in self.milestones)
 
 
+class Safety(Options):
+    """How a run is kept from loss: no part of its configuration, so that a resumed one may do it otherwise."""
+
+    checkpoint_minutes: float = Field(10.0, ge=0.0)
+    """Minutes from one checkpoint to the next within an epoch; 0 saves after every step."""
+    keep: PositiveInt = 2
+    """Checkpoints that stay; the older are there for when the newest is damaged."""
+    on_nan: Literal["stop", "restore"] = "stop"
+    """What to do when the loss becomes NaN or infinite: restore goes back an epoch with half the learning rate."""
+
+
 class Common(Options):
     """What every run has, whatever its method and network."""
 
@@ -153,6 +164,11 @@ def parse_setting(text: str) -> Tree:
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
     return nest(key, parsed)
+
+
+def check_safety(**values: Any) -> Safety:
+    """Check how a run is to be kept from loss."""
+    return _check(Safety, values, "", {})
 
 
 def nest(key: str, value: Any) -> Tree:

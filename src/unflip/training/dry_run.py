@@ -22,6 +22,7 @@ from unflip.training.passes import scan
 from unflip.training.posterior import FOLDS, PosteriorFit
 from unflip.training.progress import Reporter
 from unflip.training.session import make_trainer
+from unflip.training.standing import Standing
 from unflip.training.train import open_checked, posterior_fit, resolve_config, start_processes
 from unflip.training.trainer import Observation, Trainer
 
@@ -176,11 +177,11 @@ class Rehearsal(Trainer):
         whole = Scan(_repeated(found.features, len(rows)), _repeated(found.logits, len(rows)))
         return whole, spent * len(rows) / max(1, size)
 
-    def _batches(self, epoch: int, number: int, phase: Phase) -> Iterator[Batch]:
+    def _batches(self, epoch: int, number: int, phase: Phase, done: int = 0) -> Iterator[Batch]:
         total = allowed = len(cut(phase.indices, self.options.batch_size, self.processes.count, self.processes.rank))
         self.passes.append((phase, total))
         marks = [self._now()]
-        for batch in super()._batches(epoch, number, phase):
+        for batch in super()._batches(epoch, number, phase, done):
             yield batch
             marks.append(self._now())
             if len(marks) == _LEAST_STEPS:
@@ -192,8 +193,8 @@ class Rehearsal(Trainer):
         if taken < total:
             self.unspent += (total - taken) * (marks[-1] - marks[1]) / (taken - 1)
 
-    def _observe(self) -> Observation:
-        return _Glimpses(self)
+    def _observe(self, standing: Standing) -> Observation:
+        return _Glimpses(self, standing)
 
     def _agreed(self, value: int) -> int:
         """The first process's value: all must take the same number of steps."""

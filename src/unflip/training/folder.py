@@ -2,13 +2,15 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unflip.errors import RunFolderError
 from unflip.files import write_text
+from unflip.lock import locked
 
 _OURS = (
     "config.toml",
@@ -81,16 +83,34 @@ class Run:
                 f"{self.folder}: already holds a run; continue it with --resume or replace it with --force"
             )
 
-    def prepare(self, *, force: bool) -> None:
-        """Create the folder; with ``force`` remove what a run before left, and nothing else."""
-        try:
+    @contextmanager
+    def claimed(self, *, resume: bool, force: bool) -> Iterator[None]:
+        """Create the folder and have it for this process alone; with ``force`` remove what a run before left."""
+        with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
-            if force:
-                for name in _OURS:
-                    path = self.folder / name
-                    if path.is_dir():
-                        shutil.rmtree(path)
-                    else:
-                        path.unlink(missing_ok=True)
+        with locked(self.folder / ".lock", busy="another process is at work on this run; wait until it has ended"):
+            self.check_free(resume=resume, force=force)  # again: one that just ended may have left a run
+            with self._writing():
+                self._clear(_OURS if force else ())
+            yield
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise RunFolderError(f"cannot write to {self.folder}: {error.strerror}") from error
+
+    def _clear(self, names: Iterable[str]) -> None:
+        """Remove files of a run, and what a process that was killed left half written."""
+        for path in [*(self.folder / name for name in names), *self._half_written()]:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _half_written(self) -> list[Path]:
+        ours = (*(f".{name}." for name in _OURS), ".epoch-", ".tmp")  # .tmp is what safetensors writes first
+        return [
+            path for place in (self.folder, self.checkpoints) for path in place.glob(".*") if path.name.startswith(ours)
+        ]

@@ -13,6 +13,7 @@ from unflip.methods.base import Scan, bare
 from unflip.training.batches import prepared
 from unflip.training.processes import Processes
 
+DIVERGED_HINT = "try a smaller learning rate (--set optimizer.lr=...), or --on-nan restore"
 _BATCH, _VALUES = 1024, 2**23  # examples, and values in them, at once; nothing but memory depends on it
 
 
@@ -50,8 +51,7 @@ def scan(
         return Scan(empty, encoder.head(empty))
     features, logits = processes.interleave(features, count), processes.interleave(logits, count)
     if not bool(logits.isfinite().all()):  # the last step of an epoch did it, so that no loss has seen it
-        raise DivergedError("the network's outputs became NaN or infinite; try a smaller learning rate "
-                            "(--set optimizer.lr=...)")  # fmt: skip
+        raise DivergedError(f"the network's outputs became NaN or infinite; {DIVERGED_HINT}")
     return Scan(features, logits)
 
 

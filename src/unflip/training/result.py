@@ -31,6 +31,7 @@ def make_result(
     noise: Realised | None,
     seconds: float,
     skipped: int,
+    restores: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Gather the figures of a finished run. Later versions add keys and rename none."""
     common = config.common
@@ -64,6 +65,7 @@ def make_result(
         "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current)},
         "quality_auroc": truth.quality_auroc(quality, labels.given, train_rows),
         "skipped": skipped,
+        "restores": list(restores),
         "seconds": seconds,
         "seconds_per_epoch": seconds / common.epochs,
         "peak_rss_mb": _peak_rss_mb(),

@@ -10,7 +10,7 @@ from unflip.data.dataset import Dataset, open_dataset
 from unflip.data.decoding import Track, untracked
 from unflip.data.noisy import PosteriorEstimator
 from unflip.errors import ConfigError
-from unflip.training.config import RunConfig, Tree, nest, parse_setting, read_preset, read_toml
+from unflip.training.config import RunConfig, Tree, check_safety, nest, parse_setting, read_preset, read_toml
 from unflip.training.folder import Run
 from unflip.training.posterior import PosteriorFit
 from unflip.training.processes import Processes
@@ -39,6 +39,9 @@ def train(
     force: bool = False,
     device: str = "auto",
     threads: int | None = None,
+    checkpoint_minutes: float = 10.0,
+    keep: int = 2,
+    on_nan: str = "stop",
     quiet: bool = True,
 ) -> Run:
     """Train on data whose labels may be wrong; write a run folder and return it.
@@ -47,7 +50,10 @@ def train(
     :class:`unflip.errors.UnflipError`. ``settings`` are what ``--set`` takes: ``"key=value"`` strings, or a mapping
     from dotted keys to values. Arguments left at None come from ``settings``, ``config``, ``preset`` or the
     defaults, in this order. With ``resume``, ``data`` may be None: everything comes from the run folder.
+    ``checkpoint_minutes``, ``keep`` and ``on_nan`` are :class:`unflip.training.config.Safety`. Ctrl-C and SIGTERM, in
+    the main thread, save and raise :class:`unflip.errors.Stopped`.
     """
+    safety = check_safety(checkpoint_minutes=checkpoint_minutes, keep=keep, on_nan=on_nan)
     run = Run(Path(out))
     run.check_free(resume=resume, force=force)
     resolved = resolve_config(
@@ -62,7 +68,7 @@ def train(
     processes = start_processes(resolved, device, threads)
     reporter = make_reporter(quiet or not processes.is_first)
     dataset = open_checked(resolved, posterior_fit(resolved, processes, quiet), reporter.track)
-    return Session(run, resolved, dataset, processes, quiet).execute(resume=resume, force=force)
+    return Session(run, resolved, dataset, processes, quiet, safety).execute(resume=resume, force=force)
 
 
 def resolve_config(

@@ -1,7 +1,7 @@
 """Trainer: the one loop. Epochs, phases and steps for every method; what it knows of methods is their contract."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -17,9 +17,10 @@ from unflip.networks.base import Network
 from unflip.seeding import derive, generator
 from unflip.training.batches import cut, prepared, repeated, shuffled
 from unflip.training.config import OptimizerOptions
-from unflip.training.passes import scan
+from unflip.training.passes import DIVERGED_HINT, scan
 from unflip.training.processes import Processes
 from unflip.training.progress import Reporter
+from unflip.training.standing import Standing
 
 
 class Trainer:
@@ -42,6 +43,7 @@ class Trainer:
         self.options = options
         self.processes = processes
         self.reporter = reporter
+        self.after_step: Callable[[int, Standing], None] = lambda epoch, standing: None
         self.val_rows = method.setting.train[:0] if val_rows is None else val_rows
         self.networks: list[torch.nn.Module] = []
         self.optimizers: list[Any] = []
@@ -58,34 +60,32 @@ class Trainer:
             self.optimizers.append(wrapped_optimizer)
         method.networks = self.networks
 
-    def run_epoch(self, epoch: int) -> dict[str, Any]:
-        """Train one epoch (from 1), let the method do its part, and return the figures."""
-        started = time.perf_counter()
-        lr = self.options.lr * self.options.lr_factor(epoch)
+    def run_epoch(self, epoch: int, standing: Standing | None = None) -> dict[str, Any]:
+        """Train one epoch (from 1), or the rest of it, let the method do its part, and return the figures."""
+        standing = standing or Standing()
+        lr = self.options.lr * self.method.setting.lr_factor(epoch)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
-        observation = self._observe()
-        losses: dict[str, float] = {}
-        for number, phase in enumerate(self.method.phases(epoch, observation, self.labels)):
-            losses |= self._run_phase(epoch, number, phase, observation)
+        observation = self._observe(standing)
+        for phase in self.method.phases(epoch, observation, self.labels):
+            self._run_phase(epoch, phase, standing, observation)
             observation.forget_scans()
-        train_seconds = time.perf_counter() - started
+        train_seconds = time.perf_counter() - standing.started
         figures = self.method.end_epoch(epoch, observation, self.labels)
-        return {"epoch": epoch, "lr": lr, "loss": losses, "train_seconds": train_seconds, **figures}
+        return {"epoch": epoch, "lr": lr, "loss": standing.losses, "train_seconds": train_seconds, **figures}
 
-    def _observe(self) -> "Observation":
-        return Observation(self)
+    def _observe(self, standing: Standing) -> "Observation":
+        return Observation(self, standing)
 
-    def _run_phase(self, epoch: int, number: int, phase: Phase, observation: "Observation") -> dict[str, float]:
+    def _run_phase(self, epoch: int, phase: Phase, standing: Standing, observation: "Observation") -> None:
         for position, network in enumerate(self.networks):
             network.train(position in phase.learns)
         learning = [self.optimizers[position] for position in phase.learns]
         backward = self.processes.backward
         records = self.method.records_probs
-        terms: list[dict[str, Tensor]] = []
-        recorded: list[Tensor] = []
-        for batch in self._batches(epoch, number, phase):
+        number = standing.phase
+        for batch in self._batches(epoch, number, phase, standing.steps):
             self.processes.seed_layers(batch.seed)
             step = self.method.loss(batch, phase)
             for optimizer in learning:
@@ -93,20 +93,22 @@ class Trainer:
             backward(reduce(add, step.terms.values()))
             for optimizer in learning:
                 optimizer.step()
-            terms.append({name: term.detach() for name, term in step.terms.items()})
+            standing.terms.append({name: term.detach() for name, term in step.terms.items()})
             if records and step.logits is not None:
-                recorded.append(step.logits.detach())
+                standing.logits.append(step.logits.detach())
             self.reporter.step(batch.progress)
+            self.after_step(epoch, standing)
         for position in phase.learns:
             self.processes.synchronise_buffers(self.networks[position])
-        if recorded:
-            observation.record(self._order(epoch, number, phase), torch.cat(recorded))
-        return self._mean_terms(epoch, terms)
+        if standing.logits:
+            observation.record(self._order(epoch, number, phase), torch.cat(standing.logits))
+        standing.end_phase(self.mean_losses(epoch, standing))
 
     def _order(self, epoch: int, number: int, phase: Phase) -> Tensor:
         return shuffled(phase.indices, generator(self.method.setting.seed, "order", epoch, number))
 
-    def _batches(self, epoch: int, number: int, phase: Phase) -> Iterator[Batch]:
+    def _batches(self, epoch: int, number: int, phase: Phase, done: int = 0) -> Iterator[Batch]:
+        """Yield the batches of a phase after the first ``done`` ones."""
         seed, count, rank = self.method.setting.seed, self.processes.count, self.processes.rank
         shares = cut(self._order(epoch, number, phase), self.options.batch_size, count, rank)
         fellows: Sequence[Tensor | None] = [None] * len(shares)
@@ -123,7 +125,7 @@ class Trainer:
                 unlabelled = self._batch(fellow, phase.views, epoch, progress, derive(step_seed, "unlabelled"))
             return self._batch(shares[step], phase.views, epoch, progress, step_seed, unlabelled)
 
-        return prepared((partial(make, step) for step in range(len(shares))), self.source.ahead)
+        return prepared((partial(make, step) for step in range(done, len(shares))), self.source.ahead)
 
     def _batch(
         self, indices: Tensor, views: int, epoch: int, progress: float, seed: int, unlabelled: Batch | None = None
@@ -134,16 +136,16 @@ class Trainer:
             inputs = (self.source.fetch(indices),)
         return Batch(indices, inputs, self.labels.current[indices], epoch, progress, seed, unlabelled)
 
-    def _mean_terms(self, epoch: int, terms: list[dict[str, Tensor]]) -> dict[str, float]:
-        """Average each term over the steps, and over processes; one look at the device for the whole epoch."""
+    def mean_losses(self, epoch: int, standing: Standing) -> dict[str, float]:
+        """Average each term over the phase's steps, and over processes; one look at the device for all of them."""
         means = {}
-        for name in terms[0] if terms else ():
-            values = self.processes.mean(torch.stack([step[name] for step in terms]))  # so all see what one saw
+        for name in standing.terms[0] if standing.terms else ():
+            values = self.processes.mean(torch.stack([step[name] for step in standing.terms]))  # all see what one saw
             wrong = ~values.isfinite()
             if bool(wrong.any()):
                 raise DivergedError(
                     f"the loss became {float(values[wrong][0])} in epoch {epoch}, batch {int(wrong.nonzero()[0]) + 1}; "
-                    "try a smaller learning rate (--set optimizer.lr=...)"
+                    f"{DIVERGED_HINT}"
                 )
             means[name] = float(values.mean())
         return means
@@ -152,9 +154,10 @@ class Trainer:
 class Observation:
     """What the trainer saw of one epoch; see :class:`unflip.methods.base.Observed`."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, standing: Standing) -> None:
         self._trainer = trainer
-        self._probs: Tensor | None = None
+        self._standing = standing
+        self.phases_done = standing.phase
         self._scans: dict[int, Scan] = {}
 
     def record(self, order: Tensor, logits: Tensor) -> None:
@@ -163,16 +166,17 @@ class Observation:
         probs = self._trainer.processes.interleave(logits.softmax(1), len(order))
         position = torch.empty(len(self._trainer.labels), dtype=torch.long, device=train.device)
         position[train] = torch.arange(len(train), device=train.device)
-        if self._probs is None:
-            self._probs = probs.new_zeros(len(train), probs.shape[1])
-        self._probs[position[order]] = probs
+        before = self._standing.probs
+        # a copy: a method may have kept what it was shown after the phase before
+        self._standing.probs = probs.new_zeros(len(train), probs.shape[1]) if before is None else before.clone()
+        self._standing.probs[position[order]] = probs
 
     @property
     def probs(self) -> Tensor:
         """Softmax of the training passes."""
-        if self._probs is None:
+        if self._standing.probs is None:
             raise RuntimeError(f"{type(self._trainer.method).__name__} reads probs without records_probs = True")
-        return self._probs
+        return self._standing.probs
 
     def scan(self, network: int = 0) -> Scan:
         """Features of the training examples, computed once until the networks learn again; logits by the head as is."""
