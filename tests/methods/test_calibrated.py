@@ -26,14 +26,14 @@ class Seen:
     """Fixed features to observe."""
 
     def __init__(self, features: Tensor, validation: tuple[Tensor, Tensor] | None = None) -> None:
-        self.features, self.held_out = features, validation
+        self.seen, self.held_out = features, validation
 
     @property
     def probs(self) -> Tensor:
         raise AssertionError("not recorded")
 
-    def scan(self, network: int = 0) -> Scan:
-        return Scan(self.features, self.features[:, :0])
+    def features(self, network: int = 0) -> Tensor:
+        return self.seen
 
     def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
         return None if self.held_out is None else (Scan(self.held_out[0], self.held_out[0]), self.held_out[1])

@@ -3,7 +3,7 @@
 import torch
 
 from unflip.labels.store import LabelStore
-from unflip.methods.base import Scan, Setting
+from unflip.methods.base import Setting
 from unflip.methods.lrt import LRT, LRTOptions
 
 EPSILON, RHO = 1e-4, 0.9
@@ -15,7 +15,7 @@ class Seen:
     def __init__(self, probs: torch.Tensor) -> None:
         self.probs = probs
 
-    def scan(self, network: int = 0) -> Scan:
+    def features(self, network: int = 0) -> torch.Tensor:
         raise AssertionError("LRT needs no further pass")
 
     def validation(self, network: int = 0) -> None:

@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+from torch import Tensor
 
 from helpers import blobs, quick_train, write_npz
 from unflip.labels.store import LabelStore
-from unflip.methods.base import Method, Scan, Setting
+from unflip.methods.base import Method, Setting
 from unflip.methods.lrt import LRT, LRTOptions
 from unflip.methods.plc import PLC, warmup_end
 from unflip.methods.recipes import find_recipe
@@ -22,11 +23,11 @@ class Seen:
 
     def __init__(self) -> None:
         cluster = torch.arange(40) // 20
-        self.features = 5.0 * cluster[:, None] + torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+        self.seen = 5.0 * cluster[:, None] + torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
         self.probs = torch.tensor([0.1, 0.9]).repeat(40, 1)
 
-    def scan(self, network: int = 0) -> Scan:
-        return Scan(self.features, self.probs.log())
+    def features(self, network: int = 0) -> Tensor:
+        return self.seen
 
     def validation(self, network: int = 0) -> None:
         return None

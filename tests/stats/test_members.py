@@ -34,7 +34,7 @@ def test_class_means_are_those_of_a_loop() -> None:
         torch.testing.assert_close(mean, members.mean(0) if len(members) else torch.zeros(4))
 
 
-@pytest.mark.parametrize("n", [50, 9000])  # the latter takes several rounds
+@pytest.mark.parametrize("n", [50, 8192])  # the latter takes several rounds
 def test_the_pooled_covariance_is_that_of_a_loop(n: int) -> None:
     random = torch.Generator().manual_seed(0)
     features, labels = torch.randn(n, 3, generator=random) + 5, torch.randint(3, (n,), generator=random)
@@ -43,3 +43,14 @@ def test_the_pooled_covariance_is_that_of_a_loop(n: int) -> None:
         members = features[labels == c]
         expected += torch.cov(members.T, correction=0) * len(members) / n
     torch.testing.assert_close(pooled_covariance(features, labels, class_means(features, labels, 3)), expected)
+
+
+def test_the_pooled_covariance_of_very_many_features_is_that_of_a_fixed_part_of_them() -> None:
+    random = torch.Generator().manual_seed(0)
+    scale = torch.tensor([1.0, 3.0, 0.1])
+    features = torch.randn(100_000, 3, generator=random) * scale
+    labels = torch.arange(100_000) % 10  # an order that picking every tenth would see one class of
+    features += labels[:, None]
+    pooled = pooled_covariance(features, labels, class_means(features, labels, 10))
+    torch.testing.assert_close(pooled / (scale * scale[:, None]), torch.eye(3), rtol=0, atol=0.05)
+    assert torch.equal(pooled, pooled_covariance(features, labels, class_means(features, labels, 10)))

@@ -38,8 +38,8 @@ def test_a_run_in_bfloat16_learns_and_keeps_everything_in_float32(
         assert gaussians.means.dtype == torch.float32
     beliefs = trainer.method.beliefs()
     assert beliefs is None or beliefs.dtype == torch.float32
-    scan = trainer._observe(Standing()).scan()
-    assert scan.features.dtype == scan.logits.dtype == torch.float32
+    observed = trainer._observe(Standing())
+    assert observed.logits().dtype == observed.features().dtype == torch.float32
 
 
 def test_training_passes_compute_in_bfloat16_and_scans_do_not(
@@ -51,7 +51,7 @@ def test_training_passes_compute_in_bfloat16_and_scans_do_not(
     head.register_forward_hook(lambda module, inputs, output: seen.add((module.training, output.dtype)))
     trainer.run_epoch(3)
     assert (True, torch.bfloat16) in seen
-    trainer._observe(Standing()).scan()
+    trainer._observe(Standing()).features()
     assert (False, torch.float32) in seen
     assert (False, torch.bfloat16) not in seen
 

@@ -118,23 +118,23 @@ def test_a_scan_is_what_the_network_makes_of_the_training_rows(processes: Proces
     trainer = make_trainer(processes, lr=0.1, network=MLPOptions(hidden=(8,), dropout=0.5))
     trainer.run_epoch(1)
     observed = trainer.method.observed[0]
-    scan = observed.scan()
     rows = trainer.method.setting.train
-    torch.testing.assert_close(scan.logits, logits_of(trainer, rows))
+    torch.testing.assert_close(observed.logits(), logits_of(trainer, rows))
+    features = observed.features()
     with torch.no_grad():
-        torch.testing.assert_close(scan.features, bare(trainer.networks[0]).eval().encode(trainer.source.fetch(rows)))
-    assert observed.scan().features is scan.features  # not computed twice
+        torch.testing.assert_close(features, bare(trainer.networks[0]).eval().encode(trainer.source.fetch(rows)))
+    assert observed.features() is features  # not computed twice
 
 
 def test_a_head_that_was_trained_since_is_seen_and_the_encoder_is_not_run_again(processes: Processes) -> None:
     trainer = make_trainer(processes)
     trainer.run_epoch(1)
     observed = trainer.method.observed[0]
-    before = observed.scan()
+    before = observed.features()
     with torch.no_grad():
         bare(trainer.networks[0]).head.weight.mul_(2.0)
-    torch.testing.assert_close(observed.scan().logits, logits_of(trainer, trainer.method.setting.train))
-    assert observed.scan().features is before.features
+    torch.testing.assert_close(observed.logits(), logits_of(trainer, trainer.method.setting.train))
+    assert observed.features() is before
 
 
 def test_each_network_has_its_own_scan(processes: Processes) -> None:
@@ -143,9 +143,9 @@ def test_each_network_has_its_own_scan(processes: Processes) -> None:
     observed = trainer.method.observed[0]
     for position in (0, 1):
         torch.testing.assert_close(
-            observed.scan(position).logits, logits_of(trainer, trainer.method.setting.train, position)
+            observed.logits(position), logits_of(trainer, trainer.method.setting.train, position)
         )
-    assert not torch.equal(observed.scan(0).logits, observed.scan(1).logits)
+    assert not torch.equal(observed.logits(0), observed.logits(1))
 
 
 def test_the_validation_rows_come_with_their_given_labels(processes: Processes) -> None:
@@ -344,7 +344,7 @@ def test_what_breaks_in_the_last_step_is_noticed_by_the_next_pass(processes: Pro
     trainer = make_trainer(processes, lr=1e37, batch_size=500, network=network)
     assert np.isfinite(trainer.run_epoch(1)["loss"]["loss"])
     with pytest.raises(DivergedError, match="outputs became NaN or infinite; try a smaller learning rate"):
-        trainer.method.observed[0].scan()
+        trainer.method.observed[0].features()
 
 
 def test_training_changes_neither_inputs_nor_given_labels(processes: Processes) -> None:

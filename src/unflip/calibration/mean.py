@@ -13,8 +13,6 @@ from unflip.stats.agnostic_mean import Complement, Normalise, class_agnostic_mea
 from unflip.stats.gaussians import ClassGaussians, fit_gaussians
 from unflip.stats.members import class_means, class_members, pooled_covariance
 
-_ENOUGH = 8192  # examples to find leading directions by
-
 
 class MeanOptions(Options):
     """Options of MDDC."""
@@ -80,15 +78,13 @@ def robust_in_leading(
     """Return means (k, d) that are ``estimate``'s in some directions and plain in all others.
 
     ``mean(h) + B (estimate(z) - mean(z))`` with ``z = B^T h``, the columns of B being the leading eigenvectors of the
-    covariance of features about their class means, pooled over classes (of some thousand examples, which is enough for
-    directions). What lies far from its class makes the variance, so it lies along those. AgnosticMean looks for such
-    directions in every class anew, and halves them again and again; one set for all classes costs far less.
+    covariance of features about their class means, pooled over classes. What lies far from its class makes the
+    variance, so it lies along those. AgnosticMean looks for such directions in every class anew, and halves them again
+    and again; one set for all classes costs far less.
     """
     features = features.float()
     plain = class_means(features, labels, num_classes)
-    every = slice(None, None, -(-len(features) // _ENOUGH))
-    pooled = pooled_covariance(features[every], labels[every], plain).cpu()
+    pooled = pooled_covariance(features, labels, plain).cpu()
     basis: Tensor = torch.linalg.eigh(pooled).eigenvectors[:, -directions:].to(features.device)
-    z = features @ basis
-    shift = estimate(z, labels) - class_means(z, labels, num_classes)  # NaN for a class without members
+    shift = estimate(features @ basis, labels) - plain @ basis  # NaN for a class without members
     return plain + shift.nan_to_num(0.0) @ basis.T

@@ -83,7 +83,7 @@ class Step(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What one network makes of the training examples, without augmentation, in evaluation mode."""
+    """What one network makes of examples, without augmentation, in evaluation mode."""
 
     features: Tensor  # (m, d)
     logits: Tensor  # (m, k)
@@ -100,14 +100,14 @@ class Observed(Protocol):
     def probs(self) -> Tensor:
         """Softmax of the training passes (m, k); only for methods with ``records_probs``."""
 
-    def scan(self, network: int = 0) -> Scan:
-        """One pass without gradient, computed when asked for and once for the networks as they are."""
+    def features(self, network: int = 0) -> Tensor:
+        """Features (m, d) of a pass without gradient, made when asked for and once for the networks as they are."""
 
     def logits(self, network: int = 0) -> Tensor:
-        """The logits of such a pass alone (m, k): features may be large, and this keeps none."""
+        """The logits of such a pass (m, k): features may be large, and this keeps none."""
 
     def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
-        """The same of the validation examples, with their given labels; None where there are none."""
+        """Both of the validation examples, with their given labels; None where there are none."""
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Make what a process computed alone the same everywhere: the first process's."""

@@ -125,7 +125,7 @@ class Calibrated(Method):
 
     def _calibrate(self, epoch: int, position: int, observed: Observed, labels: Tensor) -> dict[str, Any]:
         state, num_classes = self.heads[position], self.setting.num_classes
-        features = observed.scan(position).features
+        features = observed.features(position)
         gaussians = self.calibrator.fit(features, labels, num_classes, state.gaussians)
         state.gaussians = gaussians
         if not bool(gaussians.present.any()):

@@ -55,7 +55,7 @@ class GCE(Method):
             return {}
         due = epoch - options.prune_from
         if due >= 0 and due % options.prune_every == 0:
-            probs = observed.scan().logits.softmax(1)
+            probs = observed.logits().softmax(1)
             kept = probs.gather(1, labels.current[self.setting.train, None])[:, 0] > options.truncation
             self.kept = kept if bool(kept.any()) else torch.ones_like(kept)
         return {"kept": float(self.kept.float().mean())}

@@ -87,7 +87,7 @@ class LRT(Method):
             current = labels.current[train]
             wanted = ratio_rule(probs, current, 1 / delta)
             if options.consent:
-                features = observed.scan().features
+                features = observed.features()
                 wanted = consented(wanted, current, gaussian_votes(features, current, self.setting.num_classes))
             changed = labels.change(epoch, train, wanted, probs.gather(1, wanted[:, None])[:, 0])
         return {"changed": changed, "threshold": delta}

@@ -67,7 +67,7 @@ class PLC(Method):
         consent = None
         if self.options.consent:
             current = labels.current[self.setting.train]
-            consent = gaussian_votes(observed.scan().features, current, self.setting.num_classes)
+            consent = gaussian_votes(observed.features(), current, self.setting.num_classes)
         changed = self.corrector.correct(epoch, labels, consent)
         self.changed += changed
         return changed

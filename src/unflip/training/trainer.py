@@ -70,7 +70,7 @@ class Trainer:
         observation = self._observe(standing)
         for phase in self.method.phases(epoch, observation, self.labels):
             self._run_phase(epoch, phase, standing, observation)
-            observation.forget_scans()
+            observation.forget_features()
         train_seconds = time.perf_counter() - standing.started
         figures = self.method.end_epoch(epoch, observation, self.labels)
         return {"epoch": epoch, "lr": lr, "loss": standing.losses, "train_seconds": train_seconds, **figures}
@@ -158,7 +158,7 @@ class Observation:
         self._trainer = trainer
         self._standing = standing
         self.phases_done = standing.phase
-        self._scans: dict[int, Scan] = {}
+        self._features: dict[int, Tensor] = {}
 
     def record(self, order: Tensor, logits: Tensor) -> None:
         """Keep the softmax of a training pass that went through ``order``."""
@@ -178,20 +178,19 @@ class Observation:
             raise RuntimeError(f"{type(self._trainer.method).__name__} reads probs without records_probs = True")
         return self._standing.probs
 
-    def scan(self, network: int = 0) -> Scan:
-        """Features of the training examples, computed once until the networks learn again; logits by the head as is."""
-        if network not in self._scans:
-            self._scans[network] = self._scan(network, self._trainer.method.setting.train)
-            return self._scans[network]
-        features = self._scans[network].features
-        with torch.no_grad():  # calibration trains heads between phases
-            return Scan(features, bare(self._trainer.networks[network]).head(features).float())
+    def features(self, network: int = 0) -> Tensor:
+        """Features of the training examples, computed once until the networks learn again."""
+        if network not in self._features:
+            self._features[network] = self._scan(network, self._trainer.method.setting.train).features
+        return self._features[network]
 
     def logits(self, network: int = 0) -> Tensor:
-        """Logits of the training examples, without keeping the features."""
-        if network in self._scans:
-            return self.scan(network).logits
-        return self._scan(network, self._trainer.method.setting.train, keep_features=False).logits
+        """Logits of the training examples, by the head as it is, without keeping the features."""
+        if network not in self._features:
+            return self._scan(network, self._trainer.method.setting.train, keep_features=False).logits
+        with torch.no_grad():  # calibration trains heads between phases
+            logits: Tensor = bare(self._trainer.networks[network]).head(self._features[network])
+            return logits.float()
 
     def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
         """Features, logits and given labels of the validation examples."""
@@ -200,9 +199,9 @@ class Observation:
             return None
         return self._scan(network, rows), self._trainer.labels.given[rows]
 
-    def forget_scans(self) -> None:
+    def forget_features(self) -> None:
         """Drop what a phase of training has made out of date."""
-        self._scans = {}
+        self._features = {}
 
     def _scan(self, network: int, rows: Tensor, *, keep_features: bool = True) -> Scan:
         trainer = self._trainer
