@@ -20,6 +20,7 @@ _OFTEN = 60  # kills of one run, after which something must be wrong
 
 def main(data: str, jobs: str, out: str, kills: int) -> None:
     torch.set_num_threads(1)
+    train(data, Path(out) / "first", method="dividemix-m", epochs=1, device="cpu")  # imports what all of them need
     told = {}
     for job in json.loads(Path(jobs).read_text()):
         folder = Path(out) / job["name"]
