@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.labels.quality import label_quality
+from unflip.labels.quality import label_quality, suggested_labels
 
 
 @given(st.integers(0, 10_000), st.integers(2, 6))
@@ -30,3 +30,10 @@ def test_what_one_view_rules_out_is_ruled_out() -> None:
 def test_views_that_exclude_each_other_leave_no_opinion() -> None:
     quality = label_quality(torch.tensor([0]), torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]]))
     assert float(quality) == 0.5
+
+
+def test_the_suggestion_is_the_corrected_label_or_the_likeliest_of_the_pool() -> None:
+    probs = torch.tensor([[0.6, 0.4, 0.0], [0.6, 0.4, 0.0], [0.1, 0.2, 0.7]])
+    votes = torch.tensor([[0.1, 0.9, 0.0], [0.1, 0.9, 0.0], [0.1, 0.2, 0.7]])
+    given, current = torch.tensor([0, 0, 2]), torch.tensor([0, 2, 2])
+    assert suggested_labels(given, current, probs, votes).tolist() == [1, 2, 2]

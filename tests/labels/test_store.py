@@ -26,6 +26,9 @@ COLUMNS = [
     "confidence_current",
     "confidence_given",
     "vote_given",
+    "suggested",
+    "confidence_suggested",
+    "vote_suggested",
     "last_change",
     "changes",
     "quality",
@@ -137,6 +140,7 @@ def test_the_table_says_of_each_example_what_the_history_says(store: LabelStore)
     history = rows(store.history())
     for i, row in enumerate(table.to_pylist()):
         given, current = int(store.given[i]), int(store.current[i])
+        suggested = current if current != given else int(probs[i].argmax())
         mine = [epoch for epoch, index, *_ in history if index == i]
         assert row == {
             "index": i,
@@ -148,6 +152,9 @@ def test_the_table_says_of_each_example_what_the_history_says(store: LabelStore)
             "confidence_current": float(probs[i, current]),
             "confidence_given": float(probs[i, given]),
             "vote_given": float(probs[i, given]),
+            "suggested": suggested,
+            "confidence_suggested": float(probs[i, suggested]),
+            "vote_suggested": float(probs[i, suggested]),
             "last_change": max(mine, default=0),
             "changes": len(mine),
             "quality": pytest.approx(float(probs[i, given]), abs=1e-6),
@@ -164,7 +171,7 @@ def test_the_table_has_ids_splits_and_names_where_the_data_has_them() -> None:
         ids=["a", "b", "c"],
         class_names=["cat", "dog"],
     )
-    assert table.column_names == [*COLUMNS, "given_name", "current_name"]
+    assert table.column_names == [*COLUMNS, "given_name", "current_name", "suggested_name"]
     assert table["id"].to_pylist() == ["a", "b", "c"]
     assert table["split"].to_pylist() == ["train", "val", "train"]
     assert table["given_name"].to_pylist() == ["cat", "dog", "dog"]

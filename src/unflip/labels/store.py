@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from unflip.files import write_atomically
-from unflip.labels.quality import label_quality
+from unflip.labels.quality import label_quality, suggested_labels
 
 _HISTORY = {
     "epoch": torch.int32,
@@ -93,12 +93,14 @@ class LabelStore:
         """Return one row an example: what it was called, what it is called now, and how sure that is.
 
         ``probs`` (n, k) is the belief about each example's class, ``votes`` (n, k) that of the class Gaussians.
-        ``quality`` says how likely the given label is right, ``last_change`` is an epoch, 0 for never.
+        ``quality`` says how likely the given label is right, ``suggested`` what to propose in its place (or the same),
+        ``last_change`` is an epoch, 0 for never.
         """
         history = self.history()
         last_change = torch.zeros(len(self), dtype=torch.int32)
         last_change[history["index"]] = history["epoch"]  # in order of time, so the last one stays
         given, current, probs, votes = self._given.cpu(), self._current.cpu(), probs.cpu().float(), votes.cpu().float()
+        suggested = suggested_labels(given, current, probs, votes)
         columns: dict[str, Any] = {
             "index": np.arange(len(self)),
             "id": [str(i) for i in range(len(self))] if ids is None else list(ids),
@@ -109,13 +111,16 @@ class LabelStore:
             "confidence_current": probs.gather(1, current[:, None])[:, 0].numpy(),
             "confidence_given": probs.gather(1, given[:, None])[:, 0].numpy(),
             "vote_given": votes.gather(1, given[:, None])[:, 0].numpy(),
+            "suggested": suggested.numpy(),
+            "confidence_suggested": probs.gather(1, suggested[:, None])[:, 0].numpy(),
+            "vote_suggested": votes.gather(1, suggested[:, None])[:, 0].numpy(),
             "last_change": last_change.numpy(),
             "changes": torch.bincount(history["index"], minlength=len(self)).to(torch.int32).numpy(),
             "quality": label_quality(given, probs, votes).numpy(),
         }
         if class_names is not None:
             names = np.asarray(class_names)
-            columns |= {"given_name": names[given.numpy()], "current_name": names[current.numpy()]}
+            columns |= {f"{kind}_name": names[columns[kind]] for kind in ("given", "current", "suggested")}
         return pa.table(columns)
 
 
