@@ -106,3 +106,14 @@ def test_labels_count_by_content_too(folder: Path) -> None:
     before = name_of(folder, axes)
     np.save(folder / "labels.npy", np.roll(labels, 1))
     assert name_of(folder, axes) != before
+
+
+def test_reviewed_labels_name_the_cell_by_their_content(folder: Path) -> None:
+    axes = 'data = ["blobs.npz"]'
+    plain = name_of(folder, axes)
+    (folder / "reviewed.csv").write_text("index,label\n0,1\n")
+    one = name_of(folder, axes, 'data.reviewed = "reviewed.csv"')
+    (folder / "moved.csv").write_text("index,label\n0,1\n")
+    assert name_of(folder, axes, 'data.reviewed = "moved.csv"') == one
+    (folder / "reviewed.csv").write_text("index,label\n0,2\n")
+    assert len({plain, one, name_of(folder, axes, 'data.reviewed = "reviewed.csv"')}) == 3

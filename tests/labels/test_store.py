@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from helpers import assert_same_tree
+from unflip.errors import RunFolderError
 from unflip.labels.store import LabelStore, write_labels
 from unflip.training.checkpoint import load_tree, save_tree
 
@@ -32,6 +33,7 @@ COLUMNS = [
     "last_change",
     "changes",
     "quality",
+    "reviewed",
 ]
 CLASSES = 4
 LABELS = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=12)
@@ -158,6 +160,7 @@ def test_the_table_says_of_each_example_what_the_history_says(store: LabelStore)
             "last_change": max(mine, default=0),
             "changes": len(mine),
             "quality": pytest.approx(float(probs[i, given]), abs=1e-6),
+            "reviewed": False,
         }
 
 
@@ -234,3 +237,36 @@ def test_the_files_hold_the_same(store: LabelStore, names: bool, tmp_path_factor
     assert history.column_names == ["epoch", "index", "old", "new", "confidence"]
     assert [tuple(row.values()) for row in history.to_pylist()] == rows(store.history())
     assert sorted(path.name for path in Path(folder).iterdir()) == ["history.parquet", "labels.csv", "labels.parquet"]
+
+
+def test_reviewed_labels_are_given_and_stay_whoever_wants_to_change_them() -> None:
+    store = LabelStore(torch.tensor([0, 1, 1, 0]), 3, torch.tensor([-1, 2, 1, -1]))
+    assert store.original.tolist() == [0, 1, 1, 0]
+    assert store.given.tolist() == store.current.tolist() == [0, 2, 1, 0]
+    assert store.trusted.tolist() == [False, True, True, False]
+    assert store.change(1, torch.arange(4), torch.tensor([1, 0, 0, 0]), torch.ones(4)) == 1
+    assert store.current.tolist() == [1, 2, 1, 0]
+    assert store.history()["index"].tolist() == [0]
+
+
+def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() -> None:
+    store = LabelStore(torch.tensor([0, 1, 1]), 3, torch.tensor([-1, 2, 1]))
+    probs = torch.tensor([[0.5, 0.25, 0.25]]).repeat(3, 1)
+    table = store.table(probs, probs, splits=["train"] * 3, class_names=["a", "b", "c"]).to_pydict()
+    assert table["given"] == [0, 1, 1]
+    assert table["current"] == [0, 2, 1]
+    assert table["changed"] == [False, True, False]
+    assert table["reviewed"] == [False, True, True]
+    assert table["suggested"] == [0, 2, 1]
+    assert table["quality"] == [pytest.approx(0.5, abs=1e-6), 1.0, 1.0]
+    assert (table["given_name"], table["current_name"]) == (["a", "b", "b"], ["a", "c", "b"])
+
+
+@pytest.mark.parametrize("other", [None, torch.tensor([-1, 1]), torch.tensor([0, -1])])
+def test_a_state_with_other_reviewed_labels_is_refused(other: torch.Tensor | None) -> None:
+    store = LabelStore(torch.tensor([0, 1]), 3, torch.tensor([-1, 2]))
+    with pytest.raises(RunFolderError, match="the reviewed labels are not those that the run began with"):
+        LabelStore(torch.tensor([0, 1]), 3, other).load_state_dict(store.state_dict())
+    with pytest.raises(RunFolderError, match="start anew with --force"):
+        store.load_state_dict(LabelStore(torch.tensor([0, 1]), 3, other).state_dict())
+    store.load_state_dict(store.state_dict())

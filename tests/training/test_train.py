@@ -22,7 +22,16 @@ ISSUE_KEYS = {
     "test_accuracy", "tests", "val_accuracy", "label_accuracy", "label_accuracy_all", "seconds", "seconds_per_epoch",
     "peak_rss_mb", "versions",
 }  # fmt: skip
-ADDED_KEYS = {"skipped", "protocol", "noise", "noise_rate_by_class", "transition_error", "quality_auroc", "restores"}
+ADDED_KEYS = {
+    "skipped",
+    "reviewed",
+    "protocol",
+    "noise",
+    "noise_rate_by_class",
+    "transition_error",
+    "quality_auroc",
+    "restores",
+}
 """Later work adds keys and renames none."""
 LEAVES = {
     "test_accuracy": ["selected", "last", "best"],

@@ -70,6 +70,10 @@ def train(
         Path | None,
         typer.Option(help="Labels (.npy, .csv, .txt) that replace the training labels; those then only evaluate."),
     ] = None,
+    reviewed: Annotated[
+        Path | None,
+        typer.Option(help="Labels that people decided (.csv, .parquet, .jsonl: index or path, label); they are kept."),
+    ] = None,
     take: Annotated[int | None, typer.Option(help="Use the first N training examples.", metavar="N", min=1)] = None,
     skip_broken: SkipBroken = None,
     noise: Annotated[str | None, typer.Option(help=NOISE_HELP, metavar="RECIPE")] = None,
@@ -118,8 +122,8 @@ def train(
     from unflip.cli.train import run_train
 
     run_train(
-        data, out, labels=labels, take=take, skip_broken=skip_broken, noise=noise, method=method, network=network,
-        epochs=epochs, seed=seed, select=select, preset=preset, config=config, settings=setting or (),
+        data, out, labels=labels, reviewed=reviewed, take=take, skip_broken=skip_broken, noise=noise, method=method,
+        network=network, epochs=epochs, seed=seed, select=select, preset=preset, config=config, settings=setting or (),
         resume=resume, force=force, rehearse=dry_run, device=device, threads=threads, quiet=quiet, on_nan=on_nan,
         checkpoint_minutes=checkpoint_minutes, keep=keep,
     )  # fmt: skip

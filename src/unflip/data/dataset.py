@@ -19,6 +19,7 @@ from unflip.data.images import ImageSource
 from unflip.data.label_files import find_classes, read_labels, to_class_numbers
 from unflip.data.noisy import AddedNoise, NoiseOptions, PosteriorEstimator, add_noise
 from unflip.data.opening import ImageOptions, open_files
+from unflip.data.reviewed import read_reviewed
 from unflip.data.source import (
     ArraySource,
     JoinedSource,
@@ -40,6 +41,8 @@ class DataOptions(ImageOptions):
     """A file, a folder, or the name of an embedded data set."""
     labels: str | None = None
     """A file whose labels replace the training labels; the data's own then serve evaluation only."""
+    reviewed: str | None = None
+    """A table (index or path, label) of labels that people decided: trusted, and never changed."""
     take: PositiveInt | None = None
     """Use the first so many training examples."""
     per_class: PositiveInt | None = None
@@ -115,6 +118,8 @@ class Dataset:
     source: Source
     given: Tensor
     """Labels as they came (n,), the validation examples' too."""
+    reviewed: Tensor | None
+    """The labels that people decided (n,), -1 where they did not; None where they decided nothing."""
     is_val: Tensor
     """Which examples validate (n,)."""
     clean: Tensor | None
@@ -246,12 +251,18 @@ def open_dataset(
         clean = None if clean is None else torch.cat([clean, labels["val"]])
     elif options.val_fraction:
         is_val = stratified_split(given, num_classes, options.val_fraction, seed)
-    if len(given[~is_val].unique()) < 2:
+    ids, reviewed = _ids(train, sets.get("val")), None
+    if options.reviewed is not None:
+        class_names = names or [str(i) for i in range(num_classes)]
+        reviewed = read_reviewed(Path(options.reviewed), len(given), ids, class_names)
+    trained = given if reviewed is None else torch.where(reviewed < 0, given, reviewed)
+    if len(trained[~is_val].unique()) < 2:
         raise InputError(f"{what}: the {int((~is_val).sum())} examples left for training hold fewer than two classes")
     return Dataset(
         name=name,
         source=source,
         given=given,
+        reviewed=reviewed,
         is_val=is_val,
         clean=clean,
         tests={
@@ -260,7 +271,7 @@ def open_dataset(
         },
         num_classes=num_classes,
         class_names=names,
-        ids=_ids(train, sets.get("val")),
+        ids=ids,
         standardisation=standardise,
         frame=frame,
         skipped=skipped,

@@ -1,11 +1,11 @@
 """A manifest: a CSV or Parquet table ``path,label[,split]`` of images, paths relative to its own folder."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from unflip.data.column_files import read_columns
 from unflip.data.dataset import DataOptions, LabelledSet, Loaded
 from unflip.data.image_files import ImageFiles, as_names
 from unflip.data.images import IMAGENET
@@ -24,7 +24,7 @@ class Manifest:
 
     def __call__(self, path: Path, options: DataOptions) -> Loaded:
         """Read the table; the images stay where they are."""
-        table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+        table, _ = read_columns(path, _COLUMNS, str(path))
         if "path" not in table:
             raise InputError(f"{path}: no column 'path'; a manifest has path,label[,split]")
         _check_filled(path, table)
@@ -49,32 +49,6 @@ class Manifest:
             normalisation=IMAGENET,
             unlabelled="no column 'label' in it",
         )
-
-
-def _read_csv(path: Path) -> dict[str, list[Any]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file in UTF-8 ({error.reason})") from error
-    except (OSError, csv.Error) as error:
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    header, rows = [cell.strip().lower() for cell in rows[0]] if rows else [], rows[1:]
-    uneven = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
-    if uneven is not None:
-        raise InputError(f"{path}, row {uneven}: {len(rows[uneven])} columns, the header has {len(header)}")
-    return {name: [row[i].strip() for row in rows] for i, name in enumerate(header) if name in _COLUMNS}
-
-
-def _read_parquet(path: Path) -> dict[str, list[Any]]:
-    import pyarrow.parquet
-
-    try:
-        names = [name for name in pyarrow.parquet.read_schema(path).names if name in _COLUMNS]
-        content: dict[str, list[Any]] = pyarrow.parquet.read_table(path, columns=names).to_pydict()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: not a readable Parquet file ({error})".replace("\n", " ")) from error
-    return content
 
 
 def _check_filled(path: Path, table: dict[str, list[Any]]) -> None:

@@ -29,6 +29,7 @@ Keep = Literal["all", "results"]
 _FILES = (
     ("data", "path"),
     ("data", "labels"),
+    ("data", "reviewed"),
     ("data", "imagenet"),
     ("noise", "posterior"),
     ("noise", "class_map"),

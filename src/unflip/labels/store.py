@@ -11,6 +11,7 @@ import pyarrow.parquet
 import torch
 from torch import Tensor
 
+from unflip.errors import RunFolderError
 from unflip.files import write_atomically
 from unflip.labels.quality import label_quality, suggested_labels
 
@@ -26,23 +27,39 @@ _HISTORY = {
 class LabelStore:
     """One row for every example that trains or validates.
 
-    ``given`` never changes. ``current`` changes only through :meth:`change`, which writes the history: one
-    row a change, in the order in which they happened, as columns.
+    ``original`` and ``given`` never change. ``current`` changes only through :meth:`change`, which writes the history:
+    one row a change, in the order in which they happened, as columns.
+
+    ``reviewed`` (n,) holds labels that people decided, -1 where they did not. They stand in the place of the given ones
+    for all who ask, and :meth:`change` leaves them as they are; that is the one place where this is seen to.
     """
 
-    def __init__(self, given: Tensor, num_classes: int) -> None:
+    def __init__(self, original: Tensor, num_classes: int, reviewed: Tensor | None = None) -> None:
         self.num_classes = num_classes
-        self._given = given.clone()
-        self._current = given.clone()
+        self._original = original.clone()
+        self._reviewed = None if reviewed is None else reviewed.clone()
+        self._trusted = torch.zeros_like(original, dtype=torch.bool) if reviewed is None else reviewed >= 0
+        self._given = original.clone() if reviewed is None else torch.where(self._trusted, reviewed, original)
+        self._current = self._given.clone()
         self._history: dict[str, list[Tensor]] = {name: [] for name in _HISTORY}
 
     def __len__(self) -> int:
         return len(self._given)
 
     @property
+    def original(self) -> Tensor:
+        """The labels as they came, whatever people decided later; a copy, so that nobody can change them."""
+        return self._original.clone()
+
+    @property
     def given(self) -> Tensor:
-        """The labels as they came; a copy, so that nobody can change them."""
+        """The labels to begin with: as they came, or as people decided; a copy, so that nobody can change them."""
         return self._given.clone()
+
+    @property
+    def trusted(self) -> Tensor:
+        """Which labels people decided (n,); a copy."""
+        return self._trusted.clone()
 
     @property
     def current(self) -> Tensor:
@@ -52,10 +69,11 @@ class LabelStore:
     def change(self, epoch: int, indices: Tensor, labels: Tensor, confidence: Tensor) -> int:
         """Set the current label of each of ``indices`` and return how many of them really changed.
 
-        ``confidence`` is how sure the one who asks is of each new label. ``indices`` are distinct.
+        ``confidence`` is how sure the one who asks is of each new label. ``indices`` are distinct. Labels that people
+        decided stay.
         """
         old = self._current[indices]
-        changed = old != labels
+        changed = (old != labels) & ~self._trusted[indices]
         indices, old, labels, confidence = (column[changed] for column in (indices, old, labels, confidence.detach()))
         self._current[indices] = labels
         count = len(indices)
@@ -74,10 +92,17 @@ class LabelStore:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs beside the given labels."""
-        return {"current": self._current.clone(), "history": self.history()}
+        return {"current": self._current.clone(), "history": self.history(), "reviewed": self._reviewed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a saved state."""
+        """Go back to a saved state; refuse one that was made with other reviewed labels."""
+        before, now = state.get("reviewed"), self._reviewed
+        same = before is now if before is None or now is None else torch.equal(before.to(now), now)
+        if not same:
+            raise RunFolderError(
+                "the reviewed labels are not those that the run began with; resume with the same, or start anew with "
+                "--force"
+            )
         self._current = state["current"].to(self._current)
         self._history = {name: [state["history"][name].to(dtype)] for name, dtype in _HISTORY.items()}
 
@@ -94,13 +119,15 @@ class LabelStore:
 
         ``probs`` (n, k) is the belief about each example's class, ``votes`` (n, k) that of the class Gaussians.
         ``quality`` says how likely the given label is right, ``suggested`` what to propose in its place (or the same),
-        ``last_change`` is an epoch, 0 for never.
+        ``last_change`` is an epoch, 0 for never. ``given`` is what came, also where people decided otherwise; what they
+        decided has a quality of 1 and is suggested.
         """
         history = self.history()
         last_change = torch.zeros(len(self), dtype=torch.int32)
         last_change[history["index"]] = history["epoch"]  # in order of time, so the last one stays
-        given, current, probs, votes = self._given.cpu(), self._current.cpu(), probs.cpu().float(), votes.cpu().float()
-        suggested = suggested_labels(given, current, probs, votes)
+        given, current, trusted = self._original.cpu(), self._current.cpu(), self._trusted.cpu()
+        probs, votes = probs.cpu().float(), votes.cpu().float()
+        suggested = current.where(trusted, suggested_labels(given, current, probs, votes))
         columns: dict[str, Any] = {
             "index": np.arange(len(self)),
             "id": [str(i) for i in range(len(self))] if ids is None else list(ids),
@@ -116,7 +143,8 @@ class LabelStore:
             "vote_suggested": votes.gather(1, suggested[:, None])[:, 0].numpy(),
             "last_change": last_change.numpy(),
             "changes": torch.bincount(history["index"], minlength=len(self)).to(torch.int32).numpy(),
-            "quality": label_quality(given, probs, votes).numpy(),
+            "quality": label_quality(given, probs, votes).masked_fill_(trusted, 1.0).numpy(),
+            "reviewed": trusted.numpy(),
         }
         if class_names is not None:
             names = np.asarray(class_names)

@@ -31,7 +31,8 @@ class Coteaching(Method):
     Each network picks the share ``R(e) = 1 - min(e / climb, 1) forget_rate`` of a batch with the smallest loss, for
     the other to learn from (Han et al. 2018, Co-teaching). After the warm-up it picks among the examples of which the
     two networks predict different classes (the +). Where less than one of those would remain, it picks from the whole
-    batch. Under several processes each picks from its share of the batch.
+    batch. Under several processes each picks from its share of the batch. Labels that people decided are picked before
+    all others, whether the networks agree or not.
 
     With ``forget_rate = "auto"`` the noise rate is estimated at the end of each warm-up epoch: the mean probability
     of the upper of two Gaussians fitted to the examples' losses, averaged over the networks. Before the first
@@ -47,6 +48,8 @@ class Coteaching(Method):
     def __init__(self, options: CoteachingOptions, setting: Setting) -> None:
         super().__init__(options, setting)
         self.noise_rate = 0.0 if options.forget_rate == "auto" else options.forget_rate
+        rows = int(setting.train.max()) + 1
+        self.trusted = torch.zeros(rows, dtype=torch.bool, device=setting.device)  # by row of the label store
 
     @property
     def warmup(self) -> int:
@@ -55,6 +58,7 @@ class Coteaching(Method):
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> list[Phase]:
         """One pass in which both networks learn."""
+        self.trusted = labels.trusted
         return [Phase(self.setting.train, learns=(0, 1))]
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
@@ -62,12 +66,13 @@ class Coteaching(Method):
         logits = [network(batch.inputs) for network in self.networks]
         losses = [cross_entropy(scores, batch.labels) for scores in logits]
         with torch.no_grad():
+            trusted = self.trusted[batch.indices]
             if batch.epoch > self.options.warmup:
-                among = logits[0].argmax(1) != logits[1].argmax(1)
+                among = (logits[0].argmax(1) != logits[1].argmax(1)) | trusted
             else:
                 among = torch.ones_like(batch.labels, dtype=torch.bool)
             rate = forget_rate(batch.epoch, self.noise_rate, self.options.climb)
-            first, second = (pick(values, among, rate) for values in losses)
+            first, second = (pick(values.masked_fill(trusted, -torch.inf), among, rate) for values in losses)
         return Step({"network_0": losses[0][second].mean(), "network_1": losses[1][first].mean()})
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:

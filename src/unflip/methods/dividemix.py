@@ -62,6 +62,8 @@ class DivideMix(Method):
     starts from the given labels every time. Calibration, around this method, so sees the labels by which the epoch
     was divided.
 
+    Labels that people decided have ``w = 1``: they are always labelled, and taught as they are.
+
     Where no label is likely enough, the ``batch_size`` likeliest are labelled; where all are, nothing is unlabelled
     and that part of the loss is left out. The prior is uniform over the classes that given labels name.
     """
@@ -154,6 +156,7 @@ class DivideMix(Method):
         self.losses.add(torch.stack([normalised(values) for values in losses]))
         seed = derive(self.setting.seed, "mixture", epoch)
         self.clean = observed.broadcast(torch.stack([low_probability(losses, seed) for losses in self.losses.mean()]))
+        self.clean[:, labels.trusted[train]] = 1.0
         refined = [refine(given, log_probs[network].exp(), self.clean[1 - network]) for network in (0, 1)]
         self.refined = (refined[0] + refined[1]) / 2
         confidence, wanted = self.refined.max(1)

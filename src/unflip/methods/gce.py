@@ -30,7 +30,7 @@ class GCE(Method):
 
     With ``truncation`` k, equation 9 of the source: an example costs ``L_q(k)``, a constant, where p_y <= k. A
     constant teaches nothing, so those examples are left out of the epochs until the next pruning, which sees
-    all of them again. If all would be pruned, none is.
+    all of them again. If all would be pruned, none is. Labels that people decided stay.
     """
 
     Options = GCEOptions
@@ -57,6 +57,7 @@ class GCE(Method):
         if due >= 0 and due % options.prune_every == 0:
             probs = observed.logits().softmax(1)
             kept = probs.gather(1, labels.current[self.setting.train, None])[:, 0] > options.truncation
+            kept |= labels.trusted[self.setting.train]
             self.kept = kept if bool(kept.any()) else torch.ones_like(kept)
         return {"kept": float(self.kept.float().mean())}
 

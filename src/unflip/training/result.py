@@ -37,7 +37,8 @@ def make_result(
     common = config.common
     selected = metrics[selected_epoch - 1]
     test_series = [line["test_accuracy"] for line in metrics]
-    given_accuracy = truth.label_accuracy(labels.given)
+    given_accuracy = truth.label_accuracy(labels.original)
+    judged = train_rows[~labels.trusted[train_rows]]
     return {
         "method": common.method,
         "data": data,
@@ -59,11 +60,12 @@ def make_result(
         "tests": tests,
         "val_accuracy": selected["val_accuracy"],
         "label_accuracy": {
-            "given": truth.label_accuracy(labels.given, train_rows),
+            "given": truth.label_accuracy(labels.original, train_rows),
             "current": truth.label_accuracy(labels.current, train_rows),
         },
         "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current)},
-        "quality_auroc": truth.quality_auroc(quality, labels.given, train_rows),
+        "quality_auroc": truth.quality_auroc(quality, labels.given, judged),
+        "reviewed": int(labels.trusted.sum()),
         "skipped": skipped,
         "restores": list(restores),
         "seconds": seconds,
@@ -82,7 +84,7 @@ def _transition_error(noise: Realised | None, truth: Truth, labels: LabelStore) 
     """Mean over classes of the total variation between the estimated and the true row of the transition matrix."""
     if noise is None or truth.clean is None:
         return None
-    true = realised(truth.clean.cpu(), labels.given.cpu(), labels.num_classes)
+    true = realised(truth.clean.cpu(), labels.original.cpu(), labels.num_classes)
     return float((noise.matrix - true.matrix).abs().sum(1).mean() / 2)
 
 

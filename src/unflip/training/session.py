@@ -305,11 +305,11 @@ class Session:
         Where labels were corrected, the corrected ones stand for the truth. Where none was, the chosen model's
         predictions do, on the validation examples alone: of those it did not learn the labels.
         """
-        given, current, val = self.labels.given, self.labels.current, self.val_rows
-        if bool((given != current).any()):
-            return realised(current.cpu(), given.cpu(), self.dataset.num_classes)
+        original, current, val = self.labels.original, self.labels.current, self.val_rows
+        if bool((self.labels.given != current).any()):  # beyond what people decided
+            return realised(current.cpu(), original.cpu(), self.dataset.num_classes)
         if len(val) and not self.dataset.clean_val:
-            return realised(probs[val].argmax(1).cpu(), given[val].cpu(), self.dataset.num_classes)
+            return realised(probs[val].argmax(1).cpu(), original[val].cpu(), self.dataset.num_classes)
         return None
 
 
@@ -347,7 +347,11 @@ def make_trainer(
         recipe.build(config.parts, setting),
         networks,
         dataset.source.to(device),
-        LabelStore(dataset.given.to(device), dataset.num_classes),
+        LabelStore(
+            dataset.given.to(device),
+            dataset.num_classes,
+            None if dataset.reviewed is None else dataset.reviewed.to(device),
+        ),
         common.optimizer,
         processes,
         reporter,

@@ -24,6 +24,7 @@ def train(
     out: str | Path,
     *,
     labels: str | Path | None = None,
+    reviewed: str | Path | None = None,
     take: int | None = None,
     skip_broken: bool | None = None,
     noise: str | None = None,
@@ -50,6 +51,7 @@ def train(
     :class:`unflip.errors.UnflipError`. ``settings`` are what ``--set`` takes: ``"key=value"`` strings, or a mapping
     from dotted keys to values. Arguments left at None come from ``settings``, ``config``, ``preset`` or the
     defaults, in this order. With ``resume``, ``data`` may be None: everything comes from the run folder.
+    ``reviewed`` is a table of labels that people decided, which are kept.
     ``checkpoint_minutes``, ``keep`` and ``on_nan`` are :class:`unflip.training.config.Safety`. Ctrl-C and SIGTERM, in
     the main thread, save and raise :class:`unflip.errors.Stopped`.
     """
@@ -57,8 +59,8 @@ def train(
     run = Run(Path(out))
     run.check_free(resume=resume, force=force)
     resolved = resolve_config(
-        data, labels=labels, take=take, skip_broken=skip_broken, noise=noise, method=method, network=network,
-        epochs=epochs, seed=seed, select=select, preset=preset, config=config, settings=settings,
+        data, labels=labels, reviewed=reviewed, take=take, skip_broken=skip_broken, noise=noise, method=method,
+        network=network, epochs=epochs, seed=seed, select=select, preset=preset, config=config, settings=settings,
         base=read_toml(run.config_path) if resume else None,
     )  # fmt: skip
     if resume:
@@ -75,6 +77,7 @@ def resolve_config(
     data: str | Path | None,
     *,
     labels: str | Path | None = None,
+    reviewed: str | Path | None = None,
     take: int | None = None,
     skip_broken: bool | None = None,
     noise: str | None = None,
@@ -89,7 +92,7 @@ def resolve_config(
     base: Tree | None = None,
 ) -> RunConfig:
     """Lay ``base``, preset, config file, settings and the other arguments over each other: the later wins."""
-    paths = {"path": data, "labels": labels}
+    paths = {"path": data, "labels": labels, "reviewed": reviewed}
     flags = _given({"method": method, "network": network, "epochs": epochs, "seed": seed, "select": select}) | {
         "data": {key: str(Path(path)) for key, path in paths.items() if path is not None}
         | _given({"take": take, "skip_broken": skip_broken}),
