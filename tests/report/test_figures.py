@@ -141,7 +141,10 @@ def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path) -> None:
         (["alpha", "--results", "no.jsonl", "--out", "a.png"], "results no.jsonl: No such file"),
         (["shift", "--out", "a.png"], "figure shift needs --run, the folder of a run"),
         (["shift", "--run", "x", "--run", "y", "--out", "a.png"], "figure shift draws one run, 2 came"),
-        (["shift", "--run", "x", "--out", "a.png"], "x: no features.npy; name the finished run of a method that"),
+        (
+            ["shift", "--run", "x", "--out", "a.png"],
+            "x: no gaussians.safetensors; name the finished run of a method that",
+        ),
         (["curves", "--run", "x", "--out", "a.png"], "x: no metrics.jsonl; is this the folder of a run?"),
     ],
 )
@@ -167,5 +170,5 @@ def test_results_without_the_axis_are_told(cli: Cli, tmp_path: Path) -> None:
 def test_a_run_without_gaussians_cannot_show_a_shift(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:
     done = cli("figure", "shift", "--run", runs["gce"].folder, "--out", tmp_path / "s.png")
     assert done.code == 2
-    assert "no features.npy" in done.err
+    assert "no gaussians.safetensors" in done.err
     assert not (tmp_path / "s.png").exists()

@@ -2,10 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from unflip.errors import RunFolderError
+from helpers import quick_train
+from unflip.errors import InputError, RunFolderError, UnflipWarning
+from unflip.training import folder as module
 from unflip.training.folder import Run
+from unflip.training.model_file import load_model
 
 
 @pytest.fixture
@@ -89,3 +94,50 @@ def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"result\.json: not JSON"):
         run.result  # noqa: B018
+
+
+def test_features_are_kept_in_half_precision_and_mapped(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    assert run.features is None
+    run.write_features(torch.tensor([[1.0, 1e9], [-1e9, 0.25]]), None)
+    features = run.features
+    assert features is not None
+    assert features.dtype == np.float16
+    assert features.tolist() == [[1.0, 65504.0], [-65504.0, 0.25]]
+    assert torch.from_numpy(features).shape == (2, 2)  # torch warns of an array that cannot be written
+    features[0, 0] = 7.0
+    assert run.features[0, 0] == 1.0
+    assert run.gaussian_features[0, 0] == 1.0
+
+
+def test_features_of_the_last_epoch_stay_only_while_they_are_others(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.write_features(torch.zeros(2, 3), torch.ones(2, 3))
+    assert run.features.max() == 0
+    assert run.gaussian_features.min() == 1
+    run.write_features(torch.zeros(2, 3), None)
+    assert run.gaussian_features.max() == 0
+
+
+def test_features_that_are_too_large_are_left_out_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path)
+    run.write_features(torch.zeros(2, 3), None)
+    monkeypatch.setattr(module, "_FEATURES_GB", 1e-9)
+    with pytest.warns(UnflipWarning, match=r"features.npy would take 0\.0 GB, more than 1e-09, and is not kept"):
+        run.write_features(torch.zeros(2, 3), None)
+    assert run.features is None
+
+
+def test_every_run_keeps_the_features_of_its_model_and_knows_its_pictures(features: Path, tmp_path: Path) -> None:
+    run = quick_train(features, tmp_path / "run", method="standard", epochs=3)
+    model = load_model(run.folder / "model.safetensors")
+    inputs = torch.from_numpy(np.load(features)["train"])
+    network = model.build()[0]
+    expected = network.encode((inputs - model.standardisation.mean) / model.standardisation.std)
+    torch.testing.assert_close(torch.from_numpy(run.features).float(), expected, rtol=2e-3, atol=2e-3)
+    assert run.pictures() is None
+    assert run.config.common.method == "standard"
+    digits = quick_train(Path("digits"), tmp_path / "digits", method="standard", epochs=1)
+    assert len(digits.pictures()) == 1347 == len(digits.features)
+    with pytest.raises(InputError, match="has it moved"):
+        digits.pictures("elsewhere")

@@ -1,6 +1,6 @@
 """Dataset: everything a run needs of its data, checked; the truth apart from the labels that train."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -99,6 +99,8 @@ class Loaded:
     """Whether the labels of ``val`` are known to be right, unlike those that train."""
     unlabelled: str = "no train_labels in it"
     """What to say where labels are needed and there are none."""
+    as_pixels: Callable[[Array], Array] | None = None
+    """Turns an input that is no image into one that people can look at, (h, w) of bytes."""
 
 
 @dataclass(frozen=True)
@@ -146,12 +148,12 @@ class Dataset:
 def load_inputs(options: DataOptions) -> tuple[str, Loaded]:
     """Find the loader that fits a path or name, and let it read."""
     path = Path(options.path)
-    name = _find_loader(path)
+    name = find_loader(path)
     loaded: Loaded = datasets.load(name)(path, options)
     return path.name if name in _GENERAL else name, loaded
 
 
-def _find_loader(path: Path) -> str:
+def find_loader(path: Path) -> str:
     """Return the name of an embedded data set, of the loader that recognises what is at ``path``, or `arrays`.
 
     A loader of files beside `arrays` has ``recognises(path) -> bool``; one without is an embedded data set's.
@@ -201,7 +203,7 @@ def open_dataset(
 ) -> Dataset:
     """Read, check, standardise, add noise if told so, and split a data set."""
     name, loaded = load_inputs(options)
-    train, given_raw, what = _choose_labels(loaded, options)
+    train, given_raw, what = choose_labels(loaded, options)
     num_classes, names = find_classes(given_raw, options.classes or loaded.class_names, what)
     to_class_numbers(given_raw, num_classes, names, what)  # before images are read, which may take long
     sets, frame, skipped = open_sets(
@@ -301,7 +303,7 @@ def _ids(train: LabelledSet, val: LabelledSet | None) -> tuple[str, ...] | None:
     return ids + (tuple(f"val-{i}" for i in range(len(val.inputs))) if val.ids is None else tuple(val.ids.tolist()))
 
 
-def _choose_labels(loaded: Loaded, options: DataOptions) -> tuple[LabelledSet, Array, str]:
+def choose_labels(loaded: Loaded, options: DataOptions) -> tuple[LabelledSet, Array, str]:
     """Return the training examples with the labels to train with, these labels, and a name for them."""
     train, what = loaded.train, f"{options.path}, train_labels"
     count, own = len(train.inputs), train.labels

@@ -54,11 +54,11 @@ def find_broken(files: ImageFiles, pool: Executor, *, decode: bool, track: Track
             if decode:
                 image = _open(files, index)
                 image.draft("RGB", (1, 1))  # a JPEG is read to its end, but unpacked to an eighth of its size only
-                _to_rgb(image)
+                to_rgb(image)
             else:
                 files.path(index).stat()
         except Exception as error:  # as in _naming
-            return _reason(error)
+            return reason_of(error)
         return None
 
     title = "checking images" if decode else "looking for images"
@@ -107,7 +107,7 @@ def read_all(files: ImageFiles, frame: Frame | None, pool: Executor, track: Trac
                 boxes = central_boxes(sizes_of([image]), frame.size / frame.resize)
                 content = _cut(image, boxes[0].tolist(), frame.size)
             elif image.size == (width, height):
-                content = np.asarray(_to_rgb(image))
+                content = np.asarray(to_rgb(image))
             else:
                 raise InputError(
                     f"{files.where(index)}: {image.width}x{image.height} pixels, {files.path(0)} has {width}x{height}; "
@@ -133,7 +133,7 @@ def _naming(files: ImageFiles, index: int) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # image libraries raise whatever a broken file runs them into
-        raise broken(files, index, _reason(error)) from error
+        raise broken(files, index, reason_of(error)) from error
 
 
 def _each(pool: Executor, call: Callable[[int], _Result], items: range) -> Iterator[_Result]:
@@ -159,17 +159,18 @@ def _cut(image: "Image", box: list[float], size: int) -> Array:
     across, down = image.width / width, image.height / height
     right, bottom = min((left + wide) * across, image.width), min((top + tall) * down, image.height)
     corners = (left * across, top * down, right, bottom)
-    return np.asarray(_to_rgb(image).resize((size, size), Resampling.BILINEAR, box=corners))
+    return np.asarray(to_rgb(image).resize((size, size), Resampling.BILINEAR, box=corners))
 
 
-def _to_rgb(image: "Image") -> "Image":
+def to_rgb(image: "Image") -> "Image":
     """Decode; a palette with transparency goes through RGBA, as Pillow asks for."""
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return what an image library's error says, in a few words."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):

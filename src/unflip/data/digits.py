@@ -23,7 +23,14 @@ def load(path: Path, options: DataOptions) -> Loaded:
         tests={"test": LabelledSet(images[test], labels[test])},
         class_names=tuple(str(digit) for digit in range(10)),
         class_map="mnist",
+        as_pixels=_as_pixels,
     )
+
+
+def _as_pixels(row: Array) -> Array:
+    """Return a digit in ink on paper; its 64 values go from 0 to 16."""
+    pixels: Array = (255 - row.reshape(8, 8) * (255 / 16)).astype(np.uint8)
+    return pixels
 
 
 def training_images() -> Array:

@@ -5,13 +5,12 @@ from math import pi
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from unflip.data.array_files import Array, read_array
+from unflip.data.array_files import Array
 from unflip.errors import RunFolderError
 from unflip.report.figure_file import COLOURS, save
 from unflip.stats.gaussians import ClassGaussians, fit_gaussians
@@ -72,13 +71,15 @@ def draw_shift(path: Path, run: Run) -> None:
 
 
 def _read(run: Run) -> tuple[Tensor, Tensor, Tensor, dict[int, str]]:
-    for name in ("features.npy", "gaussians.safetensors", "labels.parquet"):
+    for name in ("gaussians.safetensors", "features.npy"):
         if not (run.folder / name).exists():
             raise RunFolderError(
                 f"{run.folder}: no {name}; name the finished run of a method that calibrates, such as mddc or cddc"
             )
-    features = torch.from_numpy(read_array(run.folder / "features.npy").astype(np.float32))
-    table = pyarrow.parquet.read_table(run.folder / "labels.parquet")
+    mapped = run.gaussian_features
+    assert mapped is not None
+    features = torch.from_numpy(mapped.astype(np.float32))
+    table = run.labels()
     given, current = (torch.tensor(table[name].to_numpy()) for name in ("given", "current"))
     if len(given) != len(features):
         raise RunFolderError(f"{run.folder}: {len(features)} features for {len(given)} labels; is it two runs' files?")

@@ -2,16 +2,26 @@
 
 import json
 import shutil
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unflip.errors import RunFolderError
+import pyarrow
+import pyarrow.parquet
+from torch import Tensor
+
+from unflip.data.array_files import Array, read_array, write_array
+from unflip.data.pictures import Pictures, open_pictures
+from unflip.errors import RunFolderError, UnflipWarning
 from unflip.files import write_text
 from unflip.lock import locked
+from unflip.training.config import RunConfig, read_toml
 
+_FEATURES_GB = 2.0  # above that they are not kept
+_HALF = 65504.0  # what half precision can hold
 _OURS = (
     "config.toml",
     "result.json",
@@ -23,6 +33,7 @@ _OURS = (
     "history.parquet",
     "model.safetensors",
     "features.npy",
+    "last_features.npy",
     "gaussians.safetensors",
     "transition.npy",
     "checkpoints",
@@ -71,6 +82,64 @@ class Run:
     def write_metrics(self, metrics: Sequence[Mapping[str, Any]]) -> None:
         """Write all epochs' figures anew."""
         write_text(self.folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in metrics))
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved configuration."""
+        return RunConfig.resolve([read_toml(self.config_path)])
+
+    def labels(self, columns: Sequence[str] | None = None) -> pyarrow.Table:
+        """The rows of ``labels.parquet``, one an example."""
+        path = self.folder / "labels.parquet"
+        try:
+            return pyarrow.parquet.read_table(path, columns=columns)
+        except FileNotFoundError as error:
+            raise RunFolderError(f"{self.folder}: no labels.parquet; is this the folder of a finished run?") from error
+        except (OSError, pyarrow.ArrowException) as error:
+            raise RunFolderError(f"{path}: not a readable Parquet file ({error})".replace("\n", " ")) from error
+
+    @property
+    def features(self) -> Array | None:
+        """What the chosen model makes of every example (n, d), in half precision, by row of the labels.
+
+        It is mapped: nothing is read before it is asked for, and what is written to it does not reach the file. None
+        where it was too large to be kept.
+        """
+        return self._map("features.npy")
+
+    @property
+    def gaussian_features(self) -> Array | None:
+        """The features to which the class Gaussians were fitted, those of the last epoch: as :attr:`features`."""
+        last = self._map("last_features.npy")
+        return self._map("features.npy") if last is None else last
+
+    def _map(self, name: str) -> Array | None:
+        path = self.folder / name
+        # Copy on write, since torch warns of arrays that cannot be written.
+        return read_array(path, mmap_mode="c") if path.exists() else None
+
+    def write_features(self, features: Tensor, last: Tensor | None) -> None:
+        """Keep the features of the chosen model and, if they are others, those of the last epoch, unless too large."""
+        for name, array in (("features.npy", features), ("last_features.npy", last)):
+            size = 0.0 if array is None else 2 * array.numel() / 2**30
+            if array is None or size > _FEATURES_GB:
+                (self.folder / name).unlink(missing_ok=True)
+            else:
+                write_array(self.folder / name, array.clamp(-_HALF, _HALF).half().cpu().numpy())
+            if size > _FEATURES_GB:
+                warnings.warn(
+                    f"{name} would take {size:.1f} GB, more than {_FEATURES_GB:g}, and is not kept; neighbours and the "
+                    "picture of the class Gaussians will be missing",
+                    UnflipWarning,
+                    stacklevel=2,
+                )
+
+    def pictures(self, data: str | None = None) -> Pictures | None:
+        """The pictures of the examples, None where the data has none; ``data`` says where the data is by now."""
+        options = self.config.common.data
+        if data is not None:
+            options = options.model_copy(update={"path": data})
+        return open_pictures(options, self.labels(["id"])["id"].to_pylist())
 
     def check_free(self, *, resume: bool, force: bool) -> None:
         """Refuse to write over a run, or to resume one that is not there."""

@@ -237,13 +237,13 @@ class Session:
     def _finish(self) -> None:
         """Score every example with the chosen model, correct those that validated, and write the results."""
         common, dataset, networks = self.config.common, self.dataset, self.trainer.networks
-        gaussians, features = self.method.gaussians(), None
-        if gaussians is not None:  # they belong to the last epoch's features, whichever model is chosen
+        gaussians, last_features = self.method.gaussians(), None
+        if gaussians is not None and self.best.epoch != common.epochs:  # they belong to the last epoch's features
             rows = torch.arange(len(self.labels), device=self.processes.device)
-            features = scan(networks[0], self.source, rows, self.processes).features
+            last_features = scan(networks[0], self.source, rows, self.processes).features
         for network, state in zip(networks, self.best.states, strict=True):
             bare(network).load_state_dict(state)
-        probs, votes = self._judge()
+        probs, votes, features = self._judge()
         val, given = self.val_rows, self.labels.given
         if len(val) and not dataset.clean_val:
             corrected = self.method.correct(probs[val], given[val], votes[val])
@@ -257,9 +257,9 @@ class Session:
         if not self.processes.is_first:
             return
         folder = self.run.folder
-        if gaussians is not None and features is not None:
+        if gaussians is not None:
             gaussians.save(folder / "gaussians.safetensors")
-            write_array(folder / "features.npy", features.half().cpu().numpy())
+        self.run.write_features(features, last_features)
         table = self.labels.table(
             probs, votes, splits=dataset.splits(), ids=dataset.ids, class_names=dataset.class_names
         )
@@ -282,22 +282,25 @@ class Session:
         )  # fmt: skip
         write_json(folder / "result.json", result)
 
-    def _judge(self) -> tuple[Tensor, Tensor]:
+    def _judge(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return what the networks (n, k), and Gaussians fitted to their features (n, k), say of every example's class.
 
         The Gaussians are fitted under the corrected labels of the training examples. With two networks, their mean.
+        Third come the features of every example (n, d), with two networks the first's.
         """
         train, num_classes = self.train_rows, self.dataset.num_classes
         rows = torch.arange(len(self.labels), device=self.processes.device)
         current = self.labels.current[train]
         probs, votes = [], []
+        kept: list[Tensor] = []
         for network in self.trainer.networks:
             features, logits = scan(network, self.source, rows, self.processes)
             discriminant = fit_discriminant(features[train], current, num_classes)
             probs.append(logits.softmax(1))
             votes.append(discriminant.posterior(features))
             votes[-1][train] = discriminant.posterior(features[train], current)
-        return torch.stack(probs).mean(0), torch.stack(votes).mean(0)
+            kept = kept or [features]
+        return torch.stack(probs).mean(0), torch.stack(votes).mean(0), kept[0]
 
     def _estimate_noise(self, probs: Tensor) -> Realised | None:
         """What the run believes about the given labels: rate, rate by class, and which class is called what.
