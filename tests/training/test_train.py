@@ -1,5 +1,6 @@
 """A whole run through the public function: what it writes, and that it writes what is true."""
 
+import gc
 import json
 import math
 import tomllib
@@ -16,6 +17,8 @@ import unflip
 from helpers import blobs, quick_train, write_npz
 from unflip.errors import ConfigError, DivergedError, RunFolderError
 from unflip.training.folder import Run
+from unflip.training.session import Session
+from unflip.training.trainer import Trainer
 
 ISSUE_KEYS = {
     "method", "data", "seed", "epochs", "selection", "selected_epoch", "noise_rate", "noise_rate_estimate",
@@ -246,3 +249,15 @@ def test_each_figure_of_an_epoch_goes_to_tensorboard(run: Run) -> None:
             for value in event.summary.value:
                 tags.setdefault(value.tag, []).append(event.step)
     assert tags["loss/loss"] == tags["val_accuracy"] == tags["tests/test"] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("method", ["unflip", "dividemix-m"])
+def test_a_finished_run_frees_its_memory_at_once(features: Path, tmp_path: Path, method: str) -> None:
+    gc.collect()
+    gc.disable()  # who trains again and again would wait long for it
+    try:
+        quick_train(features, tmp_path / "run", method=method)
+        left = [type(thing).__name__ for thing in gc.get_objects() if type(thing) in (Session, Trainer)]
+    finally:
+        gc.enable()
+    assert left == []

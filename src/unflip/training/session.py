@@ -75,8 +75,6 @@ class Session:
         self.source, self.labels = self.trainer.source, self.trainer.labels
         self.method: Method = self.trainer.method
         self.train_rows, self.val_rows = self.method.setting.train, self.trainer.val_rows
-        if self.processes.count == 1:  # several would have to agree on the step
-            self.trainer.after_step = self._after_step
 
     def execute(self, *, resume: bool, force: bool) -> Run:
         """Train to the end and write everything."""
@@ -103,7 +101,8 @@ class Session:
     def _run_epoch(self, epoch: int) -> None:
         """Train, evaluate and save one epoch, or the rest of it."""
         standing, self.standing = self.standing or Standing(), None
-        line = self.trainer.run_epoch(epoch, standing) | self._evaluate()
+        alone = self.processes.count == 1  # several would have to agree on the step
+        line = self.trainer.run_epoch(epoch, standing, self._after_step if alone else None) | self._evaluate()
         self._check_weights(f"at the end of epoch {epoch}")
         self._select(line)
         seconds = time.perf_counter() - standing.started

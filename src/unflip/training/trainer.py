@@ -43,7 +43,6 @@ class Trainer:
         self.options = options
         self.processes = processes
         self.reporter = reporter
-        self.after_step: Callable[[int, Standing], None] = lambda epoch, standing: None
         self.val_rows = method.setting.train[:0] if val_rows is None else val_rows
         self.networks: list[torch.nn.Module] = []
         self.optimizers: list[Any] = []
@@ -60,8 +59,13 @@ class Trainer:
             self.optimizers.append(wrapped_optimizer)
         method.networks = self.networks
 
-    def run_epoch(self, epoch: int, standing: Standing | None = None) -> dict[str, Any]:
-        """Train one epoch (from 1), or the rest of it, let the method do its part, and return the figures."""
+    def run_epoch(
+        self, epoch: int, standing: Standing | None = None, after_step: Callable[[int, Standing], None] | None = None
+    ) -> dict[str, Any]:
+        """Train one epoch (from 1), or the rest of it, let the method do its part, and return the figures.
+
+        ``after_step`` is called after every step, with the epoch and how it stands.
+        """
         standing = standing or Standing()
         lr = self.options.lr * self.method.setting.lr_factor(epoch)
         for optimizer in self.optimizers:
@@ -69,7 +73,7 @@ class Trainer:
                 group["lr"] = lr
         observation = self._observe(standing)
         for phase in self.method.phases(epoch, observation, self.labels):
-            self._run_phase(epoch, phase, standing, observation)
+            self._run_phase(epoch, phase, standing, observation, after_step)
             observation.forget_features()
         train_seconds = time.perf_counter() - standing.started
         figures = self.method.end_epoch(epoch, observation, self.labels)
@@ -78,7 +82,14 @@ class Trainer:
     def _observe(self, standing: Standing) -> "Observation":
         return Observation(self, standing)
 
-    def _run_phase(self, epoch: int, phase: Phase, standing: Standing, observation: "Observation") -> None:
+    def _run_phase(
+        self,
+        epoch: int,
+        phase: Phase,
+        standing: Standing,
+        observation: "Observation",
+        after_step: Callable[[int, Standing], None] | None,
+    ) -> None:
         for position, network in enumerate(self.networks):
             network.train(position in phase.learns)
         learning = [self.optimizers[position] for position in phase.learns]
@@ -97,7 +108,8 @@ class Trainer:
             if records and step.logits is not None:
                 standing.logits.append(step.logits.detach())
             self.reporter.step(batch.progress)
-            self.after_step(epoch, standing)
+            if after_step is not None:
+                after_step(epoch, standing)
         for position in phase.learns:
             self.processes.synchronise_buffers(self.networks[position])
         if standing.logits:
