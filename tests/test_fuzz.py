@@ -19,6 +19,7 @@ from unflip.data.array_files import read_npz
 from unflip.data.dataset import DataOptions
 from unflip.data.label_files import find_classes, read_labels, to_class_numbers
 from unflip.data.manifest import manifest
+from unflip.data.table import table
 from unflip.errors import UnflipError
 from unflip.noise.recipe import parse
 from unflip.training.config import RunConfig, check_safety, parse_setting, read_toml
@@ -121,6 +122,7 @@ def test_manifests(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "manifest.csv"
     path.write_bytes(content)
     ours(lambda: manifest(path, DataOptions(path=str(path))))
+    ours(lambda: table(path, DataOptions(path=str(path))))
 
 
 COLUMNS = st.sampled_from(
@@ -130,17 +132,18 @@ COLUMNS = st.sampled_from(
 
 @FUZZ
 @given(
-    table=st.dictionaries(st.sampled_from(["path", "label", "split", "other"]), COLUMNS, max_size=4),
+    columns=st.dictionaries(st.sampled_from(["path", "label", "split", "other"]), COLUMNS, max_size=4),
     places=PLACES,
     length=LENGTHS,
 )
 def test_parquet_manifests(
-    tmp_path: Path, table: dict[str, Any], places: list[tuple[float, int]], length: float
+    tmp_path: Path, columns: dict[str, Any], places: list[tuple[float, int]], length: float
 ) -> None:
     path = tmp_path / "manifest.parquet"
-    pyarrow.parquet.write_table(pa.table(table), path)
+    pyarrow.parquet.write_table(pa.table(columns), path)
     path.write_bytes(spoilt(path.read_bytes(), places, length))
     ours(lambda: manifest(path, DataOptions(path=str(path))))
+    ours(lambda: table(path, DataOptions(path=str(path))))
 
 
 STEPS = st.lists(

@@ -65,7 +65,7 @@ def test_a_view_is_the_part_that_was_drawn_for_each_image_and_mirrored(large: Im
         images = open_images(large, rows.tolist(), pool)
         sizes = sizes_of(images)
         boxes = random_boxes(sizes, draws) if crop == "resized" else random_squares(sizes, 0.8, draws)
-        pixels = mirror(cut_images(large, rows.tolist(), images, boxes, 32, pool), draws)
+        pixels = mirror(cut_images(large, rows.tolist(), images, boxes, Frame(32, 32), pool), draws)
     torch.testing.assert_close(bytes_of(found), pixels.float(), atol=1e-3, rtol=0)
 
 
@@ -88,7 +88,7 @@ def test_a_jpeg_that_is_unpacked_at_a_fraction_of_its_size_shows_the_same_part(t
     files = ImageFiles(tmp_path, as_names(["a.jpg", "a.png"]))
     boxes = torch.tensor([[100.0, 300.0, 400.0, 500.0]]).expand(2, -1)
     with make_pool(1) as pool:
-        jpeg, png = cut_images(files, [0, 1], open_images(files, [0, 1], pool), boxes, 50, pool)
+        jpeg, png = cut_images(files, [0, 1], open_images(files, [0, 1], pool), boxes, Frame(50, 50), pool)
     assert (jpeg.int() - png.int()).abs().max() <= 4
 
 
@@ -186,7 +186,7 @@ def break_files(root: Path) -> dict[str, str]:
 def test_broken_images_are_left_out_and_named_where_that_is_wanted(tmp_path: Path) -> None:
     expected = break_files(tmp_path)
     names = as_names(sorted(path.name for path in tmp_path.iterdir()))
-    found = open_files({"train": ImageFiles(tmp_path, names)}, ImageOptions(skip_broken=True))
+    found = open_files({"train": ImageFiles(tmp_path, names)}, ImageOptions(skip_broken=True, most_broken=1.0))
     assert [image.id for image in found.skipped] == list(expected)
     for image in found.skipped:
         assert expected[image.id] in image.reason

@@ -18,7 +18,7 @@ app = typer.Typer(
 )
 
 
-KINDS = ("methods", "networks", "data", "presets", "grids")
+KINDS = ("methods", "networks", "backbones", "data", "presets", "grids")
 NOISE_HELP = "Make labels wrong on purpose, in steps: pmd1:0.35 + sym:0.30 (see `unflip corrupt --help`)."
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")]
 DeviceOption = Annotated[
@@ -26,6 +26,12 @@ DeviceOption = Annotated[
 ]
 SkipBroken = Annotated[
     bool | None, typer.Option("--skip-broken", help="Leave out images that cannot be read, and list them.")
+]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="Which column of a table holds the labels; by default `label`.", metavar="NAME")
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option(help="A column of a table that is no feature; repeatable.", metavar="NAME")
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads; by default all cores.")]
 
@@ -63,7 +69,7 @@ def train(
         str | None,
         typer.Option(
             help="Images (a folder a class, a .csv or .parquet table of paths, CIFAR, WebVision, Clothing1M), feature "
-            "arrays (.npz, .npy or a folder of .npy), or an embedded set: digits."
+            "arrays (.npz, .npy or a folder of .npy), a .csv or .parquet table of numbers, or an embedded set: digits."
         ),
     ] = None,
     labels: Annotated[
@@ -74,6 +80,8 @@ def train(
         Path | None,
         typer.Option(help="Labels that people decided (.csv, .parquet, .jsonl: index or path, label); they are kept."),
     ] = None,
+    label_column: LabelColumn = None,
+    ignore: Ignore = None,
     take: Annotated[int | None, typer.Option(help="Use the first N training examples.", metavar="N", min=1)] = None,
     skip_broken: SkipBroken = None,
     noise: Annotated[str | None, typer.Option(help=NOISE_HELP, metavar="RECIPE")] = None,
@@ -122,9 +130,10 @@ def train(
     from unflip.cli.train import run_train
 
     run_train(
-        data, out, labels=labels, reviewed=reviewed, take=take, skip_broken=skip_broken, noise=noise, method=method,
-        network=network, epochs=epochs, seed=seed, select=select, preset=preset, config=config, settings=setting or (),
-        resume=resume, force=force, rehearse=dry_run, device=device, threads=threads, quiet=quiet, on_nan=on_nan,
+        data, out, labels=labels, reviewed=reviewed, label_column=label_column, ignore=ignore or (), take=take,
+        skip_broken=skip_broken, noise=noise, method=method, network=network, epochs=epochs, seed=seed, select=select,
+        preset=preset, config=config, settings=setting or (), resume=resume, force=force, rehearse=dry_run,
+        device=device, threads=threads, quiet=quiet, on_nan=on_nan,
         checkpoint_minutes=checkpoint_minutes, keep=keep,
     )  # fmt: skip
 
@@ -146,6 +155,60 @@ def predict(
     from unflip.cli.predict import run_predict
 
     run_predict(run, data, out, part=part, skip_broken=bool(skip_broken), device=device)
+
+
+Backbone = Annotated[str, typer.Option(help="The pretrained network: see `unflip list backbones`.", metavar="NAME")]
+Weights = Annotated[
+    Path | None,
+    typer.Option(help="Its weights, where they are to come from a file: .safetensors, or what torch.save wrote."),
+]
+ImageSize = Annotated[
+    int | None,
+    typer.Option(help="Pixels of a side that it sees; by default 112 of small images, else 224.", metavar="N", min=8),
+]
+
+
+@app.command()
+def embed(
+    data: Annotated[
+        str, typer.Argument(help="Images: a folder a class, a .csv or .parquet of paths, CIFAR and so on.")
+    ],
+    out: Annotated[Path, typer.Option(help="The feature file, .npz; every other command takes it as --data.")],
+    backbone: Backbone = "efficientnet-lite0",
+    weights: Weights = None,
+    image_size: ImageSize = None,
+    image_resize: Annotated[
+        int | None,
+        typer.Option(
+            help="Scale files to this shorter side before the centre is cut out; by default small images are seen "
+            "whole, and of larger ones the central 7/8.",
+            metavar="N",
+            min=1,
+        ),
+    ] = None,
+    resample: Annotated[
+        str | None, typer.Option(help="How images are scaled: bilinear (default) or bicubic.", metavar="HOW")
+    ] = None,
+    label_column: LabelColumn = None,
+    skip_broken: SkipBroken = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images at once.", metavar="N", min=1)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace another file at --out.")] = False,
+    device: DeviceOption = "auto",
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Turn images into features with a pretrained network, once; training on them then takes seconds.
+
+    Labels, class names, paths and splits go with the features. One that was stopped goes on when called again.
+    Example: unflip embed photos --out features.npz, then: unflip train --data features.npz --preset features --out run
+    """
+    from unflip.cli.embed import run_embed
+
+    run_embed(
+        data, out, backbone=backbone, weights=weights, image_size=image_size, image_resize=image_resize,
+        resample=resample, label_column=label_column, skip_broken=bool(skip_broken), batch_size=batch_size, force=force,
+        device=device, threads=threads, quiet=quiet,
+    )  # fmt: skip
 
 
 @app.command()
@@ -297,10 +360,12 @@ def sweep(
 def list_parts(
     kind: Annotated[
         str | None,
-        typer.Argument(help="methods, networks, data, presets or grids; everything by default.", metavar="[KIND]"),
+        typer.Argument(
+            help="methods, networks, backbones, data, presets or grids; everything by default.", metavar="[KIND]"
+        ),
     ] = None,
 ) -> None:
-    """List methods, networks, data sets, presets or grids, with one line on each."""
+    """List methods, networks, backbones, data sets, presets or grids, with one line on each."""
     from unflip.cli.listing import run_list
 
     if kind is not None and kind not in KINDS:

@@ -5,13 +5,13 @@ from rich.console import Console
 from unflip.data import datasets
 from unflip.experiments.grids import grid_names, grid_text
 from unflip.methods import methods
-from unflip.networks import networks
+from unflip.networks import backbones, networks
 from unflip.presets import preset_names, preset_text
 
 
 def run_list(kinds: list[str]) -> None:
     """Print a line for each part of each kind."""
-    registries = {"methods": methods, "networks": networks, "data": datasets}
+    registries = {"methods": methods, "networks": networks, "backbones": backbones, "data": datasets}
     files = {"presets": (preset_names, preset_text), "grids": (grid_names, grid_text)}
     for kind in kinds:
         if kind in files:

@@ -45,15 +45,15 @@ def read_array(path: Path, mmap_mode: Any = None) -> Array:
     return array
 
 
-def read_npz(path: Path) -> dict[str, Array]:
-    """Read all arrays of an .npz file; pickles are refused."""
+def read_npz(path: Path, *, only: tuple[str, ...] | None = None) -> dict[str, Array]:
+    """Read the arrays of an .npz file, all or ``only`` some, where they are there; pickles are refused."""
     try:
         with path.open("rb") as stream:  # opened here, since numpy leaves it open when it is no archive
             content = np.load(stream, allow_pickle=False)
             if isinstance(content, np.ndarray):
                 raise InputError(f"{path}: not a readable .npz file; it holds one array, so name it .npy")
             with content as file:
-                return {name: file[name] for name in file.files}
+                return {name: file[name] for name in file.files if only is None or name in only}
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or 'not a readable .npz file'}") from error
     except _UNREADABLE as error:

@@ -1,12 +1,15 @@
-"""Columns by name from tables: .csv, .parquet and .jsonl files."""
+"""Columns by name from tables: .csv, .parquet and .jsonl files; and what columns of labels and splits may hold."""
 
 import csv
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from unflip.errors import InputError
+import numpy as np
+
+from unflip.data.array_files import Array
+from unflip.errors import InputError, unknown
 
 Columns = dict[str, list[Any]]
 
@@ -69,3 +72,42 @@ _READERS: dict[str, Callable[[Path, Collection[str], str], tuple[Columns, list[s
     ".parquet": _read_parquet,
     ".jsonl": _read_jsonl,
 }
+
+
+def column_names(path: Path) -> list[str]:
+    """Return what the columns of a .csv or .parquet table are called, in lower case, without reading its rows."""
+    if path.suffix.lower() == ".parquet":
+        return [name.lower() for name in _read_parquet(path, (), str(path))[1]]
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return [cell.strip().lower() for cell in next((row for row in csv.reader(file) if row), [])]
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"{path}: not a readable table ({error})") from error
+
+
+def find_label_column(path: Path, header: Sequence[str], wanted: str | None) -> str | None:
+    """Return which column holds the labels: the ``wanted`` one, or `label` if there is one."""
+    if wanted is not None and wanted not in header:
+        raise InputError(f"{path}: --label-column: {unknown('column', wanted, header)}")
+    return wanted or next((name for name in header if name.lower() == "label"), None)
+
+
+def check_filled(path: Path, columns: Columns) -> None:
+    """Refuse an empty cell, naming row and column."""
+    for name, cells in columns.items():
+        empty = next((i for i, cell in enumerate(cells) if cell is None or cell == ""), None)
+        if empty is not None:
+            raise InputError(f"{path}, row {empty}: the column '{name}' is empty")
+
+
+def rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
+    """Return the rows of each split, in the order of the splits' names; there must be some to train on."""
+    splits = np.array(cells, np.str_)
+    wrong = ~(np.isin(splits, ("train", "val")) | np.char.startswith(splits, "test"))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(f"{path}, row {row}: split '{splits[row]}'; it is train, val or test (test2 ... too)")
+    found = {split: (splits == split).nonzero()[0] for split in sorted(set(splits.tolist()))}
+    if "train" not in found:
+        raise InputError(f"{path}: no row {'of split train' if found else 'in it'}; nothing to train on")
+    return found

@@ -31,7 +31,7 @@ from unflip.data.source import (
 from unflip.errors import ConfigError, InputError, unknown
 from unflip.seeding import generator
 
-_GENERAL = ("arrays", "images", "manifest")  # whatever a person has, called by its own name
+_GENERAL = ("arrays", "images", "manifest", "table")  # whatever a person has, called by its own name
 
 
 class DataOptions(ImageOptions):
@@ -39,6 +39,12 @@ class DataOptions(ImageOptions):
 
     path: str
     """A file, a folder, or the name of an embedded data set."""
+    label_column: str | None = None
+    """For tables and manifests: which column holds the labels; by default `label`."""
+    ignore: tuple[str, ...] = ()
+    """For tables: columns that are no features."""
+    columns: tuple[str, ...] | None = None
+    """For tables: the columns that are features, in this order; by default all that are nothing else."""
     labels: str | None = None
     """A file whose labels replace the training labels; the data's own then serve evaluation only."""
     reviewed: str | None = None
@@ -77,10 +83,13 @@ class LabelledSet:
     truth: Array | None = None
     """What came with the inputs, where other labels were put in its place."""
     ids: Array | None = None
+    digests: Array | None = None
+    """Of the pictures that the inputs were made of; equal ones are the same picture."""
 
     def __getitem__(self, rows: slice | Array) -> "LabelledSet":
-        labels, truth, ids = (None if array is None else array[rows] for array in (self.labels, self.truth, self.ids))
-        return LabelledSet(self.inputs[rows], labels, truth, ids)
+        beside = (self.labels, self.truth, self.ids, self.digests)
+        labels, truth, ids, digests = (None if array is None else array[rows] for array in beside)
+        return LabelledSet(self.inputs[rows], labels, truth, ids, digests)
 
 
 @dataclass(frozen=True)
@@ -95,12 +104,19 @@ class Loaded:
     """Which of the named maps `asym` noise uses on this data by default."""
     normalisation: Standardisation | None = None
     """Says that the inputs are images, (n, c, h, w) of bytes or files, to be fed as ``(x - mean) / std``."""
+    columns: tuple[str, ...] | None = None
+    """What the columns of a table are called."""
     clean_val: bool = False
     """Whether the labels of ``val`` are known to be right, unlike those that train."""
     unlabelled: str = "no train_labels in it"
     """What to say where labels are needed and there are none."""
     as_pixels: Callable[[Array], Array] | None = None
     """Turns an input that is no image into one that people can look at, (h, w) of bytes."""
+
+
+def all_sets(loaded: Loaded) -> dict[str, LabelledSet]:
+    """Return what a loader found, by part."""
+    return {"train": loaded.train, **loaded.tests} | ({"val": loaded.val} if loaded.val else {})
 
 
 @dataclass(frozen=True)
@@ -129,6 +145,8 @@ class Dataset:
     tests: dict[str, TestSet]
     num_classes: int
     class_names: list[str] | None
+    columns: tuple[str, ...] | None
+    """What the features are called, where they have names."""
     ids: tuple[str, ...] | None
     standardisation: Standardisation | None
     frame: Frame | None
@@ -165,7 +183,7 @@ def find_loader(path: Path) -> str:
         raise InputError(f"data {path}: no such file or folder, and {unknown('data set', str(path), embedded)}")
     if path.suffix in (".npz", ".npy") and not path.is_dir():
         return "arrays"
-    for name in [*(name for name in datasets.names() if name not in _GENERAL), "images", "manifest"]:
+    for name in [*(name for name in datasets.names() if name not in _GENERAL), "images", "manifest", "table"]:
         if _reads_files(name) and datasets.load(name).recognises(path):
             return name
     if not path.is_dir():
@@ -206,9 +224,7 @@ def open_dataset(
     train, given_raw, what = choose_labels(loaded, options)
     num_classes, names = find_classes(given_raw, options.classes or loaded.class_names, what)
     to_class_numbers(given_raw, num_classes, names, what)  # before images are read, which may take long
-    sets, frame, skipped = open_sets(
-        {"train": train, **loaded.tests} | ({"val": loaded.val} if loaded.val else {}), options, track
-    )
+    sets, frame, skipped = open_sets(all_sets(replace(loaded, train=train)), options, track)
     train, inputs = sets["train"], sets["train"].inputs
     assert train.labels is not None
     given = to_class_numbers(train.labels, num_classes, names, what)
@@ -273,6 +289,7 @@ def open_dataset(
         },
         num_classes=num_classes,
         class_names=names,
+        columns=loaded.columns,
         ids=ids,
         standardisation=standardise,
         frame=frame,

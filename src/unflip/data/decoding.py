@@ -82,14 +82,14 @@ def sizes_of(images: Sequence["Image"]) -> Tensor:
 
 
 def cut_images(
-    files: ImageFiles, rows: Sequence[int], images: Sequence["Image"], boxes: Tensor, size: int, pool: Executor
+    files: ImageFiles, rows: Sequence[int], images: Sequence["Image"], boxes: Tensor, frame: Frame, pool: Executor
 ) -> Tensor:
     """Scale what each box (n, 4) of top, left, height, width holds of its image to bytes (n, 3, size, size)."""
-    pixels = np.empty((len(images), size, size, 3), np.uint8)  # the layout that convolutions prefer
+    pixels = np.empty((len(images), frame.size, frame.size, 3), np.uint8)  # the layout that convolutions prefer
 
     def cut(place: int, box: list[float]) -> None:
         with _naming(files, rows[place]):
-            pixels[place] = _cut(images[place], box, size)
+            pixels[place] = _cut(images[place], box, frame)
 
     list(pool.map(cut, range(len(images)), boxes.tolist()))
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
@@ -105,7 +105,7 @@ def read_all(files: ImageFiles, frame: Frame | None, pool: Executor, track: Trac
             image = _open(files, index)
             if frame is not None:
                 boxes = central_boxes(sizes_of([image]), frame.size / frame.resize)
-                content = _cut(image, boxes[0].tolist(), frame.size)
+                content = _cut(image, boxes[0].tolist(), frame)
             elif image.size == (width, height):
                 content = np.asarray(to_rgb(image))
             else:
@@ -149,17 +149,18 @@ def _open(files: ImageFiles, index: int) -> "Image":
     return Image.open(BytesIO(files.path(index).read_bytes()))
 
 
-def _cut(image: "Image", box: list[float], size: int) -> Array:
+def _cut(image: "Image", box: list[float], frame: Frame) -> Array:
     from PIL.Image import Resampling
 
     top, left, tall, wide = box
+    size = frame.size
     width, height = image.size
     # A JPEG can be unpacked at a half, a quarter or an eighth of its size, as long as that is enough for the box.
     image.draft("RGB", (max(1, int(width * size / wide)), max(1, int(height * size / tall))))
     across, down = image.width / width, image.height / height
     right, bottom = min((left + wide) * across, image.width), min((top + tall) * down, image.height)
     corners = (left * across, top * down, right, bottom)
-    return np.asarray(to_rgb(image).resize((size, size), Resampling.BILINEAR, box=corners))
+    return np.asarray(to_rgb(image).resize((size, size), Resampling[frame.resample.upper()], box=corners))
 
 
 def to_rgb(image: "Image") -> "Image":

@@ -37,7 +37,7 @@ class FileSource:
         self.shape = files.shape[1:]
         self.augments = augment
         self._files = files
-        self._size = files.frame.size
+        self._frame = files.frame
         self._share = files.frame.size / files.frame.resize
         self._crop = crop
         self._standardise = standardise
@@ -73,7 +73,7 @@ class FileSource:
             boxes = random_squares(sizes_of(images), self._share, generator)
         else:
             boxes = random_boxes(sizes_of(images), generator)
-        return cut_images(self._files, rows, images, boxes, self._size, self._pool).to(self._device)
+        return cut_images(self._files, rows, images, boxes, self._frame, self._pool).to(self._device)
 
     def _normalise(self, images: Tensor) -> Tensor:
         return normalise(images, self._standardise.mean, self._standardise.std)

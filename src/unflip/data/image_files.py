@@ -5,12 +5,13 @@ import io
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from unflip.data.array_files import Array
 
+Resample = Literal["bilinear", "bicubic"]
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
@@ -20,6 +21,7 @@ class Frame:
 
     size: int
     resize: int
+    resample: Resample = "bilinear"
 
 
 @dataclass(frozen=True)

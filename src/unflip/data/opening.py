@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -10,7 +11,7 @@ from pydantic import Field, PositiveInt
 
 from unflip.data.array_files import Array
 from unflip.data.decoding import Track, broken, find_broken, make_pool, open_images, read_all, untracked
-from unflip.data.image_files import Frame, ImageFiles, Skipped
+from unflip.data.image_files import Frame, ImageFiles, Resample, Skipped
 from unflip.errors import ConfigError, InputError
 from unflip.options import Options
 
@@ -28,6 +29,8 @@ class ImageOptions(Options):
     image_resize: PositiveInt | None = None
     """Shorter side to which an image is scaled before its centre is cut out; by default 8/7 of `image_size`, or
     `image_size` itself up to 64."""
+    resample: Resample = "bilinear"
+    """How images are scaled to these sizes."""
     crop: Literal["resized", "random"] = "resized"
     """What training sees of large images: a random 8 to 100 % of the area, or a square of `image_size` at a random
     place after scaling to `image_resize`. Small ones are shifted by up to 4 pixels."""
@@ -35,6 +38,8 @@ class ImageOptions(Options):
     """Threads that read images; by default one a core. Results do not depend on it."""
     skip_broken: bool = False
     """Leave out images that cannot be read; `skipped.csv` in the run folder lists them."""
+    most_broken: float = Field(0.2, ge=0.0, le=1.0)
+    """Share of a part's images from which on `skip_broken` gives up: so many mean that something else is wrong."""
 
 
 class Opened(NamedTuple):
@@ -70,6 +75,12 @@ def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Tr
             skipped += [Skipped(part, str(files.names[index]), reason) for index, reason in wrong.items()]
             if wrong and not kept[part].any():
                 raise InputError(f"'{part}': none of its {len(files)} images can be read; {skipped[-1].reason}")
+            if wrong and len(wrong) >= options.most_broken * len(files):
+                index, reason = next(iter(wrong.items()))
+                raise InputError(
+                    f"'{part}': {len(wrong)} of its {len(files)} images cannot be read, the first: "
+                    f"{files.where(index)}: {reason}; mend or remove them (data.most_broken = {options.most_broken:g})"
+                )
         readable = {part: files[kept[part]] for part, files in parts.items()}
         frame = _choose_frame(next(iter(readable.values())), options, pool)
         inputs: dict[str, Array | ImageFiles] = {}
@@ -91,4 +102,15 @@ def _choose_frame(files: ImageFiles, options: ImageOptions, pool: Executor) -> F
     resize = options.image_resize or (size if size <= _SMALL else round(size * _MARGIN))
     if resize < size:
         raise ConfigError(f"data.image_resize = {resize}: must be at least what is cut out of it, {size}")
-    return Frame(size, resize)
+    return Frame(size, resize, options.resample)
+
+
+def are_small(images: Array | ImageFiles) -> bool:
+    """Whether the first image that can be opened is one of those that are kept in memory."""
+    if not isinstance(images, ImageFiles):
+        return max(map(int, images.shape[2:])) <= _SMALL
+    with make_pool(1) as pool:
+        for index in range(len(images)):
+            with suppress(InputError):
+                return max(open_images(images, [index], pool)[0].size) <= _SMALL
+    return False

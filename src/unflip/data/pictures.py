@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unflip.data.array_files import Array
+from unflip.data.arrays import read_about
 from unflip.data.dataset import DataOptions, Loaded, choose_labels, find_loader, load_inputs
 from unflip.data.decoding import reason_of, to_rgb
 from unflip.data.image_files import ImageFiles
@@ -49,11 +50,14 @@ class Pictures:
 def open_pictures(options: DataOptions, ids: Sequence[str]) -> Pictures | None:
     """Find the pictures of the examples that a run called ``ids``, in this order; None for data without pictures.
 
-    Lists are read, images are not.
+    Lists are read, images are not. Of a file that `unflip embed` wrote, they are those that were embedded.
     """
     try:
         if find_loader(Path(options.path)) == "arrays":
-            return None
+            about = read_about(Path(options.path)) if options.path.endswith(".npz") else None
+            if about is None:
+                return None
+            options = options.model_copy(update={"path": about.data})
         _, loaded = load_inputs(options)
     except InputError as error:
         raise InputError(f"{error}; the pictures are looked for where the run found its data: has it moved?") from error

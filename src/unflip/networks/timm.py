@@ -1,11 +1,14 @@
 """Networks of the package timm, as ``timm:NAME``: ImageNet-size architectures, with their weights if wanted."""
 
 import importlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from unflip.errors import ConfigError, InputError, MissingExtraError, unknown
+from unflip.networks.backbone import Backbone, fill, read_weights
 from unflip.networks.base import Network
 from unflip.networks.layers import image_channels
 from unflip.options import Options
@@ -60,6 +63,27 @@ def named(name: str) -> type[TimmNetwork]:
     if name not in known:
         raise ConfigError(unknown("network", f"timm:{name}", [f"timm:{other}" for other in known]))
     return type(TimmNetwork.__name__, (TimmNetwork,), {"architecture": name})
+
+
+def backbone(name: str) -> Callable[[Path | None], Backbone]:
+    """Return what makes a backbone of timm's architecture ``name``, with its weights from a file or from the hub."""
+    kind = named(name)
+
+    def load(weights: Path | None) -> Backbone:
+        network = kind(TimmOptions(pretrained=weights is None), (3, 224, 224), 1)
+        if weights is None:
+            network.load_first_weights()
+        facts: dict[str, Any] = network.encoder.pretrained_cfg  # type: ignore[assignment]
+        if weights is not None:
+            classifier = facts.get("classifier") or ()
+            besides = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+            fill(network.encoder, read_weights(weights), str(weights), besides=besides)
+        mean, std = (tuple(255.0 * value for value in facts[key]) for key in ("mean", "std"))
+        return Backbone(
+            network.encode, network, mean, std, facts["input_size"][-1], bool(facts.get("fixed_input_size"))
+        )
+
+    return load
 
 
 def import_timm() -> Any:

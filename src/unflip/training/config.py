@@ -171,6 +171,11 @@ def check_safety(**values: Any) -> Safety:
     return _check(Safety, values, "", {})
 
 
+def check_data(**values: Any) -> DataOptions:
+    """Check which data is to be read, and how; what is None stays at its default."""
+    return _check(DataOptions, {key: value for key, value in values.items() if value is not None}, "data.", {})
+
+
 def nest(key: str, value: Any) -> Tree:
     """Return the tree in which the dotted ``key`` has ``value``."""
     for part in reversed(key.split(".")):

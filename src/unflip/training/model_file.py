@@ -30,6 +30,8 @@ class Model:
     states: Sequence[Mapping[str, Tensor]]
     frame: Frame | None = None
     """What the networks see of an image file; None where that is all of it, or inputs are no images."""
+    columns: Sequence[str] | None = None
+    """What the inputs are called, where they are columns of a table."""
 
     def build(self) -> list[Network]:
         """Return the networks, in evaluation mode."""
@@ -55,6 +57,7 @@ class Model:
             "num_classes": self.num_classes,
             "class_names": None if self.class_names is None else list(self.class_names),
             "frame": None if self.frame is None else asdict(self.frame),
+            "columns": None if self.columns is None else list(self.columns),
         }
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         write_tensors(path, tensors, {"model": json.dumps(description)})
@@ -78,6 +81,7 @@ def load_model(path: Path) -> Model:
             num_classes=description["num_classes"],
             class_names=description["class_names"],
             frame=Frame(**description["frame"]) if description.get("frame") else None,
+            columns=description.get("columns"),
             standardisation=Standardisation(tensors["inputs.mean"], tensors["inputs.std"]) if standardised else None,
             states=[
                 {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -60,8 +60,10 @@ def predict(
     """
     folder = run if isinstance(run, Run) else Run(Path(run))
     model = load_model(folder.folder / "model.safetensors")
-    seen = {} if model.frame is None else {"image_size": model.frame.size, "image_resize": model.frame.resize}
-    options = DataOptions(path=str(data), skip_broken=skip_broken, **seen)
+    frame = model.frame
+    seen = {"image_size": frame.size, "image_resize": frame.resize, "resample": frame.resample} if frame else {}
+    columns = None if model.columns is None else tuple(model.columns)
+    options = DataOptions(path=str(data), skip_broken=skip_broken, most_broken=1.0, columns=columns, **seen)
     _, loaded = load_inputs(options)
     sets = {**loaded.tests, "train": loaded.train} | ({"val": loaded.val} if loaded.val else {})
     part = part or next(iter(sets))

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 _REDRAW = 0.1  # seconds between two movements of the bar
+_SELDOM = 30.0  # seconds between two lines on a long job
 _MANY = 5000  # items that a person waits for
 _Item = TypeVar("_Item")
 
@@ -33,6 +34,9 @@ class Reporter:
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """Tell an epoch's figures."""
 
+    def items(self, done: int, total: int) -> None:
+        """Tell how much of a long job of ``total`` items is done."""
+
     def track(self, items: Iterable[_Item], title: str, total: int) -> Iterator[_Item]:
         """Pass on what is done before the first epoch, and if it is much, tell how many of ``total`` are done."""
         if total < _MANY:
@@ -50,7 +54,14 @@ class Lines(Reporter):
 
     def start(self, title: str, epochs: int, first: int) -> None:
         """Remember the title."""
-        self._title, self._epochs = title, epochs
+        self._title, self._epochs, self._told = title, epochs, time.monotonic()
+
+    def items(self, done: int, total: int) -> None:
+        """Print a line, at most two a minute, and one at the end."""
+        now = time.monotonic()
+        if done == total or now - self._told > _SELDOM:
+            self._told = now
+            print(f"{self._title} {done}/{total}", flush=True)  # noqa: T201
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """Print the line."""
@@ -90,6 +101,10 @@ class Bar(Reporter):
         if now - self._drawn > _REDRAW:
             self._drawn = now
             self._bar.update(self._task, completed=progress)
+
+    def items(self, done: int, total: int) -> None:
+        """Move the bar."""
+        self._bar.update(self._task, completed=done, note=f"{done}/{total}")
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """Show the figures."""

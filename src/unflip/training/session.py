@@ -274,6 +274,7 @@ class Session:
             standardisation=dataset.standardisation,
             states=self.best.states,
             frame=dataset.frame,
+            columns=dataset.columns,
         ).save(folder / "model.safetensors")
         result = make_result(
             self.config, dataset.name, self.metrics, self.best.epoch, self.truth, self.labels, self.train_rows,

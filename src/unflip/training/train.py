@@ -25,6 +25,8 @@ def train(
     *,
     labels: str | Path | None = None,
     reviewed: str | Path | None = None,
+    label_column: str | None = None,
+    ignore: Iterable[str] = (),
     take: int | None = None,
     skip_broken: bool | None = None,
     noise: str | None = None,
@@ -51,7 +53,8 @@ def train(
     :class:`unflip.errors.UnflipError`. ``settings`` are what ``--set`` takes: ``"key=value"`` strings, or a mapping
     from dotted keys to values. Arguments left at None come from ``settings``, ``config``, ``preset`` or the
     defaults, in this order. With ``resume``, ``data`` may be None: everything comes from the run folder.
-    ``reviewed`` is a table of labels that people decided, which are kept.
+    ``reviewed`` is a table of labels that people decided, which are kept. Where ``data`` is a table, ``label_column``
+    says which of its columns holds the labels, and ``ignore`` which are no features.
     ``checkpoint_minutes``, ``keep`` and ``on_nan`` are :class:`unflip.training.config.Safety`. Ctrl-C and SIGTERM, in
     the main thread, save and raise :class:`unflip.errors.Stopped`.
     """
@@ -59,8 +62,9 @@ def train(
     run = Run(Path(out))
     run.check_free(resume=resume, force=force)
     resolved = resolve_config(
-        data, labels=labels, reviewed=reviewed, take=take, skip_broken=skip_broken, noise=noise, method=method,
-        network=network, epochs=epochs, seed=seed, select=select, preset=preset, config=config, settings=settings,
+        data, labels=labels, reviewed=reviewed, label_column=label_column, ignore=ignore, take=take,
+        skip_broken=skip_broken, noise=noise, method=method, network=network, epochs=epochs, seed=seed, select=select,
+        preset=preset, config=config, settings=settings,
         base=read_toml(run.config_path) if resume else None,
     )  # fmt: skip
     if resume:
@@ -78,6 +82,8 @@ def resolve_config(
     *,
     labels: str | Path | None = None,
     reviewed: str | Path | None = None,
+    label_column: str | None = None,
+    ignore: Iterable[str] = (),
     take: int | None = None,
     skip_broken: bool | None = None,
     noise: str | None = None,
@@ -95,7 +101,8 @@ def resolve_config(
     paths = {"path": data, "labels": labels, "reviewed": reviewed}
     flags = _given({"method": method, "network": network, "epochs": epochs, "seed": seed, "select": select}) | {
         "data": {key: str(Path(path)) for key, path in paths.items() if path is not None}
-        | _given({"take": take, "skip_broken": skip_broken}),
+        | _given({"take": take, "skip_broken": skip_broken, "label_column": label_column})
+        | ({"ignore": list(ignore)} if ignore else {}),
         "noise": _given({"recipe": noise}),
     }
     if isinstance(settings, Mapping):

