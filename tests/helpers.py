@@ -71,8 +71,8 @@ def spawn_python(*args: object, timeout: float = 120, **environment: str) -> Out
 
 
 def quick_train(data: Path, out: Path, *, settings: dict[str, Any] | None = None, **options: Any) -> Any:
-    """Train a small network for a few epochs through the public function; return the run."""
-    from unflip import train
+    """Train a small network for a few epochs, without a report; return the run."""
+    from unflip.training.train import train
 
     return train(data, out, settings=QUICK | (settings or {}), device="cpu", **options)
 

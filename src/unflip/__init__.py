@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 from unflip._version import __version__
 
 if TYPE_CHECKING:
+    from unflip.report.reported import train
     from unflip.training.folder import Run
     from unflip.training.predict import predict
-    from unflip.training.train import train
 
 __all__ = ["Run", "__version__", "predict", "train"]
 
 _HOMES = {
     "Run": "unflip.training.folder",
     "predict": "unflip.training.predict",
-    "train": "unflip.training.train",
+    "train": "unflip.report.reported",
 }
 
 

@@ -13,7 +13,7 @@ from unflip.errors import ConfigError
 from unflip.experiments.influence import influence
 from unflip.experiments.level_sets import simulate
 from unflip.report.level_set_figure import draw_level_sets
-from unflip.report.shift_figure import ellipse
+from unflip.report.shift import ellipse
 from unflip.stats.gaussians import ClassGaussians
 from unflip.training.folder import Run
 

@@ -124,7 +124,8 @@ def train(
 ) -> None:
     """Train on data whose labels may be wrong.
 
-    Writes the model, the labels (as they came, as they are now, how sure), every epoch's figures and result.json.
+    Writes the model, the labels (as they came, as they are now, how sure), every epoch's figures, result.json and
+    report.html.
     Example: unflip train --data features.npz --out runs/first
     """
     from unflip.cli.train import run_train
@@ -319,6 +320,25 @@ def figure(
     from unflip.cli.figure import run_figure
 
     run_figure(name, out, results=results or (), runs=run or (), where=where or ())
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN...")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; by default report.html in the run, or comparison.html here.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Where the run's data is by now, if it has moved: for the pictures.")
+    ] = None,
+) -> None:
+    """Write a run's report.html anew, or a page that compares several runs.
+
+    A page is one file, which opens without a network. Example: unflip report runs/plc runs/mddc --out compared.html
+    """
+    from unflip.cli.report import run_report
+
+    run_report(runs, out, data)
 
 
 @app.command()

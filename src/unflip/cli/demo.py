@@ -7,9 +7,10 @@ from rich.table import Table
 
 from unflip.cli.noise import run_corrupt
 from unflip.errors import RunFolderError
+from unflip.report.comparison import write_comparison
 from unflip.report.demo_figure import draw_demo
+from unflip.report.reported import train
 from unflip.training.folder import Run
-from unflip.training.train import train
 
 NOISE = "pmd1:0.35"
 METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
@@ -36,8 +37,10 @@ def run_demo(out: Path, quiet: bool) -> None:
         )  # fmt: skip
     picture = out / "demo.png"
     draw_demo(picture, runs)
+    page = write_comparison(list(runs.values()), out / "comparison.html")
     console.print(_table(runs))
     console.print(f"A picture of this: {picture}. One row an example: {out / METHODS[-1] / 'labels.csv'}")
+    console.print(f"Pages to look at: {page}, {out / METHODS[-1] / 'report.html'}")
 
 
 def _table(runs: dict[str, Run]) -> Table:

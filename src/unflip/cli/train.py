@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from unflip.errors import ConfigError
+from unflip.report.reported import train
 from unflip.training.config import check_safety
 from unflip.training.dry_run import dry_run
 from unflip.training.folder import Run
 from unflip.training.processes import is_first_process
-from unflip.training.train import train
 
 
 def run_train(
@@ -57,4 +57,6 @@ def summary(run: Run) -> str:
     if result.get("skipped"):
         lines.append(f"  {result['skipped']} broken images left out: {run.folder / 'skipped.csv'}")
     lines.append(f"  {result['seconds']:.1f} s; everything is in {run.folder} (labels.csv: one row an example)")
+    if (page := run.folder / "report.html").exists():
+        lines.append(f"  to look at: {page}")
     return "\n".join(lines)

@@ -71,7 +71,7 @@ class Cell:
         """The last epoch that is done, 0 before."""
         try:
             return len(self.run.metrics)
-        except (OSError, ValueError):
+        except RunFolderError:
             return 0
 
     def prepare(self, points: Sequence[Point]) -> None:

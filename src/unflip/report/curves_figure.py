@@ -6,8 +6,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unflip.errors import InputError, RunFolderError
+from unflip.errors import InputError
 from unflip.report.figure_file import COLOURS, save
+from unflip.report.run_names import name_runs
 from unflip.training.folder import Run
 
 _PANELS = {
@@ -20,10 +21,7 @@ _STYLES = ("-", "--", ":", "-.")
 
 def draw_curves(path: Path, runs: Sequence[Run]) -> None:
     """Draw every figure by epoch that any of the runs has, in a panel each, and the chosen epoch of finished runs."""
-    named = _name(runs)
-    for run in runs:
-        if not (run.folder / "metrics.jsonl").exists():
-            raise RunFolderError(f"{run.folder}: no metrics.jsonl; is this the folder of a run?")
+    named = name_runs(runs)
     known = [key for key in _PANELS if any(line.get(key) is not None for run in runs for line in run.metrics)]
     if not known:
         raise InputError("the runs have no accuracies by epoch; curves need a test set or validation examples")
@@ -50,9 +48,3 @@ def draw_metric(axes: Axes, runs: Mapping[str, Run], key: str) -> None:
             axes.plot(chosen, values[chosen], "o", color=colour, markersize=5)
     axes.set(xlabel="epoch", ylabel=_PANELS[key])
     axes.grid(alpha=0.3)
-
-
-def _name(runs: Sequence[Run]) -> dict[str, Run]:
-    """Name runs by their folder, by its whole path where two have the same name."""
-    names = [run.folder.resolve().name for run in runs]
-    return {name if names.count(name) == 1 else str(run.folder): run for name, run in zip(names, runs, strict=True)}

@@ -38,6 +38,7 @@ _OURS = (
     "transition.npy",
     "checkpoints",
     "tensorboard",
+    "report.html",
 )
 
 
@@ -76,8 +77,13 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``, one an epoch."""
-        lines = (self.folder / "metrics.jsonl").read_text("utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        path = self.folder / "metrics.jsonl"
+        try:
+            return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        except OSError as error:
+            raise RunFolderError(f"{self.folder}: no metrics.jsonl; is this the folder of a run?") from error
+        except ValueError as error:
+            raise RunFolderError(f"{path}: not lines of JSON ({error})") from error
 
     def write_metrics(self, metrics: Sequence[Mapping[str, Any]]) -> None:
         """Write all epochs' figures anew."""

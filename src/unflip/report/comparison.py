@@ -1,0 +1,166 @@
+"""A page that compares runs: their figures, their curves, what was different about them, where their labels agree."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from unflip.data.array_files import Array
+from unflip.errors import InputError
+from unflip.report.page import write_page
+from unflip.report.run_names import name_runs
+from unflip.report.run_report import CURVES, lines_of, truth_notes
+from unflip.report.svg import Line, line_chart, swatch
+from unflip.training.config import Tree
+from unflip.training.folder import Run
+
+_AGREEING = 12  # runs whose labels are compared pair by pair
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A column of the table: what it is called, its value for each run, and whether more is better."""
+
+    name: str
+    values: tuple[float | None, ...]
+    percent: bool = True
+    ranked: bool = False
+
+    @property
+    def best(self) -> float | None:
+        """The highest value, where that means something."""
+        known = [value for value in self.values if value is not None]
+        return max(known) if self.ranked and len(known) > 1 else None
+
+
+def write_comparison(runs: Sequence[Run], out: Path) -> Path:
+    """Write the page about two or more finished runs and return where."""
+    named = name_runs(runs)
+    if len(named) < 2:
+        raise InputError("a comparison needs two runs or more, each named once")
+    names, results = list(named), [run.result for run in named.values()]
+    trees = [run.config.tree() for run in named.values()]
+    labels = [_read_labels(run) for run in named.values()]
+    write_page(
+        out,
+        "comparison.html",
+        names=names,
+        results=results,
+        truths=[truth_notes(result) for result in results],
+        marks=[swatch(Line("", (), place)) for place in range(len(names))],
+        figures=_figures(results, labels),
+        same_task=len({_task(tree) for tree in trees}) == 1,
+        groups=_groups(trees, results),
+        charts=_charts(named),
+        differences=_differences(trees),
+        agreement=_agreement(labels),
+    )
+    return out
+
+
+def _figures(results: Sequence[Mapping[str, Any]], labels: Sequence["_Labels | None"]) -> list[Figure]:
+    """Return the figures that any of the runs has."""
+    columns = [
+        Figure("test accuracy", _pick(results, "test_accuracy", "selected"), ranked=True),
+        Figure("… of the last epoch", _pick(results, "test_accuracy", "last"), ranked=True),
+        Figure("validation: agreement with the given labels", _pick(results, "val_accuracy")),
+        Figure("labels right, as given", _pick(results, "label_accuracy_all", "given")),
+        Figure("labels right now", _pick(results, "label_accuracy_all", "current"), ranked=True),
+        Figure("labels changed", tuple(None if each is None else each.changed for each in labels)),
+        Figure("labels wrong, estimated", _pick(results, "noise_rate_estimate")),
+        Figure("wrong labels found (AUROC of the quality)", _pick(results, "quality_auroc"), ranked=True),
+        Figure("seconds", _pick(results, "seconds"), percent=False),
+    ]
+    return [column for column in columns if any(value is not None for value in column.values)]
+
+
+def _pick(results: Sequence[Mapping[str, Any]], *keys: str) -> tuple[float | None, ...]:
+    picked = []
+    for result in results:
+        value: Any = result
+        for key in keys:
+            value = value.get(key)
+        picked.append(value)
+    return tuple(picked)
+
+
+def _charts(named: Mapping[str, Run]) -> list[dict[str, Any]]:
+    """Draw every curve that any run has, a line a run."""
+    charts = []
+    for key, title in CURVES.items():
+        lines = [
+            Line(name, points, place, run.result["selected_epoch"])
+            for place, (name, run) in enumerate(named.items())
+            if (points := lines_of(run.metrics, key))
+        ]
+        if lines:
+            said = "; ".join(f"{line.name} {100 * line.points[-1][1]:.1f} %" for line in lines)
+            svg = line_chart(lines, label=f"{title.capitalize()} by epoch. In the last epoch: {said}.", percent=True)
+            charts.append({"title": title.capitalize(), "svg": svg, "legend": []})
+    return charts
+
+
+def _task(tree: Tree) -> str:
+    """Return what a run had to learn: its data and noise."""
+    return json.dumps([tree["data"], tree["noise"]], sort_keys=True)
+
+
+def _groups(trees: Sequence[Tree], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return mean and deviation of what differs in nothing but the seed."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for tree, result in zip(trees, results, strict=True):
+        rest = {key: value for key, value in tree.items() if key != "seed"}
+        groups.setdefault(json.dumps(rest, sort_keys=True), []).append(result)
+    rows = []
+    for group in groups.values():
+        values = [value for value in _pick(group, "test_accuracy", "selected") if value is not None]
+        if len(values) > 1:
+            seeds = sorted(result["seed"] for result in group)
+            first = group[0]
+            rows.append({"method": first["method"], "data": first["data"], "noise": first["noise"], "seeds": seeds,
+                         "mean": mean(values), "deviation": stdev(values)})  # fmt: skip
+    return rows
+
+
+def _differences(trees: Sequence[Tree]) -> list[tuple[str, list[str]]]:
+    """Return the settings in which the runs differ, and each run's value."""
+    flat = [_flatten(tree) for tree in trees]
+    keys = list(dict.fromkeys(key for each in flat for key in each))
+    rows = [(key, [each.get(key, "") for each in flat]) for key in keys]
+    return [(key, values) for key, values in rows if len(set(values)) > 1]
+
+
+def _flatten(tree: Tree, prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": str(value)}
+    return flat
+
+
+@dataclass(frozen=True)
+class _Labels:
+    ids: tuple[str, ...]
+    current: Array
+    changed: float
+
+
+def _read_labels(run: Run) -> _Labels | None:
+    """Read a run's labels; cells of a sweep may keep none."""
+    if not (run.folder / "labels.parquet").exists():
+        return None
+    table = run.labels(["id", "current", "changed"])
+    return _Labels(
+        tuple(table["id"].to_pylist()), table["current"].to_numpy(), float(table["changed"].to_numpy().mean())
+    )
+
+
+def _agreement(labels: Sequence[_Labels | None]) -> list[list[float]] | None:
+    """Return the share of examples that each two runs call the same, where all have the same examples."""
+    known = [each for each in labels if each is not None]
+    if len(known) != len(labels) or len(known) > _AGREEING or any(each.ids != known[0].ids for each in known):
+        return None
+    return [[float(np.mean(one.current == other.current)) for other in known] for one in known]

@@ -1,0 +1,126 @@
+"""What became of the labels: given against corrected, pair by pair and class by class."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow
+
+from unflip.data.array_files import Array
+
+_NAMED = 20  # classes whose matrix is a table with names
+_DRAWN = 150  # classes whose matrix is drawn whole
+_PAIRS = 12
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Labels of one class that became another."""
+
+    given: str
+    now: str
+    count: int
+    share: float
+    """Of the labels given so."""
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """What is known of one class."""
+
+    name: str
+    given: int
+    now: int
+    left: float | None
+    """Share of the labels given so that are others now; None where no label is."""
+    noise: float | None
+    """Estimated share of the class's own examples that were given another label."""
+    accuracy: float | None
+    """On the first test set."""
+
+
+@dataclass(frozen=True)
+class LabelChanges:
+    """Given labels against those in their place."""
+
+    kind: str
+    """What stands in their place: ``current`` where the run corrected any, else ``suggested``."""
+    counts: Array
+    """(k, k), given by row; of very many classes those that changed most."""
+    names: tuple[str, ...]
+    """Of the classes in ``counts``."""
+    total: int
+    """Examples."""
+    changed: int
+    num_classes: int
+    pairs: tuple[Pair, ...]
+    """The most frequent ones."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the matrix fits a table with names."""
+        return len(self.counts) <= _NAMED
+
+    @property
+    def shares(self) -> Array:
+        """The matrix as shares of its rows."""
+        shares: Array = self.counts / np.maximum(1, self.counts.sum(1, keepdims=True))
+        return shares
+
+
+def count_changes(table: pyarrow.Table, names: Mapping[int, str]) -> LabelChanges:
+    """Count which labels stand in place of which given ones."""
+    given = table["given"].to_numpy()
+    kind = "current" if bool(table["changed"].to_numpy().any()) else "suggested"
+    now = table[kind].to_numpy()
+    size = int(max(given.max(), now.max())) + 1
+    counts = np.bincount(given * size + now, minlength=size * size).reshape(size, size)
+    moved = counts.copy()
+    np.fill_diagonal(moved, 0)
+    order = np.argsort(-moved, axis=None, kind="stable")[:_PAIRS]
+    totals = counts.sum(1)
+    pairs = [
+        Pair(name_of(names, a), name_of(names, b), int(moved[a, b]), float(moved[a, b] / totals[a]))
+        for a, b in (divmod(int(place), size) for place in order)
+        if moved[a, b]
+    ]
+    shown = np.arange(size)
+    if size > _DRAWN:
+        shown = np.sort(np.argsort(-(moved.sum(0) + moved.sum(1)), kind="stable")[:_DRAWN])
+    return LabelChanges(
+        kind=kind,
+        counts=counts[np.ix_(shown, shown)],
+        names=tuple(name_of(names, c) for c in shown.tolist()),
+        total=len(given),
+        changed=int(moved.sum()),
+        num_classes=size,
+        pairs=tuple(pairs),
+    )
+
+
+def class_rows(
+    table: pyarrow.Table, names: Mapping[int, str], noise: Sequence[float] | None, accuracy: Sequence[float] | None
+) -> list[ClassRow]:
+    """Return a row a class, those with the most noise first."""
+    given, current = table["given"].to_numpy(), table["current"].to_numpy()
+    size = max(int(max(given.max(), current.max())) + 1, len(noise or ()), len(accuracy or ()))
+    before, after = np.bincount(given, minlength=size), np.bincount(current, minlength=size)
+    left = np.bincount(given[given != current], minlength=size)
+    some = bool(left.any())
+    rows = [
+        ClassRow(
+            name=name_of(names, c),
+            given=int(before[c]),
+            now=int(after[c]),
+            left=float(left[c] / before[c]) if some and before[c] else None,
+            noise=None if noise is None else noise[c],
+            accuracy=None if accuracy is None else accuracy[c],
+        )
+        for c in range(size)
+    ]
+    return sorted(rows, key=lambda row: -(row.noise or 0.0))
+
+
+def name_of(names: Mapping[int, str], c: int) -> str:
+    """Return a class's name, or its number."""
+    return names.get(c, str(c))

@@ -1,0 +1,68 @@
+"""Pages: templates with everything escaped, no script, nothing fetched; one file that opens from disk."""
+
+from base64 import b64encode
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from unflip._version import __version__
+from unflip.files import write_text
+
+
+def write_page(path: Path, template: str, **content: Any) -> None:
+    """Fill a template and write the page atomically."""
+    write_text(path, render(template, **content))
+
+
+def render(template: str, **content: Any) -> str:
+    """Fill a template. The content security policy allows this page's own style, pictures in it, and nothing else."""
+    environment = _environment()
+    style = environment.get_template("style.css").render()
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return environment.get_template(template).render(
+        style=Markup(style), policy=policy, version=__version__, written=datetime.now(UTC), **content
+    )
+
+
+def embedded(content: bytes, media_type: str) -> str:
+    """Return the address of a picture that is part of the page."""
+    return f"data:{media_type};base64,{b64encode(content).decode()}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("unflip.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"percent": _percent, "count": _count, "moment": _moment, "duration": _duration}
+    return environment
+
+
+def _percent(share: float | None) -> str:
+    return "unknown" if share is None else f"{100 * share:.1f} %"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _moment(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M} UTC"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"

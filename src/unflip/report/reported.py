@@ -1,0 +1,36 @@
+"""train, followed by the report: what a person calls; grids of runs call the plain one."""
+
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
+
+from unflip.errors import UnflipWarning
+from unflip.report.run_report import write_report
+from unflip.training.folder import Run
+from unflip.training.processes import is_first_process
+from unflip.training.train import train as _train
+
+_Parameters = ParamSpec("_Parameters")
+
+
+def _reported(train: Callable[_Parameters, Run]) -> Callable[_Parameters, Run]:
+    @wraps(train)
+    def train_and_report(*args: _Parameters.args, **options: _Parameters.kwargs) -> Run:
+        run = train(*args, **options)
+        if is_first_process():
+            try:
+                write_report(run)
+            except Exception as error:  # whatever it is: the run is done, and nothing of it may be lost
+                why = " ".join(f"{type(error).__name__}: {error}".split())
+                warnings.warn(
+                    f"the run is finished, but not its report ({why}); to try again: unflip report {run.folder}",
+                    UnflipWarning,
+                    stacklevel=2,
+                )
+        return run
+
+    return train_and_report
+
+
+train = _reported(_train)

@@ -1,0 +1,157 @@
+"""report.html: what a run did and found, on one page that opens anywhere."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from unflip.errors import UnflipError
+from unflip.report.class_names import class_names
+from unflip.report.doubtful import find_doubtful
+from unflip.report.label_changes import LabelChanges, class_rows, count_changes, name_of
+from unflip.report.page import write_page
+from unflip.report.shift import measure_shift
+from unflip.report.svg import Line, bar, heat, heat_legend, heat_map, line_chart, scatter, swatch
+from unflip.training.folder import Run
+
+CURVES = {
+    "test_accuracy": "test accuracy",
+    "val_accuracy": "validation: agreement with the given labels",
+    "label_accuracy": "training labels that are right",
+}
+"""What is drawn by epoch, where a run has it."""
+
+
+def write_report(run: Run, out: Path | None = None, data: str | None = None) -> Path:
+    """Write the page about a finished run, by default into its folder, and return where.
+
+    ``data`` says where the run's data is by now, if that has moved: the pictures come from there.
+    """
+    result, metrics, table = run.result, run.metrics, run.labels()
+    names = class_names(table)
+    changes = count_changes(table, names)
+    tests = result["tests"]
+    split = table["split"].to_numpy()
+    path = out or run.folder / "report.html"
+    write_page(
+        path,
+        "run.html",
+        result=result,
+        config=run.config_path.read_text("utf-8"),
+        network=run.config.common.network,
+        finished=datetime.fromtimestamp((run.folder / "result.json").stat().st_mtime, UTC),
+        train_count=int((split == "train").sum()),
+        val_count=int((split == "val").sum()),
+        truth=truth_notes(result),
+        charts=_charts(metrics, result),
+        changes=changes,
+        changed_count=int(table["changed"].to_numpy().sum()),
+        matrix_map=None if changes.is_small else _matrix_map(changes),
+        heat=heat,
+        heat_legend=heat_legend(),
+        classes=class_rows(
+            table, names, result["noise_rate_by_class"], next(iter(tests.values()))["per_class"] if tests else None
+        ),
+        bar=bar,
+        shift=_shift(run, names),
+        doubts=find_doubtful(run, table, names, data),
+        metrics=metrics,
+        columns=_columns(metrics),
+    )
+    return path
+
+
+def truth_notes(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Say where true labels took part: in choosing the model, in making the noise, in measuring."""
+    _, _, used = result["protocol"].partition("(uses the truth: ")
+    return {
+        "chose": used.removesuffix(")") or None,
+        "made_noise": result["noise"],
+        "tested": bool(result["tests"]),
+        "known": result["noise_rate"] is not None,
+        "reviewed": result.get("reviewed", 0),
+    }
+
+
+def lines_of(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+    """Return epoch and value of every epoch that has one."""
+    return [(line["epoch"], line[key]) for line in metrics if line.get(key) is not None]
+
+
+def _charts(metrics: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Draw the curves, and where labels changed, how many and at which threshold."""
+    chosen = result["selected_epoch"]
+    lines = [
+        Line(name, points, place, chosen)
+        for place, (key, name) in enumerate(CURVES.items())
+        if (points := lines_of(metrics, key))
+    ]
+    charts = []
+    if lines:
+        said = "; ".join(f"{line.name} {100 * dict(line.points)[chosen]:.1f} %" for line in lines)
+        label = f"Accuracies by epoch. At the chosen epoch, {chosen}: {said}."
+        charts.append(_chart("Accuracy", lines, label, chosen=chosen, percent=True))
+    if any(value for _, value in lines_of(metrics, "changed")):
+        points = lines_of(metrics, "changed")
+        most = max(points, key=lambda point: point[1])
+        label = f"Labels changed in each epoch; the most, {most[1]}, in epoch {most[0]}."
+        charts.append(_chart("Labels changed", [Line("labels changed", points, 3)], label, bars=True))
+    if threshold := lines_of(metrics, "threshold"):
+        label = f"The threshold of the correction, from {threshold[0][1]:.2f} to {threshold[-1][1]:.2f}."
+        charts.append(_chart("Threshold", [Line("threshold of the correction", threshold, 4)], label, zero=True))
+    losses = list(dict.fromkeys(name for line in metrics for name in line.get("loss", {})))
+    lines = [
+        Line(name, [(line["epoch"], line["loss"][name]) for line in metrics if name in line.get("loss", {})], 5 + place)
+        for place, name in enumerate(losses)
+    ]
+    if lines:
+        charts.append(_chart("Loss", lines, "The training loss by epoch, term by term.", zero=True))
+    return charts
+
+
+def _chart(title: str, lines: Sequence[Line], label: str, **options: Any) -> dict[str, Any]:
+    legend = [(swatch(line), line.name) for line in lines] if len(lines) > 1 else []
+    return {"title": title, "svg": line_chart(lines, label=label, **options), "legend": legend}
+
+
+def _matrix_map(changes: LabelChanges) -> Markup:
+    label = (
+        f"Given labels by row against {changes.kind} ones by column, as shares of the row; the list has the largest."
+    )
+    return heat_map(changes.shares, label=label)
+
+
+def _shift(run: Run, names: Mapping[int, str]) -> dict[str, Any]:
+    """Draw the class Gaussians, or say why there are none."""
+    try:
+        shift = measure_shift(run)
+    except UnflipError as error:
+        return {"missing": str(error)}
+    panels = [
+        (panel.title, scatter(shift, panel, label=f"Class means and ellipses of two deviations: {panel.title}."))
+        for panel in shift.panels
+    ]
+    legend = [(swatch(Line("", (), place)), name_of(names, c)) for place, c in enumerate(shift.classes)]
+    few, total = len(shift.classes), shift.num_classes
+    return {
+        "missing": None,
+        "panels": panels,
+        "legend": legend,
+        "few": few,
+        "total": total,
+        "calibrated": shift.calibrated,
+    }
+
+
+def _columns(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the columns of the table of epochs and what they are called."""
+    wanted = {
+        "lr": "learning rate",
+        **CURVES,
+        "changed": "labels changed",
+        "threshold": "threshold",
+        "seconds": "seconds",
+    }
+    return {key: name for key, name in wanted.items() if any(line.get(key) is not None for line in metrics)}

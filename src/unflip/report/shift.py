@@ -1,0 +1,149 @@
+"""Where the class Gaussians of a run lie in two dimensions: under the given labels, corrected, calibrated."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import pi
+
+import torch
+from torch import Tensor
+
+from unflip.data.array_files import Array
+from unflip.errors import RunFolderError
+from unflip.stats.gaussians import ClassGaussians
+from unflip.training.folder import Run
+
+_CLASSES = 6  # that can still be told apart
+_POINTS = 150  # shown of each class
+_ROWS = 20_000  # from which spreads are taken
+_CHUNK = 8192
+_DEVIATIONS = 2.0
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The classes under one set of labels, in the plane."""
+
+    title: str
+    points: tuple[Array, ...]
+    """Of each class some members (m, 2)."""
+    outlines: tuple[Array, ...]
+    """Of each class the ellipse (m, 2) of two deviations; its ends meet."""
+    means: Array
+    """Of each class (c, 2)."""
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The panels, which share a plane; the first is that of the given labels."""
+
+    classes: tuple[int, ...]
+    num_classes: int
+    panels: tuple[Panel, ...]
+    calibrated: bool
+    """Whether the last panel is that of the Gaussians with which the run calibrated its head."""
+
+
+def measure_shift(run: Run) -> Shift:
+    """Project a run's features and Gaussians.
+
+    The Gaussians of the given labels, and of the current labels where any changed, have plain means and covariances of
+    the training examples; a run that calibrated its head kept the Gaussians it did that with. Features are those of the
+    last epoch where there are such Gaussians, else those of the chosen model. The plane is spanned by the first two
+    principal directions of the last panel's means, in features scaled to unit variance within classes. Of many classes
+    those are taken whose mean moved farthest.
+    """
+    path = run.folder / "gaussians.safetensors"
+    calibrated = ClassGaussians.load(path) if path.exists() else None
+    mapped = run.features if calibrated is None else run.gaussian_features
+    if mapped is None:
+        raise RunFolderError(f"{run.folder}: no features.npy; it was too large to be kept, or the run is not finished")
+    features = torch.from_numpy(mapped)
+    table = run.labels(["split", "given", "current"])
+    given, current = (torch.tensor(table[name].to_numpy()) for name in ("given", "current"))
+    if len(given) != len(features):
+        raise RunFolderError(f"{run.folder}: {len(features)} features for {len(given)} labels; is it two runs' files?")
+    train = torch.tensor(table["split"].to_numpy() == "train").nonzero()[:, 0]
+    count = int(max(given.max(), current.max())) + 1 if calibrated is None else len(calibrated.means)
+
+    versions = {"given labels": given}
+    if bool((given[train] != current[train]).any()):
+        versions["current labels"] = current
+    means, there = {}, torch.ones(count, dtype=torch.bool)
+    for title, labels in versions.items():
+        means[title], sizes = _means(features, labels, train, count)
+        there &= sizes >= 2
+    goal = list(means.values())[-1]
+    if calibrated is not None:
+        goal, there = calibrated.means, there & calibrated.present
+    moved = (goal - means["given labels"]).norm(dim=1).masked_fill(~there, -1.0)
+    classes = sorted(moved.argsort(descending=True, stable=True)[: min(_CLASSES, int(there.sum()))].tolist())
+    if len(classes) < 2:
+        raise RunFolderError(f"{run.folder}: fewer than two classes have Gaussians; there is nothing to compare")
+
+    last = list(versions.values())[-1]
+    plane = _plane(*_members(features, last, train, classes), goal, classes)
+    panels = []
+    for title, labels in versions.items():
+        rows, own = _members(features, labels, train, classes)
+        panels.append(_panel(title, rows @ plane, own, means[title][classes] @ plane, classes))
+    if calibrated is not None:
+        outlines = tuple(ellipse(calibrated, c, plane) for c in classes)
+        title = f"{list(versions)[-1]}, calibrated"
+        panels.append(Panel(title, panels[-1].points, outlines, (calibrated.means[classes] @ plane).numpy()))
+    return Shift(tuple(classes), count, tuple(panels), calibrated is not None)
+
+
+def ellipse(gaussians: ClassGaussians, c: int, plane: Tensor) -> Array:
+    """Return the outline (m, 2) of class c at two deviations, projected onto ``plane`` (d, 2); its ends meet."""
+    factor = gaussians.factors[c] @ plane
+    ones = plane.sum(0)
+    covariance = factor.T @ factor + gaussians.variances[c] * (plane.T @ plane)
+    return _outline(gaussians.means[c] @ plane, covariance + gaussians.disturbance * torch.outer(ones, ones))
+
+
+def _outline(mean: Tensor, covariance: Tensor) -> Array:
+    values, vectors = torch.linalg.eigh(covariance.double())
+    angles = torch.linspace(0, 2 * pi, 121, dtype=torch.float64)
+    circle = torch.stack([angles.cos(), angles.sin()], 1) * values.clamp(min=0).sqrt() * _DEVIATIONS
+    outline: Array = (mean.double() + circle @ vectors.T).numpy()
+    return outline
+
+
+def _means(features: Tensor, labels: Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the mean feature (k, d) and the number (k,) of each class's members among ``rows``."""
+    sums = torch.zeros(count, features.shape[1])
+    for part in rows.split(_CHUNK):
+        sums.index_add_(0, labels[part], features[part].float())
+    sizes = torch.bincount(labels[rows], minlength=count)
+    return sums / sizes.clamp(min=1)[:, None], sizes
+
+
+def _members(features: Tensor, labels: Tensor, rows: Tensor, classes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return features and labels of the classes' members among ``rows``; of many, evenly spaced ones."""
+    chosen = rows[torch.isin(labels[rows], torch.tensor(classes))]
+    chosen = chosen[:: -(-len(chosen) // _ROWS)]
+    return features[chosen].float(), labels[chosen]
+
+
+def _panel(title: str, points: Tensor, labels: Tensor, means: Tensor, classes: Sequence[int]) -> Panel:
+    shown, outlines = [], []
+    for c, mean in zip(classes, means, strict=True):
+        members = points[labels == c]
+        inner = members - mean
+        outlines.append(_outline(mean, inner.T @ inner / max(1, len(inner))))
+        shown.append(members[:_POINTS].numpy())
+    return Panel(title, tuple(shown), tuple(outlines), means.numpy())
+
+
+def _plane(features: Tensor, labels: Tensor, means: Tensor, classes: Sequence[int]) -> Tensor:
+    """Return two directions (d, 2) in which the classes lie apart, measured by the spread within them."""
+    inner = features - means[labels]
+    scale = inner.square().mean(0).sqrt().clamp(min=1e-6)
+    chosen = means[classes] / scale
+    directions = torch.linalg.svd(chosen - chosen.mean(0), full_matrices=False).Vh[: min(2, len(classes) - 1)]
+    if len(directions) < 2:  # two classes span a line; the widest direction within them is the other
+        rest = inner / scale
+        rest = rest - (rest @ directions.T) @ directions
+        directions = torch.cat([directions, torch.linalg.svd(rest, full_matrices=False).Vh[:1]])
+    plane: Tensor = (directions / scale).T
+    return plane
