@@ -1,7 +1,7 @@
 """Runs of cddc and mddc against plc, at most 1.5 and 2.2 times its time, and of unflip against cddc, at most 1.25.
 
-On 10 classes and on 100, since fitting a Gaussian has its price by class. Time is that of the processor, on one thread, so
-that other work on the machine counts little.
+On 10 classes and on 100, since fitting a Gaussian has its price by class. Time is that of the processor, on one thread,
+so that other work on the machine counts little.
 """
 
 import statistics
