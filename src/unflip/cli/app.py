@@ -376,6 +376,31 @@ def sweep(
         raise typer.Exit(1)
 
 
+@app.command()
+def review(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    data: Annotated[str | None, typer.Option(help="Where the data is by now, if it has moved since training.")] = None,
+    port: Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.", min=0, max=65535)] = 0,
+    host: Annotated[
+        str, typer.Option(help="Which address to listen on; any but the default can be reached by other machines.")
+    ] = "127.0.0.1",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open nothing.")] = False,
+    reviewer: Annotated[
+        str | None, typer.Option(help="The name to decide under; by default your login. The page can change it.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write what was decided to this .csv, for train --reviewed, and serve nothing.")
+    ] = None,
+) -> None:
+    """Go through doubtful labels on a local web page, by keyboard or mouse, alone or with others.
+
+    Example: unflip review runs/first
+    """
+    from unflip.cli.review import run_review
+
+    run_review(run, data=data, host=host, port=port, browser=not no_browser, reviewer=reviewer, export=export)
+
+
 @app.command("list")
 def list_parts(
     kind: Annotated[

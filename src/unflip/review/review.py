@@ -1,0 +1,157 @@
+"""Review: a run's examples, their pictures and neighbours, and what people decided about their labels."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from unflip.data.array_files import Array
+from unflip.data.pictures import Pictures
+from unflip.errors import InputError, RunFolderError
+from unflip.lock import locked
+from unflip.review.decisions import Decision, DecisionStore, State
+from unflip.review.examples import Examples, Filter
+from unflip.stats.neighbours import nearest
+from unflip.training.folder import Run
+
+_NEIGHBOURS = 6  # of either class
+_PAIRS = 300  # offered as filters, the most frequent
+Action = Literal["accept", "keep", "choose", "unsure", "clear"]
+
+
+class Review:
+    """All that the review page shows, without a word about how it travels."""
+
+    def __init__(
+        self, run: Run, examples: Examples, decisions: DecisionStore, pictures: Pictures | None, reviewer: str
+    ) -> None:
+        self.examples, self.decisions, self.pictures, self.reviewer = examples, decisions, pictures, reviewer
+        self.picture_key = examples.fingerprint[:16]
+        """Part of the address of pictures, so that a browser never shows another run's."""
+        self._name = run.folder.resolve().name
+        self._result = run.result
+        features = run.features
+        if features is not None and len(features) != len(examples):
+            raise RunFolderError(
+                f"{run.folder}: {len(features)} features for {len(examples)} labels; is it two runs' files?"
+            )
+        self._features = None if features is None else torch.from_numpy(features)
+
+    def about(self) -> dict[str, Any]:
+        """Return what stays the same while the page is open."""
+        pairs = self.examples.pairs()
+        return {
+            "run": self._name,
+            "data": self._result["data"],
+            "method": self._result["method"],
+            "examples": len(self.examples),
+            "classes": self.examples.class_names,
+            "pairs": pairs[:_PAIRS],
+            "differ": sum(count for *_, count in pairs),
+            "reviewer": self.reviewer,
+            "pictures": f"/picture/{self.picture_key}/" if self.pictures else None,
+            "last": self.decisions.last_id,
+        }
+
+    def brief(self, index: int) -> dict[str, Any]:
+        """Return what a tile shows."""
+        return {**self.examples.row(index), "decision": described(self.decisions.current(index))}
+
+    def detail(self, index: int) -> dict[str, Any]:
+        """Return what the single view shows: the row, how its label changed in training, and who it resembles."""
+        return {**self.brief(index), "history": self.examples.history(index), "neighbours": self._neighbours(index)}
+
+    def progress(self, wanted: Filter) -> dict[str, Any]:
+        """Return how many examples are in each state, of all and of those that the filter is about."""
+        states = self.decisions.states
+        here = states[self.examples.mask(wanted._replace(states=None), states)]
+        return {name: _counts(of) for name, of in (("all", states), ("here", here))}
+
+    def meaning(self, action: Action, index: int, label: int | None) -> tuple[State, int | None]:
+        """Return the state and label that an action leads to."""
+        if action == "clear":
+            return State.OPEN, None
+        if action == "unsure":
+            return State.UNSURE, None
+        given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
+        if label is not None and label >= len(self.examples.class_names):
+            raise InputError(f"label {label}: there are {len(self.examples.class_names)} classes, counted from 0")
+        chosen = {"accept": suggested, "keep": given}.get(action, label)
+        state = State.KEPT if chosen == given else State.ACCEPTED if chosen == suggested else State.CHANGED
+        return state, chosen
+
+    def _neighbours(self, index: int) -> list[dict[str, Any]]:
+        """Return for the given and for the suggested class its members that are nearest by their features.
+
+        Members are those which the run, in the end, called so. Where both are the same, the second group is the
+        nearest of all other classes.
+        """
+        if self._features is None:
+            return []
+        given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
+        groups: list[tuple[int | None, Array]] = [(given, self.examples.members(given))]
+        if given != suggested:
+            groups.append((suggested, self.examples.members(suggested)))
+        else:
+            groups.append((None, np.flatnonzero(self.examples.columns["current"] != given)))
+        own = torch.tensor([index])
+        found = []
+        for label, rows in groups:
+            near = nearest(self._features, self._features[own], _NEIGHBOURS, rows=torch.from_numpy(rows), leave_out=own)
+            pairs = zip(near.indices[0].tolist(), near.distances[0].tolist(), strict=True)
+            examples = [{**self.brief(i), "distance": round(distance, 4)} for i, distance in pairs if i >= 0]
+            found.append({"label": label, "examples": examples})
+        return found
+
+
+@contextmanager
+def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iterator[Review]:
+    """Open the review of a run for this process alone: others see decisions through it.
+
+    ``data`` says where the data is by now, if it has moved.
+    """
+    run = finished_run(folder)
+    pictures = run.pictures(data)
+    examples = Examples(run)
+    with (
+        locked(folder / ".review.lock", busy="another process serves its review; open the address that it printed"),
+        closing(open_decisions(folder, examples)) as decisions,
+    ):
+        yield Review(run, examples, decisions, pictures, reviewer)
+
+
+def finished_run(folder: Path) -> Run:
+    """Return the run in ``folder``, if it has come to its end."""
+    run = Run(folder)
+    if not run.is_finished:
+        raise RunFolderError(f"{folder}: no finished run in it; a review needs its result.json")
+    return run
+
+
+def open_decisions(folder: Path, examples: Examples) -> DecisionStore:
+    """Open what people decided about the examples of the run in ``folder``."""
+    return DecisionStore(folder / "review.sqlite", fingerprint=examples.fingerprint, count=len(examples))
+
+
+def described(row: Decision | None) -> dict[str, Any] | None:
+    """Return a decision as the page sees it; whose it is only by name."""
+    if row is None:
+        return None
+    return {
+        "id": row.id,
+        "index": row.example,
+        "version": row.version,
+        "state": row.state.name.lower(),
+        "label": row.label,
+        "reviewer": row.reviewer,
+        "at": row.at,
+        "undo": row.undoes is not None,
+    }
+
+
+def _counts(states: Array) -> dict[str, int]:
+    counts = np.bincount(states, minlength=len(State))
+    return {state.name.lower(): int(counts[state]) for state in State}

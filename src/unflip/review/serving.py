@@ -1,0 +1,54 @@
+"""Serving the review page: a socket, a token, and uvicorn on it."""
+
+import secrets
+import socket
+from typing import NamedTuple
+
+import uvicorn
+
+from unflip.errors import ConfigError
+from unflip.review.guard import Guard
+from unflip.review.pages import build_app
+from unflip.review.review import Review
+
+
+class Serving(NamedTuple):
+    """A server that has its port and is about to answer."""
+
+    address: str
+    """What to open, with the token in it."""
+    server: uvicorn.Server
+    listening: socket.socket
+
+    def run(self) -> None:
+        """Answer until a signal comes, or until somebody sets ``server.should_exit``."""
+        with self.listening:
+            self.server.run(sockets=[self.listening])
+
+
+def prepare(review: Review, *, host: str, port: int) -> Serving:
+    """Bind the port and draw a token; nothing is answered yet."""
+    listening = _listen(host, port)
+    bound: int = listening.getsockname()[1]
+    token = secrets.token_urlsafe(32)
+    guarded = Guard(build_app(review), token=token, host=host, port=bound)
+    config = uvicorn.Config(
+        guarded, log_level="warning", access_log=False, server_header=False, date_header=False, lifespan="off",
+        ws="none", http="h11", proxy_headers=False, timeout_graceful_shutdown=3,
+    )  # fmt: skip
+    shown = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+    place = f"[{shown}]" if ":" in shown else shown
+    return Serving(f"http://{place}:{bound}/?token={token}", uvicorn.Server(config), listening)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bind before anything is said, so that a port in use is an error and not a page that never comes."""
+    try:
+        family, *_, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        return socket.create_server(address[:2], family=family, backlog=256)
+    except socket.gaierror as error:
+        raise ConfigError(f"--host {host}: {error.strerror}; try 127.0.0.1") from error
+    except OSError as error:
+        raise ConfigError(f"--host {host} --port {port}: {error.strerror}; --port 0 takes one that is free") from error

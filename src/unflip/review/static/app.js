@@ -1,0 +1,378 @@
+// The review page: what is shown, what is decided, and which key does what.
+
+import { get, post } from "./api.js";
+import { anyOpen, askConflict, chooseClass, showHelp } from "./dialogs.js";
+import { byId, count, make, say, tell } from "./dom.js";
+import { showSingle } from "./single.js";
+import { columns, markTiles, refreshTile, setPictures, showGrid } from "./tiles.js";
+import { className, decisionText, exampleText, setClasses, stateOf } from "./words.js";
+
+const PAGE = 60;
+const POLL = 4000; // milliseconds between looks at what others did
+
+let about = null;
+let page = { examples: [], total: 0, first: 0, last: -1 };
+let at = 0; // the place on the page
+let single = false;
+let detail = null;
+let since = 0; // the last row of the log that we know
+const selected = new Map(); // example -> the version that was seen when it was selected
+const seen = new Map(); // example -> the version that was seen when we came to it
+
+const here = () => page.examples[at];
+const versionOf = (example) => example.decision?.version ?? 0;
+
+// ---- one thing after the other, however fast keys are pressed
+
+let chain = Promise.resolve();
+function queue(work) {
+  chain = chain.then(work).catch((error) => {
+    if (error.status === undefined) console.error(error);
+    say(error.message);
+  });
+  return chain;
+}
+
+// ---- filters and the place we are at, kept in the address so that reloading changes nothing
+
+function query() {
+  const pair = byId("pair").value;
+  const [given, suggested] = pair.includes("-") ? pair.split("-") : [null, null];
+  return { differs: pair === "differs" ? true : null, given, suggested, label_class: byId("class").value || null, state: byId("state").value };
+}
+
+function remember() {
+  const place = { pair: byId("pair").value, class: byId("class").value, state: byId("state").value };
+  if (here()) Object.assign(place, { from: page.examples[0].rank, at: here().rank });
+  if (single) place.view = "single";
+  history.replaceState(null, "", `/#${new URLSearchParams(place)}`);
+}
+
+function recall() {
+  const place = new URLSearchParams(location.hash.slice(1));
+  byId("pair").value = about.differ ? "differs" : "all";
+  for (const name of ["pair", "class", "state"]) {
+    const options = [...byId(name).options].map((option) => option.value);
+    if (options.includes(place.get(name))) byId(name).value = place.get(name);
+  }
+  single = place.get("view") === "single";
+  const [from, rank] = ["from", "at"].map((name) => Number.parseInt(place.get(name), 10));
+  return { from: from >= 0 ? from : null, rank: rank >= 0 ? rank : null };
+}
+
+function fillFilters() {
+  const option = (value, text) => make("option", { value }, text);
+  byId("pair").append(option("differs", `suggestion differs (${count(about.differ)})`), option("all", `all (${count(about.examples)})`),
+    ...about.pairs.map(([given, suggested, number]) => option(`${given}-${suggested}`, `${className(given)} → ${className(suggested)} (${count(number)})`)));
+  byId("class").append(option("", "any"), ...about.classes.map((name, label) => option(label, name)));
+}
+
+// ---- showing
+
+async function load(where = {}, rank = null) {
+  const found = await get("/api/examples", { ...query(), ...where, count: PAGE });
+  page = found;
+  const place = rank === null ? -1 : page.examples.findIndex((example) => example.rank >= rank);
+  at = place >= 0 ? place : where.before === undefined ? 0 : Math.max(0, page.examples.length - 1);
+  selected.clear();
+  seen.clear();
+  showGrid(page.examples);
+  showProgress(found.progress);
+  await show();
+}
+
+async function show({ focus = true } = {}) {
+  const example = here();
+  byId("message").hidden = Boolean(example);
+  byId("message").textContent = "Nothing (more) to show here. Choose other filters, or export what was decided.";
+  single = single && Boolean(example);
+  byId("grid").hidden = single || !example;
+  byId("single").hidden = !single;
+  byId("actions").hidden = !example;
+  document.body.dataset.view = single ? "single" : "grid";
+  byId("view").replaceChildren(single ? "Grid " : "Open ", make("kbd", {}, single ? "Esc" : "Enter"));
+  byId("place").textContent = !example ? "" : single
+    ? `${count(page.first + at + 1)} of ${count(page.total)}`
+    : `${count(page.first + 1)}–${count(page.first + page.examples.length)} of ${count(page.total)}`;
+  byId("page-back").disabled = page.first === 0;
+  byId("page-on").disabled = page.first + page.examples.length >= page.total;
+  if (!example) {
+    remember();
+    return;
+  }
+  seen.set(example.index, versionOf(example));
+  markTiles(example.index, selected);
+  showTarget();
+  remember();
+  if (single) {
+    detail = null;
+    showSingle(example, null);
+    if (focus) byId("single").focus({ preventScroll: true });
+    detail = await get(`/api/examples/${example.index}`);
+    if (single && here() === example) showSingle(example, detail);
+  } else if (focus) byId(`tile-${example.index}`).focus();
+}
+
+function showTarget() {
+  const example = here();
+  const many = selected.size;
+  byId("target").textContent = many ? `${count(many)} selected` : "";
+  byId("target").hidden = !many;
+  byId("accept").title = many ? "Accept what is suggested for each" : `Accept: ${className(example.suggested)}`;
+  byId("keep").title = many ? "Keep what is given for each" : `Keep: ${className(example.given)}`;
+}
+
+function showProgress(progress) {
+  const total = (counts) => Object.values(counts).reduce((sum, number) => sum + number, 0);
+  const done = (counts) => total(counts) - counts.open;
+  const { here: mine, all } = progress;
+  byId("bar").max = Math.max(1, total(mine));
+  byId("bar").value = done(mine);
+  const unsure = mine.unsure ? `, ${count(mine.unsure)} not sure` : "";
+  byId("progress").textContent = `${count(done(mine))} of ${count(total(mine))} done here${unsure} · ${count(done(all))} of ${count(total(all))} in all`;
+}
+
+function take(decision) {
+  since = Math.max(since, decision.id);
+  const example = page.examples.find((one) => one.index === decision.index);
+  if (!example || versionOf(example) >= decision.version) return false;
+  example.decision = decision;
+  refreshTile(example);
+  if (single && example === here()) showSingle(example, detail);
+  return true;
+}
+
+// ---- moving
+
+async function go(place) {
+  if (place >= 0 && place < page.examples.length) {
+    at = place;
+    await show();
+  } else if (place >= page.examples.length && page.first + page.examples.length < page.total) await load({ after: page.last });
+  else if (place < 0 && page.first > 0) await load({ before: page.examples[0].rank });
+  else if (page.examples.length) say(place < 0 ? "This is the first." : "This is the last.");
+}
+
+// To the next that is undecided; past the page's end to the next page.
+async function advance() {
+  const rest = page.examples.findIndex((example, place) => place > at && stateOf(example) === "open");
+  if (rest >= 0) await go(rest);
+  else if (page.first + page.examples.length < page.total || byId("state").value === "open") await load({ after: page.last });
+  else await show();
+  if (!here() && page.total) await load(); // behind the end, but some were passed over before
+}
+
+async function toggle(place, { on = null } = {}) {
+  const example = page.examples[place];
+  if (!example) return;
+  if (on ?? !selected.has(example.index)) selected.set(example.index, seen.get(example.index) ?? versionOf(example));
+  else selected.delete(example.index);
+  markTiles(here().index, selected);
+  showTarget();
+}
+
+// ---- deciding
+
+async function decide(action, label = null) {
+  if (!here()) return;
+  const chosen = selected.size ? [...selected] : [[here().index, seen.get(here().index)]];
+  const body = { action, reviewer: byId("reviewer").value.trim() || about.reviewer };
+  if (label !== null) body.label = label;
+  const many = chosen.length > 1;
+  const answer = await post("/api/decide", { ...body, items: chosen.map(([index, version]) => ({ index, version })) });
+  let written = answer.written;
+  if (answer.conflicts.length) {
+    answer.conflicts.forEach(take);
+    if (await askConflict(answer.conflicts)) {
+      const again = await post("/api/decide", { ...body, items: answer.conflicts.map(({ index, version }) => ({ index, version })) });
+      written = [...written, ...again.written];
+      if (again.conflicts.length) say("Somebody decided once more; look again.");
+    }
+  }
+  written.forEach(take);
+  selected.clear();
+  if (written.length) say(many ? `${count(written.length)} decided` : `Example ${written[0].index} ${decisionText(written[0])}`);
+  if (action === "clear") await show();
+  else await advance();
+  await refresh();
+}
+
+async function choose() {
+  if (!here()) return;
+  const label = await chooseClass();
+  if (label === null) await show();
+  else await decide("choose", label);
+}
+
+async function undo() {
+  const { written } = await post("/api/undo", { reviewer: byId("reviewer").value.trim() || about.reviewer });
+  if (!written.length) {
+    say("Nothing of yours is left to undo.");
+    return;
+  }
+  const first = written[0].index;
+  const { rank } = await get(`/api/examples/${first}`);
+  if (written.map(take).includes(false)) await load({ after: rank - 1 }, rank);
+  else await go(page.examples.findIndex((example) => example.index === first));
+  const { state } = written[0];
+  say(written.length > 1 ? `${count(written.length)} decisions undone` : `Undone: example ${first} is ${state === "open" ? "undecided" : decisionText(written[0])}`);
+  await refresh();
+}
+
+// What others did, and how far all are.
+async function refresh() {
+  const answer = await get("/api/changes", { ...query(), since });
+  const before = here();
+  const others = answer.changes.filter(take);
+  since = Math.max(since, answer.last);
+  showProgress(answer.progress);
+  if (others.length && before === here()) {
+    const latest = others.at(-1);
+    const mine = others.find((decision) => decision.index === here()?.index);
+    say(mine ? `${mine.reviewer} just decided this one: ${decisionText(mine)}` : `${latest.reviewer} decided example ${latest.index}: ${decisionText(latest)}`);
+  }
+}
+
+let lost = false;
+async function watch() {
+  try {
+    await refresh();
+    if (lost) say("The server is back.");
+    lost = false;
+  } catch (error) {
+    if (!lost) say(error.message);
+    lost = true;
+  }
+}
+
+// ---- keys and clicks
+
+const KEYS = {
+  a: () => decide("accept"),
+  k: () => decide("keep"),
+  s: () => decide("unsure"),
+  c: choose,
+  u: undo,
+  Delete: () => decide("clear"),
+  n: () => go(at + 1),
+  p: () => go(at - 1),
+  x: () => toggle(at),
+  "]": () => go(page.examples.length),
+  "[": () => go(-1),
+};
+
+async function open(wanted) {
+  if (!here()) return;
+  single = wanted;
+  await show();
+}
+
+async function selectAll() {
+  for (const place of page.examples.keys()) await toggle(place, { on: true });
+  say(`${count(selected.size)} selected`);
+}
+
+async function escape() {
+  if (single) await open(false);
+  else if (selected.size) {
+    selected.clear();
+    await show();
+    say("Nothing selected");
+  }
+}
+
+async function move(step, extend) {
+  const from = at;
+  if (extend) await toggle(from, { on: true });
+  const target = at + step;
+  const keeps = target >= 0 && target < page.examples.length;
+  if (extend && !keeps) return;
+  await go(target);
+  if (extend) {
+    const [low, high] = [Math.min(from, at), Math.max(from, at)];
+    for (let place = low; place <= high; place += 1) await toggle(place, { on: true });
+    say(`${count(selected.size)} selected`);
+  }
+}
+
+function arrow(event) {
+  const across = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  const down = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (across) return () => move(across, event.shiftKey && !single);
+  if (down && !single) return () => move(down * columns(), event.shiftKey);
+  if (!single && event.key === "Home") return () => go(0);
+  if (!single && event.key === "End") return () => go(page.examples.length - 1);
+  return null;
+}
+
+function onKey(event) {
+  if (anyOpen() || event.altKey || event.target.matches("input, select, textarea")) return;
+  const native = event.target.matches("button, a") && (event.key === "Enter" || event.key === " ");
+  if (native) return;
+  let work = null;
+  if (event.ctrlKey || event.metaKey) {
+    if (event.key.toLowerCase() === "a" && !single) work = selectAll;
+  } else if (event.key === "?") work = showHelp;
+  else if (event.key === "Enter") work = () => open(true);
+  else if (event.key === "Escape") work = escape;
+  else if (event.key === " " && !single) work = () => toggle(at);
+  else if (event.key === "f") work = () => byId("pair").focus();
+  else work = KEYS[event.key.length === 1 ? event.key.toLowerCase() : event.key] ?? arrow(event);
+  if (!work) return;
+  event.preventDefault();
+  queue(work);
+}
+
+function onTile(event) {
+  const tile = event.target.closest(".tile");
+  if (!tile) return;
+  const place = [...byId("grid").children].indexOf(tile);
+  queue(async () => {
+    if (event.ctrlKey || event.metaKey) {
+      at = place;
+      await toggle(place);
+      await show();
+    } else if (event.shiftKey) await move(place - at, true);
+    else if (place === at && event.detail < 2 && tile.dataset.touched) await open(true);
+    else await go(place);
+    for (const other of byId("grid").children) delete other.dataset.touched;
+    if (!single) tile.dataset.touched = "yes"; // the second click opens it
+  });
+}
+
+function connect() {
+  document.addEventListener("keydown", onKey);
+  byId("grid").addEventListener("click", onTile);
+  byId("grid").addEventListener("dblclick", () => queue(() => open(true)));
+  for (const [id, work] of [["accept", KEYS.a], ["keep", KEYS.k], ["unsure", KEYS.s], ["choose", choose], ["undo", undo], ["view", () => open(!single)],
+    ["page-back", KEYS["["]], ["page-on", KEYS["]"]], ["help-open", showHelp]]) byId(id).addEventListener("click", () => queue(work));
+  for (const id of ["pair", "class", "state"]) byId(id).addEventListener("change", () => queue(async () => {
+    const focused = document.activeElement;
+    single = false;
+    await load();
+    focused?.focus();
+    say(`${count(page.total)} examples`);
+  }));
+  byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  byId("reviewer").addEventListener("change", () => localStorage.setItem("reviewer", byId("reviewer").value.trim()));
+  setInterval(() => { if (!document.hidden && !anyOpen()) queue(watch); }, POLL);
+}
+
+async function start() {
+  about = await get("/api/about");
+  setClasses(about.classes);
+  setPictures(about.pictures);
+  byId("run").textContent = about.run;
+  byId("data").textContent = `${count(about.examples)} examples of ${about.data}, ${count(about.classes.length)} classes, method ${about.method}`;
+  document.title = `Review ${about.run}`;
+  byId("reviewer").value = localStorage.getItem("reviewer") || about.reviewer;
+  since = about.last;
+  fillFilters();
+  const { from, rank } = recall();
+  await load(from === null ? {} : { after: from - 1 }, rank);
+  connect();
+  document.body.dataset.ready = "yes";
+  if (here()) tell(`${count(page.total)} examples. ${exampleText(here())}. Press question mark for keys.`);
+}
+
+queue(start);

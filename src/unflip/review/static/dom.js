@@ -1,0 +1,39 @@
+// Making elements; text from the data only ever becomes text.
+
+export const byId = (id) => document.getElementById(id);
+
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null).map((child) => (child instanceof Node ? child : String(child))));
+  return element;
+}
+
+export const percent = (share) => {
+  if (share === null || share === undefined) return "?";
+  const value = 100 * share;
+  if (value > 0 && value < 1) return "<1 %";
+  return `${Math.floor(value)} %`;
+};
+
+export const count = (number) => number.toLocaleString("en");
+
+// Say something to those who listen.
+export function tell(text) {
+  const live = byId("live");
+  live.textContent = "";
+  requestAnimationFrame(() => { live.textContent = text; });
+}
+
+// Say something to those who listen and to those who look.
+let silence;
+export function say(text) {
+  tell(text);
+  const said = byId("said");
+  said.textContent = text;
+  said.classList.add("shown");
+  clearTimeout(silence);
+  silence = setTimeout(() => said.classList.remove("shown"), 4000);
+}

@@ -1,0 +1,61 @@
+// The single view: one example with all that is known of it.
+
+import { byId, make, percent } from "./dom.js";
+import { labels, picture } from "./tiles.js";
+import { ago, className, decisionText, exampleText, stateOf } from "./words.js";
+
+const article = byId("single");
+
+export function showSingle(example, detail) {
+  const differs = example.given !== example.suggested;
+  article.setAttribute("aria-label", exampleText(example));
+  const shown = picture(example, "large", `Example ${example.index}`);
+  article.replaceChildren(
+    make("div", { class: "look" }, shown && make("div", { class: "picture" }, shown)),
+    make("div", { class: "facts" },
+      make("h2", {}, labels(example)),
+      make("p", { class: "id" }, `Example ${example.index}`, example.id === String(example.index) ? "" : ` · ${example.id}`, ` · ${example.split}`),
+      make("p", { class: "state", "data-state": stateOf(example) },
+        stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)} · ${example.decision.reviewer}, ${ago(example.decision.at)}`),
+      beliefs(example, differs),
+      make("p", {}, `Quality of the given label: ${percent(example.quality)}`)),
+    make("section", { class: "history" }, make("h3", {}, "While it trained"), history(detail?.history)),
+    make("section", { class: "near" }, ...neighbours(example, detail?.neighbours)),
+  );
+  article.classList.toggle("bare", !shown);
+}
+
+function beliefs(example, differs) {
+  const row = (kind, label, network, vote) => make("tr", {}, make("th", { scope: "row" }, kind, " ", make("span", { class: kind }, className(label))),
+    ...[network, vote].map((share) => make("td", {}, make("meter", { min: 0, max: 1, value: share ?? 0, "aria-hidden": "true" }), " ", percent(share))));
+  return make("table", { class: "beliefs" },
+    make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col" }, "network"), make("th", { scope: "col" }, "vote"))),
+    make("tbody", {}, row("given", example.given, example.confidence_given, example.vote_given),
+      differs ? row("suggested", example.suggested, example.confidence_suggested, example.vote_suggested) : null));
+}
+
+function history(changes) {
+  if (!changes) return make("p", {}, "…");
+  if (!changes.length) return make("p", {}, "The label was never changed.");
+  return make("table", {},
+    make("thead", {}, make("tr", {}, ...["epoch", "from", "to", "sure"].map((name) => make("th", { scope: "col" }, name)))),
+    make("tbody", {}, ...changes.map((change) => make("tr", {}, ...[change.epoch, className(change.old), className(change.new),
+      percent(change.confidence)].map((cell) => make("td", {}, cell))))));
+}
+
+function neighbours(example, groups) {
+  if (!groups) return [make("h3", {}, "Nearest"), make("p", {}, "…")];
+  if (!groups.length) return [make("h3", {}, "Nearest"), make("p", {}, "This run kept no features, so neighbours are not known.")];
+  return groups.map((group) => make("div", {},
+    make("h3", {}, group.label === null ? "Nearest of other classes" : `Nearest called ${className(group.label)}`),
+    group.examples.length ? make("ul", { class: "neighbours" }, ...group.examples.map(neighbour)) : make("p", {}, "There are none.")));
+}
+
+function neighbour(example) {
+  const shown = picture(example, "small", "");
+  const called = className(example.current);
+  const given = example.given === example.current ? "" : `given ${className(example.given)}`;
+  return make("li", {}, shown && make("span", { class: "picture" }, shown),
+    make("span", {}, shown ? called : `#${example.index} ${called}`), given ? make("span", { class: "was" }, given) : null,
+    make("span", { class: "distance" }, `distance ${example.distance.toPrecision(3)}`));
+}

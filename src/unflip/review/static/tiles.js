@@ -1,0 +1,69 @@
+// The grid: a tile an example.
+
+import { byId, make, percent } from "./dom.js";
+import { className, decisionText, exampleText, stateOf } from "./words.js";
+
+const grid = byId("grid");
+let pictures = null;
+export const setPictures = (prefix) => { pictures = prefix; };
+
+export function picture(example, size, alt) {
+  if (!pictures) return null;
+  const image = make("img", { src: `${pictures}${size}/${example.index}`, alt, decoding: "async", draggable: "false" });
+  image.addEventListener("error", () => image.replaceWith(make("span", { class: "broken" }, "picture cannot be read")));
+  image.addEventListener("load", () => image.classList.toggle("coarse", image.naturalWidth <= 64));
+  return image;
+}
+
+export function labels(example) {
+  const differs = example.given !== example.suggested;
+  const line = make("span", { class: "labels" }, make("span", { class: "given" }, className(example.given)));
+  if (differs) line.append(make("span", { class: "arrow" }, " → "), make("span", { class: "suggested" }, className(example.suggested)));
+  return line;
+}
+
+function badge(example) {
+  const state = stateOf(example);
+  return state === "open" ? null : make("span", { class: `badge ${state}` }, decisionText(example.decision));
+}
+
+export function showGrid(examples) {
+  grid.replaceChildren(...examples.map((example, place) => {
+    const tile = make("div", { role: "option", id: `tile-${example.index}`, class: "tile", tabindex: "-1",
+      "aria-setsize": examples.length, "aria-posinset": place + 1, "aria-selected": "false" });
+    fill(tile, example);
+    return tile;
+  }));
+  grid.classList.toggle("bare", !pictures);
+}
+
+function fill(tile, example) {
+  tile.setAttribute("aria-label", exampleText(example));
+  tile.dataset.state = stateOf(example);
+  const shown = tile.querySelector(".picture") ?? (pictures
+    ? make("span", { class: "picture" }, picture(example, "small", ""))
+    : make("span", { class: "name" }, `#${example.index}${example.id === String(example.index) ? "" : ` · ${example.id}`}`));
+  const figures = make("span", { class: "figures" }, `quality ${percent(example.quality)}`);
+  tile.replaceChildren(...[shown, labels(example), figures, badge(example)].filter(Boolean));
+}
+
+export function refreshTile(example) {
+  const tile = byId(`tile-${example.index}`);
+  if (tile) fill(tile, example);
+}
+
+export function markTiles(focused, selected) {
+  for (const tile of grid.children) {
+    const index = Number(tile.id.slice(5));
+    tile.setAttribute("aria-selected", String(selected.has(index)));
+    tile.tabIndex = index === focused ? 0 : -1;
+    tile.classList.toggle("at", index === focused);
+  }
+}
+
+// How many tiles stand in a row now.
+export function columns() {
+  const tiles = [...grid.children];
+  const next = tiles.findIndex((tile) => tile.offsetTop > tiles[0].offsetTop);
+  return next < 0 ? tiles.length : next;
+}

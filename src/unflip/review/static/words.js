@@ -1,0 +1,35 @@
+// How examples and decisions are described.
+
+import { percent } from "./dom.js";
+
+let classes = [];
+export const setClasses = (names) => { classes = names; };
+export const className = (label) => classes[label] ?? `class ${label}`;
+export const classCount = () => classes.length;
+
+export const stateOf = (example) => example.decision?.state ?? "open";
+
+export function decisionText(decision) {
+  const label = decision.label === null ? "" : className(decision.label);
+  return {
+    open: "undecided again",
+    accepted: `accepted: ${label}`,
+    kept: `kept: ${label}`,
+    changed: `changed to ${label}`,
+    unsure: "not sure",
+  }[decision.state];
+}
+
+export function exampleText(example) {
+  const differs = example.given !== example.suggested;
+  const suggestion = differs ? `, suggested ${className(example.suggested)}` : ", suggestion the same";
+  const state = stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)}, by ${example.decision.reviewer}`;
+  return `Example ${example.index}, given ${className(example.given)}${suggestion}, quality ${percent(example.quality)}, ${state}`;
+}
+
+export function ago(time) {
+  const seconds = Math.max(0, (Date.now() - new Date(time).getTime()) / 1000);
+  if (seconds < 60) return `${Math.round(seconds)} s ago`;
+  if (seconds < 3600) return `${Math.round(seconds / 60)} min ago`;
+  return new Date(time).toLocaleString();
+}

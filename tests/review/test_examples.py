@@ -1,0 +1,87 @@
+"""Pages and filters against going through all examples one by one."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from unflip.errors import RunFolderError
+from unflip.review.decisions import State
+from unflip.review.examples import Examples, Filter
+from unflip.training.folder import Run
+
+CLASSES = st.none() | st.integers(0, 9)
+FILTERS = st.builds(
+    Filter,
+    differs=st.booleans(),
+    given=CLASSES,
+    suggested=CLASSES,
+    label_class=CLASSES,
+    states=st.none() | st.frozensets(st.sampled_from(list(State))),
+)
+
+
+def passes(wanted: Filter, row: dict[str, int], state: int) -> bool:
+    return (
+        (not wanted.differs or row["given"] != row["suggested"])
+        and wanted.given in (None, row["given"])
+        and wanted.suggested in (None, row["suggested"])
+        and wanted.label_class in (None, row["given"], row["suggested"])
+        and (wanted.states is None or State(state) in wanted.states)
+    )
+
+
+@given(wanted=FILTERS, count=st.integers(1, 150), seed=st.integers(0, 9))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_pages_forward_and_backward_go_through_what_passes_by_quality(
+    trained: Path, wanted: Filter, count: int, seed: int
+) -> None:
+    examples = Examples(Run(trained))
+    states = np.random.default_rng(seed).integers(0, 5, len(examples)).astype(np.uint8)
+    rows = pyarrow.parquet.read_table(trained / "labels.parquet").to_pylist()
+    expected = [row["index"] for row in sorted(rows, key=lambda row: (row["quality"], row["index"]))]
+    expected = [i for i in expected if passes(wanted, rows[i], states[i])]
+    found: list[int] = []
+    after, before = -1, len(rows)
+    while page := examples.page(wanted, states, after=after, count=count).indices:
+        assert examples.page(wanted, states, after=after, count=count)[1:3] == (len(expected), len(found))
+        found, after = found + page, int(examples.ranks[page[-1]])
+    assert found == expected
+    backwards: list[int] = []
+    while page := examples.page(wanted, states, before=before, count=count).indices:
+        backwards, before = page + backwards, int(examples.ranks[page[0]])
+    assert backwards == expected
+
+
+def test_pairs_are_counted_and_the_most_frequent_comes_first(trained: Path) -> None:
+    rows = pyarrow.parquet.read_table(trained / "labels.parquet").to_pylist()
+    pairs = [(row["given"], row["suggested"]) for row in rows if row["given"] != row["suggested"]]
+    found = Examples(Run(trained)).pairs()
+    assert {(a, b): count for a, b, count in found} == {pair: pairs.count(pair) for pair in pairs}
+    assert [count for *_, count in found] == sorted((count for *_, count in found), reverse=True)
+
+
+def test_the_history_of_an_example_is_that_of_the_run(trained: Path) -> None:
+    examples = Examples(Run(trained))
+    changes = pyarrow.parquet.read_table(trained / "history.parquet").to_pylist()
+    assert changes
+    for index in range(len(examples)):
+        mine = [{k: v for k, v in change.items() if k != "index"} for change in changes if change["index"] == index]
+        assert examples.history(index) == mine
+
+
+@pytest.mark.parametrize("name", ["labels.parquet", "history.parquet", "model.safetensors"])
+def test_a_damaged_run_is_one_line_that_names_the_file(run: Path, name: str) -> None:
+    (run / name).write_bytes(b"broken")
+    with pytest.raises(RunFolderError, match=name):
+        Examples(Run(run))
+
+
+def test_a_run_of_before_there_were_suggestions_says_so(run: Path) -> None:
+    table = pyarrow.parquet.read_table(run / "labels.parquet")
+    pyarrow.parquet.write_table(table.drop_columns(["suggested"]), run / "labels.parquet")
+    with pytest.raises(RunFolderError, match="no column 'suggested'; train again"):
+        Examples(Run(run))

@@ -1,0 +1,86 @@
+"""Reviews for tests: runs to look through, a server in this process, and a client that sends what it is told."""
+
+import http.client
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from unflip.review.review import Review, open_review
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+_numbers = itertools.count()
+
+
+class Client:
+    """A program that knows the token; ``person`` is who it is."""
+
+    def __init__(self, address: str, person: int = 0) -> None:
+        parts = urlsplit(address)
+        self.address, self.host, self.token = address, parts.netloc, parse_qs(parts.query)["token"][0]
+        self.port = parts.port
+        self.person = f"{person:032x}"
+
+    def send(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
+        """Send exactly this, with no header but these and Host."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port or 0, timeout=30)
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    @property
+    def known(self) -> dict[str, str]:
+        """Headers of one who may."""
+        return {"Authorization": f"Bearer {self.token}", "Cookie": f"unflip-person={self.person}"}
+
+    def get(self, path: str) -> Answer:
+        return self.send("GET", path, headers=self.known)
+
+    def post(self, path: str, content: Any) -> Answer:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return self.send("POST", path, body, {**self.known, "Content-Type": "application/json"})
+
+    def decide(self, action: str, *items: tuple[int, int], reviewer: str = "ann", **more: Any) -> Answer:
+        """Decide about (index, version) pairs."""
+        body = {"action": action, "reviewer": reviewer, "request": new_request(), **more}
+        return self.post("/api/decide", {**body, "items": [{"index": i, "version": v} for i, v in items]})
+
+    def undo(self, *, reviewer: str = "ann", request: str | None = None) -> Answer:
+        return self.post("/api/undo", {"reviewer": reviewer, "request": request or new_request()})
+
+
+def new_request() -> str:
+    return f"request-{next(_numbers):08}"
+
+
+@contextmanager
+def served(run: Path, **options: Any) -> Iterator[tuple[str, Review]]:
+    """Serve the review of a run from a thread; yields its address."""
+    from unflip.review.serving import prepare
+
+    with open_review(run, reviewer="ann") as review:
+        serving = prepare(review, host=options.pop("host", "127.0.0.1"), port=0)
+        thread = threading.Thread(target=serving.run)
+        thread.start()
+        try:
+            yield serving.address, review
+        finally:
+            serving.server.should_exit = True
+            thread.join(20)
