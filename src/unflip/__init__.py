@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 from unflip._version import __version__
 
 if TYPE_CHECKING:
+    from unflip.estimator import UnflipClassifier, find_label_errors
     from unflip.report.reported import train
     from unflip.training.folder import Run
     from unflip.training.predict import predict
 
-__all__ = ["Run", "__version__", "predict", "train"]
+__all__ = ["Run", "UnflipClassifier", "__version__", "find_label_errors", "predict", "train"]
 
 _HOMES = {
     "Run": "unflip.training.folder",
+    "UnflipClassifier": "unflip.estimator",
+    "find_label_errors": "unflip.estimator",
     "predict": "unflip.training.predict",
     "train": "unflip.report.reported",
 }

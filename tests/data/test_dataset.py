@@ -265,3 +265,64 @@ def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
 def test_take_beyond_the_data_is_a_matter_of_configuration(features: Path) -> None:
     with pytest.raises(ConfigError):
         open_from(features, take=1000)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20)), min_size=1, max_size=200),
+    st.floats(0.05, 0.6),
+    st.integers(0, 10),
+)
+def test_groups_stay_together_and_a_split_takes_no_more_than_its_share(
+    examples: list[tuple[int, int]], fraction: float, seed: int
+) -> None:
+    labels, groups = torch.tensor(examples).T
+    is_val = stratified_split(labels, 4, fraction, seed, groups)
+    for group in groups.unique():
+        assert len(is_val[groups == group].unique()) == 1
+    for label in range(4):
+        members = labels == label
+        assert int(is_val[members].sum()) <= int(members.sum()) * fraction + 0.5
+    assert torch.equal(is_val, stratified_split(labels, 4, fraction, seed, groups))
+
+
+def test_groups_of_one_are_split_as_evenly_as_examples() -> None:
+    labels = torch.arange(400) % 4
+    is_val = stratified_split(labels, 4, 0.1, 0, torch.arange(400))
+    assert [int(is_val[labels == label].sum()) for label in range(4)] == [10] * 4
+
+
+@pytest.mark.parametrize("kind", ["array", "npy", "txt"])
+def test_groups_come_from_an_array_of_the_data_or_a_file(tmp_path: Path, kind: str) -> None:
+    groups = np.array([f"scan {i // 3}" for i in range(150)])
+    content: dict[str, Any] = blobs()
+    if kind == "array":
+        content, where = content | {"patients": groups}, "patients"
+    else:
+        where = str(tmp_path / f"patients.{kind}")
+        if kind == "npy":
+            np.save(where, groups)
+        else:
+            Path(where).write_text("\n".join(groups), "utf-8")
+    is_val = open_from(tmp_path / "data.npz", content, groups=where, take=120).is_val
+    assert 3 <= int(is_val.sum()) <= 13
+    for group in set(groups[:120]):
+        assert len(is_val[torch.from_numpy(groups[:120] == group)].unique()) == 1
+
+
+def test_groups_that_are_nowhere_or_too_few_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"data\.groups patient: the data has no such column or array, and there is no"
+    ):
+        open_from(tmp_path / "data.npz", blobs(), groups="patient")
+    with pytest.raises(InputError, match=r"data\.groups patient: shape \(3,\) for 150 examples; one group each"):
+        open_from(tmp_path / "data.npz", blobs() | {"patient": np.arange(3)}, groups="patient")
+
+
+def test_a_column_of_groups_in_a_table_is_no_feature(tmp_path: Path) -> None:
+    lines = [f"{i % 7},{i % 3},person {i // 4}" for i in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["size,label,person", *lines]))
+    dataset = open_from(tmp_path / "table.csv", groups="person")
+    assert dataset.source.shape == (1,)
+    sides = dataset.is_val.view(15, 4)
+    assert torch.equal(sides.any(1), sides.all(1))
+    assert sides.any()

@@ -112,3 +112,12 @@ def test_an_empty_cell_of_a_parquet_table_is_named(root: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"path": ["pictures/0.png"] * 2, "label": ["a", None]}), root / "m.parquet")
     with pytest.raises(InputError, match="row 1: the column 'label' is empty"):
         opened(root / "m.parquet")
+
+
+def test_groups_may_be_a_column(root: Path) -> None:
+    rows = [f"pictures/{i}.png,{'ab'[i % 2]},s{i // 2}" for i in range(6)]
+    path = write(root, *rows, header="path,label,Scene")
+    dataset = open_dataset(DataOptions(path=str(path), val_fraction=0.34, groups="scene"), seed=0)
+    sides = dataset.is_val.view(3, 2)
+    assert torch.equal(sides.any(1), sides.all(1))
+    assert int(dataset.is_val.sum()) == 2

@@ -39,7 +39,8 @@ def load(path: Path, options: DataOptions) -> Loaded:
     """Read ``train``, ``train_labels`` and whatever ``val*`` and ``test*`` there is beside them.
 
     A lone .npy file is ``train``. In a folder, ``NAME.npy`` goes with ``NAME_labels`` (.npy, .csv, .txt). Arrays
-    of more than ``map_above_mb`` are mapped, not read. ``class_names`` and ``NAME_ids`` are optional.
+    of more than ``map_above_mb`` are mapped, not read. ``class_names`` and ``NAME_ids`` are optional, and so is an
+    array that ``data.groups`` names.
     """
     if path.is_dir():
         arrays = _read_folder(path, options.map_above_mb)
@@ -55,6 +56,7 @@ def load(path: Path, options: DataOptions) -> Loaded:
             arrays.get(name + _LABELS),
             ids=arrays.get(name + _IDS),
             digests=arrays.get(name + _DIGESTS),
+            groups=arrays.get(options.groups) if name == "train" and options.groups else None,
         )
         for name, array in arrays.items()
         if name == "train" or (name.startswith(("val", "test")) and not name.endswith(_BESIDE))

@@ -57,6 +57,8 @@ class DataOptions(ImageOptions):
     """The number of classes, or their names in order; found in the training labels if not declared."""
     val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
     """Share of the training examples that validate, stratified by given label; a `val` split replaces it."""
+    groups: str | None = None
+    """Examples of one group, as near-duplicates, stay on one side of that split: a column, an array, or a file."""
     standardize: Literal["columns", "whole", "off"] = "columns"
     """Centre each column, and divide it by its own standard deviation, or all columns by one for the whole; images
     have a fixed mean and deviation by channel instead."""
@@ -85,11 +87,12 @@ class LabelledSet:
     ids: Array | None = None
     digests: Array | None = None
     """Of the pictures that the inputs were made of; equal ones are the same picture."""
+    groups: Array | None = None
+    """What `data.groups` names, where it is in the data."""
 
     def __getitem__(self, rows: slice | Array) -> "LabelledSet":
-        beside = (self.labels, self.truth, self.ids, self.digests)
-        labels, truth, ids, digests = (None if array is None else array[rows] for array in beside)
-        return LabelledSet(self.inputs[rows], labels, truth, ids, digests)
+        beside = (self.labels, self.truth, self.ids, self.digests, self.groups)
+        return LabelledSet(self.inputs[rows], *(None if array is None else array[rows] for array in beside))
 
 
 @dataclass(frozen=True)
@@ -219,8 +222,21 @@ def open_dataset(
     estimate_posterior: PosteriorEstimator | None = None,
     track: Track = untracked,
 ) -> Dataset:
-    """Read, check, standardise, add noise if told so, and split a data set."""
+    """Read a data set and make it ready."""
     name, loaded = load_inputs(options)
+    return make_dataset(name, loaded, options, seed, noise, estimate_posterior, track)
+
+
+def make_dataset(
+    name: str,
+    loaded: Loaded,
+    options: DataOptions,
+    seed: int,
+    noise: NoiseOptions | None = None,
+    estimate_posterior: PosteriorEstimator | None = None,
+    track: Track = untracked,
+) -> Dataset:
+    """Check what was loaded, standardise it, add noise if told so, and split it."""
     train, given_raw, what = choose_labels(loaded, options)
     num_classes, names = find_classes(given_raw, options.classes or loaded.class_names, what)
     to_class_numbers(given_raw, num_classes, names, what)  # before images are read, which may take long
@@ -268,7 +284,8 @@ def open_dataset(
         given = torch.cat([given, labels["val"]])
         clean = None if clean is None else torch.cat([clean, labels["val"]])
     elif options.val_fraction:
-        is_val = stratified_split(given, num_classes, options.val_fraction, seed)
+        groups = None if train.groups is None else group_numbers(train.groups)
+        is_val = stratified_split(given, num_classes, options.val_fraction, seed, groups)
     ids, reviewed = _ids(train, sets.get("val")), None
     if options.reviewed is not None:
         class_names = names or [str(i) for i in range(num_classes)]
@@ -335,7 +352,9 @@ def choose_labels(loaded: Loaded, options: DataOptions) -> tuple[LabelledSet, Ar
         train = train[:count]
     if options.labels is not None:
         what = f"labels {options.labels}"
-        train = replace(train, labels=_read_labels(options, count, what), truth=train.labels)
+        train = replace(train, labels=_read_labels(options, options.labels, count, what), truth=train.labels)
+    if options.groups is not None:
+        train = replace(train, groups=_find_groups(options, train, count))
     if train.labels is None:
         raise InputError(f"{options.path}: {loaded.unlabelled}; give a file with --labels")
     if options.per_class is not None:
@@ -353,12 +372,25 @@ def _first_of_each(labels: Array, count: int) -> Array:
     return rank < count
 
 
-def _read_labels(options: DataOptions, count: int, what: str) -> Array:
-    labels = read_labels(Path(options.labels or ""))
+def _read_labels(options: DataOptions, path: str, count: int, what: str) -> Array:
+    labels = read_labels(Path(path))
     if len(labels) != count and not (options.take is not None and len(labels) > count):
         hint = f"; to use the first ones: --take {len(labels)}" if len(labels) < count else ""
         raise InputError(f"{what}: {len(labels)} labels for {count} examples{hint}")
     return labels[:count]
+
+
+def _find_groups(options: DataOptions, train: LabelledSet, count: int) -> Array:
+    """Return the group of each example: what the data holds under that name, else the lines of a file."""
+    what = f"data.groups {options.groups}"
+    groups = train.groups
+    if groups is None:
+        if not Path(options.groups or "").is_file():
+            raise InputError(f"{what}: the data has no such column or array, and there is no such file")
+        groups = _read_labels(options, options.groups or "", count, what)
+    if groups.ndim != 1 or len(groups) != count:
+        raise InputError(f"{what}: shape {groups.shape} for {count} examples; one group each")
+    return groups
 
 
 def _labels_of(
@@ -388,8 +420,21 @@ def _check_seen(given: Array, tests: Mapping[str, LabelledSet]) -> None:
             )
 
 
-def stratified_split(labels: Tensor, num_classes: int, fraction: float, seed: int) -> Tensor:
-    """Return which examples validate: of each class the rounded ``fraction``, drawn by ``seed``."""
+def group_numbers(groups: Array) -> Tensor:
+    """Number groups, whatever they are called."""
+    return torch.from_numpy(np.unique(groups, return_inverse=True)[1])
+
+
+def stratified_split(
+    labels: Tensor, num_classes: int, fraction: float, seed: int, groups: Tensor | None = None
+) -> Tensor:
+    """Return which examples validate: of each class the rounded ``fraction``, drawn by ``seed``.
+
+    Examples with the same number in ``groups`` (n,) stay together, and ``fraction`` is then the most of a class: groups
+    are taken in random order, each if all of it still fits.
+    """
+    if groups is not None:
+        return _grouped_split(labels, num_classes, fraction, seed, groups)
     order = torch.randperm(len(labels), generator=generator(seed, "split"))
     order = order[labels[order].argsort(stable=True)]  # by class, random within
     counts = torch.bincount(labels, minlength=num_classes)
@@ -397,4 +442,19 @@ def stratified_split(labels: Tensor, num_classes: int, fraction: float, seed: in
     chosen = position < (counts * fraction + 0.5).long().repeat_interleave(counts)
     is_val = torch.zeros(len(labels), dtype=torch.bool)
     is_val[order[chosen]] = True
+    return is_val
+
+
+def _grouped_split(labels: Tensor, num_classes: int, fraction: float, seed: int, groups: Tensor) -> Tensor:
+    sizes = torch.bincount(groups).tolist()
+    members = groups.argsort(stable=True).split(sizes)
+    room = torch.bincount(labels, minlength=num_classes).mul(fraction).add(0.5).long()
+    is_val = torch.zeros(len(labels), dtype=torch.bool)
+    for group in torch.randperm(len(sizes), generator=generator(seed, "split")).tolist():
+        if not bool(room.any()):
+            break
+        taken = labels[members[group]].bincount(minlength=num_classes)
+        if bool((taken <= room).all()):
+            is_val[members[group]] = True
+            room -= taken
     return is_val

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from unflip.data.column_files import check_filled, column_names, find_label_column, read_columns, rows_by_split
 from unflip.data.dataset import DataOptions, LabelledSet, Loaded
 from unflip.data.image_files import ImageFiles, as_names
@@ -27,17 +29,24 @@ class Manifest:
     def __call__(self, path: Path, options: DataOptions) -> Loaded:
         """Read the table; the images stay where they are."""
         wanted = None if options.label_column is None else options.label_column.lower()
-        table, header = read_columns(path, (*_COLUMNS, wanted or "label"), str(path))
+        by_group = (options.groups or "").lower()
+        table, header = read_columns(path, (*_COLUMNS, wanted or "label", by_group), str(path))
         if "path" not in table:
             raise InputError(f"{path}: no column 'path'; a manifest has path,label[,split]")
         label = find_label_column(path, [name.lower() for name in header], wanted)
         check_filled(path, table)
         names = as_names([str(name) for name in table["path"]])
         labels = None if label is None else numbers_or_names([str(cell) for cell in table[label]])
+        groups = None if by_group not in table else np.array(table[by_group], np.str_)
         sets = {}
         for split, rows in rows_by_split(path, table.get("split", ["train"] * len(names))).items():
             files = ImageFiles(path.parent, names[rows], path, rows)
-            sets[split] = LabelledSet(files, None if labels is None else labels[rows], ids=files.names)
+            sets[split] = LabelledSet(
+                files,
+                None if labels is None else labels[rows],
+                ids=files.names,
+                groups=None if groups is None else groups[rows],
+            )
         return Loaded(
             train=sets.pop("train"),
             val=sets.pop("val", None),

@@ -18,7 +18,7 @@ _INDEX = ("", "__index_level_0__")  # what pandas calls the row names that it wr
 
 
 class Table:
-    """The loader. Columns beside the label, ``split`` and ``id`` are features, and must hold numbers."""
+    """The loader. Columns beside the label, ``split``, ``id`` and ``data.groups`` are numbers: features."""
 
     def recognises(self, path: Path) -> bool:
         """Whether ``path`` is a CSV or Parquet file."""
@@ -34,7 +34,8 @@ class Table:
         label = find_label_column(path, header, options.label_column)
         id_column = next((name for name in header if name.lower() == "id" or name in _INDEX), None)
         split_column = next((name for name in header if name.lower() == "split"), None)
-        beside = {name for name in (label, id_column, split_column) if name is not None}
+        group_column = options.groups if options.groups in header else None
+        beside = {name for name in (label, id_column, split_column, group_column) if name is not None}
         columns = options.columns or tuple(name for name in header if name not in beside | {*options.ignore})
         if (missing := next((name for name in columns if name not in header), None)) is not None:
             raise InputError(f"{path}: no column '{missing}'; it has {_listed(header)}")
@@ -43,10 +44,14 @@ class Table:
         check_filled(path, cells)
         labels = None if label is None else _labels(cells[label])
         ids = None if id_column is None else np.array([str(cell) for cell in cells[id_column]], np.str_)
+        groups = None if group_column is None else np.array([str(cell) for cell in cells[group_column]], np.str_)
         splits = ["train"] * len(features) if split_column is None else cells[split_column]
         sets = {
             split: LabelledSet(
-                features[rows], None if labels is None else labels[rows], ids=None if ids is None else ids[rows]
+                features[rows],
+                None if labels is None else labels[rows],
+                ids=None if ids is None else ids[rows],
+                groups=None if groups is None else groups[rows],
             )
             for split, rows in rows_by_split(path, splits).items()
         }

@@ -30,6 +30,7 @@ _FILES = (
     ("data", "path"),
     ("data", "labels"),
     ("data", "reviewed"),
+    ("data", "groups"),
     ("data", "imagenet"),
     ("noise", "posterior"),
     ("noise", "class_map"),
@@ -141,7 +142,7 @@ def _is_name(section: str, key: str, value: str) -> bool:
     """Whether a value that may be a file is a name instead."""
     if (section, key) == ("data", "path"):
         return is_embedded(value)
-    return key in ("posterior", "class_map") and not Path(value).suffix
+    return key in ("posterior", "class_map", "groups") and not Path(value).suffix
 
 
 def run_cell(folder: str, device: str, threads: int) -> str | None:

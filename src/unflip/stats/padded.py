@@ -70,6 +70,8 @@ def one_thread_each(work: Callable[[Sequence[int]], Tensor], groups: Sequence[Se
     setting leaves the caller's alone, and what is to come is put right in the end.
     """
     threads = torch.get_num_threads()
+    if threads == 1:  # starting a thread takes longer than a small group
+        return [work(group) for group in groups]
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return list(pool.map(work, groups))

@@ -2,14 +2,11 @@
 
 import time
 import warnings
-from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unflip.data.array_files import write_array
 from unflip.data.dataset import Dataset
@@ -20,34 +17,23 @@ from unflip.labels.store import LabelStore, write_labels
 from unflip.methods.base import Method, Setting, bare
 from unflip.methods.recipes import find_recipe
 from unflip.networks.base import build_network, initial_seed
-from unflip.noise.transition import Realised, realised
-from unflip.stats.discriminant import fit_discriminant
 from unflip.training.board import Board
-from unflip.training.checkpoint import Checkpoints, copy_state
+from unflip.training.checkpoint import Checkpoints
 from unflip.training.config import RunConfig, Safety
 from unflip.training.evaluation import Truth, accuracies, accuracy, full_report
 from unflip.training.folder import Run
 from unflip.training.interruption import Interruption
 from unflip.training.model_file import Model
+from unflip.training.outcome import Best, conclude
 from unflip.training.passes import DIVERGED_HINT, predict_probs, scan
 from unflip.training.processes import Processes
 from unflip.training.progress import Reporter, make_reporter
 from unflip.training.result import make_result
-from unflip.training.selection import selection_score
 from unflip.training.standing import Standing
 from unflip.training.trainer import Trainer
 
 _Trainer = TypeVar("_Trainer", bound=Trainer)
 _RESTORES = 6  # times that a run goes back; the learning rate is then 1 / 64 of what it was
-
-
-@dataclass
-class _Best:
-    """The epoch that the selection rule likes best so far."""
-
-    epoch: int = 0
-    score: float = float("-inf")
-    states: list[dict[str, Tensor]] = field(default_factory=list)
 
 
 class Session:
@@ -63,7 +49,7 @@ class Session:
         self.interruption = Interruption()
         self.metrics: list[dict[str, Any]] = []
         self.restores: list[dict[str, Any]] = []
-        self.best = _Best()
+        self.best = Best()
         self.seconds = 0.0
         self.standing: Standing | None = None  # of the epoch in whose middle a run goes on
         self._build()
@@ -104,7 +90,7 @@ class Session:
         alone = self.processes.count == 1  # several would have to agree on the step
         line = self.trainer.run_epoch(epoch, standing, self._after_step if alone else None) | self._evaluate()
         self._check_weights(f"at the end of epoch {epoch}")
-        self._select(line)
+        self.best.consider(self.config.common.select, line, self.trainer.networks)
         seconds = time.perf_counter() - standing.started
         self.seconds += seconds
         if self.restores:
@@ -190,12 +176,6 @@ class Session:
         figures["label_accuracy"] = truth.label_accuracy(self.labels.current, self.train_rows)
         return figures
 
-    def _select(self, line: Mapping[str, Any]) -> None:
-        score = selection_score(self.config.common.select, line)
-        if score > self.best.score:
-            states = [copy_state(bare(network)) for network in self.trainer.networks]
-            self.best = _Best(line["epoch"], score, states)
-
     def _save(self, epoch: int, standing: Standing | None = None) -> None:
         state = {
             "networks": [bare(network).state_dict() for network in self.trainer.networks],
@@ -219,7 +199,7 @@ class Session:
         self.restores = restores if restores is not None else state["restores"] if state else []
         self._build()
         if state is None:
-            self.metrics, self.best, self.seconds = [], _Best(), 0.0
+            self.metrics, self.best, self.seconds = [], Best(), 0.0
             return
         for network, saved in zip(self.trainer.networks, state["networks"], strict=True):
             bare(network).load_state_dict(saved)
@@ -228,7 +208,7 @@ class Session:
         self.method.load_state_dict(state["method"])
         self.processes.load_state_dict(state["precision"])
         self.labels.load_state_dict(state["labels"])
-        self.best = _Best(**state["best"])
+        self.best = Best(**state["best"])
         self.metrics, self.seconds = state["metrics"], state["seconds"]
         if state["standing"] is not None:
             self.standing = Standing.from_state_dict(state["standing"], self.processes.device)
@@ -240,18 +220,7 @@ class Session:
         if gaussians is not None and self.best.epoch != common.epochs:  # they belong to the last epoch's features
             rows = torch.arange(len(self.labels), device=self.processes.device)
             last_features = scan(networks[0], self.source, rows, self.processes).features
-        for network, state in zip(networks, self.best.states, strict=True):
-            bare(network).load_state_dict(state)
-        probs, votes, features = self._judge()
-        val, given = self.val_rows, self.labels.given
-        if len(val) and not dataset.clean_val:
-            corrected = self.method.correct(probs[val], given[val], votes[val])
-            confidence = probs[val].gather(1, corrected[:, None])[:, 0]
-            self.labels.change(common.epochs, val, corrected, confidence)
-        noise = self._estimate_noise(probs)
-        beliefs = self.method.beliefs()
-        if beliefs is not None:
-            probs[self.train_rows] = beliefs.to(probs)
+        probs, votes, features, noise = conclude(self.trainer, self.best, common.epochs, clean_val=dataset.clean_val)
         tests = {name: full_report(networks, test, self.processes) for name, test in self.truth.tests.items()}
         if not self.processes.is_first:
             return
@@ -265,55 +234,27 @@ class Session:
         write_labels(folder, table, self.labels.history())
         if noise is not None:
             write_array(folder / "transition.npy", noise.matrix.numpy().astype(np.float32))
-        Model(
-            network=common.network,
-            options=self.config.network_options.model_dump(mode="json"),
-            input_shape=dataset.source.shape,
-            num_classes=dataset.num_classes,
-            class_names=dataset.class_names,
-            standardisation=dataset.standardisation,
-            states=self.best.states,
-            frame=dataset.frame,
-            columns=dataset.columns,
-        ).save(folder / "model.safetensors")
+        make_model(self.config, dataset, self.best).save(folder / "model.safetensors")
         result = make_result(
             self.config, dataset.name, self.metrics, self.best.epoch, self.truth, self.labels, self.train_rows,
             torch.tensor(table["quality"].to_numpy()), tests, noise, self.seconds, len(dataset.skipped), self.restores,
         )  # fmt: skip
         write_json(folder / "result.json", result)
 
-    def _judge(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the networks (n, k), and Gaussians fitted to their features (n, k), say of every example's class.
 
-        The Gaussians are fitted under the corrected labels of the training examples. With two networks, their mean.
-        Third come the features of every example (n, d), with two networks the first's.
-        """
-        train, num_classes = self.train_rows, self.dataset.num_classes
-        rows = torch.arange(len(self.labels), device=self.processes.device)
-        current = self.labels.current[train]
-        probs, votes = [], []
-        kept: list[Tensor] = []
-        for network in self.trainer.networks:
-            features, logits = scan(network, self.source, rows, self.processes)
-            discriminant = fit_discriminant(features[train], current, num_classes)
-            probs.append(logits.softmax(1))
-            votes.append(discriminant.posterior(features))
-            votes[-1][train] = discriminant.posterior(features[train], current)
-            kept = kept or [features]
-        return torch.stack(probs).mean(0), torch.stack(votes).mean(0), kept[0]
-
-    def _estimate_noise(self, probs: Tensor) -> Realised | None:
-        """What the run believes about the given labels: rate, rate by class, and which class is called what.
-
-        Where labels were corrected, the corrected ones stand for the truth. Where none was, the chosen model's
-        predictions do, on the validation examples alone: of those it did not learn the labels.
-        """
-        original, current, val = self.labels.original, self.labels.current, self.val_rows
-        if bool((self.labels.given != current).any()):  # beyond what people decided
-            return realised(current.cpu(), original.cpu(), self.dataset.num_classes)
-        if len(val) and not self.dataset.clean_val:
-            return realised(probs[val].argmax(1).cpu(), original[val].cpu(), self.dataset.num_classes)
-        return None
+def make_model(config: RunConfig, dataset: Dataset, best: Best) -> Model:
+    """Return the chosen networks with all that is needed to rebuild and feed them."""
+    return Model(
+        network=config.common.network,
+        options=config.network_options.model_dump(mode="json"),
+        input_shape=dataset.source.shape,
+        num_classes=dataset.num_classes,
+        class_names=dataset.class_names,
+        standardisation=dataset.standardisation,
+        states=best.states,
+        frame=dataset.frame,
+        columns=dataset.columns,
+    )
 
 
 def make_trainer(

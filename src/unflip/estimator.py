@@ -1,0 +1,203 @@
+"""UnflipClassifier and find_label_errors: the methods on arrays, the way scikit-learn does things."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+
+from unflip.data.array_files import Array
+from unflip.data.dataset import LabelledSet, Loaded, make_dataset
+from unflip.data.source import ArraySource, check_finite
+from unflip.errors import UnflipError
+from unflip.training.config import RunConfig, Tree, nest
+from unflip.training.memory import train_in_memory
+from unflip.training.passes import predict_probs
+from unflip.training.processes import Processes
+from unflip.training.selection import check_selection
+
+_STEPS = 400  # of an epoch-long run on few examples
+
+
+class UnflipClassifier(ClassifierMixin, BaseEstimator):
+    """A network that learns from partly wrong labels, and corrects them.
+
+    Parameters:
+        method: how to learn; see ``unflip list methods``.
+        hidden: units of each hidden layer.
+        epochs: passes over the data; by default as many as make some ``_STEPS`` steps.
+        batch_size: examples a step; by default it follows from how many there are.
+        learning_rate: of stochastic gradient descent with momentum.
+        val_fraction: share of the examples that do not train, stratified by label. Methods look at their noisy labels,
+            for instance to find out when to begin correcting; in the end they are judged and corrected like all others.
+        settings: what ``--set`` of the command takes, by dotted key: ``{"unflip.threshold": 0.5}``.
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``mps``.
+        random_state: an integer makes a fit repeatable.
+
+    Attributes:
+        classes_: the labels there are, sorted.
+        labels_: (n,) the labels of the training examples after correction.
+        label_quality_: (n,) how likely each *given* label is right, from 0 to 1.
+        suggested_labels_: (n,) the corrected label, and where nothing was corrected the likeliest class.
+        noise_rate_: the estimated share of wrong labels; NaN where a method corrects none and nothing was held out.
+        transition_: (k, k) estimated P(given label j | true class i) in row i, column j, which sums to one by row.
+        n_features_in_: columns of X.
+
+    Examples:
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> given = y.copy()
+        >>> given[::10] = (given[::10] + 1) % 3
+        >>> model = UnflipClassifier(random_state=0).fit(X, given)
+        >>> model.predict(X[:2])
+        array([0, 0])
+        >>> bool((model.labels_ == y).mean() > (given == y).mean())
+        True
+    """
+
+    def __init__(
+        self,
+        method: str = "unflip",
+        *,
+        hidden: tuple[int, ...] = (256,),
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float = 0.01,
+        val_fraction: float = 0.1,
+        settings: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.method = method
+        self.hidden = hidden
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.val_fraction = val_fraction
+        self.settings = settings
+        self.device = device
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: ArrayLike,  # noqa: N803 - scikit-learn's name
+        y: ArrayLike,
+        groups: ArrayLike | None = None,
+        trusted: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from numbers X (n, columns) and labels y (n,), which may be numbers or names.
+
+        Examples of one of the ``groups`` (n,), as near-duplicates, all train or all validate. The labels of ``trusted``
+        examples (n,), a mask, are known to be right: they are never changed.
+        """
+        features, labels = validate_data(self, X, y, dtype=(np.float32, np.float64))
+        features = np.require(features, requirements="W")  # as torch wants it
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y holds 1 class in n_samples = {len(labels)}; at least 2 classes are needed")
+        group_column = None if groups is None else column_or_1d(groups)
+        mask = np.zeros(len(labels), bool) if trusted is None else column_or_1d(trusted).astype(bool)
+        check_consistent_length(features, group_column, mask)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        try:
+            config = self._configure(len(labels), seed)
+            loaded = Loaded(LabelledSet(features, codes, groups=group_column))
+            dataset = make_dataset("X, y", loaded, config.common.data, seed)
+            check_selection(config.common.select, has_val=bool(dataset.is_val.any()), has_truth=False, has_test=False)
+            if mask.any():
+                dataset = replace(dataset, reviewed=torch.from_numpy(np.where(mask, codes, -1)))
+            done = train_in_memory(config, dataset, Processes(self.device, config.common.precision))
+        except UnflipError as error:
+            raise ValueError(str(error)) from error
+        self.networks_ = done.model.build()
+        self.standardisation_ = done.model.standardisation
+        self.labels_ = self.classes_[done.labels["current"].to_numpy()]
+        self.suggested_labels_ = self.classes_[done.labels["suggested"].to_numpy()]
+        self.label_quality_ = done.labels["quality"].to_numpy()
+        unknown = np.full((len(self.classes_), len(self.classes_)), np.nan)
+        self.noise_rate_ = np.nan if done.noise is None else done.noise.rate
+        self.transition_ = unknown if done.noise is None else done.noise.matrix.numpy()
+        return self
+
+    def _configure(self, count: int, seed: int) -> RunConfig:
+        """Lay the parameters over defaults for ``count`` examples, and the settings over both."""
+        batch_size = self.batch_size or min(128, max(16, 2 ** round(math.log2(count / 16))))
+        epochs = self.epochs or min(100, max(15, round(_STEPS * batch_size / count)))
+        warmup = {"warmup": max(1, epochs // 3)}
+        defaults: Tree = {
+            "method": self.method,
+            "network": "mlp",
+            "epochs": epochs,
+            "seed": seed,
+            "select": "last",
+            "data": {"path": "X, y", "val_fraction": self.val_fraction},
+            "mlp": {"hidden": list(self.hidden)},
+            "optimizer": {"batch_size": batch_size, "lr": self.learning_rate},
+            "plc": warmup,
+            "lrt": warmup,
+            "coteaching+": warmup,
+            "dividemix": warmup,
+        }
+        typed = [nest(key, value) for key, value in (self.settings or {}).items()]
+        explicit = [key for layer in typed for key, value in layer.items() if isinstance(value, dict)]
+        return RunConfig.resolve([defaults, *typed], explicit)
+
+    def predict_proba(self, X: ArrayLike) -> Array:  # noqa: N803 - scikit-learn's name
+        """Return the class probabilities (n, k); columns follow ``classes_``."""
+        check_is_fitted(self)
+        features = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
+        features = np.require(features, requirements="W")
+        try:
+            check_finite(features, "X")  # in single precision
+            processes = Processes(self.device)
+        except UnflipError as error:
+            raise ValueError(str(error)) from error
+        source = ArraySource(features, self.standardisation_).to(processes.device)
+        networks = [network.to(processes.device) for network in self.networks_]
+        return predict_probs(networks, source, processes).cpu().numpy()
+
+    def predict(self, X: ArrayLike) -> Array:  # noqa: N803 - scikit-learn's name
+        """Return the most probable class of each example (n,)."""
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]  # type: ignore[no-any-return]
+
+
+def find_label_errors(features: ArrayLike, labels: ArrayLike, **parameters: Any) -> pa.Table:
+    """Return a table of all labels, the most doubtful first.
+
+    Columns: ``index`` (the row in ``features``), ``given`` (the label), ``suggested`` (what it should rather be),
+    ``quality`` (how likely the given label is right, from 0 to 1) and ``is_error`` (whether the method changed it).
+    ``parameters`` are those of :class:`UnflipClassifier`, and ``groups`` and ``trusted`` those of its ``fit``.
+    ``.to_pandas()`` makes a data frame of it.
+
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> y[7] = 2
+        >>> table = find_label_errors(X, y, random_state=0)
+        >>> table.column_names
+        ['index', 'given', 'suggested', 'quality', 'is_error']
+        >>> {name: table[name][0].as_py() for name in ("index", "given", "suggested", "is_error")}
+        {'index': 7, 'given': 2, 'suggested': 0, 'is_error': True}
+    """
+    columns = {name: parameters.pop(name, None) for name in ("groups", "trusted")}
+    model = UnflipClassifier(**parameters).fit(features, labels, **columns)
+    given = np.asarray(labels)
+    order = model.label_quality_.argsort(kind="stable")
+    return pa.table(
+        {
+            "index": order,
+            "given": given[order],
+            "suggested": model.suggested_labels_[order],
+            "quality": model.label_quality_[order],
+            "is_error": (model.labels_ != given)[order],
+        }
+    )

@@ -1,0 +1,211 @@
+"""UnflipClassifier as scikit-learn wants it, and as people with wrong labels do."""
+
+import doctest
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from helpers import blobs
+from unflip import UnflipClassifier, estimator, find_label_errors
+from unflip.methods import methods
+
+
+@parametrize_with_checks([UnflipClassifier(epochs=15, hidden=(32,))])
+def test_it_is_an_estimator(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.soak
+@parametrize_with_checks([UnflipClassifier()])
+def test_it_is_an_estimator_as_it_comes(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_the_examples_in_the_docstrings_are_true() -> None:
+    outcome = doctest.testmod(estimator)
+    assert outcome.attempted >= 10
+    assert outcome.failed == 0
+
+
+class Noisy:
+    """Separable blobs, 300 examples, of which every sixth is called by the next class."""
+
+    content = blobs(train=300)
+    X, clean = content["train"], content["train_labels"]
+    wrong = np.arange(300) % 6 == 0
+    y = np.where(wrong, (clean + 1) % 3, clean)
+
+
+@pytest.fixture(scope="module")
+def model() -> UnflipClassifier:
+    return UnflipClassifier(random_state=0).fit(Noisy.X, Noisy.y)
+
+
+def test_it_corrects_labels_and_predicts_well_in_spite_of_them(model: UnflipClassifier) -> None:
+    assert model.score(Noisy.content["test"], Noisy.content["test_labels"]) > 0.95
+    assert (model.labels_ == Noisy.clean).mean() > 0.95
+    assert (model.suggested_labels_ == Noisy.clean).mean() > 0.95
+    assert model.label_quality_[Noisy.wrong].mean() < 0.2 < 0.8 < model.label_quality_[~Noisy.wrong].mean()
+    assert model.noise_rate_ == pytest.approx(1 / 6, abs=0.03)
+    assert model.n_features_in_ == 6
+    np.testing.assert_array_equal(model.classes_, [0, 1, 2])
+
+
+def test_the_transition_has_a_row_for_each_true_class(model: UnflipClassifier) -> None:
+    np.testing.assert_allclose(model.transition_.sum(1), 1)
+    expected = np.array([[(Noisy.y[Noisy.clean == i] == j).mean() for j in range(3)] for i in range(3)])
+    np.testing.assert_allclose(model.transition_, expected, atol=0.06)
+
+
+def test_probabilities_sum_to_one_and_their_largest_is_predicted(model: UnflipClassifier) -> None:
+    probs = model.predict_proba(Noisy.X)
+    np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(model.predict(Noisy.X), probs.argmax(1))
+
+
+def test_the_same_random_state_is_the_same_fit_and_another_is_not(model: UnflipClassifier) -> None:
+    same, other = (UnflipClassifier(random_state=seed).fit(Noisy.X, Noisy.y) for seed in (0, 1))
+    np.testing.assert_array_equal(same.predict_proba(Noisy.X), model.predict_proba(Noisy.X))
+    np.testing.assert_array_equal(same.label_quality_, model.label_quality_)
+    assert not np.array_equal(other.predict_proba(Noisy.X), model.predict_proba(Noisy.X))
+
+
+def test_names_and_data_frames_give_names_back() -> None:
+    pandas = pytest.importorskip("pandas")
+    names = np.array(["ape", "bee", "cat"])
+    frame = pandas.DataFrame(Noisy.X, columns=list("abcdef"))
+    model = UnflipClassifier(random_state=0).fit(frame, pandas.Series(names[Noisy.y]))
+    assert model.feature_names_in_.tolist() == list("abcdef")
+    assert set(model.predict(frame)) == set(model.labels_) == {"ape", "bee", "cat"}
+    assert (model.labels_ == names[Noisy.clean]).mean() > 0.95
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[list("bacdef")])
+
+
+def test_it_works_in_pipelines_searches_and_clones() -> None:
+    pipeline = make_pipeline(StandardScaler(), UnflipClassifier(random_state=0, epochs=10))
+    search = GridSearchCV(pipeline, {"unflipclassifier__hidden": [(8,), (16,)]}, cv=2).fit(Noisy.X, Noisy.y)
+    assert search.best_score_ > 0.6
+    assert cross_val_score(clone(pipeline), Noisy.X, Noisy.y, cv=2).shape == (2,)
+    given = UnflipClassifier("gce", settings={"gce.q": 0.5}, random_state=3)
+    assert clone(given).get_params() == given.get_params()
+
+
+def test_a_fitted_one_goes_through_pickle(model: UnflipClassifier) -> None:
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(Noisy.X), model.predict_proba(Noisy.X))
+
+
+@pytest.mark.parametrize("method", [entry.name for entry in methods])
+def test_every_method_fits(method: str) -> None:
+    model = UnflipClassifier(method, random_state=0, epochs=6, settings={"data.jitter": 0.1}).fit(Noisy.X, Noisy.y)
+    assert model.score(Noisy.content["test"], Noisy.content["test_labels"]) > 0.8
+    assert model.labels_.shape == model.label_quality_.shape == Noisy.y.shape
+    assert 0 <= model.noise_rate_ <= 1
+
+
+def test_what_nobody_can_know_is_nan() -> None:
+    model = UnflipClassifier("standard", val_fraction=0.0, epochs=2).fit(Noisy.X, Noisy.y)
+    assert np.isnan(model.noise_rate_)
+    assert np.isnan(model.transition_).all()
+
+
+def test_trusted_labels_stay_however_wrong() -> None:
+    free = UnflipClassifier(random_state=0).fit(Noisy.X, Noisy.y)
+    bound = UnflipClassifier(random_state=0).fit(Noisy.X, Noisy.y, trusted=Noisy.wrong)
+    assert (free.labels_ != Noisy.y)[Noisy.wrong].mean() > 0.9
+    np.testing.assert_array_equal(bound.labels_[Noisy.wrong], Noisy.y[Noisy.wrong])
+    assert (bound.label_quality_[Noisy.wrong] == 1).all()
+
+
+def test_a_group_is_not_torn_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def spy(config: Any, dataset: Any, processes: Any) -> Any:
+        seen.append(dataset.is_val)
+        return train(config, dataset, processes)
+
+    train = estimator.train_in_memory
+    monkeypatch.setattr(estimator, "train_in_memory", spy)
+    groups = np.array([f"person {i // 5}" for i in range(300)])
+    UnflipClassifier(epochs=1, random_state=0).fit(Noisy.X, Noisy.y, groups)
+    sides = seen[0].view(60, 5)
+    assert torch.equal(sides.any(1), sides.all(1))
+    assert 20 <= int(seen[0].sum()) <= 31
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"method": "unflap"}, "unknown method 'unflap', did you mean 'unflip'"),
+        ({"epochs": -1}, "epochs = -1: must be greater than 0"),
+        ({"val_fraction": 1.0}, r"data\.val_fraction = 1\.0"),
+        ({"settings": {"plc.warmup": 3}}, "section 'plc' is not used by method 'unflip'"),
+        ({"settings": {"select": "best-test"}}, "select = 'best-test' needs a test set"),
+        ({"settings": {"select": "noisy-val"}, "val_fraction": 0.0}, "needs validation examples"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+    ],
+)
+def test_a_wrong_parameter_is_a_value_error_that_says_what_is_allowed(parameters: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        UnflipClassifier(**parameters).fit(Noisy.X, Noisy.y)
+
+
+def test_groups_and_trusted_have_one_entry_an_example() -> None:
+    for name in ("groups", "trusted"):
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            UnflipClassifier().fit(Noisy.X, Noisy.y, **{name: [0, 1]})
+
+
+def test_nothing_is_written_said_or_drawn_from_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002 - the generator that other people's code draws from
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    UnflipClassifier(epochs=3, random_state=0).fit(Noisy.X, Noisy.y).predict(Noisy.X)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_table_of_label_errors_is_sorted_and_tells_errors_from_the_rest() -> None:
+    table = find_label_errors(Noisy.X, np.array(["a", "b", "c"])[Noisy.y], random_state=0)
+    rows = table.to_pylist()
+    assert sorted(row["index"] for row in rows) == list(range(300))
+    assert [row["quality"] for row in rows] == sorted(row["quality"] for row in rows)
+    first = rows[: int(Noisy.wrong.sum())]
+    assert np.mean([Noisy.wrong[row["index"]] for row in first]) > 0.95
+    for row in rows:
+        assert row["given"] == "abc"[Noisy.y[row["index"]]]
+        assert not row["is_error"] or row["suggested"] != row["given"]
+    found = {row["index"] for row in rows if row["is_error"]}
+    assert len(found & set(Noisy.wrong.nonzero()[0].tolist())) / len(found) > 0.9
+
+
+def test_clean_labels_are_left_alone() -> None:
+    X, y = load_iris(return_X_y=True)
+    assert np.mean(find_label_errors(X, y, random_state=0)["is_error"].to_numpy()) < 0.06
+
+
+def test_a_class_with_one_example_and_many_classes_do_not_stop_it() -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(400, 4))
+    y = np.concatenate([np.arange(150), random.integers(0, 150, 250)])
+    model = UnflipClassifier(epochs=2, random_state=0).fit(X, y)
+    assert model.predict_proba(X).shape == (400, 150)
+    table = find_label_errors(X[:20], [0] * 19 + [1], epochs=2, random_state=0)
+    assert table.num_rows == 20
