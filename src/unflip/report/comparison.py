@@ -66,13 +66,13 @@ def _figures(results: Sequence[Mapping[str, Any]], labels: Sequence["_Labels | N
     """Return the figures that any of the runs has."""
     columns = [
         Figure("test accuracy", _pick(results, "test_accuracy", "selected"), ranked=True),
-        Figure("… of the last epoch", _pick(results, "test_accuracy", "last"), ranked=True),
-        Figure("validation: agreement with the given labels", _pick(results, "val_accuracy")),
-        Figure("labels right, as given", _pick(results, "label_accuracy_all", "given")),
+        Figure("… last epoch", _pick(results, "test_accuracy", "last"), ranked=True),
+        Figure("validation agreement", _pick(results, "val_accuracy")),
+        Figure("labels right as given", _pick(results, "label_accuracy_all", "given")),
         Figure("labels right now", _pick(results, "label_accuracy_all", "current"), ranked=True),
         Figure("labels changed", tuple(None if each is None else each.changed for each in labels)),
         Figure("labels wrong, estimated", _pick(results, "noise_rate_estimate")),
-        Figure("wrong labels found (AUROC of the quality)", _pick(results, "quality_auroc"), ranked=True),
+        Figure("quality AUROC", _pick(results, "quality_auroc"), ranked=True),
         Figure("seconds", _pick(results, "seconds"), percent=False),
     ]
     return [column for column in columns if any(value is not None for value in column.values)]
@@ -127,11 +127,11 @@ def _groups(trees: Sequence[Tree], results: Sequence[Mapping[str, Any]]) -> list
 
 
 def _differences(trees: Sequence[Tree]) -> list[tuple[str, list[str]]]:
-    """Return the settings in which the runs differ, and each run's value."""
+    """Return the settings in which runs that have them differ, and each run's value."""
     flat = [_flatten(tree) for tree in trees]
     keys = list(dict.fromkeys(key for each in flat for key in each))
     rows = [(key, [each.get(key, "") for each in flat]) for key in keys]
-    return [(key, values) for key, values in rows if len(set(values)) > 1]
+    return [(key, values) for key, values in rows if len({*values} - {""}) > 1]
 
 
 def _flatten(tree: Tree, prefix: str = "") -> dict[str, str]:

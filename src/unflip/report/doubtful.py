@@ -44,7 +44,7 @@ class Doubts:
     """Whether the pictures have so few pixels that each should be seen."""
     note: str | None
     below_half: int
-    """Examples whose given label is more likely wrong than right."""
+    """Examples whose given label has a quality below one half."""
 
 
 def find_doubtful(run: Run, table: pyarrow.Table, names: Mapping[int, str], data: str | None) -> Doubts:

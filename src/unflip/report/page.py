@@ -45,12 +45,22 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"percent": _percent, "count": _count, "moment": _moment, "duration": _duration}
+    environment.filters |= {
+        "percent": _percent,
+        "quality": _quality,
+        "count": _count,
+        "moment": _moment,
+        "duration": _duration,
+    }
     return environment
 
 
 def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{100 * share:.1f} %"
+    return "unknown" if share is None else f"{100 * share:.1f}\u00a0%"
+
+
+def _quality(share: float) -> str:
+    return "below 0.01" if share < 0.01 else f"{share:.2f}"
 
 
 def _count(number: int) -> str:
@@ -63,6 +73,6 @@ def _moment(when: datetime) -> str:
 
 def _duration(seconds: float) -> str:
     if seconds < 100:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f}\u00a0s"
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes}\u00a0min" if minutes < 100 else f"{minutes // 60}\u00a0h {minutes % 60:02}\u00a0min"

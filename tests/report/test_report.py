@@ -1,0 +1,464 @@
+"""The report and the comparison: what they say, that nothing in them runs, and that a run never suffers from them."""
+
+import re
+import warnings
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import unflip
+from helpers import QUICK, Outcome, blobs, quick_train, spawn_python, write_npz
+from pictures import write_picture
+from unflip.errors import RunFolderError, UnflipWarning
+from unflip.report import reported, shift, svg
+from unflip.report.comparison import write_comparison
+from unflip.report.doubtful import find_doubtful
+from unflip.report.label_changes import class_rows, count_changes
+from unflip.report.run_report import truth_notes, write_report
+from unflip.report.shift import measure_shift
+from unflip.stats.gaussians import ClassGaussians
+from unflip.training.folder import Run
+
+Cli = Callable[..., Outcome]
+CORRECT = {"plc.warmup": 2, "calibration.head_lr": 0.01}
+HOSTILE = ["<script>alert(1)</script>", "a\"onload='x'", "}</style><img src=x onerror=alert(2)>"]
+VOID = {"meta", "img", "br", "path", "line", "rect", "circle"}
+
+
+class Page(HTMLParser):
+    """What a page is made of; complains of tags that do not match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def page_of(path: Path) -> Page:
+    return Page(path.read_text("utf-8"))
+
+
+def noisy(features: Path, out: Path, method: str = "mddc", **options: Any) -> Run:
+    settings = CORRECT if method in ("mddc", "plc") else {}
+    settings = {key: value for key, value in settings.items() if method == "mddc" or not key.startswith("calibration")}
+    return quick_train(features, out, method=method, noise="sym:0.3", epochs=6, settings=settings | options)
+
+
+@pytest.fixture(scope="module")
+def run(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return noisy(features, tmp_path_factory.mktemp("runs") / "mddc")
+
+
+@pytest.fixture(scope="module")
+def plain(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return noisy(features, tmp_path_factory.mktemp("plain") / "standard", "standard")
+
+
+def test_a_report_says_what_was_done_and_found(run: Run, tmp_path: Path) -> None:
+    page = page_of(write_report(run, tmp_path / "r.html"))
+    result, table = run.result, run.labels()
+    changed = int(table["changed"].to_numpy().sum())
+    assert changed > 10
+    assert f"It changed {changed} of 150 labels" in page.text
+    assert "trained the network mlp for 6 epochs on 135 examples of 3 classes, with 15 more to validate" in page.text
+    assert f"right on {100 * result['test_accuracy']['selected']:.1f} % of the test examples" in page.text
+    assert "The truth was used neither to train nor to choose the model" in page.text
+    assert "sym:0.3" in page.text
+    assert f"epoch {result['selected_epoch']} of 6, chosen by noisy-val" in page.text
+    assert result["versions"]["torch"] in page.text
+    assert "batch_size = 32" in page.text
+    for title in ("Accuracy", "Labels changed", "Threshold", "Loss", "Current labels, calibrated"):
+        assert title in page.text
+    assert len([svg for svg in page.all("svg") if svg.get("role") == "img"]) == 4 + 3
+    assert (tmp_path / "r.html").stat().st_size < 200_000
+
+
+def test_a_report_of_a_run_that_corrects_nothing_shows_suggestions(plain: Run, tmp_path: Path) -> None:
+    page = page_of(write_report(plain, tmp_path / "r.html"))
+    assert "It changed no label" in page.text
+    assert "Given labels against suggested ones" in page.text
+    assert "standard fits no Gaussians of its own" in page.text
+    assert "predictions stand for the truth, on the validation examples alone" in page.text
+    assert "Labels changed" not in page.text.partition("All figures")[0]
+
+
+def test_a_report_without_validation_and_test_examples(tmp_path: Path) -> None:
+    content = blobs()
+    data = write_npz(tmp_path / "d.npz", train=content["train"], train_labels=content["train_labels"])
+    run = quick_train(
+        data, tmp_path / "run", method="standard", epochs=1, select="last", settings={"data.val_fraction": 0}
+    )
+    page = page_of(write_report(run))
+    assert "How many labels are wrong was not estimated" in page.text
+    assert "test accuracy" not in page.text
+    assert "The true labels of the training examples are not known" in page.text
+
+
+@pytest.mark.parametrize("select", ["best-test", "clean-val"])
+def test_a_choice_by_the_truth_is_told(features: Path, tmp_path: Path, select: str) -> None:
+    run = quick_train(features, tmp_path / "run", method="standard", noise="sym:0.2", epochs=2, select=select)
+    page = page_of(write_report(run))
+    assert "The truth was used to choose the model" in page.text
+    assert "neither" not in page.text
+    other = quick_train(features, tmp_path / "other", method="standard", noise="sym:0.2", epochs=2)
+    compared = page_of(write_comparison([run, other], tmp_path / "c.html"))
+    assert "The truth was used to choose the model of runs marked *" in compared.text
+    assert "run*" in compared.text
+    assert "other*" not in compared.text
+
+
+def test_the_truth_is_read_from_the_protocol() -> None:
+    result = {"protocol": "noisy-val", "noise": None, "tests": {}, "noise_rate": None}
+    assert truth_notes(result)["chose"] is None
+    result["protocol"] = "best-test (uses the truth: test labels)"
+    assert truth_notes(result)["chose"] == "test labels"
+
+
+def hostile_run(tmp_path: Path) -> Run:
+    content = blobs() | {"class_names": np.array(HOSTILE)}
+    ids = np.array([f"<script>id({i})</script>" for i in range(150)])
+    return noisy(write_npz(tmp_path / "h.npz", **content, train_ids=ids), tmp_path / "<b>run")
+
+
+def test_nothing_that_a_class_or_an_example_is_called_becomes_part_of_the_page(tmp_path: Path) -> None:
+    run = hostile_run(tmp_path)
+    paths = [write_report(run), write_comparison([run, noisy(tmp_path / "h.npz", tmp_path / "i")], tmp_path / "c.html")]
+    for path in paths:
+        text = path.read_text("utf-8")
+        page = Page(text)
+        assert "<script" not in text.lower()
+        assert {name for name, _ in page.tags} <= {
+            "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "div", "h1", "h2",
+            "h3", "p", "ul", "li", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure",
+            "figcaption", "details", "summary", "pre", "code", "strong", "small", "span", "svg", "path", "line", "rect",
+            "circle", "text",
+        }  # fmt: skip
+        assert not any(name.startswith("on") or name == "style" for _, tag in page.tags for name in tag)
+    assert HOSTILE[0] in page_of(paths[0]).text
+    assert "<script>id(" in page_of(paths[0]).text
+
+
+def test_a_page_may_load_and_run_nothing(run: Run, tmp_path: Path) -> None:
+    text = write_report(run, tmp_path / "r.html").read_text("utf-8")
+    page = Page(text)
+    policy = next(tag["content"] for tag in page.all("meta") if tag.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules.pop("style-src").startswith("'sha256-")
+    assert rules == {"default-src": "'none'", "img-src": "data:", "base-uri": "'none'", "form-action": "'none'"}
+    assert not page.all("link")
+    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_tables_have_headers_and_pictures_have_words(tmp_path: Path) -> None:
+    for label in range(3):
+        for i in range(12):
+            write_picture(tmp_path / "photos" / f"class {label}" / f"{i}.png", label, (20, 20))
+    run = quick_train(tmp_path / "photos", tmp_path / "run", method="standard", network="mlp", epochs=1)
+    page = page_of(write_report(run))
+    images = page.all("img")
+    assert len(images) == 24
+    assert all((image["src"] or "").startswith("data:image/jpeg;base64,") for image in images)
+    assert all(
+        re.fullmatch(r"Example class \d/\d+\.png, given .*, suggested .*", image["alt"] or "") for image in images
+    )
+    assert all(cell.get("scope") in ("row", "col") for cell in page.all("th"))
+    assert all(image.get("aria-label") or image.get("aria-hidden") for image in page.all("svg"))
+
+
+def test_data_that_has_moved_costs_the_pictures_only(tmp_path: Path, cli: Cli) -> None:
+    for label in range(2):
+        for i in range(10):
+            write_picture(tmp_path / "photos" / f"class {label}" / f"{i}.png", label, (20, 20))
+    run = quick_train(tmp_path / "photos", tmp_path / "run", method="standard", network="mlp", epochs=1)
+    (tmp_path / "photos").rename(tmp_path / "moved")
+    assert cli("report", run.folder).code == 0
+    page = page_of(run.folder / "report.html")
+    assert page.all("img") == []
+    assert "The pictures are missing: data" in page.text
+    assert "nearest neighbours are called now" in page.text
+    assert cli("report", run.folder, "--data", tmp_path / "moved").code == 0
+    assert len(page_of(run.folder / "report.html").all("img")) == 20
+
+
+def test_doubtful_examples_are_those_of_lowest_quality_with_their_neighbours(run: Run) -> None:
+    table = run.labels()
+    doubts = find_doubtful(run, table, {0: "zero"}, None)
+    quality = np.sort(table["quality"].to_numpy())
+    assert [each.quality for each in doubts.examples] == pytest.approx(quality[:24].tolist())
+    assert doubts.below_half == (quality < 0.5).sum()
+    features = torch.from_numpy(run.features).float()
+    current = table["current"].to_pylist()
+    for each in doubts.examples[:5]:
+        own = int(each.id)
+        around = torch.linalg.vector_norm(features - features[own], dim=1)
+        around[own] = torch.inf
+        called = [current[i] for i in around.argsort()[:10].tolist()]
+        counts = {"zero" if c == 0 else str(c): called.count(c) for c in set(called)}
+        assert dict(each.neighbours) == counts
+        assert [count for _, count in each.neighbours] == sorted(counts.values(), reverse=True)
+
+
+def test_what_a_person_decided_is_not_doubtful(run: Run) -> None:
+    table = run.labels()
+    first = find_doubtful(run, table, {}, None).examples[0].id
+    reviewed = pa.array([name == first for name in table["id"].to_pylist()])
+    place = table.column_names.index("reviewed")
+    kept = find_doubtful(run, table.set_column(place, "reviewed", reviewed), {}, None)
+    assert first not in [each.id for each in kept.examples]
+
+
+def table_of(given: list[int], current: list[int]) -> pa.Table:
+    changed = [a != b for a, b in zip(given, current, strict=True)]
+    return pa.table({"given": given, "current": current, "suggested": current, "changed": changed})
+
+
+def test_changes_are_counted_by_pair() -> None:
+    changes = count_changes(table_of([0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 2, 2]), {0: "ant", 1: "bee"})
+    assert changes.counts.tolist() == [[1, 2, 0], [0, 1, 1], [0, 0, 1]]
+    assert changes.names == ("ant", "bee", "2")
+    assert [(pair.given, pair.now, pair.count) for pair in changes.pairs] == [("ant", "bee", 2), ("bee", "2", 1)]
+    assert changes.pairs[0].share == pytest.approx(2 / 3)
+    assert (changes.total, changes.changed, changes.kind) == (6, 3, "current")
+    np.testing.assert_allclose(changes.shares.sum(1), 1.0)
+
+
+def test_of_very_many_classes_those_that_changed_most_are_drawn() -> None:
+    given = [*range(400), *range(300, 400)]
+    current = [*range(400), *[c - 300 for c in range(300, 400)]]
+    changes = count_changes(table_of(given, current), {})
+    assert changes.counts.shape == (150, 150)
+    assert {"0", "99", "300", "349"} <= set(changes.names)
+    assert changes.num_classes == 400
+    assert not changes.is_small
+
+
+def test_classes_with_the_most_noise_come_first() -> None:
+    rows = class_rows(table_of([0, 0, 1, 1], [0, 1, 1, 1]), {}, [0.1, 0.4], None)
+    assert [(row.name, row.given, row.now, row.left, row.noise) for row in rows] == [
+        ("1", 2, 3, 0.0, 0.4),
+        ("0", 2, 1, 0.5, 0.1),
+    ]
+
+
+def test_the_shift_starts_at_the_means_of_the_given_labels(run: Run) -> None:
+    """The slow way: all features, both sets of labels, the plane from the distances between projected means."""
+    found = measure_shift(run)
+    assert [panel.title for panel in found.panels] == ["given labels", "current labels", "current labels, calibrated"]
+    assert found.classes == (0, 1, 2)
+    table = run.labels()
+    train = table["split"].to_numpy() == "train"
+    features = run.gaussian_features[train].astype(np.float64)
+    gaussians = ClassGaussians.load(run.folder / "gaussians.safetensors")
+    truth = {"given": found.panels[0], "current": found.panels[1]}
+    # Means are enough to find the plane again: a linear map from features to the picture.
+    means = {name: np.stack([features[table[name].to_numpy()[train] == c].mean(0) for c in range(3)]) for name in truth}
+    sources = np.concatenate([*means.values(), gaussians.means.double().numpy()])
+    targets = np.concatenate([panel.means for panel in found.panels])
+    plane, *_ = np.linalg.lstsq(sources, targets, rcond=None)
+    np.testing.assert_allclose(sources @ plane, targets, rtol=1e-3, atol=1e-3)
+    for name, panel in truth.items():
+        labels = table[name].to_numpy()[train]
+        for c in range(3):
+            assert len(panel.points[c]) == min(150, (labels == c).sum())
+            np.testing.assert_allclose(panel.outlines[c][:-1].mean(0), panel.means[c], atol=1e-4)
+
+
+def test_the_outline_of_plain_classes_is_two_deviations_wide(run: Run) -> None:
+    panel = measure_shift(run).panels[0]
+    points, outline = panel.points[1], panel.outlines[1]
+    covariance = np.cov(points.T, bias=True)
+    inverse = np.linalg.inv(covariance)
+    distance = np.einsum("ni,ij,nj->n", outline - panel.means[1], inverse, outline - panel.means[1])
+    np.testing.assert_allclose(distance, 4.0, rtol=1e-2)
+
+
+def test_features_of_two_runs_are_not_mixed(features: Path, tmp_path: Path) -> None:
+    run = noisy(features, tmp_path / "run")
+    np.save(run.folder / "features.npy", np.zeros((7, 4), np.float16))
+    (run.folder / "last_features.npy").unlink(missing_ok=True)
+    with pytest.raises(RunFolderError, match="7 features for 150 labels"):
+        measure_shift(run)
+    assert "There is no picture" in page_of(write_report(run)).text
+
+
+def test_many_rows_are_thinned_for_spreads_but_not_for_means(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = measure_shift(run)
+    monkeypatch.setattr(shift, "_ROWS", 60)
+    monkeypatch.setattr(shift, "_CHUNK", 13)
+    thinned = measure_shift(run)
+    assert sum(map(len, thinned.panels[0].points)) < sum(map(len, whole.panels[0].points))
+    assert thinned.classes == whole.classes
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (0.5, 0.58, [0.5, 0.52, 0.54, 0.56, 0.58]),
+        (0, 8123, [0, 2000, 4000, 6000, 8000, 10000]),
+        (3, 3, [3]),
+    ],
+)
+def test_ticks_are_round_and_enclose(low: float, high: float, expected: list[float]) -> None:
+    assert svg.ticks(low, high) == pytest.approx(expected)
+
+
+def test_ticks_of_epochs_are_whole_and_within() -> None:
+    assert svg.ticks(1, 40, whole=True) == [10, 20, 30, 40]
+    assert svg.ticks(1, 3, whole=True) == [1, 2, 3]
+    assert svg.ticks(1, 1, whole=True) == [1]
+
+
+@pytest.mark.parametrize("options", [{}, {"percent": True}, {"zero": True}, {"bars": True}])
+@pytest.mark.parametrize("points", [[(1, 0.0)], [(1, 0.5), (2, 0.5)], [(1, -3.0), (5, 1e6)]])
+def test_any_line_can_be_drawn(options: dict[str, bool], points: list[tuple[float, float]]) -> None:
+    text = svg.line_chart([svg.Line("a", points, 9, 1)], label="<&>", **options)
+    assert "nan" not in text
+    assert "inf" not in text
+    assert "&lt;&amp;&gt;" in text
+    Page(str(text))
+
+
+def test_heat_goes_by_share_of_the_row() -> None:
+    assert [svg.heat(share) for share in (0, 0.005, 0.015, 0.03, 0.07, 0.15, 0.5)] == list(range(7))
+    shares = np.zeros((30, 30))
+    shares[3, 7], shares[2, 2] = 0.5, 1.0
+    drawn = str(svg.heat_map(shares, label="x"))
+    assert re.findall(r'class="heat h(\d)" d="(M[^"]*)"', drawn) == [("6", "M116.7 42h10.7v10.7h-10.7z")]
+
+
+def test_train_writes_a_report_from_python_and_from_the_command_line(cli: Cli, features: Path, tmp_path: Path) -> None:
+    run = unflip.train(features, tmp_path / "a", epochs=1, method="standard", settings=QUICK, device="cpu")
+    assert "standard on blobs.npz" in page_of(run.folder / "report.html").text
+    done = cli("train", "--data", features, "--out", tmp_path / "b", "--epochs", 1, "--method", "standard")
+    assert done.code == 0
+    assert str(tmp_path / "b" / "report.html") in done.out
+
+
+def test_a_report_that_fails_loses_no_run(features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(run: Run) -> None:
+        raise ZeroDivisionError("of the report's own")
+
+    monkeypatch.setattr(reported, "write_report", fail)
+    with pytest.warns(UnflipWarning, match=r"the run is finished, but not its report \(ZeroDivisionError: of the rep"):
+        run = unflip.train(features, tmp_path / "a", epochs=1, method="standard", settings=QUICK, device="cpu")
+    assert run.is_finished
+    assert run.result["epochs"] == 1
+
+
+def test_force_removes_an_old_report(features: Path, tmp_path: Path) -> None:
+    folder = quick_train(features, tmp_path / "a", epochs=1, method="standard").folder
+    (folder / "report.html").write_text("old")
+    quick_train(features, tmp_path / "a", epochs=1, method="standard", force=True)
+    assert not (folder / "report.html").exists()
+
+
+def test_training_imports_no_matplotlib() -> None:
+    code = "import sys, unflip; unflip.train; sys.exit(str('matplotlib' in sys.modules))"
+    assert spawn_python("-c", code).err.strip() == "False"
+
+
+def test_a_comparison_tells_the_runs_apart(run: Run, plain: Run, features: Path, tmp_path: Path) -> None:
+    other = quick_train(features, tmp_path / "again", method="standard", noise="sym:0.3", epochs=6, seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        page = page_of(write_comparison([run, plain, other], tmp_path / "c.html"))
+    assert "3 runs compared" in page.text
+    assert "with noise by the same recipe, sym:0.3" in page.text
+    for name in ("mddc", "standard", "again"):
+        assert name in page.text
+    values = [each.result["test_accuracy"]["selected"] for each in (plain, other)]
+    assert f"0, 1 {100 * np.mean(values):.1f} % ± {100 * np.std(values, ddof=1):.1f}" in page.text
+    settings = page.text.partition("What differs in their configurations")[2]
+    assert "method mddc standard standard" in settings
+    assert "seed 0 0 1" in settings
+    assert "plc.warmup" not in settings  # only one of them has it
+
+
+def test_runs_on_other_data_are_not_ranked(run: Run, tmp_path: Path) -> None:
+    data = write_npz(tmp_path / "other.npz", **blobs(seed=1))
+    page = page_of(write_comparison([run, noisy(data, tmp_path / "x")], tmp_path / "c.html"))
+    assert "The runs had different data, labels or noise" in page.text
+    assert not [tag for tag in page.all("td") if "best" in (tag.get("class") or "")]
+
+
+def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_path: Path) -> None:
+    for each in (run, plain):
+        folder = tmp_path / each.folder.name
+        folder.mkdir()
+        for name in ("config.toml", "result.json", "metrics.jsonl"):
+            (folder / name).write_bytes((each.folder / name).read_bytes())
+    page = page_of(write_comparison([Run(tmp_path / "mddc"), Run(tmp_path / "standard")], tmp_path / "c.html"))
+    assert "Test accuracy" in page.text
+    assert "Where their labels agree" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x"], "x: no result.json; is this the folder of a finished run?"),
+        (["x", "y"], "x: no result.json"),
+        (["RUN", "RUN"], "a comparison needs two runs or more, each named once"),
+        (["RUN", "--out", "a.pdf"], "--out a.pdf: a report is an .html file"),
+        (["RUN", "--out", "no/a.html"], "--out no/a.html: there is no folder no; make it first"),
+        (["RUN", "PLAIN", "--data", "digits"], "--data is for the report of one run"),
+        ([], "Missing argument 'RUN...'"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, plain: Run, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = {"RUN": str(run.folder), "PLAIN": str(plain.folder)}
+    done = cli("report", *(folders.get(argument, argument) for argument in arguments))
+    assert done.code == 2
+    assert done.err.startswith("unflip: ")
+    assert done.err.count("\n") == 1
+    assert message in done.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_folder_is_one_line(cli: Cli, features: Path, tmp_path: Path) -> None:
+    folder = quick_train(features, tmp_path / "run", method="standard", epochs=1).folder
+    for name, words in (("labels.parquet", "not a readable Parquet file"), ("metrics.jsonl", "not lines of JSON")):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(b"damaged")
+        done = cli("report", folder)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert words in done.err
+        (folder / name).write_bytes(whole)
+    assert not (folder / "report.html").exists()
+    assert cli("report", folder).code == 0
