@@ -401,6 +401,26 @@ def review(
     run_review(run, data=data, host=host, port=port, browser=not no_browser, reviewer=reviewer, export=export)
 
 
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    out: Annotated[Path, typer.Option(help="The file: .csv, .parquet, .jsonl, or .json for Label Studio.")],
+    form: Annotated[
+        str, typer.Option("--format", help="csv, parquet, jsonl, label-studio or cleanlab.", metavar="FORMAT")
+    ] = "csv",
+    prefix: Annotated[
+        str, typer.Option(help="For Label Studio: what stands before each image's path, as an address or folder.")
+    ] = "",
+) -> None:
+    """Write a run's labels for other tools: tables, Label Studio tasks with predictions, cleanlab's columns.
+
+    Example: unflip export runs/first --format label-studio --out tasks.json
+    """
+    from unflip.cli.export import run_export
+
+    run_export(run, form, out, prefix)
+
+
 @app.command("list")
 def list_parts(
     kind: Annotated[

@@ -1,0 +1,104 @@
+"""export: a run's labels in the formats of other tools."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path, PurePath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from unflip.data.image_files import is_image
+from unflip.errors import ConfigError, RunFolderError, unknown
+from unflip.files import write_atomically, write_text
+from unflip.training.folder import Run
+
+_NEEDED = ("given", "current", "suggested", "confidence_suggested", "quality", "reviewed")
+_SUFFIXES = {
+    "csv": (".csv",),
+    "parquet": (".parquet",),
+    "jsonl": (".jsonl",),
+    "label-studio": (".json",),
+    "cleanlab": (".csv", ".parquet"),
+}
+FORMATS = tuple(_SUFFIXES)
+
+
+def export(run: Run, form: str, out: Path, *, prefix: str = "") -> int:
+    """Write the labels of a finished run to ``out`` and return how many there are.
+
+    ``csv``, ``parquet`` and ``jsonl`` hold all columns of ``labels.parquet``. ``label-studio`` is a list of tasks with
+    the suggested label as a prediction; ``prefix`` stands before each image's path there. ``cleanlab`` has the columns
+    of ``CleanLearning.get_label_issues``.
+    """
+    if form not in FORMATS:
+        raise ConfigError(unknown("format", form, FORMATS))
+    if out.suffix.lower() not in _SUFFIXES[form]:
+        allowed = " or ".join(_SUFFIXES[form])
+        raise ConfigError(f"--out {out}: the format {form} is written to {allowed}, not to '{out.suffix}'")
+    table = run.labels()
+    missing = next((name for name in _NEEDED if name not in table.column_names), None)
+    if missing is not None:
+        raise RunFolderError(
+            f"{run.folder / 'labels.parquet'}: no column '{missing}'; train again with this version of unflip"
+        )
+    if form == "label-studio":
+        write_text(out, json.dumps(_tasks(table, run.result["method"], prefix), ensure_ascii=False, indent=1) + "\n")
+    else:
+        content = _as_cleanlab(table) if form == "cleanlab" else table
+        write_atomically(out, lambda path: _WRITERS[out.suffix.lower()](content, path))
+    return len(table)
+
+
+def _write_jsonl(table: pa.Table, path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for batch in table.to_batches(10_000):
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+
+
+_WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
+    ".csv": pyarrow.csv.write_csv,
+    ".parquet": pyarrow.parquet.write_table,
+    ".jsonl": _write_jsonl,
+}
+
+
+def _named(table: pa.Table, column: str) -> pa.ChunkedArray:
+    """Return a column of labels by name, or by number where classes have no names."""
+    return table[f"{column}_name" if f"{column}_name" in table.column_names else column]
+
+
+def _as_cleanlab(table: pa.Table) -> pa.Table:
+    return pa.table(
+        {
+            "is_label_issue": table["changed"],
+            "label_quality": table["quality"],
+            "given_label": _named(table, "given"),
+            "predicted_label": _named(table, "suggested"),
+        }
+    )
+
+
+def _tasks(table: pa.Table, method: str, prefix: str) -> list[dict[str, Any]]:
+    """Return a task an example; docs/python.md has the labelling interface that goes with them."""
+    columns = {name: table[name].to_pylist() for name in ("index", "id", "quality", "reviewed", "confidence_suggested")}
+    labels = {name: [str(label) for label in _named(table, name).to_pylist()] for name in ("given", "suggested")}
+    tasks = []
+    for i, name in enumerate(columns["id"]):
+        kind = "image" if is_image(PurePath(name).name) else "text"
+        choice = {"type": "choices", "from_name": "label", "to_name": kind}
+        prediction = {
+            "model_version": f"unflip {method}",
+            "score": columns["confidence_suggested"][i],
+            "result": [choice | {"value": {"choices": [labels["suggested"][i]]}}],
+        }
+        data = {
+            kind: prefix + name,
+            "index": columns["index"][i],
+            "given": labels["given"][i],
+            "quality": columns["quality"][i],
+            "reviewed": columns["reviewed"][i],
+        }
+        tasks.append({"data": data, "predictions": [prediction]})
+    return tasks
