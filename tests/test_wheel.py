@@ -49,6 +49,7 @@ def test_the_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
     assert "unflip/py.typed" in names
     assert "unflip/presets/features.toml" in names
     assert "unflip/experiments/paper_numbers.toml" in names
+    assert "unflip/report/templates/run.html" in names
     page = {f"unflip/review/static/{path.name}" for path in (ROOT / "src" / "unflip" / "review" / "static").iterdir()}
     assert len(page) > 5
     assert page <= set(names)

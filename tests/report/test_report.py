@@ -1,5 +1,6 @@
 """The report and the comparison: what they say, that nothing in them runs, and that a run never suffers from them."""
 
+import json
 import re
 import warnings
 from collections.abc import Callable
@@ -198,6 +199,17 @@ def test_tables_have_headers_and_pictures_have_words(tmp_path: Path) -> None:
     assert all(image.get("aria-label") or image.get("aria-hidden") for image in page.all("svg"))
 
 
+def test_a_picture_that_broke_costs_no_other(tmp_path: Path) -> None:
+    for label in range(2):
+        for i in range(10):
+            write_picture(tmp_path / "photos" / f"class {label}" / f"{i}.png", label, (20, 20))
+    run = quick_train(tmp_path / "photos", tmp_path / "run", method="standard", network="mlp", epochs=1)
+    (tmp_path / "photos" / "class 0" / "3.png").write_bytes(b"broken")
+    page = page_of(write_report(run))
+    assert len(page.all("img")) == 19
+    assert "class 0/3.png: not readable any more" in page.text
+
+
 def test_data_that_has_moved_costs_the_pictures_only(tmp_path: Path, cli: Cli) -> None:
     for label in range(2):
         for i in range(10):
@@ -368,6 +380,16 @@ def test_train_writes_a_report_from_python_and_from_the_command_line(cli: Cli, f
     assert str(tmp_path / "b" / "report.html") in done.out
 
 
+def test_a_finished_run_that_is_resumed_keeps_its_report(features: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "standard", "settings": QUICK, "device": "cpu"}
+    run = unflip.train(features, tmp_path / "a", epochs=1, **options)
+    (run.folder / "report.html").write_text("kept")
+    unflip.train(None, tmp_path / "a", resume=True, device="cpu")
+    assert (run.folder / "report.html").read_text() == "kept"
+    unflip.train(None, tmp_path / "a", epochs=2, resume=True, device="cpu")
+    assert "for 2 epochs" in page_of(run.folder / "report.html").text
+
+
 def test_a_report_that_fails_loses_no_run(features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(run: Run) -> None:
         raise ZeroDivisionError("of the report's own")
@@ -460,5 +482,12 @@ def test_a_damaged_folder_is_one_line(cli: Cli, features: Path, tmp_path: Path) 
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert words in done.err
         (folder / name).write_bytes(whole)
+    result = Run(folder).result
+    del result["tests"]
+    (folder / "result.json").write_text(json.dumps(result))
+    done = cli("report", folder)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "result.json: no 'tests' in it; was it written by another version of unflip?" in done.err
+    (folder / "result.json").write_text(json.dumps(result | {"tests": {}}))
     assert not (folder / "report.html").exists()
     assert cli("report", folder).code == 0

@@ -13,7 +13,7 @@ from unflip.data.array_files import Array
 from unflip.errors import InputError
 from unflip.report.page import write_page
 from unflip.report.run_names import name_runs
-from unflip.report.run_report import CURVES, lines_of, truth_notes
+from unflip.report.run_report import CURVES, checked_result, lines_of, truth_notes
 from unflip.report.svg import Line, line_chart, swatch
 from unflip.training.config import Tree
 from unflip.training.folder import Run
@@ -42,7 +42,7 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
     named = name_runs(runs)
     if len(named) < 2:
         raise InputError("a comparison needs two runs or more, each named once")
-    names, results = list(named), [run.result for run in named.values()]
+    names, results = list(named), [checked_result(run) for run in named.values()]
     trees = [run.config.tree() for run in named.values()]
     labels = [_read_labels(run) for run in named.values()]
     write_page(

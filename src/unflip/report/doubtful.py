@@ -9,7 +9,8 @@ import pyarrow
 import pyarrow.compute
 import torch
 
-from unflip.errors import UnflipError
+from unflip.data.pictures import Pictures
+from unflip.errors import InputError, UnflipError
 from unflip.report.label_changes import name_of
 from unflip.report.page import embedded
 from unflip.stats.neighbours import nearest
@@ -29,7 +30,7 @@ class Doubtful:
     suggested: str
     quality: float
     picture: str | None = None
-    """As an address that is part of the page."""
+    """As an address that is part of the page; None where there is none, or its file broke."""
     neighbours: tuple[tuple[str, int], ...] = ()
     """What its nearest neighbours are called now, and how many of them: the most frequent first."""
 
@@ -65,7 +66,7 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Mapping[int, str], data
         pictures = run.pictures(data)
         if pictures is not None:
             shown = [
-                replace(example, picture=embedded(pictures.thumbnail(place, _SIDE), pictures.media_type))
+                replace(example, picture=_picture(pictures, place))
                 for example, place in zip(examples, places.tolist(), strict=True)
             ]
             return Doubts(tuple(shown), True, pictures.media_type == "image/png", None, below_half)
@@ -82,3 +83,11 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Mapping[int, str], data
         for example, around in zip(examples, current[found.indices.numpy()].tolist(), strict=True)
     ]
     return Doubts(tuple(shown), False, False, note, below_half)
+
+
+def _picture(pictures: Pictures, place: int) -> str | None:
+    """Return a picture as part of the page; None where its file broke or went since the run."""
+    try:
+        return embedded(pictures.thumbnail(place, _SIDE), pictures.media_type)
+    except InputError:
+        return None

@@ -18,7 +18,7 @@ def _reported(train: Callable[_Parameters, Run]) -> Callable[_Parameters, Run]:
     @wraps(train)
     def train_and_report(*args: _Parameters.args, **options: _Parameters.kwargs) -> Run:
         run = train(*args, **options)
-        if is_first_process():
+        if is_first_process() and not _is_fresh(run):
             try:
                 write_report(run)
             except Exception as error:  # whatever it is: the run is done, and nothing of it may be lost
@@ -31,6 +31,12 @@ def _reported(train: Callable[_Parameters, Run]) -> Callable[_Parameters, Run]:
         return run
 
     return train_and_report
+
+
+def _is_fresh(run: Run) -> bool:
+    """Whether a report was written since the run finished: a finished one that is resumed does nothing."""
+    page, result = run.folder / "report.html", run.folder / "result.json"
+    return page.exists() and page.stat().st_mtime_ns >= result.stat().st_mtime_ns
 
 
 train = _reported(_train)

@@ -1,13 +1,13 @@
 """report.html: what a run did and found, on one page that opens anywhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from unflip.errors import UnflipError
+from unflip.errors import RunFolderError, UnflipError
 from unflip.report.class_names import class_names
 from unflip.report.doubtful import find_doubtful
 from unflip.report.label_changes import LabelChanges, class_rows, count_changes, name_of
@@ -22,6 +22,12 @@ CURVES = {
     "label_accuracy": "training labels that are right",
 }
 """What is drawn by epoch, where a run has it."""
+_COLUMNS = ("id", "index", "split", "given", "current", "changed", "suggested", "quality")
+_RESULT = (
+    "data", "epochs", "label_accuracy_all", "method", "noise", "noise_rate", "noise_rate_by_class",
+    "noise_rate_estimate", "peak_rss_mb", "protocol", "quality_auroc", "restores", "seconds", "seconds_per_epoch",
+    "seed", "selected_epoch", "skipped", "test_accuracy", "tests", "val_accuracy", "versions",
+)  # fmt: skip
 
 
 def write_report(run: Run, out: Path | None = None, data: str | None = None) -> Path:
@@ -29,7 +35,10 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
 
     ``data`` says where the run's data is by now, if that has moved: the pictures come from there.
     """
-    result, metrics, table = run.result, run.metrics, run.labels()
+    result, metrics, table = checked_result(run), run.metrics, run.labels()
+    if not metrics:
+        raise RunFolderError(f"{run.folder / 'metrics.jsonl'}: no epoch in it")
+    _check_keys(run.folder / "labels.parquet", table.column_names, _COLUMNS)
     names = class_names(table)
     changes = count_changes(table, names)
     tests = result["tests"]
@@ -61,6 +70,19 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         columns=_columns(metrics),
     )
     return path
+
+
+def checked_result(run: Run) -> dict[str, Any]:
+    """Return a run's result, if it has all that pages show."""
+    result = run.result
+    _check_keys(run.folder / "result.json", result, _RESULT)
+    return result
+
+
+def _check_keys(path: Path, there: Collection[str], needed: Sequence[str]) -> None:
+    missing = next((key for key in needed if key not in there), None)
+    if missing is not None:
+        raise RunFolderError(f"{path}: no '{missing}' in it; was it written by another version of unflip?")
 
 
 def truth_notes(result: Mapping[str, Any]) -> dict[str, Any]:
