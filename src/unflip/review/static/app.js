@@ -93,7 +93,7 @@ async function show({ focus = true } = {}) {
   byId("view").replaceChildren(single ? "Grid " : "Open ", make("kbd", {}, single ? "Esc" : "Enter"));
   byId("place").textContent = !example ? "" : single
     ? `${count(page.first + at + 1)} of ${count(page.total)}`
-    : `${count(page.first + 1)}–${count(page.first + page.examples.length)} of ${count(page.total)}`;
+    : `${count(page.first + 1)} to ${count(page.first + page.examples.length)} of ${count(page.total)}`;
   byId("page-back").disabled = page.first === 0;
   byId("page-on").disabled = page.first + page.examples.length >= page.total;
   if (!example) {

@@ -1,0 +1,360 @@
+"""The page in a real browser: a whole review by keyboard, filters, two people, reloading, export, hostile names."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from browser import DESK, PHONE, Watched, chromium, open_page
+from helpers import blobs, quick_train, write_npz
+from pictures import write_picture
+from reviewing import Client, served
+from unflip import train
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    with chromium() as found:
+        yield found
+
+
+def visit(browser: "Browser", address: str, size: tuple[int, int] = DESK, *, dark: bool = False) -> Watched:
+    """Open the page and wait until it can be used."""
+    watched = open_page(browser, size, dark=dark)
+    watched.page.goto(address)
+    watched.page.wait_for_selector("body[data-ready]")
+    return watched
+
+
+def press(page: "Page", *keys: str) -> None:
+    """Press keys as fast as they come."""
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def said(page: "Page", text: str) -> None:
+    """Wait until the page says so, to those who listen."""
+    page.wait_for_function("text => document.getElementById('live').textContent.includes(text)", arg=text)
+
+
+def focused(page: "Page") -> str:
+    return str(page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.id"))
+
+
+def done(page: "Page", count: int) -> None:
+    page.wait_for_function(
+        "text => document.getElementById('progress').textContent.startsWith(text)", arg=f"{count} of "
+    )
+
+
+def assert_clean(watched: Watched, address: str) -> None:
+    """Nothing went wrong, and nothing was asked of anybody else."""
+    assert watched.errors == []
+    origin = address.partition("/?")[0]
+    assert all(url.startswith((f"{origin}/", "data:")) for url in watched.requests)
+
+
+def test_a_whole_review_by_keyboard_ends_in_an_export_that_training_takes(
+    browser: "Browser", run: Path, tmp_path: Path
+) -> None:
+    with served(run) as (address, review):
+        watched = visit(browser, address)
+        page = watched.page
+        assert "token" not in page.url
+        order = [one["index"] for one in Client(address).get("/api/examples?differs=true&count=60").json["examples"]]
+        assert focused(page).startswith(f"Example {order[0]}, given ")
+        press(page, "a", "k", "s")  # three decisions without waiting
+        done(page, 3)
+        assert [review.decisions.states[i] for i in order[:3]] == [1, 2, 4]
+        assert focused(page).startswith(f"Example {order[3]}, ")
+        given, suggested = int(review.examples.given[order[3]]), int(review.examples.suggested[order[3]])
+        third = next(label for label in range(10) if label not in (given, suggested))
+        press(page, "c")
+        page.wait_for_selector("#chooser[open]")
+        page.keyboard.type(str(third))
+        page.wait_for_selector(f"#chooser-list [aria-selected=true] >> text='{third}'")
+        press(page, "Enter")
+        done(page, 4)
+        assert review.decisions.current(order[3]).label == third  # type: ignore[union-attr]
+        press(page, "Enter")  # one at a time
+        page.wait_for_selector("#single:not([hidden]) .neighbours img")
+        assert focused(page).startswith(f"Example {order[4]}, ")
+        assert page.locator("#single .history").inner_text()
+        press(page, "a", "a")
+        done(page, 6)
+        press(page, "ArrowRight", "p", "Escape")
+        page.wait_for_selector("#grid:not([hidden])")
+        press(page, "x", "Shift+ArrowRight", "Shift+ArrowRight")
+        said(page, "3 selected")
+        press(page, "k")
+        done(page, 9)
+        assert [review.decisions.states[i] for i in order[6:9]] == [2, 2, 2]
+        press(page, "u")  # all three at once
+        done(page, 6)
+        said(page, "3 decisions undone")
+        press(page, "u")
+        done(page, 5)
+        press(page, "?")
+        page.wait_for_selector("#help[open]")
+        press(page, "Escape")
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Export").click()
+        saved = tmp_path / "reviewed.csv"
+        download.value.save_as(saved)
+        assert_clean(watched, address)
+    rows = {int(row["index"]): int(row["label"]) for row in csv.DictReader(saved.open())}
+    assert rows == {i: review.decisions.current(i).label for i in (order[0], order[1], order[3], order[4])}  # type: ignore[union-attr]
+    again = train("digits", tmp_path / "again", take=400, noise="sym:0.3", reviewed=saved, epochs=1, device="cpu")
+    assert again.result["reviewed"] == 4
+
+
+def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", run: Path) -> None:
+    with served(run) as (address, review):
+        watched = visit(browser, address)
+        page = watched.page
+        given, suggested, count = review.examples.pairs()[0]
+        page.select_option("#pair", f"{given}-{suggested}")
+        said(page, f"{count} examples")
+        tiles = page.locator(".tile")
+        assert tiles.count() == count
+        assert {re.sub(r"quality.*", "", text, flags=re.S).strip() for text in tiles.all_inner_texts()} == {
+            f"{given} → {suggested}"
+        }
+        page.locator(".tile").first.click()
+        press(page, "a", "n")
+        done(page, 1)
+        page.select_option("#state", "accepted")
+        said(page, "1 examples")
+        page.select_option("#pair", "all")
+        page.select_option("#class", str(given))
+        page.select_option("#state", "any")
+        expected = int(((review.examples.given == given) | (review.examples.suggested == given)).sum())
+        said(page, f"{expected} examples")
+        page.locator(".tile").nth(3).click()
+        before = focused(page)
+        page.reload()
+        page.wait_for_selector("body[data-ready]")
+        assert focused(page) == before
+        assert page.locator("#class").input_value() == str(given)
+        assert page.locator("#place").inner_text().endswith(f"of {expected}")
+        assert_clean(watched, address)
+
+
+def test_pages_forward_and_back(browser: "Browser", run: Path) -> None:
+    with served(run) as (address, _):
+        watched = visit(browser, address)
+        page = watched.page
+        page.select_option("#pair", "all")
+        said(page, "400 examples")
+        page.locator(".tile").first.click()
+        place = page.locator("#place")
+        assert place.inner_text() == "1 to 60 of 400"
+        press(page, "]")
+        page.wait_for_selector("#place >> text='61 to 120 of 400'")
+        press(page, "p")  # over the edge, back
+        page.wait_for_selector("#place >> text='1 to 60 of 400'")
+        assert page.locator(".tile").nth(59).get_attribute("tabindex") == "0"
+        page.get_by_role("button", name="Next page").click()
+        page.wait_for_selector("#place >> text='61 to 120 of 400'")
+        assert_clean(watched, address)
+
+
+def test_two_people_at_once_are_shown_each_others_decisions_before_they_replace_them(
+    browser: "Browser", run: Path
+) -> None:
+    with served(run) as (address, review):
+        ann, bob = visit(browser, address), visit(browser, address)
+        bob.page.fill("#reviewer", "bob")
+        bob.page.locator(".tile").first.click()
+        index = int(focused(bob.page).split(",")[0].removeprefix("Example "))
+        press(ann.page, "a")
+        done(ann.page, 1)
+        press(bob.page, "k")  # he has not seen it
+        bob.page.wait_for_selector("#conflict[open]")
+        assert f"Example {index}: ann accepted" in bob.page.locator("#conflict-list").inner_text()
+        press(bob.page, "Escape")
+        bob.page.wait_for_selector("#conflict:not([open])", state="attached")
+        assert review.decisions.current(index).reviewer == "ann"  # type: ignore[union-attr]
+        second = int(focused(bob.page).split(",")[0].removeprefix("Example "))
+        assert second != index
+        press(ann.page, "a")  # Ann is at the same one
+        done(ann.page, 2)
+        press(bob.page, "k")
+        bob.page.wait_for_selector("#conflict[open]")
+        bob.page.get_by_role("button", name="Replace with mine").click()
+        done(bob.page, 2)
+        held = review.decisions.current(second)
+        assert held is not None
+        assert (held.reviewer, held.version, held.state.name) == ("bob", 2, "KEPT")
+        said(ann.page, f"bob decided example {second}: kept")  # she is told without asking
+        press(ann.page, "u")  # hers that still holds is the first
+        ann.page.wait_for_function("() => document.getElementById('progress').textContent.startsWith('1 of')")
+        assert review.decisions.states[index] == 0
+        assert review.decisions.current(second) == held
+        for watched in (ann, bob):
+            assert_clean(watched, address)
+
+
+def test_it_works_with_the_mouse_and_tells_a_screen_reader(browser: "Browser", run: Path) -> None:
+    with served(run) as (address, _):
+        watched = visit(browser, address)
+        page = watched.page
+        grid = page.get_by_role("listbox", name="Examples, the most doubtful first")
+        options = grid.get_by_role("option")
+        assert options.count() == 60
+        assert options.nth(2).get_attribute("aria-posinset") == "3"
+        assert re.fullmatch(
+            r"Example \d+, given \d, suggested \d, quality [\d<]+ %, undecided",
+            str(options.nth(2).get_attribute("aria-label")),
+        )
+        options.nth(4).click(modifiers=["Control"])
+        options.nth(6).click(modifiers=["Control"])
+        assert grid.locator("[aria-selected=true]").count() == 2
+        page.get_by_role("button", name="Accept").click()
+        done(page, 2)
+        said(page, "2 decided")
+        options.nth(10).dblclick()
+        page.wait_for_selector("#single:not([hidden])")
+        page.get_by_role("button", name="Not sure").click()
+        done(page, 3)
+        page.get_by_role("button", name="Other class").click()
+        page.wait_for_selector("#chooser[open]")
+        assert page.get_by_role("combobox", name="Class, type to search").is_visible()
+        page.locator("#chooser-list [role=option]").nth(3).click()
+        done(page, 4)
+        page.get_by_role("button", name="Undo").click()
+        done(page, 3)
+        page.get_by_role("button", name="Grid").click()
+        page.wait_for_selector("#grid:not([hidden])")
+        for toolbar in page.locator("button, select, input, a").all():
+            if toolbar.is_visible():
+                name = toolbar.evaluate("e => e.innerText || e.labels?.[0]?.innerText || e.getAttribute('aria-label')")
+                assert name.strip()
+        assert_clean(watched, address)
+
+
+HOSTILE = [
+    "<img src=x onerror=document.title='owned'>",
+    "</script><script>document.title='owned'</script>",
+    "\"'><svg onload=document.title='owned'>",
+]
+
+
+def test_names_from_the_data_are_only_ever_text(browser: "Browser", tmp_path: Path) -> None:
+    files = [f"{i}-<img src=x onerror=alert(1)>&quot;'.png" for i in range(24)]
+    for i, name in enumerate(files):
+        write_picture(tmp_path / name, i % 3, (24, 24))
+    with (tmp_path / "list.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *((name, HOSTILE[i % 3]) for i, name in enumerate(files))])
+    settings = {"optimizer.batch_size": 8}
+    run = train(tmp_path / "list.csv", tmp_path / "<b>run", network="mlp", epochs=1, settings=settings, device="cpu")
+    with served(run.folder) as (address, review):
+        watched = visit(browser, address)
+        page = watched.page
+        page.on("dialog", lambda dialog: watched.errors.append(dialog.message))
+        page.fill("#reviewer", "<b onclick=alert(1)>eve")
+        page.select_option("#pair", "all")
+        said(page, "24 examples")
+        page.locator(".tile").first.click()
+        press(page, "Enter")
+        page.wait_for_selector("#single:not([hidden]) .neighbours")
+        press(page, "c")
+        page.wait_for_selector("#chooser[open]")
+        page.keyboard.type("svg")
+        press(page, "Enter")
+        done(page, 1)
+        (decided,) = review.decisions.decided()
+        assert decided.label is not None
+        assert review.examples.class_names[decided.label] == HOSTILE[2]
+        assert decided.reviewer == "<b onclick=alert(1)>eve"
+        press(page, "p", "Escape")
+        assert page.title() == "Review <b>run"
+        text = page.locator("body").inner_text()
+        assert HOSTILE[0] in text
+        assert page.locator("img[src=x], svg, b, main script").count() == 0
+        assert_clean(watched, address)
+        exported = Client(address).get("/api/export.csv").body.decode()
+    assert HOSTILE[2] in list(csv.reader(exported.splitlines()))[1]
+
+
+def test_features_without_pictures_are_shown_as_rows(browser: "Browser", tmp_path: Path) -> None:
+    run = quick_train(write_npz(tmp_path / "a.npz", **blobs()), tmp_path / "run", epochs=2)
+    with served(run.folder) as (address, _):
+        watched = visit(browser, address)
+        page = watched.page
+        page.select_option("#pair", "all")
+        said(page, "150 examples")
+        assert page.locator(".tile img").count() == 0
+        page.locator(".tile").first.click()
+        press(page, "Enter")
+        page.wait_for_selector("#single:not([hidden]) .neighbours")
+        assert page.locator("#single img").count() == 0
+        assert "distance" in page.locator(".neighbours li").first.inner_text()
+        assert_clean(watched, address)
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_nothing_sticks_out_and_text_can_be_read(
+    browser: "Browser", run: Path, size: tuple[int, int], dark: bool
+) -> None:
+    with served(run) as (address, _):
+        watched = visit(browser, address, size, dark=dark)
+        page = watched.page
+        press(page, "a", "k", "s")
+        done(page, 3)
+        page.select_option("#state", "any")
+        said(page, "examples")
+        assert watched.overflow() == 0
+        assert worst_contrast(page) >= 4.5
+        page.locator(".tile").first.click()
+        press(page, "Enter")
+        page.wait_for_selector(".neighbours")
+        assert watched.overflow() == 0
+        assert worst_contrast(page) >= 4.5
+        assert_clean(watched, address)
+
+
+def worst_contrast(page: "Page") -> float:
+    """Return the smallest contrast between a text and what it stands on, by WCAG 2's formula."""
+    colours = page.evaluate(
+        """() => {
+          const own = (e) => [...e.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+          const clear = (e) => getComputedStyle(e).backgroundColor === 'rgba(0, 0, 0, 0)';
+          const texts = [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && !e.disabled
+            && !e.closest('#said, #live, dialog') && own(e));
+          return texts.map((e) => {
+            let ground = e;
+            while (clear(ground) && ground.parentElement) ground = ground.parentElement;
+            return [getComputedStyle(e).color, getComputedStyle(ground).backgroundColor];
+          });
+        }"""
+    )
+
+    def light(colour: str) -> float:
+        assert colour.startswith("rgb("), colour
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    def contrast(one: str, other: str) -> float:
+        low, high = sorted((light(one), light(other)))
+        return (high + 0.05) / (low + 0.05)
+
+    return min(contrast(ink, paper) for ink, paper in colours)
+
+
+def test_the_page_says_when_the_server_is_gone(browser: "Browser", run: Path) -> None:
+    with served(run) as (address, _):
+        watched = visit(browser, address)
+    press(watched.page, "a")
+    said(watched.page, "The server does not answer")
+    assert json.dumps(watched.requests[0])
+    assert focused(watched.page).endswith("undecided")  # what was not saved is not shown as decided
