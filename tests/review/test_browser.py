@@ -109,7 +109,7 @@ def test_a_whole_review_by_keyboard_ends_in_an_export_that_training_takes(
         saved = tmp_path / "reviewed.csv"
         download.value.save_as(saved)
         assert_clean(watched, address)
-    rows = {int(row["index"]): int(row["label"]) for row in csv.DictReader(saved.open())}
+    rows = {int(row["index"]): int(row["label"]) for row in csv.DictReader(saved.read_text().splitlines())}
     assert rows == {i: review.decisions.current(i).label for i in (order[0], order[1], order[3], order[4])}  # type: ignore[union-attr]
     again = train("digits", tmp_path / "again", take=400, noise="sym:0.3", reviewed=saved, epochs=1, device="cpu")
     assert again.result["reviewed"] == 4

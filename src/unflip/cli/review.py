@@ -1,8 +1,9 @@
 """``unflip review``: serve the review page of a run, or write what was decided."""
 
 import getpass
+import signal
 import webbrowser
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from unflip.errors import ConfigError, MissingExtraError, RunFolderError
@@ -32,7 +33,20 @@ def run_review(
         print("Who knows this address can decide. Ctrl+C ends it; every decision is saved already.", flush=True)  # noqa: T201
         if browser:
             webbrowser.open(serving.address)
-        serving.run()
+        with suppress(_Ended):
+            for ending in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(ending, _end)  # the server ends first, and then sends it on to us
+            serving.run()
+        settled = len(review.decisions.decided())
+    print(f"{settled} labels are settled; write them with: unflip review {folder} --export reviewed.csv")  # noqa: T201
+
+
+class _Ended(BaseException):
+    """Somebody ended the server, which is how it always ends."""
+
+
+def _end(*_: object) -> None:
+    raise _Ended
 
 
 def _export(folder: Path, target: Path) -> None:
