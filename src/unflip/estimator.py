@@ -24,7 +24,8 @@ from unflip.training.passes import predict_probs
 from unflip.training.processes import Processes
 from unflip.training.selection import check_selection
 
-_STEPS = 400  # of an epoch-long run on few examples
+_STEPS = 200  # that few examples are trained for; how this and the width were chosen: docs/own-data-results.md
+_MANY = 2000  # examples from which on a wide layer is worth it
 
 
 class UnflipClassifier(ClassifierMixin, BaseEstimator):
@@ -32,9 +33,9 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters:
         method: how to learn; see ``unflip list methods``.
-        hidden: units of each hidden layer.
-        epochs: passes over the data; by default as many as make some ``_STEPS`` steps.
-        batch_size: examples a step; by default it follows from how many there are.
+        hidden: units of each hidden layer; by default one layer of 64, or of 256 for 2,000 examples and more.
+        epochs: passes over the data; by default as many as make some 200 steps, and at least 15.
+        batch_size: examples a step; by default some sixteenth of all, from 16 to 128.
         learning_rate: of stochastic gradient descent with momentum.
         val_fraction: share of the examples that do not train, stratified by label. Methods look at their noisy labels,
             for instance to find out when to begin correcting; in the end they are judged and corrected like all others.
@@ -67,7 +68,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self,
         method: str = "unflip",
         *,
-        hidden: tuple[int, ...] = (256,),
+        hidden: tuple[int, ...] | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float = 0.01,
@@ -132,6 +133,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         """Lay the parameters over defaults for ``count`` examples, and the settings over both."""
         batch_size = self.batch_size or min(128, max(16, 2 ** round(math.log2(count / 16))))
         epochs = self.epochs or min(100, max(15, round(_STEPS * batch_size / count)))
+        hidden = self.hidden or ((64,) if count < _MANY else (256,))
         warmup = {"warmup": max(1, epochs // 3)}
         defaults: Tree = {
             "method": self.method,
@@ -140,7 +142,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             "seed": seed,
             "select": "last",
             "data": {"path": "X, y", "val_fraction": self.val_fraction},
-            "mlp": {"hidden": list(self.hidden)},
+            "mlp": {"hidden": list(hidden)},
             "optimizer": {"batch_size": batch_size, "lr": self.learning_rate},
             "plc": warmup,
             "lrt": warmup,

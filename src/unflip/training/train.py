@@ -8,6 +8,7 @@ import torch
 
 from unflip.data.dataset import Dataset, open_dataset
 from unflip.data.decoding import Track, untracked
+from unflip.data.hugging_face import write_dataset
 from unflip.data.noisy import PosteriorEstimator
 from unflip.errors import ConfigError
 from unflip.training.config import RunConfig, Tree, check_safety, nest, parse_setting, read_preset, read_toml
@@ -20,7 +21,7 @@ from unflip.training.session import Session
 
 
 def train(
-    data: str | Path | None,
+    data: Any,
     out: str | Path,
     *,
     labels: str | Path | None = None,
@@ -49,6 +50,9 @@ def train(
 ) -> Run:
     """Train on data whose labels may be wrong; write a run folder and return it.
 
+    ``data`` is a path, the name of an embedded data set, or a ``Dataset`` or ``DatasetDict`` of Hugging Face, which is
+    written to the run's folder first.
+
     Does what ``unflip train`` does, with the same defaults and the same errors, as exceptions of
     :class:`unflip.errors.UnflipError`. ``settings`` are what ``--set`` takes: ``"key=value"`` strings, or a mapping
     from dotted keys to values. Arguments left at None come from ``settings``, ``config``, ``preset`` or the
@@ -61,6 +65,9 @@ def train(
     safety = check_safety(checkpoint_minutes=checkpoint_minutes, keep=keep, on_nan=on_nan)
     run = Run(Path(out))
     run.check_free(resume=resume, force=force)
+    if data is not None and not isinstance(data, str | Path):
+        data = write_dataset(data, run.folder / "data", label_column=label_column, ignore=tuple(ignore))
+        label_column, ignore = None, ()
     resolved = resolve_config(
         data, labels=labels, reviewed=reviewed, label_column=label_column, ignore=ignore, take=take,
         skip_broken=skip_broken, noise=noise, method=method, network=network, epochs=epochs, seed=seed, select=select,

@@ -1,0 +1,130 @@
+"""Data sets of the library `datasets` of Hugging Face: written as files that every other part reads.
+
+The library is never imported here: whoever hands its objects in has it.
+"""
+
+import csv
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unflip.data.array_files import Array
+from unflip.data.decoding import to_rgb
+from unflip.errors import InputError, unknown
+from unflip.files import write_atomically
+
+_LABELS = ("label", "labels")
+_VECTORS = ("List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D", "Array5D")
+_VALIDATION = ("val", "valid", "validation")
+
+
+def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, ignore: Collection[str] = ()) -> Path:
+    """Write a ``Dataset``, which then trains, or a ``DatasetDict`` below ``folder``; return the file to train with.
+
+    With a column of images: ``manifest.csv`` and the images as PNG. Else ``data.npz``: of one column of vectors, or of
+    all columns of numbers. The labels are the column ``label_column``, else ``label`` or ``labels``, else the only one
+    whose type is ``ClassLabel``. Columns to ``ignore`` are left out.
+    """
+    kind = type(data)
+    if kind.__module__.split(".")[0] != "datasets":
+        raise InputError(f"data: cannot read a {kind.__name__}; give a path, a name, or a data set of Hugging Face")
+    if "Iterable" in kind.__name__:
+        raise InputError(f"data: cannot read a {kind.__name__}; load it without streaming=True")
+    parts = {_split(name): part for name, part in (data if isinstance(data, Mapping) else {"train": data}).items()}
+    if "train" not in parts:
+        raise InputError(f"data: no split 'train'; it has {', '.join(map(str, data))}")
+    types = parts["train"].features
+    label = _find_label(types, label_column)
+    others = {name: kind for name, kind in types.items() if name != label and name not in ignore}
+    images = [name for name, kind in others.items() if type(kind).__name__ == "Image"]
+    folder.mkdir(parents=True, exist_ok=True)
+    if len(images) > 1:
+        raise InputError(f"data: several columns of images ({', '.join(images)}); leave all but one out with ignore")
+    if images:
+        return _write_images(parts, images[0], label, folder)
+    return _write_features(parts, others, label, folder)
+
+
+def _split(name: Any) -> str:
+    if name == "train" or str(name).startswith("test"):
+        return str(name)
+    if name in _VALIDATION:
+        return "val"
+    raise InputError(f"data: split '{name}' is none of train, validation and test; hand in a DatasetDict without it")
+
+
+def _find_label(types: Mapping[str, Any], wanted: str | None) -> str:
+    if wanted is not None and wanted not in types:
+        raise InputError(f"data: label_column: {unknown('column', wanted, types)}")
+    typed = [name for name, kind in types.items() if type(kind).__name__ == "ClassLabel"]
+    found = wanted or next((name for name in _LABELS if name in types), typed[0] if len(typed) == 1 else None)
+    if found is None:
+        raise InputError(f"data: no column 'label'; it has {', '.join(types)}: say which with label_column")
+    return found
+
+
+def _labels(part: Any, column: str) -> Array:
+    """Return labels by name where they have names, else as they are."""
+    labels: Array = np.asarray(part[column][:])
+    names = getattr(part.features[column], "names", None)
+    if names is None:
+        return labels
+    wrong = (labels < 0) | (labels >= len(names))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(f"data, row {row}: the column '{column}' holds {labels[row]}, which is no class; leave it out")
+    named: Array = np.array(names, np.str_)[labels]
+    return named
+
+
+def _write_images(parts: Mapping[str, Any], image: str, label: str, folder: Path) -> Path:
+    rows: list[tuple[str, str, str]] = []
+    for split, part in parts.items():
+        (folder / split).mkdir(exist_ok=True)
+        for number, name in enumerate(_labels(part, label).tolist()):
+            path = f"{split}/{number:07d}.png"
+            to_rgb(part[number][image]).save(folder / path)
+            rows.append((path, str(name), split))
+
+    def write(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("path", "label", "split"), *rows])
+
+    write_atomically(folder / "manifest.csv", write)
+    return folder / "manifest.csv"
+
+
+def _write_features(parts: Mapping[str, Any], columns: Mapping[str, Any], label: str, folder: Path) -> Path:
+    vectors = [name for name, kind in columns.items() if type(kind).__name__ in _VECTORS]
+    wrong = [name for name, kind in columns.items() if name not in vectors and not _is_number(kind)]
+    chosen = vectors or list(columns)
+    if not chosen:
+        raise InputError(f"data: no column of features beside '{label}'")
+    if len(vectors) > 1 or (wrong and not vectors):
+        what = f"several columns of vectors ({', '.join(vectors)})" if vectors else f"no numbers in {', '.join(wrong)}"
+        raise InputError(f"data: {what}; leave what is no feature out: ignore={(wrong or vectors[1:])!r}")
+    arrays: dict[str, Array] = {}
+    for split, part in parts.items():
+        arrays[f"{split}_labels"] = _labels(part, label)
+        table = part.with_format("numpy")
+        try:
+            values = [np.asarray(table[name][:]) for name in chosen]
+            arrays[split] = (values[0] if vectors else np.column_stack(values)).astype(np.float32)
+        except ValueError as error:
+            raise InputError(f"data, split '{split}': vectors of different lengths in '{chosen[0]}'") from error
+    names = getattr(parts["train"].features[label], "names", None)
+    if names is not None:
+        arrays["class_names"] = np.array(names, np.str_)
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    write_atomically(folder / "data.npz", write)
+    return folder / "data.npz"
+
+
+def _is_number(kind: Any) -> bool:
+    return str(getattr(kind, "dtype", "")).startswith(("int", "uint", "float", "bool"))

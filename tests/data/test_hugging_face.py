@@ -1,0 +1,108 @@
+"""Data sets of Hugging Face, with the real library where it is installed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers import blobs, quick_train, spawn_python
+from unflip.data.hugging_face import write_dataset
+from unflip.errors import InputError
+
+hf = pytest.importorskip("datasets", reason="the library `datasets` is not installed: nothing of it is tested")
+
+
+@pytest.fixture(autouse=True)
+def _quiet_and_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def of_blobs(split: str = "train", **more: Any) -> Any:
+    content = blobs()
+    columns = {"embedding": content[split].tolist(), "label": content[f"{split}_labels"].tolist()} | more
+    types = hf.Dataset.from_dict({name: cells[:1] for name, cells in columns.items()}).features.copy()
+    types["label"] = hf.ClassLabel(names=["cat", "ape", "bee"])
+    return hf.Dataset.from_dict(columns, features=types)
+
+
+def test_vectors_train_as_a_file_of_features_does(tmp_path: Path, features: Path) -> None:
+    data = hf.DatasetDict({"train": of_blobs(), "test": of_blobs("test")})
+    run = quick_train(data, tmp_path / "run", epochs=3)
+    plain = quick_train(features, tmp_path / "plain", epochs=3)
+    assert run.result["test_accuracy"] == plain.result["test_accuracy"]
+    labels = run.labels()
+    assert labels["given"].to_pylist() == blobs()["train_labels"].tolist()
+    assert labels["given_name"].to_pylist()[0] == ["cat", "ape", "bee"][blobs()["train_labels"][0]]
+    assert (run.folder / "data" / "data.npz").exists()
+    again = quick_train(None, run.folder, resume=True, epochs=4)
+    assert again.result["epochs"] == 4
+
+
+def test_images_become_files_with_a_manifest(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    pictures = [Image.fromarray(random.integers(0, 255, (8, 8 + i % 2, 3), np.uint8)) for i in range(12)]
+    data = hf.Dataset.from_dict(
+        {"image": pictures, "number": list(range(12)), "label": [i % 2 for i in range(12)]},
+        features=hf.Features(
+            {"image": hf.Image(), "number": hf.Value("int64"), "label": hf.ClassLabel(names=["b", "a"])}
+        ),
+    )
+    run = quick_train(data, tmp_path / "run", epochs=1, settings={"data.image_size": 8})
+    labels = run.labels()
+    assert labels["id"].to_pylist()[:2] == ["train/0000000.png", "train/0000001.png"]
+    assert labels["given_name"].to_pylist()[:2] == ["b", "a"]
+    kept = np.asarray(Image.open(run.folder / "data" / "train" / "0000003.png"))
+    np.testing.assert_array_equal(kept, np.asarray(pictures[3]))
+
+
+def test_columns_of_numbers_are_features_and_text_is_named(tmp_path: Path) -> None:
+    columns = {"a": [1.0, 2.0], "b": [3, 4], "note": ["x", "y"], "topic": ["u", "v"]}
+    data = hf.Dataset.from_dict(columns)
+    with pytest.raises(InputError, match="no column 'label'; it has a, b, note, topic: say which with label_column"):
+        write_dataset(data, tmp_path / "data")
+    with pytest.raises(InputError, match=r"no numbers in note; leave what is no feature out: ignore=\['note'\]"):
+        write_dataset(data, tmp_path / "data", label_column="topic")
+    arrays = np.load(write_dataset(data, tmp_path / "data", label_column="topic", ignore=["note"]))
+    np.testing.assert_array_equal(arrays["train"], [[1, 3], [2, 4]])
+    assert arrays["train_labels"].tolist() == ["u", "v"]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (lambda: [[1, 2]], "data: cannot read a list; give a path, a name, or a data set of Hugging Face"),
+        (lambda: of_blobs().to_iterable_dataset(), "load it without streaming=True"),
+        (lambda: hf.DatasetDict({"test": of_blobs()}), "no split 'train'; it has test"),
+        (lambda: hf.DatasetDict({"train": of_blobs(), "extra": of_blobs()}), "split 'extra' is none of train"),
+        (lambda: of_blobs(other=blobs()["train"].tolist()), r"several columns of vectors \(embedding, other\)"),
+        (lambda: hf.Dataset.from_dict({"label": [0, 1]}), "no column of features beside 'label'"),
+        (lambda: hf.Dataset.from_dict({"v": [[1.0], [1.0, 2.0]], "label": [0, 1]}), "vectors of different lengths"),
+        (
+            lambda: hf.Dataset.from_dict(
+                {"v": [1.0, 2.0], "label": [0, -1]},
+                features=hf.Features({"v": hf.Value("float32"), "label": hf.ClassLabel(names=["a", "b"])}),
+            ),
+            "row 1: the column 'label' holds -1, which is no class",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path, data: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        write_dataset(data(), tmp_path / "data")
+    assert not list(tmp_path.glob("data/*"))
+
+
+def test_its_columns_go_into_the_estimator(tmp_path: Path) -> None:
+    from unflip import UnflipClassifier
+
+    data = of_blobs().with_format("numpy")
+    model = UnflipClassifier(epochs=3, random_state=0).fit(data["embedding"][:], data["label"][:])
+    assert model.score(blobs()["test"], blobs()["test_labels"]) > 0.8
+
+
+def test_nothing_of_ours_imports_the_library() -> None:
+    code = "import sys, unflip; unflip.train; unflip.UnflipClassifier; sys.exit(str('datasets' in sys.modules))"
+    assert spawn_python("-c", code).err.strip() == "False"
