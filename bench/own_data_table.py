@@ -3,11 +3,14 @@
     UNFLIP_DATA=FOLDER python bench/own_data_table.py docs/results/own-data.jsonl --page docs/own-data-results.md
 
 Three ways, each with its defaults: UnflipClassifier; CleanLearning around the same network, which is
-`UnflipClassifier("standard")`; CleanLearning around scikit-learn's logistic regression on standardised columns. `test` is
-the accuracy on clean test labels, `labels` that of the training labels in the end (for cleanlab its issues set to the
-predicted class), `auroc` how well the label quality tells right given labels from wrong ones, `cpu` the processor seconds
-of fitting, on one thread. A line of the file is one run; runs that are in it are not run again. With --page, the tables
-of that page are made anew.
+`UnflipClassifier("standard")`; CleanLearning around scikit-learn's logistic regression on standardised columns.
+
+- `test`: accuracy on clean test labels
+- `labels`: accuracy of the training labels in the end; for cleanlab, its issues set to the predicted class
+- `auroc`: how well the label quality tells right given labels from wrong ones
+- `cpu`: processor seconds of fitting, on one thread
+
+A line of the file is one run; runs that are in it are not run again. --page makes the tables of that page anew.
 """
 
 import argparse

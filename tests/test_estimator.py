@@ -148,7 +148,9 @@ def test_a_group_is_not_torn_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     ("parameters", "said"),
     [
         ({"method": "unflap"}, "unknown method 'unflap', did you mean 'unflip'"),
-        ({"epochs": -1}, "epochs = -1: must be greater than 0"),
+        ({"epochs": 0}, "epochs = 0: must be greater than 0"),
+        ({"batch_size": 1}, r"optimizer\.batch_size = 1: must be greater than or equal to 2"),
+        ({"hidden": ()}, r"mlp\.hidden"),
         ({"val_fraction": 1.0}, r"data\.val_fraction = 1\.0"),
         ({"settings": {"plc.warmup": 3}}, "section 'plc' is not used by method 'unflip'"),
         ({"settings": {"select": "best-test"}}, "select = 'best-test' needs a test set"),

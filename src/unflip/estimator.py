@@ -131,10 +131,14 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
 
     def _configure(self, count: int, seed: int) -> RunConfig:
         """Lay the parameters over defaults for ``count`` examples, and the settings over both."""
-        batch_size = self.batch_size or min(128, max(16, 2 ** round(math.log2(count / 16))))
-        epochs = self.epochs or min(100, max(15, round(_STEPS * batch_size / count)))
-        hidden = self.hidden or ((64,) if count < _MANY else (256,))
-        warmup = {"warmup": max(1, epochs // 3)}
+        batch_size, epochs, hidden = self.batch_size, self.epochs, self.hidden
+        if batch_size is None:
+            batch_size = min(128, max(16, 2 ** round(math.log2(count / 16))))
+        if epochs is None:
+            epochs = min(100, max(15, round(_STEPS * batch_size / count)))
+        if hidden is None:
+            hidden = (64,) if count < _MANY else (256,)
+        warmup = {"warmup": max(1, epochs // 3)}  # for methods whose own default is that of long runs
         defaults: Tree = {
             "method": self.method,
             "network": "mlp",
