@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers import quick_train
+from pictures import write_picture
 from unflip.errors import InputError, RunFolderError, UnflipWarning
 from unflip.training import folder as module
 from unflip.training.folder import Run
@@ -141,3 +142,16 @@ def test_every_run_keeps_the_features_of_its_model_and_knows_its_pictures(featur
     assert len(digits.pictures()) == 1347 == len(digits.features)
     with pytest.raises(InputError, match="has it moved"):
         digits.pictures("elsewhere")
+
+
+def test_pictures_are_found_from_another_folder_than_that_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for label in range(2):
+        for i in range(6):
+            write_picture(tmp_path / "here" / "photos" / str(label) / f"{i}.png", label, (12, 12))
+    monkeypatch.chdir(tmp_path / "here")
+    run = quick_train(Path("photos"), tmp_path / "run", method="standard", epochs=1)
+    monkeypatch.chdir(tmp_path)
+    assert len(run.pictures()) == 12
+    assert run.pictures().thumbnail(3, 20) == run.pictures("here/photos").thumbnail(3, 20)

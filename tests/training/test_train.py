@@ -26,6 +26,7 @@ ISSUE_KEYS = {
     "peak_rss_mb", "versions",
 }  # fmt: skip
 ADDED_KEYS = {
+    "data_path",
     "skipped",
     "reviewed",
     "protocol",

@@ -60,7 +60,7 @@ def _percent(share: float | None) -> str:
 
 
 def _quality(share: float) -> str:
-    return "below 0.01" if share < 0.01 else f"{share:.2f}"
+    return "<\u00a00.01" if share < 0.01 else f"{share:.2f}"
 
 
 def _count(number: int) -> str:

@@ -141,10 +141,13 @@ class Run:
                 )
 
     def pictures(self, data: str | None = None) -> Pictures | None:
-        """The pictures of the examples, None where the data has none; ``data`` says where the data is by now."""
+        """The pictures of the examples, None where the data has none; ``data`` says where the data is by now.
+
+        By default it is looked for where it was when the run finished, whatever folder that was started from.
+        """
         options = self.config.common.data
-        if data is not None:
-            options = options.model_copy(update={"path": data})
+        if path := data or self.result.get("data_path"):
+            options = options.model_copy(update={"path": path})
         return open_pictures(options, self.labels(["id"])["id"].to_pylist())
 
     def check_free(self, *, resume: bool, force: bool) -> None:

@@ -5,12 +5,14 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from unflip._version import __version__
+from unflip.data.dataset import is_embedded
 from unflip.labels.store import LabelStore
 from unflip.noise.transition import Realised, realised
 from unflip.training.config import RunConfig
@@ -42,6 +44,7 @@ def make_result(
     return {
         "method": common.method,
         "data": data,
+        "data_path": None if is_embedded(common.data.path) else str(Path(common.data.path).absolute()),
         "seed": common.seed,
         "epochs": common.epochs,
         "selection": common.select,
