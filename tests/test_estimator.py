@@ -2,6 +2,7 @@
 
 import doctest
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,16 @@ def test_the_examples_in_the_docstrings_are_true() -> None:
     outcome = doctest.testmod(estimator)
     assert outcome.attempted >= 10
     assert outcome.failed == 0
+
+
+def test_the_examples_in_the_documentation_run(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text("utf-8")
+    blocks = [block for block in re.findall("```python\n(.*?)```", page, re.DOTALL) if "random_state" in block]
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(block, {})
+    printed = capsys.readouterr().out
+    assert "'index': 7, 'given': 2" in printed.splitlines()[0]
 
 
 class Noisy:

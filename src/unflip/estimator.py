@@ -24,8 +24,8 @@ from unflip.training.passes import predict_probs
 from unflip.training.processes import Processes
 from unflip.training.selection import check_selection
 
-_STEPS = 200  # that few examples are trained for; how this and the width were chosen: docs/own-data-results.md
-_MANY = 2000  # examples from which on a wide layer is worth it
+_STEPS = 200  # for which few examples are trained; how defaults were chosen: docs/own-data-results.md
+_MANY = 2000  # examples from which on a network is that of the preset `features`
 
 
 class UnflipClassifier(ClassifierMixin, BaseEstimator):
@@ -36,7 +36,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         hidden: units of each hidden layer; by default one layer of 64, or of 256 for 2,000 examples and more.
         epochs: passes over the data; by default as many as make some 200 steps, and at least 15.
         batch_size: examples a step; by default some sixteenth of all, from 16 to 128.
-        learning_rate: of stochastic gradient descent with momentum.
+        learning_rate: of stochastic gradient descent with momentum; by default 0.03, or 0.01 for 2,000 examples or more.
         val_fraction: share of the examples that do not train, stratified by label. Methods look at their noisy labels,
             for instance to find out when to begin correcting; in the end they are judged and corrected like all others.
         settings: what ``--set`` of the command takes, by dotted key: ``{"unflip.threshold": 0.5}``.
@@ -71,7 +71,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         hidden: tuple[int, ...] | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
-        learning_rate: float = 0.01,
+        learning_rate: float | None = None,
         val_fraction: float = 0.1,
         settings: Mapping[str, Any] | None = None,
         device: str = "auto",
@@ -131,13 +131,15 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
 
     def _configure(self, count: int, seed: int) -> RunConfig:
         """Lay the parameters over defaults for ``count`` examples, and the settings over both."""
-        batch_size, epochs, hidden = self.batch_size, self.epochs, self.hidden
+        batch_size, epochs, hidden, lr = self.batch_size, self.epochs, self.hidden, self.learning_rate
         if batch_size is None:
             batch_size = min(128, max(16, 2 ** round(math.log2(count / 16))))
         if epochs is None:
             epochs = min(100, max(15, round(_STEPS * batch_size / count)))
         if hidden is None:
             hidden = (64,) if count < _MANY else (256,)
+        if lr is None:
+            lr = 0.03 if count < _MANY else 0.01
         warmup = {"warmup": max(1, epochs // 3)}  # for methods whose own default is that of long runs
         defaults: Tree = {
             "method": self.method,
@@ -147,7 +149,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             "select": "last",
             "data": {"path": "X, y", "val_fraction": self.val_fraction},
             "mlp": {"hidden": list(hidden)},
-            "optimizer": {"batch_size": batch_size, "lr": self.learning_rate},
+            "optimizer": {"batch_size": batch_size, "lr": lr},
             "plc": warmup,
             "lrt": warmup,
             "coteaching+": warmup,
