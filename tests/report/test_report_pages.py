@@ -102,6 +102,15 @@ def test_text_and_lines_stand_out(browser: Any, pages: dict[str, Path], dark: bo
     page.context.close()
 
 
+@pytest.mark.parametrize("name", ["digits", "hundred", "comparison"])
+def test_a_page_fits_on_paper(browser: Any, pages: dict[str, Path], name: str) -> None:
+    watched = open_page(browser, (720, 1000))  # A4 with margins
+    watched.page.goto(pages[name].as_uri())
+    watched.page.emulate_media(media="print")
+    assert watched.overflow() == 0
+    watched.page.context.close()
+
+
 def test_a_page_prints_in_light_colours_with_everything_open(browser: Any, pages: dict[str, Path]) -> None:
     page = open_page(browser, dark=True).page
     page.goto(pages["hundred"].as_uri())
