@@ -33,10 +33,10 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters:
         method: how to learn; see ``unflip list methods``.
-        hidden: units of each hidden layer; by default one layer of 64, or of 256 for 2,000 examples and more.
+        hidden: units of each hidden layer; by default one layer of 64, from 2,000 examples on of 256.
         epochs: passes over the data; by default as many as make some 200 steps, and at least 15.
         batch_size: examples a step; by default some sixteenth of all, from 16 to 128.
-        learning_rate: of stochastic gradient descent with momentum; by default 0.03, or 0.01 for 2,000 examples or more.
+        learning_rate: of stochastic gradient descent with momentum; by default 0.03, from 2,000 examples on 0.01.
         val_fraction: share of the examples that do not train, stratified by label. Methods look at their noisy labels,
             for instance to find out when to begin correcting; in the end they are judged and corrected like all others.
         settings: what ``--set`` of the command takes, by dotted key: ``{"unflip.threshold": 0.5}``.

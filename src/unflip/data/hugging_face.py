@@ -39,7 +39,6 @@ def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, i
     label = _find_label(types, label_column)
     others = {name: kind for name, kind in types.items() if name != label and name not in ignore}
     images = [name for name, kind in others.items() if type(kind).__name__ == "Image"]
-    folder.mkdir(parents=True, exist_ok=True)
     if len(images) > 1:
         raise InputError(f"data: several columns of images ({', '.join(images)}); leave all but one out with ignore")
     if images:
@@ -80,10 +79,11 @@ def _labels(part: Any, column: str) -> Array:
 
 
 def _write_images(parts: Mapping[str, Any], image: str, label: str, folder: Path) -> Path:
+    labels = {split: _labels(part, label).tolist() for split, part in parts.items()}
     rows: list[tuple[str, str, str]] = []
     for split, part in parts.items():
-        (folder / split).mkdir(exist_ok=True)
-        for number, name in enumerate(_labels(part, label).tolist()):
+        (folder / split).mkdir(parents=True, exist_ok=True)
+        for number, name in enumerate(labels[split]):
             path = f"{split}/{number:07d}.png"
             to_rgb(part[number][image]).save(folder / path)
             rows.append((path, str(name), split))
@@ -122,6 +122,7 @@ def _write_features(parts: Mapping[str, Any], columns: Mapping[str, Any], label:
         with temporary.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
+    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "data.npz", write)
     return folder / "data.npz"
 
