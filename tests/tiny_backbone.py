@@ -2,13 +2,23 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from unflip.networks import backbones
 from unflip.networks.backbone import Backbone, fill, read_weights
+from unflip.registry import Entry
 
 seen: list[int] = []
 """How many images each call of the backbone was given."""
+
+
+def register(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `tiny`, and `fixed` which takes one size only, be backbones."""
+    for name in ("tiny", "fixed"):
+        monkeypatch.setitem(backbones._own, name, Entry(name, "for tests", f"tiny_backbone:{name}"))
+    seen.clear()
 
 
 def tiny(weights: Path | None) -> Backbone:

@@ -182,7 +182,7 @@ def test_a_dry_run_of_a_resumed_run_is_refused(cli: Callable[..., Outcome], tmp_
     [(0.0123, "0.012 s"), (3.14159, "3.1 s"), (100, "100 s"), (600, "10 min"), (9000, "2.5 h"), (1e6, "11.6 days")],
 )
 def test_times_are_said_with_the_figures_that_matter(seconds: float, said: str) -> None:
-    assert module._duration(seconds) == said
+    assert module.duration(seconds) == said
 
 
 def test_the_estimate_is_of_the_order_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from unflip.data.arrays import read_about
 from unflip.data.dataset import DataOptions, open_dataset
 from unflip.errors import ConfigError, InputError, MissingExtraError, RunFolderError, Stopped
 from unflip.networks import backbones
-from unflip.registry import Entry
 from unflip.training import embed as module
 from unflip.training.embed import embed
 
@@ -33,9 +32,7 @@ needs_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("tiny", "fixed"):
-        monkeypatch.setitem(backbones._own, name, Entry(name, "for tests", f"tiny_backbone:{name}"))
-    tiny_backbone.seen.clear()
+    tiny_backbone.register(monkeypatch)
 
 
 @pytest.fixture

@@ -33,6 +33,19 @@ LabelColumn = Annotated[
 Ignore = Annotated[
     list[str] | None, typer.Option(help="A column of a table that is no feature; repeatable.", metavar="NAME")
 ]
+Reviewed = Annotated[
+    Path | None,
+    typer.Option(help="Labels that people decided (.csv, .parquet, .jsonl: index or path, label); they are kept."),
+]
+Backbone = Annotated[str, typer.Option(help="The pretrained network: see `unflip list backbones`.", metavar="NAME")]
+Weights = Annotated[
+    Path | None,
+    typer.Option(help="Its weights, where they are to come from a file: .safetensors, or what torch.save wrote."),
+]
+ImageSize = Annotated[
+    int | None,
+    typer.Option(help="Pixels of a side that it sees; by default 112 of small images, else 224.", metavar="N", min=8),
+]
 Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads; by default all cores.")]
 
 
@@ -76,10 +89,7 @@ def train(
         Path | None,
         typer.Option(help="Labels (.npy, .csv, .txt) that replace the training labels; those then only evaluate."),
     ] = None,
-    reviewed: Annotated[
-        Path | None,
-        typer.Option(help="Labels that people decided (.csv, .parquet, .jsonl: index or path, label); they are kept."),
-    ] = None,
+    reviewed: Reviewed = None,
     label_column: LabelColumn = None,
     ignore: Ignore = None,
     take: Annotated[int | None, typer.Option(help="Use the first N training examples.", metavar="N", min=1)] = None,
@@ -158,15 +168,47 @@ def predict(
     run_predict(run, data, out, part=part, skip_broken=bool(skip_broken), device=device)
 
 
-Backbone = Annotated[str, typer.Option(help="The pretrained network: see `unflip list backbones`.", metavar="NAME")]
-Weights = Annotated[
-    Path | None,
-    typer.Option(help="Its weights, where they are to come from a file: .safetensors, or what torch.save wrote."),
-]
-ImageSize = Annotated[
-    int | None,
-    typer.Option(help="Pixels of a side that it sees; by default 112 of small images, else 224.", metavar="N", min=8),
-]
+@app.command()
+def clean(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Images (a folder a class, or a .csv or .parquet table of path,label), a .csv or .parquet table of "
+            "numbers, or feature arrays (.npz)."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the run, the list of suspects and the features.")],
+    label_column: LabelColumn = None,
+    ignore: Ignore = None,
+    reviewed: Reviewed = None,
+    backbone: Backbone = "efficientnet-lite0",
+    weights: Weights = None,
+    image_size: ImageSize = None,
+    skip_broken: SkipBroken = None,
+    method: Annotated[str, typer.Option(help="How to learn: see `unflip list methods`.")] = "unflip",
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the data; by default it follows from how much there is.", min=1)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.", min=0)] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out; its features are kept.")] = False,
+    device: DeviceOption = "auto",
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find the labels that look wrong: from a folder of images or a table to a list, in one command.
+
+    Says first what it will do and how long that takes. Images are turned into features by a pretrained network, once;
+    these are kept in --out for the next call. The list is suspects.csv: which example, its label, what it should rather
+    be, and how likely the given label is right. --out is the folder of a run as `unflip train` writes it.
+    Example: unflip clean photos --out runs/photos
+    """
+    from unflip.cli.clean import run_clean
+
+    run_clean(
+        data, out, label_column=label_column, ignore=ignore or (), reviewed=reviewed, backbone=backbone,
+        weights=weights, image_size=image_size, skip_broken=bool(skip_broken), method=method, epochs=epochs, seed=seed,
+        force=force, device=device, threads=threads, quiet=quiet,
+    )  # fmt: skip
 
 
 @app.command()

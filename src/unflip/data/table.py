@@ -39,7 +39,11 @@ class Table:
         columns = options.columns or tuple(name for name in header if name not in beside | {*options.ignore})
         if (missing := next((name for name in columns if name not in header), None)) is not None:
             raise InputError(f"{path}: no column '{missing}'; it has {_listed(header)}")
-        features = _features(path, table, columns)
+        unlabelled = (
+            f"no column 'label', nor 'path' of images; it has {_listed(header)}: say which is the label with "
+            "--label-column"
+        )
+        features = _features(path, table, columns, unlabelled if label is None else None)
         cells = {name: table[name].to_pylist() for name in beside if name is not None}
         check_filled(path, cells)
         labels = None if label is None else _labels(cells[label])
@@ -60,8 +64,7 @@ class Table:
             val=sets.pop("val", None),
             tests=sets,
             columns=columns,
-            unlabelled=f"no column 'label', nor 'path' of images; it has {_listed(header)}: say which is the label "
-            "with --label-column",
+            unlabelled=unlabelled,
         )
 
 
@@ -77,7 +80,7 @@ def _read(path: Path) -> tuple["pa.Table", list[str]]:
         raise InputError(f"{path}: not a readable table ({error})".replace("\n", " ")) from error
 
 
-def _features(path: Path, table: "pa.Table", columns: tuple[str, ...]) -> Array:
+def _features(path: Path, table: "pa.Table", columns: tuple[str, ...], unlabelled: str | None) -> Array:
     """Return the columns as one array (n, d); name those that hold no numbers, and cells that are empty."""
     import pyarrow.types as types
 
@@ -87,6 +90,8 @@ def _features(path: Path, table: "pa.Table", columns: tuple[str, ...]) -> Array:
         )
 
     wrong = [name for name in columns if len(table) and not is_number(table[name].type)]
+    if wrong and unlabelled is not None:  # one of them may be the label
+        raise InputError(f"{path}: {unlabelled}")
     if wrong:
         ignored = " ".join(f"--ignore {name}" for name in wrong[:_LISTED])
         raise InputError(

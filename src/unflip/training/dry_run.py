@@ -75,10 +75,10 @@ class DryRun:
         """Return configuration, phases and estimate as a person reads them; the first part is TOML."""
         lines = [self.config.to_toml(), "# what the epochs go over"]
         lines += [f"#   {self._describe(stage)}" for stage in self.stages]
-        lines.append(f"# estimate: {_duration(self.seconds)} for {self.config.common.epochs} epochs on {self.place}")
+        lines.append(f"# estimate: {duration(self.seconds)} for {self.config.common.epochs} epochs on {self.place}")
         if self.posterior:
-            lines.append(f"#   of these {_duration(self.posterior)} for the posteriors of the noise")
-        lines.append(f"#   of these {_duration(self.evaluation)} an epoch for validation and test examples")
+            lines.append(f"#   of these {duration(self.posterior)} for the posteriors of the noise")
+        lines.append(f"#   of these {duration(self.evaluation)} an epoch for validation and test examples")
         lines += [f"#   {line}" for line in _BASIS]
         if any(phase.unlabelled is not None for stage in self.stages for phase, _ in stage.passes):
             lines.append("#   the networks that divided the examples were hardly trained: the real shares will differ")
@@ -90,7 +90,7 @@ class DryRun:
         parts += [self._describe_pass(phase, steps) for phase, steps in stage.passes]
         parts += ["then calibrate the head on draws from class Gaussians"] if stage.calibrates else []
         parts += ["then correct labels"] if stage.corrects else []
-        return ", ".join(parts) + f"; {_duration(stage.seconds)} an epoch"
+        return ", ".join(parts) + f"; {duration(stage.seconds)} an epoch"
 
     def _describe_pass(self, phase: Phase, steps: int) -> str:
         who = "" if self.num_networks == 1 else f"network {' and '.join(str(i) for i in phase.learns)}: "
@@ -270,7 +270,7 @@ def _ranges(epochs: Sequence[int]) -> str:
     return f"{first}, {epochs[1]}, ... {last}" if len(epochs) > 2 else f"{first}, {last}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Say a time with about two figures: `0.12 s`, `45 s`, `12 min`, `3.5 h`, `2.1 days`."""
     for size, unit, limit in ((1, "s", 120), (60, "min", 120), (3600, "h", 48)):
         if seconds < size * limit:

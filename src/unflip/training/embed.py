@@ -37,7 +37,7 @@ BACKBONE = "efficientnet-lite0"
 _SMALL_SIZE = 112  # what images of at most 64 x 64 pixels are scaled to
 _MARGIN = 256 / 224  # of the shorter side to what is cut out of larger ones
 _PART = 1024  # images in a file of the work under way
-_BATCH, _GPU_BATCH = 32, 256  # images at once; on a processor small batches are faster
+_BATCH, _GPU_BATCH = 16, 256  # images at once; on a processor small batches are faster
 _MEASURE_FOR = 1.0  # seconds of batches from which the whole is estimated
 
 
@@ -78,6 +78,8 @@ def embed(
     features. What a call before this one left unfinished is not computed again; a finished file of the same images is
     only given their labels anew.
     """
+    if not Path(out).parent.is_dir():
+        raise RunFolderError(f"--out {out}: there is no folder {Path(out).parent}; make it first")
     sizes = {"image_size": image_size, "image_resize": image_resize, "resample": resample}
     options = check_data(path=str(Path(data)), skip_broken=skip_broken, label_column=label_column, **sizes)
     reporter = make_reporter(quiet)
@@ -115,6 +117,8 @@ class Embedding:
 
     def estimate(self) -> tuple[float, int]:
         """Return how many seconds the images will take that are not embedded yet, and how many features each has."""
+        if self.is_done:
+            return 0.0, int(read_npz(self.out, only=("train",))["train"].shape[1])
         source = self._sources["train"]
         batch = range(min(len(source), self.batch_size))
         features = self._encode(next(self._batches(source, batch)))  # the first one is slow
@@ -124,7 +128,7 @@ class Embedding:
             done += len(batch)
         each = (time.perf_counter() - started) / done
         left = sum(len(rows) for file, _, rows in self._plan() if not file.exists())
-        return (0.0 if self.is_done else each * left), features.shape[1]
+        return each * left, features.shape[1]
 
     def run(self, reporter: Reporter) -> Embedded:
         """Compute what is missing and write the file."""
@@ -242,8 +246,6 @@ def prepare_embedding(
     """Find the images, leave out broken ones where that is wanted, and choose what the backbone sees of them."""
     if out.suffix != ".npz":
         raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; name a .npz file")
-    if not out.parent.is_dir():
-        raise RunFolderError(f"--out {out}: there is no folder {out.parent}; make it first")
     chosen: Backbone = backbones.load(backbone)(weights)
     if threads is not None:
         torch.set_num_threads(threads)

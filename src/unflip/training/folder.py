@@ -30,6 +30,8 @@ _OURS = (
     "skipped.csv",
     "labels.parquet",
     "labels.csv",
+    "suspects.csv",
+    "duplicates.csv",
     "history.parquet",
     "model.safetensors",
     "features.npy",
