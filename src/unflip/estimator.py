@@ -1,6 +1,5 @@
 """UnflipClassifier and find_label_errors: the methods on arrays, the way scikit-learn does things."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -19,13 +18,11 @@ from unflip.data.dataset import LabelledSet, Loaded, make_dataset
 from unflip.data.source import ArraySource, check_finite
 from unflip.errors import UnflipError
 from unflip.training.config import RunConfig, Tree, nest
+from unflip.training.defaults import choose_size
 from unflip.training.memory import train_in_memory
 from unflip.training.passes import predict_probs
 from unflip.training.processes import Processes
 from unflip.training.selection import check_selection
-
-_STEPS = 200  # for which few examples are trained; how defaults were chosen: docs/own-data-results.md
-_MANY = 2000  # examples from which on a network is that of the preset `features`
 
 
 class UnflipClassifier(ClassifierMixin, BaseEstimator):
@@ -131,15 +128,10 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
 
     def _configure(self, count: int, seed: int) -> RunConfig:
         """Lay the parameters over defaults for ``count`` examples, and the settings over both."""
-        batch_size, epochs, hidden, lr = self.batch_size, self.epochs, self.hidden, self.learning_rate
-        if batch_size is None:
-            batch_size = min(128, max(16, 2 ** round(math.log2(count / 16))))
-        if epochs is None:
-            epochs = min(100, max(15, round(_STEPS * batch_size / count)))
-        if hidden is None:
-            hidden = (64,) if count < _MANY else (256,)
-        if lr is None:
-            lr = 0.03 if count < _MANY else 0.01
+        size = choose_size(count, self.batch_size)
+        epochs = size.epochs if self.epochs is None else self.epochs
+        hidden = size.hidden if self.hidden is None else self.hidden
+        lr = size.lr if self.learning_rate is None else self.learning_rate
         warmup = {"warmup": max(1, epochs // 3)}  # for methods whose own default is that of long runs
         defaults: Tree = {
             "method": self.method,
@@ -149,7 +141,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             "select": "last",
             "data": {"path": "X, y", "val_fraction": self.val_fraction},
             "mlp": {"hidden": list(hidden)},
-            "optimizer": {"batch_size": batch_size, "lr": lr},
+            "optimizer": {"batch_size": size.batch_size, "lr": lr},
             "plc": warmup,
             "lrt": warmup,
             "coteaching+": warmup,

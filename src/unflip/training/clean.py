@@ -157,7 +157,11 @@ def prepare_cleaning(
         "reviewed": reviewed,
         "select": "last",
         "preset": "features",
-        "settings": {"optimizer.batch_size": size.batch_size, "mlp.hidden": list(size.hidden)},
+        "settings": {
+            "optimizer.batch_size": size.batch_size,
+            "optimizer.lr": size.lr,
+            "mlp.hidden": list(size.hidden),
+        },
         "force": force,
         "device": device,
         "threads": threads,
