@@ -27,8 +27,9 @@ class Figure:
 
     name: str
     values: tuple[float | None, ...]
-    percent: bool = True
     ranked: bool = False
+    form: str | None = None
+    """How to write it, if not as per cent."""
 
     @property
     def best(self) -> float | None:
@@ -72,8 +73,8 @@ def _figures(results: Sequence[Mapping[str, Any]], labels: Sequence["_Labels | N
         Figure("labels right now", _pick(results, "label_accuracy_all", "current"), ranked=True),
         Figure("labels changed", tuple(None if each is None else each.changed for each in labels)),
         Figure("labels wrong, estimated", _pick(results, "noise_rate_estimate")),
-        Figure("quality AUROC", _pick(results, "quality_auroc"), ranked=True),
-        Figure("seconds", _pick(results, "seconds"), percent=False),
+        Figure("quality AUROC", _pick(results, "quality_auroc"), ranked=True, form="%.3f"),
+        Figure("seconds", _pick(results, "seconds"), form="%.1f"),
     ]
     return [column for column in columns if any(value is not None for value in column.values)]
 
