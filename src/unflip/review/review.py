@@ -114,7 +114,10 @@ def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iter
     ``data`` says where the data is by now, if it has moved.
     """
     run = finished_run(folder)
-    pictures = run.pictures(data)
+    try:
+        pictures = run.pictures(data)
+    except InputError as error:
+        raise InputError(f"{error} Say with --data where it is") from error
     examples = Examples(run)
     with (
         locked(folder / ".review.lock", busy="another process serves its review; open the address that it printed"),

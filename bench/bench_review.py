@@ -1,0 +1,154 @@
+"""The review page with 100,000 examples: the first page within 300 ms, the next within 100 ms."""
+
+import http.client
+import json
+import statistics
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from PIL import Image
+
+from unflip import train
+from unflip.data.pictures import Pictures
+from unflip.review.decisions import Choice, State
+from unflip.review.review import open_review
+from unflip.review.serving import prepare
+
+EXAMPLES, CLASSES, COLUMNS, PAGE = 100_000, 100, 64, 60
+FIRST, NEXT = 0.300, 0.100  # seconds
+
+
+class Client:
+    """One connection that stays open, as a browser's."""
+
+    def __init__(self, address: str) -> None:
+        parts = urlsplit(address)
+        self._connection = http.client.HTTPConnection(parts.netloc)
+        self._headers = {"Authorization": f"Bearer {parts.query.removeprefix('token=')}"}
+
+    def get(self, path: str) -> bytes:
+        self._connection.request("GET", path, headers=self._headers)
+        answer = self._connection.getresponse()
+        content = answer.read()
+        assert answer.status == 200, content
+        return content
+
+    def post(self, path: str, body: dict[str, Any]) -> None:
+        headers = {**self._headers, "Content-Type": "application/json"}
+        self._connection.request("POST", path, json.dumps(body), headers)
+        answer = self._connection.getresponse()
+        assert answer.read(), answer.status
+        assert answer.status == 200
+
+
+def make_run(folder: Path) -> Path:
+    """Train for one epoch on random features, of which a fifth is called wrong."""
+    random = np.random.default_rng(0)
+    labels = np.arange(EXAMPLES) % CLASSES
+    centres = random.normal(size=(CLASSES, COLUMNS))
+    features = (centres[labels] + 0.6 * random.normal(size=(EXAMPLES, COLUMNS))).astype(np.float32)
+    wrong = random.random(EXAMPLES) < 0.2
+    labels[wrong] = random.integers(0, CLASSES, wrong.sum())
+    np.savez(folder / "data.npz", train=features, train_labels=labels)
+    train(folder / "data.npz", folder / "run", method="standard", epochs=1, device="cpu", threads=1)
+    return folder / "run"
+
+
+def random_pictures() -> Pictures:
+    pixels = np.random.default_rng(1).integers(0, 256, (1000, 32, 32, 3), dtype=np.uint8)
+    return Pictures(EXAMPLES, "image/png", lambda index, size: Image.fromarray(pixels[index % 1000]))
+
+
+def tell(what: str, seconds: list[float], limit: float | None = None) -> None:
+    median, worst = statistics.median(seconds), max(seconds)
+    verdict = "" if limit is None else f" (limit {limit * 1000:.0f} ms) {'ok' if worst < limit else 'TOO SLOW'}"
+    print(f"{what}: median {median * 1000:.1f} ms, worst of {len(seconds)} {worst * 1000:.1f} ms{verdict}")
+
+
+def timed(call: Any, times: int) -> list[float]:
+    taken = []
+    for i in range(times):
+        began = time.perf_counter()
+        call(i)
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        run = make_run(Path(name))
+        began = time.perf_counter()
+        with open_review(run, reviewer="bench") as review:
+            print(f"opening {EXAMPLES:,} examples: {time.perf_counter() - began:.2f} s")
+            review.pictures = random_pictures()
+            decided = [Choice(int(i), 0, State.UNSURE, None) for i in review.examples.order[::5]]
+            review.decisions.decide(decided, person="0" * 32, reviewer="bench", request="the-first-ones")
+            serving = prepare(review, host="127.0.0.1", port=0)
+            thread = threading.Thread(target=serving.run)
+            thread.start()
+            try:
+                measure(serving.address)
+            finally:
+                serving.server.should_exit = True
+                thread.join()
+
+
+def measure(address: str) -> None:
+    client = Client(address)
+    static = [path.name for path in (files("unflip.review") / "static").iterdir()]
+    first = f"/api/examples?differs=true&state=open&count={PAGE}"
+
+    def first_page(_: int) -> None:
+        client.get("/")
+        for name in static:
+            client.get(f"/static/{name}")
+        client.get("/api/about")
+        client.get(first)
+
+    tell("first page: the page, its files, the filters, 60 examples", timed(first_page, 20), FIRST)
+    for name, query in (
+        ("next page, undecided that differ", "differs=true&state=open"),
+        ("next page, all examples", "state=any"),
+        ("next page, one class, undecided", "label_class=7&state=open"),
+        ("next page, far behind", "state=decided&after=90000"),
+    ):
+        after = json.loads(client.get(f"/api/examples?{query}&count={PAGE}"))["last"]
+
+        def next_page(_: int, query: str = query) -> None:
+            nonlocal after
+            place = "" if "after" in query else f"&after={after}"
+            after = json.loads(client.get(f"/api/examples?{query}{place}&count={PAGE}"))["last"]
+
+        tell(name, timed(next_page, 50), NEXT)
+    tell("one example with its neighbours", timed(lambda i: client.get(f"/api/examples/{i * 997}"), 50), NEXT)
+    tell("what others did", timed(lambda i: client.get("/api/changes?since=19999&differs=true"), 50), NEXT)
+    about = json.loads(client.get("/api/about"))
+    clients = [Client(address) for _ in range(6)]  # as many as browsers open
+
+    def pictures(step: int) -> None:
+        def some(part: int) -> None:
+            for i in range(part, PAGE, 6):
+                clients[part].get(f"{about['pictures']}small/{step * PAGE + i}")
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(some, range(6)))
+
+    tell(f"{PAGE} pictures of 32 x 32 pixels, over six connections", timed(pictures, 10))
+    undecided = [one["index"] for one in json.loads(client.get("/api/examples?state=open&count=200"))["examples"]]
+
+    def decide(i: int) -> None:
+        body = {"action": "accept", "reviewer": "bench", "request": f"decision-{i}"}
+        client.post("/api/decide", {**body, "items": [{"index": undecided[i], "version": 0}]})
+
+    tell("one decision, on disk", timed(decide, 100), NEXT)
+
+
+if __name__ == "__main__":
+    main()

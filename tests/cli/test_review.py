@@ -1,0 +1,98 @@
+"""``unflip review``: what goes wrong is one line, and the export needs no server."""
+
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers import Outcome, quick_train
+from unflip.errors import ConfigError
+from unflip.review.decisions import Choice, State
+from unflip.review.review import open_review
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def run(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    quick_train(features, folder, epochs=1)
+    return folder
+
+
+def assert_refused(outcome: Outcome, *parts: str) -> None:
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1
+    for part in parts:
+        assert part in outcome.err
+
+
+def test_a_folder_without_a_finished_run_is_refused(cli: Cli, tmp_path: Path) -> None:
+    for folder in (tmp_path / "nowhere", tmp_path):
+        assert_refused(cli("review", folder), str(folder), "no finished run")
+        assert_refused(cli("review", folder, "--export", tmp_path / "a.csv"), "no finished run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_in_use_is_refused(cli: Cli, run: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert_refused(cli("review", run, "--port", port), f"--port {port}", "in use", "--port 0")
+
+
+def test_a_host_that_is_none_is_refused(cli: Cli, run: Path) -> None:
+    assert_refused(cli("review", run, "--host", "no such host"), "--host no such host")
+
+
+@pytest.mark.parametrize("name", ["  ", "a\nb", "n" * 81])
+def test_a_name_that_cannot_be_shown_is_refused(cli: Cli, run: Path, name: str) -> None:
+    assert_refused(cli("review", run, "--reviewer", name), "--reviewer", "printable")
+
+
+@pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
+def test_a_missing_extra_says_what_to_install(
+    cli: Cli, run: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    for name in ("unflip.review.serving", "unflip.review.pages"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert_refused(cli("review", run), package, "pip install 'unflip[review]'")
+
+
+def test_data_that_has_moved_is_asked_for(cli: Cli, tmp_path: Path) -> None:
+    from pictures import write_picture
+
+    for i in range(12):
+        write_picture(tmp_path / "photos" / f"class{i % 2}" / f"{i}.png", i % 2, (20, 20))
+    run = quick_train(tmp_path / "photos", tmp_path / "run", epochs=1, network="mlp").folder
+    (tmp_path / "photos").rename(tmp_path / "elsewhere")
+    assert_refused(cli("review", run), "photos", "--data")
+    with open_review(run, reviewer="ann", data=str(tmp_path / "elsewhere")) as review:
+        assert review.pictures is not None
+        review.decisions.decide([Choice(1, 0, State.KEPT, 0)], person="x", reviewer="ann", request="request")
+    assert cli("review", run, "--export", tmp_path / "out.csv").code == 0  # which needs no pictures
+    assert (tmp_path / "out.csv").read_text().splitlines()[0] == "index,path,label"
+
+
+def test_the_export_is_written_while_others_decide(cli: Cli, features: Path, tmp_path: Path) -> None:
+    run = quick_train(features, tmp_path / "run", epochs=1).folder
+    target = tmp_path / "reviewed.csv"
+    assert_refused(cli("review", run, "--export", target), "nobody has reviewed it yet")
+    assert_refused(cli("review", run, "--export", tmp_path / "reviewed.txt"), "--export", ".csv")
+    with open_review(run, reviewer="ann") as review:
+        choices = [Choice(4, 0, State.CHANGED, 2), Choice(1, 0, State.KEPT, 0), Choice(2, 0, State.UNSURE, None)]
+        review.decisions.decide(choices, person="x", reviewer="ann", request="request")
+        outcome = cli("review", run, "--export", target)
+        assert outcome == Outcome(0, f"{target}: 2 labels that people settled\n", "")
+    assert target.read_text() == "index,label\n1,0\n4,2\n"
+    assert_refused(cli("review", run, "--export", tmp_path / "no folder" / "a.csv"), "no folder")
+
+
+def test_a_name_of_the_machine_that_cannot_be_listened_on_is_one_line() -> None:
+    from unflip.review.serving import _listen
+
+    with pytest.raises(ConfigError, match=r"--host 192\.0\.2\.1"):
+        _listen("192.0.2.1", 0)
