@@ -127,7 +127,12 @@ def measure(address: str) -> None:
             after = json.loads(client.get(f"/api/examples?{query}{place}&count={PAGE}"))["last"]
 
         tell(name, timed(next_page, 50), NEXT)
-    tell("one example with its neighbours", timed(lambda i: client.get(f"/api/examples/{i * 997}"), 50), NEXT)
+    differ, same = (
+        [one["index"] for one in json.loads(client.get(f"/api/examples?{query}&count=50"))["examples"]]
+        for query in ("differs=true", "state=any&after=99000")
+    )
+    tell("one example, its neighbours of two classes", timed(lambda i: client.get(f"/api/examples/{differ[i]}"), 50))
+    tell("one example, its neighbours of all classes", timed(lambda i: client.get(f"/api/examples/{same[i]}"), 50))
     tell("what others did", timed(lambda i: client.get("/api/changes?since=19999&differs=true"), 50), NEXT)
     about = json.loads(client.get("/api/about"))
     clients = [Client(address) for _ in range(6)]  # as many as browsers open

@@ -62,6 +62,8 @@ def test_the_token_in_the_address_becomes_a_cookie_that_scripts_and_other_sites_
     assert cookie.startswith(f"unflip-{shared.port}={shared.token}")
     assert cookie.endswith("; Path=/; HttpOnly; SameSite=Strict")
     assert shared.send("GET", "/api/about", headers={"Cookie": cookie.partition(";")[0]}).status == 200
+    beside = f'other={{"a": [1]}}; {cookie.partition(";")[0]}; x'  # another program's, on the same machine
+    assert shared.send("GET", "/api/about", headers={"Cookie": beside}).status == 200
     assert shared.send("GET", "/?token=wrong", headers=shared.known).status == 403
     assert shared.send("GET", f"/api/about?token={shared.token}").status == 403  # nowhere but at the door
 

@@ -85,3 +85,15 @@ def test_a_run_of_before_there_were_suggestions_says_so(run: Path) -> None:
     pyarrow.parquet.write_table(table.drop_columns(["suggested"]), run / "labels.parquet")
     with pytest.raises(RunFolderError, match="no column 'suggested'; train again"):
         Examples(Run(run))
+
+
+def test_what_people_had_reviewed_before_training_is_not_offered_again(run: Path) -> None:
+    table = pyarrow.parquet.read_table(run / "labels.parquet")
+    place = table.column_names.index("reviewed")
+    reviewed = np.arange(len(table)) % 2 == 0
+    pyarrow.parquet.write_table(table.set_column(place, "reviewed", [reviewed]), run / "labels.parquet")
+    examples, nobody = Examples(Run(run)), np.zeros(len(table), np.uint8)
+    offered = examples.page(Filter(differs=True), nobody, count=len(table)).indices
+    assert offered
+    assert not any(reviewed[offered])
+    assert sum(count for *_, count in examples.pairs()) == len(offered)

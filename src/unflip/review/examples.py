@@ -18,7 +18,7 @@ from unflip.training.folder import Run
 
 _COLUMNS = [
     "id", "split", "given", "current", "suggested", "quality", "confidence_given", "vote_given", "confidence_suggested",
-    "vote_suggested", "changes",
+    "vote_suggested", "changes", "reviewed",
 ]  # fmt: skip
 
 
@@ -26,7 +26,7 @@ class Filter(NamedTuple):
     """Which examples to show; None stands for all."""
 
     differs: bool = False
-    """Only those whose suggestion is not the given label."""
+    """Only those whose suggestion is not the given label, and which nobody had reviewed before training."""
     given: int | None = None
     suggested: int | None = None
     label_class: int | None = None
@@ -57,6 +57,7 @@ class Examples:
         self.ids: list[str] = table["id"].to_pylist()
         self.splits: list[str] = table["split"].to_pylist()
         self.given, self.suggested = self.columns["given"], self.columns["suggested"]
+        self._differs: Array = (self.given != self.suggested) & ~self.columns.pop("reviewed")
         self.class_names = _class_names(run.folder)
         self.order: Array = np.lexsort((np.arange(len(table)), self.columns["quality"]))
         self.ranks: Array = np.empty_like(self.order)
@@ -86,7 +87,7 @@ class Examples:
         given, suggested = self.given, self.suggested
         mask: Array = np.ones(len(self), bool)
         if wanted.differs:
-            mask &= given != suggested
+            mask &= self._differs
         if wanted.given is not None:
             mask &= given == wanted.given
         if wanted.suggested is not None:
@@ -99,9 +100,9 @@ class Examples:
 
     def pairs(self) -> list[tuple[int, int, int]]:
         """Return (given, suggested, how many) of all pairs that differ, the most frequent first."""
-        differ = self.given != self.suggested
         classes = len(self.class_names)
-        codes, counts = np.unique(self.given[differ] * classes + self.suggested[differ], return_counts=True)
+        codes = self.given[self._differs] * classes + self.suggested[self._differs]
+        codes, counts = np.unique(codes, return_counts=True)
         order = np.argsort(-counts, kind="stable")
         pairs = zip(codes[order].tolist(), counts[order].tolist(), strict=True)
         return [(code // classes, code % classes, count) for code, count in pairs]

@@ -34,7 +34,7 @@ def prepare(review: Review, *, host: str, port: int) -> Serving:
     guarded = Guard(build_app(review), token=token, host=host, port=bound)
     config = uvicorn.Config(
         guarded, log_level="warning", access_log=False, server_header=False, date_header=False, lifespan="off",
-        ws="none", http="h11", proxy_headers=False, timeout_graceful_shutdown=3,
+        ws="none", http="h11", proxy_headers=False, timeout_graceful_shutdown=3, timeout_keep_alive=30,
     )  # fmt: skip
     shown = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
     place = f"[{shown}]" if ":" in shown else shown
@@ -44,11 +44,18 @@ def prepare(review: Review, *, host: str, port: int) -> Serving:
 def _listen(host: str, port: int) -> socket.socket:
     """Bind before anything is said, so that a port in use is an error and not a page that never comes."""
     try:
-        family, *_, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
-        return socket.create_server(address[:2], family=family, backlog=256)
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )[0]
     except socket.gaierror as error:
         raise ConfigError(f"--host {host}: {error.strerror}; try 127.0.0.1") from error
+    # With the protocol named, asyncio sends answers at once (TCP_NODELAY); without, each waits 40 ms.
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(256)
     except OSError as error:
+        listening.close()
         raise ConfigError(f"--host {host} --port {port}: {error.strerror}; --port 0 takes one that is free") from error
+    return listening

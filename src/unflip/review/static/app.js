@@ -89,6 +89,7 @@ async function show({ focus = true } = {}) {
   byId("grid").hidden = single || !example;
   byId("single").hidden = !single;
   byId("actions").hidden = !example;
+  byId("select").hidden = single;
   document.body.dataset.view = single ? "single" : "grid";
   byId("view").replaceChildren(single ? "Grid " : "Open ", make("kbd", {}, single ? "Esc" : "Enter"));
   byId("place").textContent = !example ? "" : single
@@ -118,6 +119,7 @@ function showTarget() {
   const many = selected.size;
   byId("target").textContent = many ? `${count(many)} selected` : "";
   byId("target").hidden = !many;
+  byId("select").setAttribute("aria-pressed", String(selected.has(example.index)));
   byId("accept").title = many ? "Accept what is suggested for each" : `Accept: ${className(example.suggested)}`;
   byId("keep").title = many ? "Keep what is given for each" : `Keep: ${className(example.given)}`;
 }
@@ -256,7 +258,7 @@ const KEYS = {
   Delete: () => decide("clear"),
   n: () => go(at + 1),
   p: () => go(at - 1),
-  x: () => toggle(at),
+  x: () => (single ? null : toggle(at)),
   "]": () => go(page.examples.length),
   "[": () => go(-1),
 };
@@ -264,12 +266,18 @@ const KEYS = {
 async function open(wanted) {
   if (!here()) return;
   single = wanted;
+  if (single) selected.clear(); // what is decided there is what is seen there
   await show();
 }
 
 async function selectAll() {
   for (const place of page.examples.keys()) await toggle(place, { on: true });
   say(`${count(selected.size)} selected`);
+}
+
+async function selectHere() {
+  await toggle(at);
+  if (!single) byId(`tile-${here().index}`).focus();
 }
 
 async function escape() {
@@ -344,7 +352,7 @@ function connect() {
   document.addEventListener("keydown", onKey);
   byId("grid").addEventListener("click", onTile);
   byId("grid").addEventListener("dblclick", () => queue(() => open(true)));
-  for (const [id, work] of [["accept", KEYS.a], ["keep", KEYS.k], ["unsure", KEYS.s], ["choose", choose], ["undo", undo], ["view", () => open(!single)],
+  for (const [id, work] of [["accept", KEYS.a], ["keep", KEYS.k], ["unsure", KEYS.s], ["choose", choose], ["undo", undo], ["view", () => open(!single)], ["select", selectHere],
     ["page-back", KEYS["["]], ["page-on", KEYS["]"]], ["help-open", showHelp]]) byId(id).addEventListener("click", () => queue(work));
   for (const id of ["pair", "class", "state"]) byId(id).addEventListener("change", () => queue(async () => {
     const focused = document.activeElement;

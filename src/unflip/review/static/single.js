@@ -26,7 +26,7 @@ export function showSingle(example, detail) {
 }
 
 function beliefs(example, differs) {
-  const row = (kind, label, network, vote) => make("tr", {}, make("th", { scope: "row" }, kind, " ", make("span", { class: kind }, className(label))),
+  const row = (kind, label, network, vote) => make("tr", {}, make("th", { scope: "row" }, make("span", { class: "kind" }, `${kind} `), make("span", { class: kind }, className(label))),
     ...[network, vote].map((share) => make("td", {}, make("meter", { min: 0, max: 1, value: share ?? 0, "aria-hidden": "true" }), " ", percent(share))));
   return make("table", { class: "beliefs" },
     make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col" }, "network"), make("th", { scope: "col" }, "vote"))),
