@@ -366,6 +366,6 @@ def test_the_command_says_what_it_made_and_what_to_do_next(
     done = cli(*arguments, "--skip-broken")
     assert done.code == 0, done.err
     assert "29 train, 6 test, 3 val; 12 features of tiny, images of 112 pixels" in done.out
-    assert f"unflip train --data {tmp_path / 'f.npz'}" in done.out
+    assert f"next: unflip clean {tmp_path / 'f.npz'} --out runs/first" in done.out
     assert done.err == "left out train/a/00.png: not an image\n"
     assert "was there already" in cli(*arguments, "--skip-broken").out

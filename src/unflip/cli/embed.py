@@ -16,8 +16,9 @@ def run_embed(data: str, out: Path, *, quiet: bool, **options: Any) -> None:
         return
     counts = ", ".join(f"{count} {name}" for name, count in made.counts.items())
     how = "was there already" if made.reused else f"{made.seconds:.1f} s"
+    after = "unflip clean {} --out runs/first" if made.labelled else "unflip predict RUN --data {}"
     print(  # noqa: T201
         f"{made.path}: {counts}; {made.num_features} features of {made.about.backbone}, "
         f"images of {made.about.image_size} pixels; {how}\n"
-        f"  next: unflip train --data {made.path} --preset features --out runs/first"
+        f"  next: {after.format(made.path)}"
     )

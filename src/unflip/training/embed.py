@@ -47,6 +47,7 @@ class Embedded:
 
     path: Path
     counts: dict[str, int]
+    labelled: bool
     num_features: int
     about: About
     skipped: tuple[Skipped, ...]
@@ -136,7 +137,9 @@ class Embedding:
         sets = self._relabelled() if reused else self._embed(reporter)
         counts = {name: len(part.inputs) for name, part in sets.items()}
         width = sets["train"].inputs.shape[1]
-        return Embedded(self.out, counts, width, self.about, self.skipped, reused, time.perf_counter() - started)
+        labelled = sets["train"].labels is not None
+        seconds = time.perf_counter() - started
+        return Embedded(self.out, counts, labelled, width, self.about, self.skipped, reused, seconds)
 
     def _relabelled(self) -> Mapping[str, LabelledSet]:
         """Give features that are there the labels that the images have now."""
