@@ -83,7 +83,7 @@ def test_label_studio_gets_a_task_an_example_with_a_prediction(
                 "value": {"choices": [label["suggested_name"]]},
             }
         ]
-    assert tasks[0]["data"]["text"] == "/data/local-files/?d=no picture"
+    assert tasks[0]["data"]["text"] == "no picture"
 
 
 def test_classes_without_names_are_numbers(cli: Callable[..., Outcome], features: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def _tasks(table: pa.Table, method: str, prefix: str) -> list[dict[str, Any]]:
             "result": [choice | {"value": {"choices": [labels["suggested"][i]]}}],
         }
         data = {
-            kind: prefix + name,
+            kind: prefix + name if kind == "image" else name,
             "index": columns["index"][i],
             "given": labels["given"][i],
             "quality": columns["quality"][i],
