@@ -144,6 +144,28 @@ def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", ru
         assert focused(page) == before
         assert page.locator("#class").input_value() == str(given)
         assert page.locator("#place").inner_text().endswith(f"of {expected}")
+        press(page, "Enter")
+        page.wait_for_selector("#single:not([hidden])")
+        page.reload()
+        page.wait_for_selector("body[data-ready]")
+        assert page.locator("#single").is_visible()
+        assert focused(page) == before
+        assert_clean(watched, address)
+
+
+def test_what_one_was_not_sure_of_is_gone_through_again(browser: "Browser", run: Path) -> None:
+    with served(run) as (address, review):
+        watched = visit(browser, address)
+        page = watched.page
+        press(page, "s", "s", "s")
+        done(page, 3)
+        page.select_option("#state", "unsure")
+        said(page, "3 examples")
+        page.locator(".tile").first.click()
+        press(page, "a", "k", "a")
+        page.wait_for_function("() => document.querySelectorAll('.badge.accepted').length === 2")
+        said(page, "This is the last.")
+        assert sorted(row.state.name for row in review.decisions.decided()) == ["ACCEPTED", "ACCEPTED", "KEPT"]
         assert_clean(watched, address)
 
 

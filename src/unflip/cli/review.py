@@ -31,6 +31,8 @@ def run_review(
         serving = prepare(review, host=host, port=port)
         print(f"review: {serving.address}", flush=True)  # noqa: T201
         print("Who knows this address can decide. Ctrl+C ends it; every decision is saved already.", flush=True)  # noqa: T201
+        if host not in ("127.0.0.1", "localhost", "::1"):
+            print("Other machines reach it by this machine's name or address; nothing is encrypted.", flush=True)  # noqa: T201
         if browser:
             webbrowser.open(serving.address)
         with suppress(_Ended):

@@ -93,11 +93,11 @@ def build_app(review: Review) -> FastAPI:
         return index
 
     @app.get("/")
-    def page() -> Response:
+    async def page() -> Response:
         return Response(static["index.html"], media_type="text/html")
 
     @app.get("/static/{name}")
-    def static_file(name: str) -> Response:
+    async def static_file(name: str) -> Response:
         if name not in static:
             raise HTTPException(404, "no such file")
         return Response(static[name], media_type=_TYPES["." + name.rpartition(".")[2]])

@@ -35,11 +35,12 @@ function queue(work) {
 
 // ---- filters and the place we are at, kept in the address so that reloading changes nothing
 
-function query() {
-  const pair = byId("pair").value;
+function asQuery(pair, labelClass, state) {
   const [given, suggested] = pair.includes("-") ? pair.split("-") : [null, null];
-  return { differs: pair === "differs" ? true : null, given, suggested, label_class: byId("class").value || null, state: byId("state").value };
+  return { differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, state };
 }
+
+const query = () => asQuery(byId("pair").value, byId("class").value, byId("state").value);
 
 function remember() {
   const place = { pair: byId("pair").value, class: byId("class").value, state: byId("state").value };
@@ -69,8 +70,13 @@ function fillFilters() {
 
 // ---- showing
 
+const ask = (wanted, where) => get("/api/examples", { ...wanted, ...where, count: PAGE });
+
 async function load(where = {}, rank = null) {
-  const found = await get("/api/examples", { ...query(), ...where, count: PAGE });
+  await showPage(await ask(query(), where), where, rank);
+}
+
+async function showPage(found, where, rank) {
   page = found;
   const place = rank === null ? -1 : page.examples.findIndex((example) => example.rank >= rank);
   at = place >= 0 ? place : where.before === undefined ? 0 : Math.max(0, page.examples.length - 1);
@@ -155,11 +161,16 @@ async function go(place) {
   else if (page.examples.length) say(place < 0 ? "This is the first." : "This is the last.");
 }
 
-// To the next that is undecided; past the page's end to the next page.
+// To the next that is undecided, past the page's end to the next page; where decided ones are gone through, to the next.
 async function advance() {
+  const wanted = byId("state").value;
+  if (wanted !== "open" && wanted !== "any") {
+    await go(at + 1);
+    return;
+  }
   const rest = page.examples.findIndex((example, place) => place > at && stateOf(example) === "open");
   if (rest >= 0) await go(rest);
-  else if (page.first + page.examples.length < page.total || byId("state").value === "open") await load({ after: page.last });
+  else if (page.first + page.examples.length < page.total || wanted === "open") await load({ after: page.last });
   else await show();
   if (!here() && page.total) await load(); // behind the end, but some were passed over before
 }
@@ -324,7 +335,7 @@ function onKey(event) {
   else if (event.key === "Enter") work = () => open(true);
   else if (event.key === "Escape") work = escape;
   else if (event.key === " " && !single) work = () => toggle(at);
-  else if (event.key === "f") work = () => byId("pair").focus();
+  else if (event.key.toLowerCase() === "f") work = () => byId("pair").focus();
   else work = KEYS[event.key.length === 1 ? event.key.toLowerCase() : event.key] ?? arrow(event);
   if (!work) return;
   event.preventDefault();
@@ -367,6 +378,8 @@ function connect() {
 }
 
 async function start() {
+  const asked = location.hash.length > 1 ? null : ask(asQuery("differs", "", "open"), {}); // most often right, and at once
+  asked?.catch(() => null); // what is wrong is said below
   about = await get("/api/about");
   setClasses(about.classes);
   setPictures(about.pictures);
@@ -377,7 +390,8 @@ async function start() {
   since = about.last;
   fillFilters();
   const { from, rank } = recall();
-  await load(from === null ? {} : { after: from - 1 }, rank);
+  if (asked && about.differ) await showPage(await asked, {}, null);
+  else await load(from === null ? {} : { after: from - 1 }, rank);
   connect();
   document.body.dataset.ready = "yes";
   if (here()) tell(`${count(page.total)} examples. ${exampleText(here())}. Press question mark for keys.`);
