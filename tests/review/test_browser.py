@@ -131,7 +131,7 @@ def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", ru
         press(page, "a", "n")
         done(page, 1)
         page.select_option("#state", "accepted")
-        said(page, "1 examples")
+        said(page, "1 example")
         page.select_option("#pair", "all")
         page.select_option("#class", str(given))
         page.select_option("#state", "any")

@@ -109,6 +109,7 @@ class DecisionStore:
             for row in self._connection.execute("SELECT * FROM decisions ORDER BY id"):
                 self._remember(Decision(*row)._replace(state=State[row[7].upper()]))
         except (sqlite3.Error, KeyError, IndexError) as error:
+            self.close()
             raise RunFolderError(f"{path}: damaged ({error}); bring a copy back") from error
 
     def close(self) -> None:
@@ -219,30 +220,37 @@ def _open(path: Path, fingerprint: str) -> sqlite3.Connection:
     """
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if tables and application != _APPLICATION:
-            raise RunFolderError(f"{path}: not a review of unflip's; move it away")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        if not tables:
-            with connection:
-                connection.execute("BEGIN IMMEDIATE")
-                for statement in _TABLES.split(";"):
-                    connection.execute(statement)
-                connection.execute("INSERT INTO about VALUES (?)", (fingerprint,))
-                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {_FORMAT}")
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version != _FORMAT:
-            raise RunFolderError(
-                f"{path}: of format {version}, this unflip reads {_FORMAT}; use the version that wrote it"
-            )
-        known = connection.execute("SELECT fingerprint FROM about").fetchone()
     except sqlite3.Error as error:
-        raise RunFolderError(f"{path}: cannot be used ({error})") from error
-    if known is None or known[0] != fingerprint:
-        raise RunFolderError(
-            f"{path}: decisions about other examples than the run now has; move it away to begin a new review"
-        )
+        raise RunFolderError(f"{path}: cannot be opened ({error})") from error
+    try:
+        wrong = _prepare(connection, fingerprint)
+    except sqlite3.Error as error:
+        wrong = f"cannot be used ({error})"
+    if wrong:
+        connection.close()
+        raise RunFolderError(f"{path}: {wrong}")
     return connection
+
+
+def _prepare(connection: sqlite3.Connection, fingerprint: str) -> str | None:
+    """Create the tables where there are none; return what is wrong with a file that has others."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if tables and application != _APPLICATION:
+        return "not a review of unflip's; move it away"
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    if not tables:
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+            connection.execute("INSERT INTO about VALUES (?)", (fingerprint,))
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {_FORMAT}")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != _FORMAT:
+        return f"of format {version}, this unflip reads {_FORMAT}; use the version that wrote it"
+    if connection.execute("SELECT fingerprint FROM about").fetchall() != [(fingerprint,)]:
+        return "decisions about other examples than the run now has; move it away to begin a new review"
+    return None

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { anyOpen, askConflict, chooseClass, showHelp } from "./dialogs.js";
-import { byId, count, make, say, tell } from "./dom.js";
+import { byId, count, examples, make, say, tell } from "./dom.js";
 import { showSingle } from "./single.js";
 import { columns, markTiles, refreshTile, setPictures, showGrid } from "./tiles.js";
 import { className, decisionText, exampleText, setClasses, stateOf } from "./words.js";
@@ -370,7 +370,7 @@ function connect() {
     single = false;
     await load();
     focused?.focus();
-    say(`${count(page.total)} examples`);
+    say(examples(page.total));
   }));
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("reviewer").addEventListener("change", () => localStorage.setItem("reviewer", byId("reviewer").value.trim()));
@@ -384,7 +384,7 @@ async function start() {
   setClasses(about.classes);
   setPictures(about.pictures);
   byId("run").textContent = about.run;
-  byId("data").textContent = `${count(about.examples)} examples of ${about.data}, ${count(about.classes.length)} classes, method ${about.method}`;
+  byId("data").textContent = `${examples(about.examples)} of ${about.data}, ${count(about.classes.length)} classes, method ${about.method}`;
   document.title = `Review ${about.run}`;
   byId("reviewer").value = localStorage.getItem("reviewer") || about.reviewer;
   since = about.last;
@@ -394,7 +394,7 @@ async function start() {
   else await load(from === null ? {} : { after: from - 1 }, rank);
   connect();
   document.body.dataset.ready = "yes";
-  if (here()) tell(`${count(page.total)} examples. ${exampleText(here())}. Press question mark for keys.`);
+  if (here()) tell(`${examples(page.total)}. ${exampleText(here())}. Press question mark for keys.`);
 }
 
 queue(start);

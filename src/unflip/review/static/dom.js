@@ -19,6 +19,7 @@ export const percent = (share) => {
 };
 
 export const count = (number) => number.toLocaleString("en");
+export const examples = (number) => `${count(number)} ${number === 1 ? "example" : "examples"}`;
 
 // Say something to those who listen.
 export function tell(text) {
