@@ -141,3 +141,16 @@ def test_another_error_of_the_import_is_not_hidden(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module.importlib, "import_module", broken)
     with pytest.raises(RuntimeError, match="something else"):
         module.import_timm()
+
+
+def test_a_backbone_whose_weights_cannot_be_fetched_says_how_to_give_them(
+    fake_timm: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create_model(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
+        if pretrained:
+            raise OSError("no route")
+        return FakeEncoder(pretrained)
+
+    monkeypatch.setattr(sys.modules["timm"], "create_model", create_model)
+    with pytest.raises(InputError, match=r"^no weights for timm:tiny: no route; give a file with --weights$"):
+        module.backbone("tiny")(None)

@@ -1,6 +1,7 @@
 """Networks of the package timm, as ``timm:NAME``: ImageNet-size architectures, with their weights if wanted."""
 
 import importlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -44,6 +45,7 @@ class TimmNetwork(Network):
         """Fetch timm's weights, if wanted."""
         if not self._pretrained:
             return
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every attempt; we tell of the last
         try:
             self.encoder = self._create(pretrained=True)
         except (OSError, RuntimeError) as error:
@@ -72,7 +74,10 @@ def backbone(name: str) -> Callable[[Path | None], Backbone]:
     def load(weights: Path | None) -> Backbone:
         network = kind(TimmOptions(pretrained=weights is None), (3, 224, 224), 1)
         if weights is None:
-            network.load_first_weights()
+            try:
+                network.load_first_weights()
+            except InputError as error:
+                raise InputError(f"{error}; give a file with --weights") from error
         facts: dict[str, Any] = network.encoder.pretrained_cfg  # type: ignore[assignment]
         if weights is not None:
             classifier = facts.get("classifier") or ()

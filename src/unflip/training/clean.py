@@ -15,7 +15,7 @@ from unflip.data.array_files import Array
 from unflip.data.dataset import DataOptions, Loaded, choose_labels, load_inputs
 from unflip.data.duplicates import conflicting_groups, identities
 from unflip.data.image_files import Skipped, skipped_csv
-from unflip.errors import InputError, RunFolderError
+from unflip.errors import InputError, RunFolderError, Stopped
 from unflip.files import write_atomically, write_text
 from unflip.training.config import check_data
 from unflip.training.defaults import choose_size
@@ -88,7 +88,11 @@ class Cleaning:
                 raise RunFolderError(f"cannot write to {self.out}: {error.strerror}") from error
             made = self.embedding.run(make_reporter(quiet))
             data, skipped = str(made.path), made.skipped
-        run = train(data, self.out, quiet=quiet, **self.arguments)
+        try:
+            run = train(data, self.out, quiet=quiet, **self.arguments)
+        except Stopped as stop:
+            kept = "the features are kept: " if self.embedding else ""
+            raise Stopped(f"stopped; {kept}begin again with --force", stop.signal) from stop
         if skipped:
             write_text(self.out / "skipped.csv", skipped_csv(skipped))
         table = run.labels()

@@ -108,7 +108,10 @@ class Embedding:
     @cached_property
     def is_done(self) -> bool:
         """Whether ``out`` holds the features of these images already."""
-        before = read_about(self.out)
+        try:
+            before = read_about(self.out)
+        except InputError:  # something else, or damaged
+            return False
         return before is not None and before.fingerprint == self.about.fingerprint
 
     @property
