@@ -254,6 +254,10 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["good.npz", "--out", "out", "--reviewed", "reviewed.csv"],
         ["reviewed.csv, row 0: index '900' is no example"],
     ),
+    "reviewed labels of unknown images": (
+        ["two", "--out", "out", "--backbone", "tiny", "--reviewed", "pictures.csv"],
+        ["pictures.csv, row 0: the data has no path 'c/9.png'"],
+    ),
     "an unknown device": (["good.npz", "--out", "out", "--device", "tpu"], ["unknown device 'tpu'"]),
     "an image size of nothing": (["two", "--out", "out", "--image-size", "0"], ["--image-size"]),
     "weights that are not there": (
@@ -270,6 +274,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table_of(blobs(), folder / "t.csv")
     (folder / "one.csv").write_text("x,label\n1,a\n2,a\n")
     (folder / "reviewed.csv").write_text("index,label\n900,0\n")
+    (folder / "pictures.csv").write_text("path,label\nc/9.png,a\n")
     for i in range(2):
         write_picture(folder / "loose" / f"{i}.png", 0, (20, 20))
         write_picture(folder / "lonely" / "cat" / f"{i}.png", 0, (20, 20))

@@ -15,6 +15,8 @@ from unflip.data.array_files import Array
 from unflip.data.dataset import DataOptions, Loaded, choose_labels, load_inputs
 from unflip.data.duplicates import conflicting_groups, identities
 from unflip.data.image_files import Skipped, skipped_csv
+from unflip.data.label_files import find_classes
+from unflip.data.reviewed import read_reviewed
 from unflip.errors import InputError, RunFolderError, Stopped
 from unflip.files import write_atomically, write_text
 from unflip.training.config import check_data
@@ -97,7 +99,8 @@ class Cleaning:
             write_text(self.out / "skipped.csv", skipped_csv(skipped))
         table = run.labels()
         _, loaded = load_inputs(self.options.model_copy(update={"path": data}))
-        called = "id" if loaded.train.digests is None else "path"
+        of_images = loaded.train.digests is not None
+        called = "path" if of_images and loaded.train.ids is not None else "id"
         suspects = _suspects(table, called)
         write_atomically(self.out / "suspects.csv", lambda path: pa.csv.write_csv(suspects, path))
         duplicates = _duplicates(loaded, table["given"].to_numpy())
@@ -108,7 +111,7 @@ class Cleaning:
         return Cleaned(
             run=run,
             data=data,
-            of_images=loaded.train.digests is not None,
+            of_images=of_images,
             count=len(table),
             suspects=suspects,
             sure=int((suspects["quality"].to_numpy() < SURE).sum()),
@@ -175,6 +178,11 @@ def prepare_cleaning(
             options, out / _FEATURES, backbone=backbone, weights=None if weights is None else Path(weights), force=True,
             device=device, threads=threads, track=make_reporter(quiet).track,
         )  # fmt: skip
+        if reviewed is not None:  # checked now, since features may take long
+            names = find_classes(labels, loaded.class_names, which)[1] or [str(i) for i in range(int(labels.max()) + 1)]
+            kept = [embedding.sets[part] for part in ("train", "val") if part in embedding.sets]
+            ids = [str(name) for part in kept if part.ids is not None for name in part.ids]
+            read_reviewed(Path(reviewed), sum(len(part.inputs) for part in kept), ids or None, names)
         embed, width = embedding.estimate()
         learn = _rehearse(count, width, classes, arguments | {"reviewed": None})
         what = f"{name}: {count:,} images in {classes} classes"
