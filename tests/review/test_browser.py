@@ -319,6 +319,7 @@ def test_features_without_pictures_are_shown_as_rows(browser: "Browser", tmp_pat
         press(page, "Enter")
         page.wait_for_selector("#single:not([hidden]) .neighbours")
         assert page.locator("#single img").count() == 0
+        assert page.locator("#single .values dt").all_inner_texts() == [f"column {i}" for i in range(6)]
         assert "distance" in page.locator(".neighbours li").first.inner_text()
         assert_clean(watched, address)
 

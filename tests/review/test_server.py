@@ -144,6 +144,7 @@ def test_features_without_pictures_have_rows_and_neighbours(tmp_path: Path) -> N
         assert about["classes"] == ["0", "1", "2"]
         detail = client.get("/api/examples/4").json
         assert len(detail["neighbours"][0]["examples"]) == 6
+        assert [value for _, value in detail["values"]] == pytest.approx(blobs()["train"][4].tolist())
         assert client.get("/picture/0000000000000000/small/3").status == 404
         client.decide("keep", (4, 0))
         assert client.get("/api/export.csv").body.decode() == f"index,label\n4,{detail['given']}\n"

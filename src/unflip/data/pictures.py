@@ -94,19 +94,30 @@ def _of_arrays(loaded: Loaded, options: DataOptions, count: int) -> Pictures | N
     as_pixels = _bytes_to_pixels if loaded.normalisation is not None else loaded.as_pixels
     if as_pixels is None:
         return None
+    row_of = array_rows(loaded, options, count)
+
+    def read(index: int, size: int) -> "Image":
+        from PIL import Image
+
+        return Image.fromarray(as_pixels(row_of(index)))
+
+    return Pictures(count, "image/png", read)
+
+
+def array_rows(loaded: Loaded, options: DataOptions, count: int) -> Callable[[int], Array]:
+    """Return what finds the input of each of a run's ``count`` examples in the arrays of its data."""
     # Only `per_class` needs the labels, which may lie in another file.
     train = loaded.train[: options.take] if options.per_class is None else choose_labels(loaded, options)[0]
     parts = [part.inputs for part in (train, loaded.val) if part is not None and isinstance(part.inputs, np.ndarray)]
     if (found := sum(map(len, parts))) != count:
         raise InputError(f"data {options.path}: {found} examples, the run had {count}; is it another data set?")
 
-    def read(index: int, size: int) -> "Image":
-        from PIL import Image
-
+    def row_of(index: int) -> Array:
         part, row = (parts[0], index) if index < len(parts[0]) else (parts[1], index - len(parts[0]))
-        return Image.fromarray(as_pixels(part[row]))
+        values: Array = part[row]
+        return values
 
-    return Pictures(count, "image/png", read)
+    return row_of
 
 
 def _bytes_to_pixels(image: Array) -> Array:

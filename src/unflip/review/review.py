@@ -10,6 +10,7 @@ import torch
 
 from unflip.data.array_files import Array
 from unflip.data.pictures import Pictures
+from unflip.data.rows import Rows
 from unflip.errors import InputError, RunFolderError
 from unflip.lock import locked
 from unflip.review.decisions import Decision, DecisionStore, State
@@ -26,9 +27,17 @@ class Review:
     """All that the review page shows, without a word about how it travels."""
 
     def __init__(
-        self, run: Run, examples: Examples, decisions: DecisionStore, pictures: Pictures | None, reviewer: str
+        self,
+        run: Run,
+        examples: Examples,
+        decisions: DecisionStore,
+        reviewer: str,
+        *,
+        pictures: Pictures | None,
+        rows: Rows | None,
     ) -> None:
         self.examples, self.decisions, self.pictures, self.reviewer = examples, decisions, pictures, reviewer
+        self._rows = rows
         self.picture_key = examples.fingerprint[:16]
         """Part of the address of pictures, so that a browser never shows another run's."""
         self._name = run.folder.resolve().name
@@ -62,7 +71,13 @@ class Review:
 
     def detail(self, index: int) -> dict[str, Any]:
         """Return what the single view shows: the row, how its label changed in training, and who it resembles."""
-        return {**self.brief(index), "history": self.examples.history(index), "neighbours": self._neighbours(index)}
+        return {
+            **self.brief(index),
+            "history": self.examples.history(index),
+            "neighbours": self._neighbours(index),
+            "values": self._rows.values(index) if self._rows else [],
+            "values_left_out": self._rows.left_out if self._rows else 0,
+        }
 
     def progress(self, wanted: Filter) -> dict[str, Any]:
         """Return how many examples are in each state, of all and of those that the filter is about."""
@@ -116,6 +131,7 @@ def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iter
     run = finished_run(folder)
     try:
         pictures = run.pictures(data)
+        rows = run.rows(data) if pictures is None else None
     except InputError as error:
         raise InputError(f"{error} Say with --data where it is") from error
     examples = Examples(run)
@@ -123,7 +139,7 @@ def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iter
         locked(folder / ".review.lock", busy="another process serves its review; open the address that it printed"),
         closing(open_decisions(folder, examples)) as decisions,
     ):
-        yield Review(run, examples, decisions, pictures, reviewer)
+        yield Review(run, examples, decisions, reviewer, pictures=pictures, rows=rows)
 
 
 def finished_run(folder: Path) -> Run:

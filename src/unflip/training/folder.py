@@ -14,7 +14,9 @@ import pyarrow.parquet
 from torch import Tensor
 
 from unflip.data.array_files import Array, read_array, write_array
+from unflip.data.dataset import DataOptions
 from unflip.data.pictures import Pictures, open_pictures
+from unflip.data.rows import Rows, open_rows
 from unflip.errors import RunFolderError, UnflipWarning
 from unflip.files import write_text
 from unflip.lock import locked
@@ -147,10 +149,16 @@ class Run:
 
         By default it is looked for where it was when the run finished, whatever folder that was started from.
         """
+        return open_pictures(self._data_options(data), self.labels(["id"])["id"].to_pylist())
+
+    def rows(self, data: str | None = None) -> Rows | None:
+        """The examples' rows of numbers, None where they are images; ``data`` as for :meth:`pictures`."""
+        return open_rows(self._data_options(data), self.labels(["index"]).num_rows)
+
+    def _data_options(self, data: str | None) -> DataOptions:
         options = self.config.common.data
-        if path := data or self.result.get("data_path"):
-            options = options.model_copy(update={"path": path})
-        return open_pictures(options, self.labels(["id"])["id"].to_pylist())
+        path = data or self.result.get("data_path")
+        return options.model_copy(update={"path": path}) if path else options
 
     def check_free(self, *, resume: bool, force: bool) -> None:
         """Refuse to write over a run, or to resume one that is not there."""

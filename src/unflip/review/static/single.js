@@ -10,7 +10,7 @@ export function showSingle(example, detail) {
   const differs = example.given !== example.suggested;
   article.setAttribute("aria-label", exampleText(example));
   const shown = picture(example, "large", `Example ${example.index}`);
-  article.replaceChildren(
+  article.replaceChildren(...[
     make("div", { class: "look" }, shown && make("div", { class: "picture" }, shown)),
     make("div", { class: "facts" },
       make("h2", {}, labels(example)),
@@ -20,8 +20,9 @@ export function showSingle(example, detail) {
       beliefs(example, differs),
       make("p", {}, `Quality of the given label: ${percent(example.quality)}`)),
     make("section", { class: "history" }, make("h3", {}, "While it trained"), history(detail?.history)),
+    values(detail),
     make("section", { class: "near" }, ...neighbours(example, detail?.neighbours)),
-  );
+  ].filter(Boolean));
   article.classList.toggle("bare", !shown);
 }
 
@@ -41,6 +42,13 @@ function history(changes) {
     make("thead", {}, make("tr", {}, ...["epoch", "from", "to", "sure"].map((name) => make("th", { scope: "col" }, name)))),
     make("tbody", {}, ...changes.map((change) => make("tr", {}, ...[change.epoch, className(change.old), className(change.new),
       percent(change.confidence)].map((cell) => make("td", {}, cell))))));
+}
+
+function values(detail) {
+  if (!detail?.values.length) return null;
+  const more = detail.values_left_out ? make("p", { class: "id" }, `and ${detail.values_left_out} more columns`) : null;
+  return make("section", { class: "values" }, make("h3", {}, "Its row"),
+    make("dl", {}, ...detail.values.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, Number(value.toPrecision(6)))))), more);
 }
 
 function neighbours(example, groups) {
