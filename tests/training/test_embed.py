@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 import tiny_backbone
 from helpers import Crash, Outcome, blobs, quick_train, shrink_cifar, write_npz
 from pictures import write_clothing, write_picture
+from unflip import predict
 from unflip.data.arrays import read_about
 from unflip.data.dataset import DataOptions, open_dataset
 from unflip.errors import ConfigError, InputError, MissingExtraError, RunFolderError, Stopped
@@ -87,6 +88,14 @@ def test_a_run_on_embedded_features_learns_and_keeps_names_and_paths(folder: Pat
     assert len(pictures) == 33
     assert PIL.Image.open(BytesIO(pictures.thumbnail(0, 64))).size == (20, 20)
     assert "train/a/00.png,train" in (run.folder / "labels.csv").read_text().replace('"', "")
+
+
+def test_images_for_a_model_of_features_must_be_embedded_first(folder: Path, tmp_path: Path) -> None:
+    embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    run = quick_train(tmp_path / "f.npz", tmp_path / "run", epochs=1)
+    with pytest.raises(InputError, match=r"the model takes 12 features; make them first: unflip embed .*photos --out"):
+        predict(run, folder)
+    assert len(predict(run, tmp_path / "f.npz").ids) == 6
 
 
 def test_small_images_are_seen_whole_and_of_large_ones_the_centre(tmp_path: Path) -> None:

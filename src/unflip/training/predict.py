@@ -69,6 +69,11 @@ def predict(
     part = part or next(iter(sets))
     if part not in sets:
         raise InputError(f"data {data}: {unknown('part', part, sets)}")
+    if loaded.normalisation is not None and len(model.input_shape) == 1:
+        raise InputError(
+            f"data {data}: images, the model takes {model.input_shape[0]} features; make them first: "
+            f"unflip embed {data} --out new.npz"
+        )
     opened, _, skipped = open_sets({part: sets[part]}, options)
     inputs, ids = opened[part].inputs, opened[part].ids
     if inputs.shape[1:] != model.input_shape:
