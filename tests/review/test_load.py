@@ -166,7 +166,7 @@ def survive(run: Path, *, seconds: float, kills: int) -> dict[str, Any]:
 
 def test_no_acknowledged_decision_is_lost_when_the_server_is_killed(run: Path) -> None:
     figures = survive(run, seconds=3, kills=1)
-    assert figures["acknowledged"] > 100
+    assert figures["acknowledged"] > 50
 
 
 @pytest.mark.soak
