@@ -68,6 +68,8 @@ def test_a_folder_of_images_becomes_a_list_of_wrong_labels(cli: Cli, photos: Pat
     assert "; about " in first
     assert "6 of 120 labels look wrong (5.0%)" in done.out
     assert "green -> red" in done.out
+    assert f"what was done, with pictures: {out / 'report.html'}" in done.out
+    assert "<img" in (out / "report.html").read_text()
     assert f"unflip review {out} " in done.out
     suspects = rows(out / "suspects.csv")
     assert {row["path"] for row in suspects} == {f"{NAMES[(i + 1) % 3]}/{i:03}.png" for i in range(6)}

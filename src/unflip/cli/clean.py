@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from unflip.report.reported import report
 from unflip.training.clean import SURE, Cleaned, prepare_cleaning
 
 _PAIRS = 5  # pairs of classes that the summary names
@@ -18,6 +19,7 @@ def run_clean(
     if not quiet:
         print(cleaning.line(), flush=True)  # noqa: T201
     cleaned = cleaning.execute(quiet=quiet)
+    report(cleaned.run)
     if not quiet:
         columns = [*([] if label_column is None else ["--label-column", label_column])]
         columns += [word for name in ignore for word in ("--ignore", name)]
@@ -43,6 +45,7 @@ def summary(cleaned: Cleaned, columns: Sequence[str] = ()) -> str:
         )
     if cleaned.skipped:
         lines.append(f"  {len(cleaned.skipped):,} broken images left out: {out / 'skipped.csv'}")
+    lines.append(f"  what was done, with pictures: {out / 'report.html'}")
     if found:
         again = [
             "unflip",
