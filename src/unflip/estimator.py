@@ -190,7 +190,7 @@ def find_label_errors(features: ArrayLike, labels: ArrayLike, **parameters: Any)
     """
     columns = {name: parameters.pop(name, None) for name in ("groups", "trusted")}
     model = UnflipClassifier(**parameters).fit(features, labels, **columns)
-    given = np.asarray(labels)
+    given = column_or_1d(labels)
     order = model.label_quality_.argsort(kind="stable")
     return pa.table(
         {
