@@ -131,7 +131,7 @@ def main() -> None:
         return
     page = arguments.page.read_text("utf-8")
     begin, end = "<!-- tables -->\n\n", "<!-- end of tables -->"
-    page = re.sub(f"{begin}.*{end}", lambda _: begin + text + end, page, flags=re.DOTALL)
+    page = re.sub(f"{begin}.*{end}", lambda _: f"{begin}{text}\n{end}", page, flags=re.DOTALL)
     arguments.page.write_text(page, "utf-8")
 
 

@@ -15,4 +15,4 @@ def test_every_cell_comes_from_the_result_file(monkeypatch: pytest.MonkeyPatch) 
     lines = (ROOT / "docs" / "results" / "own-data.jsonl").read_text("utf-8").splitlines()
     tables = "\n".join(own_data_table.tables([json.loads(line) for line in lines]))
     page = (ROOT / "docs" / "own-data-results.md").read_text("utf-8")
-    assert page.partition("<!-- tables -->\n\n")[2].partition("<!-- end of tables -->")[0] == tables
+    assert page.partition("<!-- tables -->\n\n")[2].partition("<!-- end of tables -->")[0] == tables + "\n"
