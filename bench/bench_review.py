@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import shutil
 import statistics
 import tempfile
 import threading
@@ -23,6 +24,21 @@ from unflip.review.serving import prepare
 
 EXAMPLES, CLASSES, COLUMNS, PAGE = 100_000, 100, 64, 60
 FIRST, NEXT = 0.300, 0.100  # seconds
+_WATCH = """
+new MutationObserver((_, observer) => {
+  if (!document.querySelector("[role=option]")) return;
+  observer.disconnect();
+  requestAnimationFrame(() => { window.shown = performance.now(); });
+}).observe(document, { childList: true, subtree: true });
+"""  # when the first examples are drawn, in milliseconds since the address was opened
+_TURN = """() => new Promise((resolve) => {
+  const began = performance.now();
+  new MutationObserver((_, observer) => {
+    observer.disconnect();
+    requestAnimationFrame(() => resolve(performance.now() - began));
+  }).observe(document.querySelector("[role=listbox]"), { childList: true });
+  document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "]", bubbles: true }));
+})"""
 
 
 class Client:
@@ -95,6 +111,7 @@ def main() -> None:
             thread.start()
             try:
                 measure(serving.address)
+                measure_in_browser(serving.address)
             finally:
                 serving.server.should_exit = True
                 thread.join()
@@ -153,6 +170,35 @@ def measure(address: str) -> None:
         client.post("/api/decide", {**body, "items": [{"index": undecided[i], "version": 0}]})
 
     tell("one decision, on disk", timed(decide, 100), NEXT)
+
+
+def measure_in_browser(address: str) -> None:
+    """Time what a person sees: from opening the address, with empty caches, to the examples; and from key to key."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        print("no playwright: nothing measured in a browser")
+        return
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        print("no chromium: nothing measured in a browser")
+        return
+    first, following = [], []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        for _ in range(10):
+            page = browser.new_context().new_page()
+            page.add_init_script(_WATCH)
+            page.goto(address)
+            page.wait_for_function("() => window.shown")
+            first.append(page.evaluate("() => window.shown") / 1000)
+            for _ in range(3):
+                page.wait_for_timeout(500)  # the pictures come
+                following.append(page.evaluate(_TURN) / 1000)
+            page.context.close()
+        browser.close()
+    tell("in chromium, first page", first, FIRST)
+    tell("in chromium, next page", following, NEXT)
 
 
 if __name__ == "__main__":
