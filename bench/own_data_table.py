@@ -8,7 +8,7 @@ Three ways, each with its defaults: UnflipClassifier; CleanLearning around the s
 - `test`: accuracy on clean test labels
 - `labels`: accuracy of the training labels in the end; for cleanlab, its issues set to the predicted class
 - `auroc`: how well the label quality tells right given labels from wrong ones
-- `cpu`: processor seconds of fitting, on one thread
+- `wall`: seconds of fitting by the clock, on one thread; `cpu`: those of the processor
 
 A line of the file is one run; runs that are in it are not run again. --page makes the tables of that page anew.
 """
@@ -31,7 +31,7 @@ FIGURES = {
     "test": "Test accuracy, per cent",
     "labels": "Training labels right in the end, per cent",
     "auroc": "Label quality: area under the ROC curve, x 100",
-    "cpu": "Processor seconds of fitting",
+    "wall": "Seconds of fitting",
 }
 
 
@@ -86,15 +86,15 @@ def tables(results: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _row(name: str, noise: str, figure: str, rows: list[dict[str, Any]], means: dict[str, list[float]]) -> str:
-    scale = 1 if figure == "cpu" else 100
+    scale = 1 if figure == "wall" else 100
     values = {way: [scale * line[figure] for line in rows if line["way"] == way] for way in WAYS}
     for way in WAYS:
         means[way].append(statistics.mean(values[way]))
-    best = "" if figure == "cpu" else f"{max(means[way][-1] for way in WAYS):.2f}"
+    best = "" if figure == "wall" else f"{max(means[way][-1] for way in WAYS):.2f}"
     cells = []
     for way in WAYS:
         text = f"{means[way][-1]:.2f}"
-        spread = f" ± {statistics.stdev(values[way]):.2f}" if len(values[way]) > 1 and figure != "cpu" else ""
+        spread = f" ± {statistics.stdev(values[way]):.2f}" if len(values[way]) > 1 and figure != "wall" else ""
         cells.append(f"**{text}{spread}**" if text == best else text + spread)
     wrong = 100 * statistics.mean(line["wrong"] for line in rows)
     return f"| {name} | {noise} | {len(rows) // len(WAYS)} | {wrong:.1f} | " + " | ".join(cells) + " |"
