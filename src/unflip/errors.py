@@ -45,6 +45,11 @@ class MissingExtraError(UnflipError):
         super().__init__(f"{needed} is not installed; try: pip install 'unflip[{extra}]'")
 
 
+def one_line(text: str) -> str:
+    """Make text that may come from data fit for a line of a terminal: no line break, no control character."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in " ".join(text.split()))
+
+
 def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
     """Say that ``name`` is no known ``kind``, which is the closest and what there is."""
     choices = sorted(choices)

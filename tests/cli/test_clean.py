@@ -1,6 +1,7 @@
 """unflip clean: from a folder, a table or features to a list of wrong labels; and what it refuses."""
 
 import csv
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,23 @@ def test_the_command_that_is_proposed_next_works(cli: Cli, photos: Path, tmp_pat
     assert "path" in rows(tmp_path / "run-2" / "suspects.csv")[0]
 
 
+def test_what_to_type_next_is_quoted_and_class_names_cannot_steer_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    content = blobs()
+    content["train_labels"][:8] = (content["train_labels"][:8] + 1) % 3
+    content["class_names"] = np.array(["two\nlines", "\x1b[31mred", "long" * 100])
+    write_npz(tmp_path / "f.npz", **content)
+    done = clean(cli, tmp_path / "f.npz", "--out", tmp_path / "my run")
+    assert all(line.isprintable() for line in done.out.splitlines())
+    assert "two lines" in done.out
+    assert r"\x1b[31mred" in done.out
+    pairs = [line for line in done.out.splitlines() if " -> " in line]
+    assert pairs
+    assert max(map(len, pairs)) < 100
+    look, export = done.out.splitlines()[-3:-1]
+    assert shlex.split(look, comments=True) == ["unflip", "review", str(tmp_path / "my run")]
+    assert shlex.split(export)[-1] == str(tmp_path / "my run" / "reviewed.csv")
+
+
 def test_a_table_with_text_in_it_is_cleaned_once_that_is_ignored(cli: Cli, tmp_path: Path) -> None:
     path = table_of(blobs(train=600), tmp_path / "t.csv", wrong=20)
     out = tmp_path / "run"
@@ -237,7 +255,11 @@ def test_the_features_of_a_killed_call_are_not_lost(
 
 BAD: dict[str, tuple[list[str], list[str]]] = {
     "nothing there": (["no", "--out", "out"], ["data no: no such file or folder"]),
-    "images but no class folders": (["loose", "--out", "out"], ["images but no class folders in it"]),
+    "images but no class folders": (
+        ["loose", "--out", "out"],
+        ["images but no class folders in it", "every example needs its label"],
+    ),
+    "a run in the way": (["good.npz", "--out", "old"], ["old: already holds a run; name another folder, or replace"]),
     "one class only": (["lonely", "--out", "out"], ["1 class among 2 labels; at least two are needed"]),
     "one class in a table": (["one.csv", "--out", "out"], ["1 class among 2 labels"]),
     "a label column that is not there": (
@@ -274,6 +296,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("place")
     write_npz(folder / "good.npz", **blobs())
     table_of(blobs(), folder / "t.csv")
+    (folder / "old").mkdir()
+    (folder / "old" / "config.toml").touch()
     (folder / "one.csv").write_text("x,label\n1,a\n2,a\n")
     (folder / "reviewed.csv").write_text("index,label\n900,0\n")
     (folder / "pictures.csv").write_text("path,label\nc/9.png,a\n")

@@ -95,6 +95,13 @@ def test_classes_without_names_are_numbers(cli: Callable[..., Outcome], features
     )
 
 
+def test_a_prefix_that_nothing_uses_is_refused(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
+    answer = cli("export", run.folder, "--out", tmp_path / "l.csv", "--prefix", "photos/")
+    assert answer.code == 2
+    assert "--prefix is for the format label-studio, not for csv" in answer.err
+    assert not (tmp_path / "l.csv").exists()
+
+
 @pytest.mark.parametrize(
     ("form", "name", "said"),
     [

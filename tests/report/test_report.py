@@ -221,6 +221,11 @@ def test_data_that_has_moved_costs_the_pictures_only(tmp_path: Path, cli: Cli) -
     assert page.all("img") == []
     assert "The pictures are missing: data" in page.text
     assert "nearest neighbours are called now" in page.text
+    before = (run.folder / "report.html").read_bytes()
+    answer = cli("report", run.folder, "--data", tmp_path / "nowhere")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "nowhere: no such file or folder" in answer.err
+    assert (run.folder / "report.html").read_bytes() == before
     assert cli("report", run.folder, "--data", tmp_path / "moved").code == 0
     assert len(page_of(run.folder / "report.html").all("img")) == 20
 

@@ -45,8 +45,10 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
+    from unflip.errors import one_line
+
     if message and int(os.environ.get("RANK", "0")) == 0:  # of several processes the first one speaks
-        print(f"unflip: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
+        print(f"unflip: {one_line(message)}", file=sys.stderr)  # noqa: T201
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:

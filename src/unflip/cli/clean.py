@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from unflip.errors import one_line
 from unflip.report.reported import report
 from unflip.training.clean import SURE, Cleaned, prepare_cleaning
 
 _PAIRS = 5  # pairs of classes that the summary names
+_NAME = 40  # characters of a class that it shows
 
 
 def run_clean(
@@ -47,28 +49,26 @@ def summary(cleaned: Cleaned, columns: Sequence[str] = ()) -> str:
         lines.append(f"  {len(cleaned.skipped):,} broken images left out: {out / 'skipped.csv'}")
     lines.append(f"  what was done, with pictures: {out / 'report.html'}")
     if found:
-        again = [
-            "unflip",
-            "clean",
-            cleaned.data,
-            *columns,
-            "--out",
-            f"{out}-2",
-            "--reviewed",
-            str(out / "reviewed.csv"),
-        ]
+        review = ["unflip", "review", str(out)]
+        decided = str(out / "reviewed.csv")
+        again = ["unflip", "clean", cleaned.data, *columns, "--out", f"{out}-2", "--reviewed", decided]
         lines += [
             "next:",
-            f"  unflip review {out}    # look at them and decide",
-            f"  unflip review {out} --export {out / 'reviewed.csv'}",
+            f"  {shlex.join(review)}    # look at them and decide",
+            f"  {shlex.join([*review, '--export', decided])}",
             f"  {shlex.join(again)}    # train again with what you decided",
         ]
     return "\n".join(lines)
 
 
 def _pairs(cleaned: Cleaned) -> list[str]:
-    shown = [(f"{given} -> {suggested}", count) for given, suggested, count in cleaned.pairs[:_PAIRS]]
+    shown = [(f"{_short(given)} -> {_short(suggested)}", count) for given, suggested, count in cleaned.pairs[:_PAIRS]]
     if rest := cleaned.pairs[_PAIRS:]:
         shown.append((f"{len(rest)} other pairs", sum(count for _, _, count in rest)))
     width = max(len(pair) for pair, _ in shown)
     return [f"  {pair:<{width}}  {count:>6,}" for pair, count in shown]
+
+
+def _short(name: str) -> str:
+    name = one_line(name)
+    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."

@@ -71,6 +71,8 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Mapping[int, str], data
             ]
             return Doubts(tuple(shown), True, pictures.media_type == "image/png", None, below_half)
     except UnflipError as error:
+        if data is not None:  # somebody named it
+            raise
         note = f"The pictures are missing: {error}."
     features = run.features
     if features is None or len(features) != len(table) or not examples:

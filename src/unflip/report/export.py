@@ -37,6 +37,8 @@ def export(run: Run, form: str, out: Path, *, prefix: str = "") -> int:
     if out.suffix.lower() not in _SUFFIXES[form]:
         allowed = " or ".join(_SUFFIXES[form])
         raise ConfigError(f"--out {out}: the format {form} is written to {allowed}, not to '{out.suffix}'")
+    if prefix and form != "label-studio":
+        raise ConfigError(f"--prefix is for the format label-studio, not for {form}; leave it out")
     table = run.labels()
     missing = next((name for name in _NEEDED if name not in table.column_names), None)
     if missing is not None:

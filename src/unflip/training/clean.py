@@ -145,12 +145,19 @@ def prepare_cleaning(
     Images become features first, which are kept beside the run as ``embedded.npz`` and used again by the next call.
     """
     out = Path(out)
-    Run(out).check_free(resume=False, force=force)
+    run = Run(out)
+    if run.config_path.exists() and not force:
+        raise RunFolderError(f"{out}: already holds a run; name another folder, or replace it with --force")
+    run.check_free(resume=False, force=force)
     options = check_data(
         path=str(Path(data)), label_column=label_column, ignore=tuple(ignore), image_size=image_size,
         skip_broken=skip_broken, reviewed=None if reviewed is None else str(reviewed),
     )  # fmt: skip
     name, loaded = load_inputs(options)
+    if loaded.train.labels is None:
+        raise InputError(
+            f"{options.path}: {loaded.unlabelled}; every example needs its label (in another file: train --labels)"
+        )
     examples, labels, which = choose_labels(loaded, options)
     classes = len(np.unique(labels))
     if classes < 2:
