@@ -167,6 +167,10 @@ def test_a_group_is_not_torn_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"settings": {"select": "best-test"}}, "select = 'best-test' needs a test set"),
         ({"settings": {"select": "noisy-val"}, "val_fraction": 0.0}, "needs validation examples"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"epochs": "ten"}, "epochs = 'ten': must be a whole number"),
+        ({"batch_size": "x"}, "batch_size = 'x': must be a whole number"),
+        ({"hidden": 64}, r"hidden = 64: .* try \(64,\)"),
+        ({"settings": 3}, "settings = 3: must be a dict"),
     ],
 )
 def test_a_wrong_parameter_is_a_value_error_that_says_what_is_allowed(parameters: dict[str, Any], said: str) -> None:
@@ -178,6 +182,12 @@ def test_groups_and_trusted_have_one_entry_an_example() -> None:
     for name in ("groups", "trusted"):
         with pytest.raises(ValueError, match="inconsistent numbers of samples"):
             UnflipClassifier().fit(Noisy.X, Noisy.y, **{name: [0, 1]})
+
+
+def test_trusted_that_is_no_mask_is_refused_rather_than_taken_for_all() -> None:
+    for column in (np.full(300, "no"), np.arange(300)):
+        with pytest.raises(ValueError, match="trusted: must be a mask"):
+            UnflipClassifier().fit(Noisy.X, Noisy.y, trusted=column)
 
 
 def test_nothing_is_written_said_or_drawn_from_outside(

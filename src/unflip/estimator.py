@@ -1,7 +1,8 @@
 """UnflipClassifier and find_label_errors: the methods on arrays, the way scikit-learn does things."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from unflip.data.array_files import Array
 from unflip.data.dataset import LabelledSet, Loaded, make_dataset
 from unflip.data.source import ArraySource, check_finite
-from unflip.errors import UnflipError
+from unflip.errors import ConfigError, UnflipError
 from unflip.training.config import RunConfig, Tree, nest
 from unflip.training.defaults import choose_size
 from unflip.training.memory import train_in_memory
@@ -103,7 +104,10 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"y holds 1 class in n_samples = {len(labels)}; at least 2 classes are needed")
         group_column = None if groups is None else column_or_1d(groups)
-        mask = np.zeros(len(labels), bool) if trusted is None else column_or_1d(trusted).astype(bool)
+        mask = np.zeros(len(labels), bool) if trusted is None else column_or_1d(trusted)
+        if mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
+            raise ValueError("trusted: must be a mask, true where the label is known to be right")
+        mask = mask.astype(bool)
         check_consistent_length(features, group_column, mask)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         try:
@@ -128,6 +132,16 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
 
     def _configure(self, count: int, seed: int) -> RunConfig:
         """Lay the parameters over defaults for ``count`` examples, and the settings over both."""
+        given: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size}
+        for name, number in given.items():
+            if number is not None and not isinstance(number, Real):
+                raise ConfigError(f"{name} = {number!r}: must be a whole number")
+        if self.hidden is not None and not isinstance(self.hidden, Iterable):
+            raise ConfigError(
+                f"hidden = {self.hidden!r}: must list the units of each hidden layer; try ({self.hidden},)"
+            )
+        if self.settings is not None and not isinstance(self.settings, Mapping):
+            raise ConfigError(f"settings = {self.settings!r}: must be a dict by dotted key")
         size = choose_size(count, self.batch_size)
         epochs = size.epochs if self.epochs is None else self.epochs
         hidden = size.hidden if self.hidden is None else self.hidden
