@@ -231,3 +231,14 @@ def test_a_file_that_is_no_review_is_refused_and_left_alone(path: Path, content:
     with pytest.raises(RunFolderError, match=r"review\.sqlite"):
         opened(path)
     assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_acknowledged_once_the_file_is_gone(store: DecisionStore, path: Path, replaced: bool) -> None:
+    decide(store, ANN, (0, 0))
+    path.rename(path.with_name("away.sqlite"))
+    if replaced:
+        path.write_bytes(b"")
+    with pytest.raises(NotSavedError, match=r"review\.sqlite was removed or replaced; start unflip review again"):
+        decide(store, ANN, (1, 0))
+    assert store.current(1) is None

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
+from os.path import samestat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,6 +112,7 @@ class DecisionStore:
         except (sqlite3.Error, KeyError, IndexError) as error:
             self.close()
             raise RunFolderError(f"{path}: damaged ({error}); bring a copy back") from error
+        self._file = path.stat()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -185,6 +187,7 @@ class DecisionStore:
             for i, ((example, version, state, label), undoes) in enumerate(choices)
         ]
         if rows:
+            self._check_file()
             try:
                 with self._connection:
                     self._connection.execute("BEGIN IMMEDIATE")
@@ -197,6 +200,15 @@ class DecisionStore:
         for row in rows:
             self._remember(row)
         return rows
+
+    def _check_file(self) -> None:
+        """Refuse to write where nobody would find it: SQLite goes on in a file that was removed under it."""
+        try:
+            same = samestat(self._path.stat(), self._file)
+        except OSError:
+            same = False
+        if not same:
+            raise NotSavedError(f"not saved: {self._path.name} was removed or replaced; start unflip review again")
 
     def _remember(self, row: Decision) -> None:
         self._rows[row.id] = row
