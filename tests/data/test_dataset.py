@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import blobs, write_npz
-from unflip.data.dataset import DataOptions, Dataset, open_dataset, stratified_split
+from unflip.data.dataset import DataOptions, Dataset, open_dataset
+from unflip.data.split import stratified_split
 from unflip.errors import ConfigError, InputError, UnflipError
 
 
