@@ -95,5 +95,5 @@ def test_without_train_it_says_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no array 'train'; it holds test, x$"):
         load_from(write_npz(tmp_path / "a.npz", x=np.eye(2), test=np.eye(2)))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no array 'train'; it holds nothing"):
+    with pytest.raises(InputError, match=r"no array 'train'; it holds nothing; a folder holds train\.npy, or images"):
         load_from(tmp_path / "empty")

@@ -49,7 +49,8 @@ def load(path: Path, options: DataOptions) -> Loaded:
     else:
         arrays = {"train": _read_npy(path, options.map_above_mb)}
     if "train" not in arrays:
-        raise InputError(f"{path}: no array 'train'; it holds {', '.join(sorted(arrays)) or 'nothing'}")
+        hint = "; a folder holds train.npy, or images in a folder a class" if path.is_dir() else ""
+        raise InputError(f"{path}: no array 'train'; it holds {', '.join(sorted(arrays)) or 'nothing'}{hint}")
     sets = {
         name: LabelledSet(
             _check_features(array, f"{path}, '{name}'"),
