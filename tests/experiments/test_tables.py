@@ -17,7 +17,7 @@ from unflip.errors import ConfigError, InputError
 from unflip.experiments.grids import grid_text
 from unflip.experiments.paper_numbers import Number, paper_table
 from unflip.experiments.results_file import keep, read_results
-from unflip.experiments.tables import all_methods, best_two, compare
+from unflip.experiments.tables import Side, all_methods, best_two, compare
 from unflip.report.table_text import render
 
 Cli = Callable[..., Outcome]
@@ -116,9 +116,9 @@ def test_only_the_asked_methods_are_shown() -> None:
 def test_the_caption_says_how_results_came_about() -> None:
     text = render(compare(paper_table("1"), full_row()), "text")
     assert "Ours, CIFAR-10: network mlp, 15 epochs, test accuracy of the epoch chosen by noisy-val." in text
-    last = render(compare(paper_table("1"), full_row(), accuracy="last"), "text")
+    last = render(compare(paper_table("1"), full_row(), show="last"), "text")
     assert "test accuracy of the last epoch." in last
-    best = render(compare(paper_table("1"), full_row(), accuracy="best"), "text")
+    best = render(compare(paper_table("1"), full_row(), show="best"), "text")
     assert "(uses the truth: test labels)" in best
 
 
@@ -132,9 +132,52 @@ def test_which_accuracy_is_taken() -> None:
     line = result_line({**FIRST, "method": "gce", "seed": 0}, 0.8)
     line["test_accuracy"] = {"selected": 0.8, "last": 0.7, "best": 0.9}
     means = [
-        compare(paper_table("1"), [line], accuracy=which).rows[0].ours["gce"] for which in ("selected", "last", "best")
+        compare(paper_table("1"), [line], show=which).rows[0].ours["gce"] for which in ("selected", "last", "best")
     ]
     assert [str(number.mean) for number in means if number] == ["80.00", "70.00", "90.00"]
+
+
+def test_labels_and_quality_stand_without_the_paper() -> None:
+    lines = seeds("gce", [0.8, 0.8], label_accuracy={"given": 0.65, "current": 0.9}, quality_auroc=0.75)
+    lines += [result_line({**FIRST, "method": "sl", "seed": 0}, 0.8, label_accuracy=None, quality_auroc=None)]
+    labels = compare(paper_table("1"), lines, show="labels")
+    assert labels.rows[0].ours["gce"] == Number(Decimal("90.00"), Decimal("0.00"), None, 2)
+    assert labels.rows[0].ours["sl"] is None
+    text = render(labels, "text")
+    assert text.startswith("Table 1. Training labels right at the end (%) under PMD noise.\n")
+    assert "Ours, CIFAR-10: network mlp, 15 epochs.\n" in text
+    assert "paper" not in text.lower()
+    assert "75.00 ± 0.00" in render(compare(paper_table("1"), lines, show="quality"), "text")
+
+
+def test_ours_alone_has_a_line_a_setting() -> None:
+    text = render(compare(paper_table("1"), full_row(), sides=("ours",)), "markdown")
+    assert "| CIFAR-10 | I 35% | 70.00 ± 1.00 | 71.00 ± 1.00 |" in text
+    assert "83.12" not in text
+    assert "paper" not in text.lower()
+    assert "†" not in text
+    rows = list(csv.DictReader(io.StringIO(render(compare(paper_table("1"), full_row(), sides=("ours",)), "csv"))))
+    assert {row["paper_mean"] + row["difference"] + row["paper_contradiction"] for row in rows} == {""}
+
+
+def test_the_mean_is_over_all_rows_and_only_of_methods_that_have_them() -> None:
+    table = paper_table("1")
+    lines = seeds("sl", [0.9])
+    for place, row in enumerate(table.rows):
+        lines += seeds("gce", [0.50 + 0.01 * place, 0.52 + 0.01 * place], dict(row.where))
+    comparison = compare(table, lines)
+    assert comparison.mean() == dict.fromkeys(SEVEN) | {"gce": Number(Decimal("56.50"))}
+    assert re.search(r"^mean +ours +— +— +56\.50 +—", render(comparison, "text"), re.MULTILINE)
+    assert "| mean |" not in render(compare(table, seeds("sl", [0.9])), "markdown")
+
+
+def test_the_mean_gain_stands_in_the_mean_row() -> None:
+    table = paper_table("5")
+    lines = [
+        line for row in table.rows for method, accuracy in (("plc", 0.5), ("mddc", 0.6))
+        for line in seeds(method, [accuracy], dict(row.where))
+    ]  # fmt: skip
+    assert "| mean |  | 50.00 | 60.00 ↑ 10.00 | — |" in render(compare(table, lines, sides=("ours",)), "markdown")
 
 
 def test_data_sets_may_differ_in_their_protocol() -> None:
@@ -186,8 +229,8 @@ def test_test_sets_are_rows_of_table_3() -> None:
     comparison = compare(paper_table("3"), [line, clothing])
     assert [str(row.ours["plc"].mean) for row in comparison.rows] == ["60.00", "50.00", "70.00"]  # type: ignore[union-attr]
     assert "(1)" not in render(comparison, "text")  # the paper has one too
-    with pytest.raises(ConfigError, match="--accuracy last: of the test set webvision"):
-        compare(paper_table("3"), [line], accuracy="last")
+    with pytest.raises(ConfigError, match="--show last: of the test set webvision"):
+        compare(paper_table("3"), [line], show="last")
 
 
 # Formats
@@ -196,7 +239,7 @@ def test_test_sets_are_rows_of_table_3() -> None:
 @pytest.mark.parametrize("name", list("123456"))
 def test_csv_reads_back_as_the_papers_numbers(name: str) -> None:
     table = paper_table(name)
-    rows = list(csv.DictReader(io.StringIO(render(compare(table, []), "csv", paper_only=True))))
+    rows = list(csv.DictReader(io.StringIO(render(compare(table, [], sides=("paper",)), "csv"))))
     assert len(rows) == len(table.rows) * len(table.methods)
     cells = [(row.where, method, number) for row in table.rows for method, number in row.cells.items()]
     for read, (where, method, number) in zip(rows, cells, strict=True):
@@ -218,11 +261,11 @@ def test_csv_reads_back_as_our_numbers() -> None:
 @pytest.mark.parametrize("name", list("123456"))
 def test_markdown_has_as_many_columns_in_every_line(name: str) -> None:
     table = paper_table(name)
-    for paper_only in (True, False):
-        lines = [
-            x for x in render(compare(table, []), "markdown", paper_only=paper_only).splitlines() if x.startswith("|")
-        ]
-        assert len(lines) == 2 + len(table.rows) * (1 if paper_only else 3)
+    shapes: dict[tuple[Side, ...], int] = {("paper",): 1, ("ours",): 1, ("ours", "paper"): 3}
+    for sides, lines_a_row in shapes.items():
+        text = render(compare(table, [], sides=sides), "markdown")
+        lines = [line for line in text.splitlines() if line.startswith("|")]
+        assert len(lines) == 2 + len(table.rows) * lines_a_row
         assert len({line.count("|") for line in lines}) == 1
 
 
@@ -247,7 +290,7 @@ def test_text_stands_in_columns() -> None:
 
 
 def test_contradictions_are_marked() -> None:
-    text = render(compare(paper_table("5"), []), "text", paper_only=True)
+    text = render(compare(paper_table("5"), [], sides=("paper",)), "text")
     assert "47.92 ± 1.28 ↑ 2.06†" in text
     assert "CIFAR-10 III 70% CDDC (prints +2.06 where the means differ by +2.87)" in text
 
@@ -317,7 +360,9 @@ def test_the_command_puts_results_beside_the_paper(cli: Cli, tmp_path: Path) -> 
     [
         (["table", "9"], "unknown table '9'; choose from: 1, 2, 3, 4, 5, 6"),
         (["table", "1", "--format", "html"], "unknown --format 'html'; choose from: csv, latex, markdown, text"),
-        (["table", "1", "--accuracy", "lst"], "unknown --accuracy 'lst', did you mean 'last'?"),
+        (["table", "1", "--show", "lst"], "unknown --show 'lst', did you mean 'last'?"),
+        (["table", "1", "--show", "labels"], "--show labels: the paper has no such numbers; name results"),
+        (["table", "1", "--no-paper"], "--no-paper: leaves nothing to show without results"),
         (["table", "1", "--methods", "gcee"], "unknown method of the table or the results 'gcee', did you mean 'gce'?"),
         (["table", "1", "--where", "epochs"], "--where epochs: write KEY=VALUE"),
         (["table", "1", "--results", "R", "--where", "epoch=15"], "key of --where 'epoch', did you mean 'epochs'?"),

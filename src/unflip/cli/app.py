@@ -319,10 +319,15 @@ def table(
         typer.Option(help="A results.jsonl or the folder of a sweep, to stand beside the paper's numbers; repeatable."),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.", metavar="FORMAT")] = "text",
-    accuracy: Annotated[
+    show: Annotated[
         str,
-        typer.Option(help="Test accuracy of which epoch: selected, last, or best (uses the truth).", metavar="WHICH"),
+        typer.Option(
+            help="What: test accuracy of the selected epoch, the last, or the best (uses the truth); labels, how many "
+            "training labels are right at the end; quality, the ROC area of the given labels' quality.",
+            metavar="WHAT",
+        ),
     ] = "selected",
+    paper: Annotated[bool, typer.Option(help="The paper's numbers beside yours.")] = True,
     methods: Annotated[
         str | None, typer.Option(help="Which, by comma; by default the paper's; all: those and what else there is.")
     ] = None,
@@ -337,7 +342,7 @@ def table(
     """
     from unflip.cli.table import run_table
 
-    run_table(name, results or (), form=form, accuracy=accuracy, methods=methods, where=where or ())
+    run_table(name, results or (), form=form, show=show, paper=paper, methods=methods, where=where or ())
 
 
 @app.command()

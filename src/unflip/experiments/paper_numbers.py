@@ -39,6 +39,7 @@ class PaperTable:
 
     name: str
     title: str
+    """What follows on "Test accuracy": under which noise, on what."""
     setup: str
     seeds: int
     baseline: str | None

@@ -4,14 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from statistics import fmean, stdev
-from typing import Literal, get_args
+from typing import Literal
 
 from unflip.errors import ConfigError
 from unflip.experiments.paper_numbers import Number, PaperRow, PaperTable
 from unflip.experiments.results_file import PROTOCOL, Line, by_seed, find, one_protocol
 
-AccuracyName = Literal["selected", "last", "best"]
-ACCURACIES: tuple[AccuracyName, ...] = get_args(AccuracyName)
+Shown = Literal["selected", "last", "best", "labels", "quality"]
+SHOWN: Mapping[Shown, str] = {
+    "selected": "Test accuracy (%)",
+    "last": "Test accuracy (%)",
+    "best": "Test accuracy (%)",
+    "labels": "Training labels right at the end (%)",
+    "quality": "Area under the ROC curve (x 100) of the given labels' quality",
+}
+IN_THE_PAPER: tuple[Shown, ...] = ("selected", "last", "best")
+Side = Literal["ours", "paper"]
 
 _DIGITS = Decimal("0.01")  # the paper's; differences are those of the numbers that are shown
 
@@ -38,16 +46,28 @@ class Comparison:
     methods: Mapping[str, str]
     """The methods shown and their headings."""
     rows: tuple[ComparedRow, ...]
-    accuracy: AccuracyName
+    show: Shown
+    sides: tuple[Side, ...]
+    """Whose numbers are shown."""
     protocols: Mapping[str, Mapping[str, object]]
     """How the results of each data set came about: network, epochs, protocol."""
+
+    def mean(self) -> dict[str, Number | None]:
+        """Return the mean of our numbers over all rows; None for a method that lacks one."""
+        means: dict[str, Number | None] = {}
+        for method in self.methods:
+            found = [number.mean for row in self.rows if (number := row.ours[method])]
+            complete = len(found) == len(self.rows)
+            means[method] = Number((sum(found, Decimal()) / len(found)).quantize(_DIGITS)) if complete else None
+        return _with_gains(means, self.table.baseline)
 
 
 def compare(
     table: PaperTable,
     lines: Sequence[Line],
     *,
-    accuracy: AccuracyName = "selected",
+    show: Shown = "selected",
+    sides: tuple[Side, ...] = ("ours", "paper"),
     methods: Sequence[str] | None = None,
     fixed: Sequence[str] = (),
 ) -> Comparison:
@@ -55,7 +75,8 @@ def compare(
 
     A result belongs to a row if it has the row's names on its axes. Results of grids with other axes (a sweep over
     alpha) do not belong, unless those axes are ``fixed`` to one value. ``methods`` are the paper's by default. Results
-    of one data set that came about in different ways are refused: their numbers are not to be compared.
+    of one data set that came about in different ways are refused: their numbers are not to be compared. What the paper
+    has no numbers of is shown without its side.
     """
     axes = {*table.keys, *fixed, "method", "seed"}
     comparable = [line for line in lines if axes.issuperset(line["axes"])]
@@ -70,8 +91,8 @@ def compare(
             f"named ({names} ...) and its methods ({', '.join(shown)})"
         )
     protocols = _protocols(table, belonging)
-    rows = tuple(_row(table, row, own, accuracy, shown) for row, own in zip(table.rows, belonging, strict=True))
-    return Comparison(table, shown, rows, accuracy, protocols)
+    rows = tuple(_row(table, row, own, show, shown) for row, own in zip(table.rows, belonging, strict=True))
+    return Comparison(table, shown, rows, show, sides if show in IN_THE_PAPER else ("ours",), protocols)
 
 
 def all_methods(table: PaperTable, lines: Sequence[Line]) -> list[str]:
@@ -99,28 +120,37 @@ def _belongs(line: Line, row: PaperRow) -> bool:
 
 
 def _row(
-    table: PaperTable, row: PaperRow, lines: Sequence[Line], accuracy: AccuracyName, methods: Mapping[str, str]
+    table: PaperTable, row: PaperRow, lines: Sequence[Line], show: Shown, methods: Mapping[str, str]
 ) -> ComparedRow:
     ours: dict[str, Number | None] = {}
     for method in methods:
         own = [line for line in lines if find(line, "method") == method]
-        values = [_accuracy(line, row, accuracy) for line in by_seed(own, f"{' '.join(row.where.values())}, {method}")]
+        values = [_value(line, row, show) for line in by_seed(own, f"{' '.join(row.where.values())}, {method}")]
         ours[method] = summary([value for value in values if value is not None])
-    baseline = ours.get(table.baseline) if table.baseline else None
-    for method, number in ours.items():
-        if number and baseline and method != table.baseline:
-            ours[method] = replace(number, gain=number.mean - baseline.mean)
-    return ComparedRow(row.where, ours, {method: row.cells.get(method) for method in methods})
+    paper = {method: row.cells.get(method) if show in IN_THE_PAPER else None for method in methods}
+    return ComparedRow(row.where, _with_gains(ours, table.baseline), paper)
 
 
-def _accuracy(line: Line, row: PaperRow, accuracy: AccuracyName) -> float | None:
+def _with_gains(numbers: Mapping[str, Number | None], baseline: str | None) -> dict[str, Number | None]:
+    base = numbers.get(baseline) if baseline else None
+    return {
+        method: replace(number, gain=number.mean - base.mean) if number and base and method != baseline else number
+        for method, number in numbers.items()
+    }
+
+
+def _value(line: Line, row: PaperRow, show: Shown) -> float | None:
     test = row.where.get("test")
-    if test is None:
-        value = line["test_accuracy"][accuracy]
-    elif accuracy == "selected":
+    if show == "labels":
+        value = (line.get("label_accuracy") or {}).get("current")
+    elif show == "quality":
+        value = line.get("quality_auroc")
+    elif test is None:
+        value = line["test_accuracy"][show]
+    elif show == "selected":
         value = line.get("tests", {}).get(test, {}).get("top1")
     else:
-        raise ConfigError(f"--accuracy {accuracy}: of the test set {test} only the selected epoch's accuracy is kept")
+        raise ConfigError(f"--show {show}: of the test set {test} only the selected epoch's accuracy is kept")
     return None if value is None else float(value)
 
 

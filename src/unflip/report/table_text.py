@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from unflip.experiments.paper_numbers import Number, contradictions
-from unflip.experiments.tables import Comparison, best_two, gains
+from unflip.experiments.tables import IN_THE_PAPER, SHOWN, Comparison, best_two, gains
 
 _MISSING = "—"
 _LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
@@ -26,13 +26,13 @@ class _Grid(NamedTuple):
     notes: list[str]
 
 
-def render(comparison: Comparison, form: str, *, paper_only: bool = False) -> str:
-    """Return the table in one of FORMATS, ending in a newline; ``paper_only`` leaves our results out."""
-    return FORMATS[form](comparison, paper_only)
+def render(comparison: Comparison, form: str) -> str:
+    """Return the table in one of FORMATS, ending in a newline."""
+    return FORMATS[form](comparison)
 
 
-def _text(comparison: Comparison, paper_only: bool) -> str:
-    grid = _grid(comparison, paper_only, "starred")
+def _text(comparison: Comparison) -> str:
+    grid = _grid(comparison, "starred")
     lines = [[cell.text + (" *" if cell.bold else "") for cell in line] for setting in grid.body for line in setting]
     widths = [max(map(len, column)) for column in zip(grid.header, *lines, strict=True)]
 
@@ -43,8 +43,8 @@ def _text(comparison: Comparison, paper_only: bool) -> str:
     return "\n".join([grid.caption, "", row(grid.header), rule, *map(row, lines), "", *grid.notes]) + "\n"
 
 
-def _markdown(comparison: Comparison, paper_only: bool) -> str:
-    grid = _grid(comparison, paper_only, "in bold")
+def _markdown(comparison: Comparison) -> str:
+    grid = _grid(comparison, "in bold")
 
     def row(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cells)} |"
@@ -56,8 +56,8 @@ def _markdown(comparison: Comparison, paper_only: bool) -> str:
     return "\n".join([grid.caption, "", *table, "", *(f"- {note}" for note in grid.notes)]) + "\n"
 
 
-def _latex(comparison: Comparison, paper_only: bool) -> str:
-    grid = _grid(comparison, paper_only, "in bold")
+def _latex(comparison: Comparison) -> str:
+    grid = _grid(comparison, "in bold")
 
     def escape(text: str) -> str:
         escaped = "".join(_LATEX.get(character, character) for character in text)
@@ -69,7 +69,7 @@ def _latex(comparison: Comparison, paper_only: bool) -> str:
     body: list[str] = []
     for setting in grid.body:
         body += [row([f"\\textbf{{{escape(c.text)}}}" if c.bold else escape(c.text) for c in line]) for line in setting]
-        body += [] if paper_only else [r"    \addlinespace"]
+        body += [r"    \addlinespace"] if len(setting) > 1 else []
     columns = "l" * (len(grid.header) - len(comparison.methods)) + "c" * len(comparison.methods)
     return "\n".join([
         r"\begin{table*}",
@@ -87,8 +87,8 @@ def _latex(comparison: Comparison, paper_only: bool) -> str:
     ]) + "\n"  # fmt: skip
 
 
-def _csv(comparison: Comparison, paper_only: bool) -> str:
-    """One line a setting and method, all numbers in columns of their own; ours are empty where only the paper's are."""
+def _csv(comparison: Comparison) -> str:
+    """One line a setting and method, all numbers in columns of their own; a side that is not shown is empty."""
     table, doubts = comparison.table, contradictions()
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -97,21 +97,23 @@ def _csv(comparison: Comparison, paper_only: bool) -> str:
         "paper_deviation", "paper_gain", "difference", "paper_contradiction",
     ])  # fmt: skip
     for place, row in enumerate(comparison.rows):
-        best = set() if table.baseline else best_two(row.paper if paper_only else row.ours)
+        best = set() if table.baseline else best_two(row.ours if "ours" in comparison.sides else row.paper)
         for method in comparison.methods:
-            ours, paper = row.ours[method], row.paper[method]
+            ours = row.ours[method] if "ours" in comparison.sides else None
+            paper = row.paper[method] if "paper" in comparison.sides else None
             numbers = [
                 *((ours.mean, ours.deviation, ours.gain, ours.seeds) if ours else (None,) * 4),
                 int(method in best),
                 *((paper.mean, paper.deviation, paper.gain) if paper else (None,) * 3),
-                row.difference(method),
+                ours.mean - paper.mean if ours and paper else None,
+                doubts.get((table.name, place, method)) if paper else None,
             ]
             where = [row.where.get(key) for key in table.keys]
-            writer.writerow([table.name, *where, method, *numbers, doubts.get((table.name, place, method))])
+            writer.writerow([table.name, *where, method, *numbers])
     return out.getvalue()
 
 
-FORMATS: Mapping[str, Callable[[Comparison, bool], str]] = {
+FORMATS: Mapping[str, Callable[[Comparison], str]] = {
     "text": _text,
     "markdown": _markdown,
     "latex": _latex,
@@ -119,24 +121,29 @@ FORMATS: Mapping[str, Callable[[Comparison, bool], str]] = {
 }
 
 
-def _grid(comparison: Comparison, paper_only: bool, marked: str) -> _Grid:
-    table = comparison.table
+def _grid(comparison: Comparison, marked: str) -> _Grid:
+    table, both = comparison.table, len(comparison.sides) > 1
     doubts = {(place, method) for name, place, method in contradictions() if name == table.name}
     body = []
     for place, row in enumerate(comparison.rows):
         names = [_Cell(row.where.get(key, "")) for key in table.keys]
         doubtful = {method for at, method in doubts if at == place}
-        lines = [("paper", _numbers(comparison, row.paper, doubtful))]
-        if not paper_only:
-            differences = [_Cell(_signed(row.difference(method))) for method in comparison.methods]
-            lines = [("ours", _numbers(comparison, row.ours, set())), *lines, ("difference", differences)]
+        sides = {"ours": _numbers(comparison, row.ours, set()), "paper": _numbers(comparison, row.paper, doubtful)}
+        lines: list[tuple[str, list[_Cell]]] = [(side, sides[side]) for side in comparison.sides]
+        if both:
+            lines.append(("difference", [_Cell(_signed(row.difference(method))) for method in comparison.methods]))
         blank = [_Cell("")] * len(names)
         body.append([
-            [*(blank if number else names), *([] if paper_only else [_Cell(who)]), *cells]
+            [*(blank if number else names), *([_Cell(who)] if both else []), *cells]
             for number, (who, cells) in enumerate(lines)
         ])  # fmt: skip
-    header = [*table.keys, *([] if paper_only else [""]), *comparison.methods.values()]
-    return _Grid(f"Table {table.name}. {table.title}.", header, body, _notes(comparison, paper_only, marked))
+    means = comparison.mean()
+    if "ours" in comparison.sides and any(means.values()):
+        names = [_Cell(text) for text in ["mean", *[""] * (len(table.keys) - 1), *(["ours"] if both else [])]]
+        body.append([[*names, *_numbers(comparison, means, set())]])
+    header = [*table.keys, *([""] if both else []), *comparison.methods.values()]
+    return _Grid(f"Table {table.name}. {SHOWN[comparison.show]} {table.title}.", header, body,
+                 _notes(comparison, marked))  # fmt: skip
 
 
 def _numbers(comparison: Comparison, numbers: Mapping[str, Number | None], doubtful: set[str]) -> list[_Cell]:
@@ -160,20 +167,21 @@ def _signed(value: Decimal | None) -> str:
     return _MISSING if value is None else f"{value:+}"
 
 
-def _notes(comparison: Comparison, paper_only: bool, marked: str) -> list[str]:
+def _notes(comparison: Comparison, marked: str) -> list[str]:
     table = comparison.table
-    notes = [] if paper_only else _our_notes(comparison)
-    notes.append(f"Paper: {table.setup}; it does not say which epoch's accuracy it reports.")
+    notes = _our_notes(comparison) if "ours" in comparison.sides else []
+    if "paper" in comparison.sides:
+        notes.append(f"Paper: {table.setup}; it does not say which epoch's accuracy it reports.")
     if table.baseline:
         notes.append(f"Arrows: points above or below {table.methods[table.baseline]}.")
     else:
         notes.append(f"The best two of a row are {marked}.")
-    if not paper_only:
+    if "ours" in comparison.sides:
         notes += _findings(comparison)
     doubts = [
         f"{' '.join(table.rows[place].where.values())} {table.methods[method]} ({text})"
         for (name, place, method), text in sorted(contradictions().items())
-        if name == table.name and method in comparison.methods
+        if name == table.name and method in comparison.methods and "paper" in comparison.sides
     ]
     return [*notes, f"† The paper contradicts itself: {'; '.join(doubts)}."] if doubts else notes
 
@@ -182,13 +190,14 @@ def _our_notes(comparison: Comparison) -> list[str]:
     table = comparison.table
     told: dict[str, list[str]] = {}
     for data, values in comparison.protocols.items():
-        which = "the last epoch" if values["protocol"] == "last" else f"the epoch chosen by {values['protocol']}"
-        if comparison.accuracy != "selected":
-            which = {"last": "the last epoch", "best": "the epoch best on it (uses the truth: test labels)"}[
-                comparison.accuracy
-            ]
+        chosen = "the last epoch" if values["protocol"] == "last" else f"the epoch chosen by {values['protocol']}"
+        of = {
+            "selected": f", test accuracy of {chosen}",
+            "last": ", test accuracy of the last epoch",
+            "best": ", test accuracy of the epoch best on it (uses the truth: test labels)",
+        }.get(comparison.show, "")
         network = f"network {values['network']}, " if "network" in values else ""
-        told.setdefault(f"{network}{values['epochs']} epochs, test accuracy of {which}", []).append(data)
+        told.setdefault(f"{network}{values['epochs']} epochs{of}", []).append(data)
     notes = [f"Ours, {' and '.join(data)}: {text}." for text, data in told.items()]
     cells = [number for row in comparison.rows for number in row.ours.values()]
     if any(number and number.deviation is not None for number in cells):
@@ -207,18 +216,20 @@ def _findings(comparison: Comparison) -> list[str]:
         return []
     notes = []
     sides: list[tuple[str, list[Mapping[str, Number | None]]]] = [
-        ("ours", [row.ours for row in comparison.rows]),
-        ("paper", [row.paper for row in comparison.rows]),
+        (side, [row.ours if side == "ours" else row.paper for row in comparison.rows]) for side in comparison.sides
     ]
-    if not comparison.table.baseline:
+    if not comparison.table.baseline and comparison.show in IN_THE_PAPER:
         counts = []
         for who, rows in sides:
             complete = [row for row in rows if all(row.get(method) for method in comparison.table.methods)]
+            if not complete:
+                continue
             hits = sum(
                 best_two({name: row[name] for name in comparison.table.methods}) == set(pair) for row in complete
             )
             counts.append(f"{who} {hits} of {len(complete)}")
-        notes.append(f"Complete rows whose best two are MDDC and CDDC: {', '.join(counts)}.")
+        if counts:
+            notes.append(f"Complete rows whose best two are MDDC and CDDC: {', '.join(counts)}.")
     for method in pair:
         means = [f"{who} {sum(found) / len(found):+.2f} ({len(found)} rows)"
                  for who, rows in sides if (found := gains(rows, method, "plc"))]  # fmt: skip
