@@ -184,6 +184,18 @@ def test_groups_and_trusted_have_one_entry_an_example() -> None:
             UnflipClassifier().fit(Noisy.X, Noisy.y, **{name: [0, 1]})
 
 
+def test_every_example_has_a_group_if_any_has() -> None:
+    names = np.array([str(i % 40) for i in range(len(Noisy.y))], object)
+    names[7] = None
+    with pytest.raises(
+        ValueError, match=rf"groups: 1 of {len(names)} examples have none, the first is 7; give each one"
+    ):
+        UnflipClassifier().fit(Noisy.X, Noisy.y, groups=names)
+    names[7] = 7
+    with pytest.raises(ValueError, match="groups: must be all numbers or all names"):
+        UnflipClassifier().fit(Noisy.X, Noisy.y, groups=names)
+
+
 def test_trusted_that_is_no_mask_is_refused_rather_than_taken_for_all() -> None:
     for column in (np.full(300, "no"), np.arange(300)):
         with pytest.raises(ValueError, match="trusted: must be a mask"):

@@ -103,7 +103,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y holds 1 class in n_samples = {len(labels)}; at least 2 classes are needed")
-        group_column = None if groups is None else column_or_1d(groups)
+        group_column = None if groups is None else _check_groups(groups)
         mask = np.zeros(len(labels), bool) if trusted is None else column_or_1d(trusted)
         if mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
             raise ValueError("trusted: must be a mask, true where the label is known to be right")
@@ -183,6 +183,20 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         """Return the most probable class of each example (n,)."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]  # type: ignore[no-any-return]
+
+
+def _check_groups(groups: ArrayLike) -> Array:
+    column: Array = column_or_1d(groups)
+    try:
+        missing = pa.array(column, from_pandas=True).is_null().to_numpy(zero_copy_only=False)
+    except pa.ArrowException as error:
+        raise ValueError(f"groups: must be all numbers or all names ({error})") from error
+    if missing.any():
+        raise ValueError(
+            f"groups: {missing.sum()} of {len(missing)} examples have none, the first is {missing.argmax()}; give each "
+            "one of its own, or leave groups out"
+        )
+    return column
 
 
 def find_label_errors(features: ArrayLike, labels: ArrayLike, **parameters: Any) -> pa.Table:

@@ -1,5 +1,6 @@
 """``unflip review``: what goes wrong is one line, and the export needs no server."""
 
+import shutil
 import socket
 import sys
 from collections.abc import Callable
@@ -35,6 +36,13 @@ def test_a_folder_without_a_finished_run_is_refused(cli: Cli, tmp_path: Path) ->
         assert_refused(cli("review", folder), str(folder), "no finished run")
         assert_refused(cli("review", folder, "--export", tmp_path / "a.csv"), "no finished run")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_of_something_else_is_refused(cli: Cli, run: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+    for content in ("{}", "[]"):
+        (folder / "result.json").write_text(content)
+        assert_refused(cli("review", folder), "result.json: no 'method' in it; was it written by unflip?")
 
 
 def test_a_port_in_use_is_refused(cli: Cli, run: Path) -> None:

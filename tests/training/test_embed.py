@@ -313,12 +313,14 @@ def test_weights_are_taken_from_a_file_and_a_pickle_is_never_run(folder: Path, t
 
     torch.save({"weight": Bomb()}, tmp_path / "bomb.pth")
     (tmp_path / "words.safetensors").write_text("no weights")
+    (tmp_path / "words.pth").write_text("hello")
     torch.save([1, 2], tmp_path / "list.pth")
     save_file({"bias": torch.zeros(3)}, tmp_path / "other.safetensors")
     save_file({"weight": torch.zeros(3)}, tmp_path / "shape.safetensors")
     for name, message in {
         "bomb.pth": "not a file of weights alone",
         "words.safetensors": "not a file of weights alone",
+        "words.pth": "neither a .safetensors file nor written by torch.save",
         "list.pth": "holds no tensors by name",
         "no.pth": "No such file",
         "other.safetensors": "of another network: it lacks 'weight'",

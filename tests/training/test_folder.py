@@ -19,7 +19,7 @@ def finished(tmp_path: Path) -> Run:
     run = Run(tmp_path / "run")
     (run.folder / "checkpoints").mkdir(parents=True)
     run.config_path.write_text("epochs = 1\n")
-    (run.folder / "result.json").write_text('{"epochs": 1}')
+    (run.folder / "result.json").write_text('{"method": "plc", "epochs": 1}')
     (run.folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
     (run.folder / "notes.txt").write_text("mine")
     return run
@@ -81,7 +81,7 @@ def test_a_claim_that_had_to_wait_for_nothing_still_finds_a_run_that_came_meanwh
 
 def test_results_and_metrics_are_read(finished: Run) -> None:
     assert finished.is_finished
-    assert finished.result == {"epochs": 1}
+    assert finished.result == {"method": "plc", "epochs": 1}
     assert finished.metrics == [{"epoch": 1}]
     finished.write_metrics([{"epoch": 1}, {"epoch": 2, "loss": {"a": 0.1}}])
     assert finished.metrics == [{"epoch": 1}, {"epoch": 2, "loss": {"a": 0.1}}]

@@ -38,7 +38,7 @@ def read_array(path: Path, mmap_mode: Any = None) -> Array:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or 'not a readable .npy file'}") from error
     except _UNREADABLE as error:
-        raise InputError(f"{path}: not a readable .npy file ({error})".replace("\n", " ")) from error
+        raise InputError(f"{path}: not a readable .npy file ({_reason(path, error)})") from error
     if not isinstance(array, np.ndarray):
         array.close()
         raise InputError(f"{path}: holds several arrays, one is needed; name it .npz if it is a data file")
@@ -57,7 +57,16 @@ def read_npz(path: Path, *, only: tuple[str, ...] | None = None) -> dict[str, Ar
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or 'not a readable .npz file'}") from error
     except _UNREADABLE as error:
-        raise InputError(f"{path}: not a readable .npz file ({error})".replace("\n", " ")) from error
+        raise InputError(f"{path}: not a readable .npz file ({_reason(path, error)})") from error
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Tell why numpy could not read a file; what is no array to it, it takes for a pickle and says how to load that."""
+    with path.open("rb") as file:
+        begins = file.read(6)
+    if not begins.startswith((b"\x93NUMPY", b"PK")):
+        return f"it begins with {begins!r}, as neither arrays nor archives of them do" if begins else "it is empty"
+    return str(error).replace("\n", " ")
 
 
 def write_array(path: Path, array: Array) -> None:

@@ -38,17 +38,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        SafetensorError,
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-    ) as error:
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError) as error:
         reason = " ".join(str(error).split("\n")[0].split())
         raise InputError(f"weights {path}: not a file of weights alone ({reason})") from error
+    except (EOFError, LookupError, TypeError, ValueError) as error:  # what reading anything as a pickle may end in
+        raise InputError(f"weights {path}: neither a .safetensors file nor written by torch.save") from error
     except OSError as error:
         raise InputError(f"weights {path}: {error.strerror or 'not a readable file'}") from error
     if isinstance(content, dict):  # not if somebody saved a tensor

@@ -46,10 +46,7 @@ def export(run: Run, form: str, out: Path, *, prefix: str = "") -> int:
             f"{run.folder / 'labels.parquet'}: no column '{missing}'; train again with this version of unflip"
         )
     if form == "label-studio":
-        method = run.result.get("method")
-        if method is None:
-            raise RunFolderError(f"{run.folder / 'result.json'}: no 'method' in it; was it written by unflip?")
-        write_text(out, json.dumps(_tasks(table, method, prefix), ensure_ascii=False, indent=1) + "\n")
+        write_text(out, json.dumps(_tasks(table, run.result["method"], prefix), ensure_ascii=False, indent=1) + "\n")
     else:
         content = _as_cleanlab(table) if form == "cleanlab" else table
         write_atomically(out, lambda path: _WRITERS[out.suffix.lower()](content, path))

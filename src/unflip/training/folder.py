@@ -70,12 +70,15 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """The content of ``result.json`` as it is now: a resumed run writes it anew."""
+        path = self.folder / "result.json"
         try:
-            content: dict[str, Any] = json.loads((self.folder / "result.json").read_text("utf-8"))
+            content: dict[str, Any] = json.loads(path.read_text("utf-8"))
         except OSError as error:
             raise RunFolderError(f"{self.folder}: no result.json; is this the folder of a finished run?") from error
         except ValueError as error:
-            raise RunFolderError(f"{self.folder / 'result.json'}: not JSON ({error})") from error
+            raise RunFolderError(f"{path}: not JSON ({error})") from error
+        if not isinstance(content, dict) or "method" not in content:
+            raise RunFolderError(f"{path}: no 'method' in it; was it written by unflip?")
         return content
 
     @property
