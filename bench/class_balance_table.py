@@ -1,6 +1,6 @@
 """How much of what calibration gains is balance between classes: test accuracy as it is, and with balanced predictions.
 
-    UNFLIP_DATA=FOLDER python bench/class_balance_table.py docs/results/class-balance.jsonl --seeds 0
+    UNFLIP_DATA=FOLDER python bench/class_balance_table.py docs/results/class-balance.jsonl
 
 PMD noise makes some classes more frequent among the labels than others, a network learns that, and calibration draws
 the same number of features from every class. To measure that, predictions are balanced afterwards by weights w_c with
@@ -12,8 +12,6 @@ frequent in the test set, and no test label. A line of the file is one run; runs
 """
 
 import argparse
-import json
-import multiprocessing
 import os
 import statistics
 import tempfile
@@ -24,9 +22,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 
-from features_table import PMD, TAKE, files
+from features_trials import PMD, TAKE, files, run_missing
 
-METHODS = ("standard", "plc", "mddc", "cddc")
+ACCURACIES = ("test", "balanced")
+METHODS = ("standard", "plc", "mddc", "cddc", "unflip")
 
 
 def balanced(probs: np.ndarray) -> np.ndarray:
@@ -65,30 +64,27 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
-    out = arguments.out
-    done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     tasks = [{"row": row, "method": method, "seed": seed} for seed in seeds for row in PMD for method in METHODS]
-    missing = [task for task in tasks if not any(task.items() <= line.items() for line in done)]
-    with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
-        for line in pool.imap(run_one, missing):
-            done.append(line)
-            with out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+    done = run_missing(arguments.out, tasks, run_one, arguments.jobs)
     print("| noise | given labels a class | " + " | ".join(METHODS) + " |")
     print("| --- | --- |" + " --- |" * len(METHODS))
+    means: dict[tuple[str, str], list[float]] = {(method, key): [] for method in METHODS for key in ACCURACIES}
     for row in PMD:
         lines = [line for line in done if line["row"] == row]
-        cells = []
-        for method in METHODS:
-            own = [line for line in lines if line["method"] == method]
-            cells.append(
-                " / ".join(f"{100 * statistics.mean(line[key] for line in own):.2f}" for key in ("test", "balanced"))
-            )
-        print(f"| {row} | {lines[0]['least_given']:,} to {lines[0]['most_given']:,} | " + " | ".join(cells) + " |")
+        for method, key in means:
+            means[method, key].append(100 * statistics.mean(line[key] for line in lines if line["method"] == method))
+        given = f"{lines[0]['least_given']:,} to {lines[0]['most_given']:,}"
+        print(f"| {row} | {given} | " + " | ".join(_cell(means, method, -1) for method in METHODS) + " |")
+    print("| mean | | " + " | ".join(_cell(means, method, None) for method in METHODS) + " |")
+
+
+def _cell(means: dict[tuple[str, str], list[float]], method: str, place: int | None) -> str:
+    values = [means[method, key] for key in ACCURACIES]
+    return " / ".join(f"{statistics.mean(v) if place is None else v[place]:.2f}" for v in values)
 
 
 if __name__ == "__main__":

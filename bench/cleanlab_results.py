@@ -1,27 +1,40 @@
-"""cleanlab on the rows of features_table.py: the same features, network, seeds and training examples.
+"""cleanlab on the settings of the grids features/cifar10 and features/cifar100: same split, noise, network, seeds.
 
-    UNFLIP_DATA=FOLDER python bench/cleanlab_table.py OUT.jsonl --rows all --seeds 0,1,2
+    UNFLIP_DATA=FOLDER python bench/cleanlab_results.py docs/results/cleanlab.jsonl
 
-For each run: out-of-fold probabilities by 5-fold cross-validation with `standard`, `find_label_issues`, the issues
-pruned, `standard` again on the rest. `test` is the test accuracy of the last epoch, `labels` the accuracy of the
-training labels once the issues are set to the arg max, `auroc` how well cleanlab's label quality score tells right
-given labels from wrong ones. All with cleanlab's defaults. Runs that are in OUT.jsonl already are not run again.
+For each setting and seed: out-of-fold probabilities by 5-fold cross-validation with `standard`, `find_label_issues`,
+the issues pruned, `standard` again on the rest. Lines are written as `unflip sweep` writes them, so `unflip table`
+reads them: test accuracy is that of the last epoch, `label_accuracy.current` the share of training labels that are
+right once the issues are set to the most probable class, `quality_auroc` how well cleanlab's label quality score tells
+right given labels from wrong ones. All with cleanlab's defaults. What is in the file already is not run again.
 """
 
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import argparse
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import features_table
+from features_trials import run_missing
 
 FOLDS = 5
+GRIDS = ("features/cifar10", "features/cifar100")
+
+
+@cache
+def settings() -> dict[str, Any]:
+    """Return the grids' points for `standard`, by the names of cleanlab's cells."""
+    from unflip.experiments.grid import read_grid
+
+    points = [point for name in GRIDS for point in read_grid(name).points if point.axes["method"] == "standard"]
+    return {"cleanlab " + " ".join(str(p.axes[axis]) for axis in ("data", "noise", "seed")): p for p in points}
 
 
 def run_one(task: dict[str, Any]) -> dict[str, Any]:
@@ -32,26 +45,26 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     from sklearn.model_selection import StratifiedKFold
 
     import unflip
-    from unflip.data.dataset import DataOptions, open_dataset
-    from unflip.data.noisy import NoiseOptions
+    from unflip.data.dataset import open_dataset
 
     torch.set_num_threads(1)
-    data, labels, noise = features_table.files(task["row"])
-    options = DataOptions(path=str(data), labels=str(labels), take=features_table.TAKE)
-    dataset = open_dataset(
-        options, task["seed"], NoiseOptions(recipe=noise)
-    )  # the split and noise of features_table.py
+    point = settings()[task["cell"]]
+    config, folder = point.configure().common, Path(os.environ["UNFLIP_DATA"])
+    assert config.data.labels is not None
+    data = folder / config.data.path
+    options = config.data.model_copy(update={"path": str(data), "labels": str(folder / config.data.labels)})
+    dataset = open_dataset(options, config.seed, config.noise)
     assert dataset.clean is not None
     train = ~dataset.is_val.numpy()
     given, clean = dataset.given.numpy()[train], dataset.clean.numpy()[train]
     arrays = np.load(data)
-    inputs = arrays["train"][: features_table.TAKE][train]
+    inputs = arrays["train"][: config.data.take][train]
     started = time.perf_counter()
 
     def fit(folder: Path, rows: np.ndarray, test: np.ndarray, test_labels: np.ndarray) -> unflip.Run:
         np.savez(folder / "data.npz", train=inputs[rows], train_labels=given[rows], test=test, test_labels=test_labels)
         return unflip.train(
-            folder / "data.npz", folder / "run", method="standard", preset="features", seed=task["seed"],
+            folder / "data.npz", folder / "run", method="standard", preset="features", seed=config.seed,
             select="last", settings={"data.val_fraction": 0.0, "data.classes": dataset.num_classes},
             force=True, device="cpu", threads=1,
         )  # fmt: skip
@@ -59,7 +72,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     probs = np.zeros((len(given), dataset.num_classes), np.float32)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=task["seed"])
+        folds = StratifiedKFold(FOLDS, shuffle=True, random_state=config.seed)
         for rows, held_out in folds.split(inputs, given):
             run = fit(folder, rows, inputs[held_out], clean[held_out])
             probs[held_out] = unflip.predict(run, folder / "data.npz", part="test", device="cpu").probs.numpy()
@@ -67,13 +80,28 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
         result = fit(folder, (~issues).nonzero()[0], arrays["test"], arrays["test_labels"]).result
     corrected = np.where(issues, probs.argmax(1), given)
     return task | {
-        "test": result["test_accuracy"]["last"],
-        "labels": float((corrected == clean).mean()),
-        "auroc": float(roc_auc_score(given == clean, get_label_quality_scores(given, probs))),
+        "axes": {**point.axes, "method": "cleanlab"},
+        "method": "cleanlab",
+        "seed": config.seed,
+        "network": config.network,
+        "selection": config.select,
+        "protocol": result["protocol"],
+        "epochs": config.epochs,
+        "test_accuracy": result["test_accuracy"] | {"best": None},
+        "label_accuracy": {"given": float((given == clean).mean()), "current": float((corrected == clean).mean())},
+        "quality_auroc": float(roc_auc_score(given == clean, get_label_quality_scores(given, probs))),
         "issues": float(issues.mean()),
         "seconds": time.perf_counter() - started,
     }
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    run_missing(arguments.out, [{"cell": cell} for cell in settings()], run_one, arguments.jobs)
+
+
 if __name__ == "__main__":
-    features_table.main(run_one, methods="cleanlab", figures="test,labels,auroc")
+    main()

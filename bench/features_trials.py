@@ -1,8 +1,9 @@
-"""Methods on the frozen CIFAR features under the published labels: run what is missing, print the table.
+"""Trials of settings on the frozen CIFAR features, judged by the noisy labels of held-out examples (`val`).
 
-    UNFLIP_DATA=FOLDER python bench/features_table.py OUT.jsonl --methods plc,mddc --rows pmd --seeds 0,1,2
+    UNFLIP_DATA=FOLDER python bench/features_trials.py OUT.jsonl --methods plc,cddc --set plc.warmup=3
 
-A line of OUT.jsonl is one run; runs that are in it already are not run again. Two processes, one thread each.
+A line of OUT.jsonl is one run; runs that are in it already are not run again. Two processes, one thread each. What is
+measured once the settings stand, with test accuracy, are the grids features/* (`unflip sweep`).
 """
 
 import argparse
@@ -73,12 +74,24 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def key(task: dict[str, Any]) -> str:
-    return json.dumps([task[part] for part in ("row", "method", "seed", "settings")])
+def run_missing(
+    out: Path, tasks: list[dict[str, Any]], run_one: Callable[[dict[str, Any]], dict[str, Any]], jobs: int
+) -> list[dict[str, Any]]:
+    """Run the tasks that have no line in ``out`` yet, append theirs, and return those of all tasks, in order."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
+    def found(task: dict[str, Any]) -> dict[str, Any] | None:
+        return next((line for line in lines if task.items() <= line.items()), None)
 
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    missing = [task for task in tasks if not found(task)]
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool, out.open("a") as file:
+        for number, line in enumerate(pool.imap_unordered(run_one, missing), 1):
+            lines.append(line)
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            print(f"{number}/{len(missing)}", file=sys.stderr)
+    return [line for task in tasks if (line := found(task))]
 
 
 def tables(results: list[dict[str, Any]], figure: str) -> Iterator[str]:
@@ -102,38 +115,23 @@ def tables(results: list[dict[str, Any]], figure: str) -> Iterator[str]:
     yield "| mean | " + " | ".join(f"{statistics.mean(sums[i]):.2f}" for i in range(len(columns))) + " |"
 
 
-def main(
-    run_one: Callable[[dict[str, Any]], dict[str, Any]] = run_one,
-    methods: str = "standard,gce,sl,lrt,plc,mddc,cddc",
-    figures: str = "test,labels,val",
-) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--methods", default=methods)
-    parser.add_argument("--rows", default="pmd", help=f"{', '.join(ROWS)}, or rows with commas between them")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--methods", default="standard,gce,sl,lrt,plc,mddc,cddc")
+    parser.add_argument("--rows", default="tuning", help=f"{', '.join(ROWS)}, or rows with commas between them")
+    parser.add_argument("--seeds", default="0")
     parser.add_argument("--set", dest="settings", action="append", default=[])
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--figures", default=figures)
+    parser.add_argument("--figures", default="val")
     arguments = parser.parse_args()
-    done = {key(result) for result in read(arguments.out)}
     tasks = [
         {"row": row, "method": method, "seed": int(seed), "settings": arguments.settings}
         for seed in arguments.seeds.split(",")
         for row in ROWS.get(arguments.rows) or arguments.rows.split(",")
         for method in arguments.methods.split(",")
     ]
-    missing = [task for task in tasks if key(task) not in done]
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(arguments.jobs) as pool, arguments.out.open("a") as file:
-        for number, result in enumerate(pool.imap_unordered(run_one, missing), 1):
-            file.write(json.dumps(result) + "\n")
-            file.flush()
-            print(f"{number}/{len(missing)} {result['row']} {result['method']}", file=sys.stderr)
-    wanted = {key(task) for task in tasks}
-    order = {key(task): i for i, task in enumerate(tasks)}
-    results = sorted((r for r in read(arguments.out) if key(r) in wanted), key=lambda r: order[key(r)])
+    results = run_missing(arguments.out, tasks, run_one, arguments.jobs)
     for figure in arguments.figures.split(","):
         print("\n".join(tables(results, figure)), end="\n\n")
 

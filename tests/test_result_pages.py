@@ -1,12 +1,18 @@
 """The pages with results show what the result files hold, and nothing else."""
 
 import importlib
+import json
 from pathlib import Path
 
 import pytest
 
+from unflip.experiments.paper_numbers import paper_table
+from unflip.experiments.results_file import read_results
+from unflip.experiments.tables import Shown, compare
+
 ROOT = Path(__file__).parents[1]
-PAGES = [path for path in (ROOT / "docs").glob("*.md") if "<!-- unflip table" in path.read_text("utf-8")]
+RESULTS = ROOT / "docs" / "results"
+PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if "<!-- unflip table" in path.read_text("utf-8")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -14,3 +20,30 @@ def test_every_table_is_what_its_command_prints(page: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     text = page.read_text("utf-8")
     assert importlib.import_module("page_tables").fill(text) == text
+
+
+def test_every_cell_of_own_data_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    own_data_table = importlib.import_module("own_data_table")
+    lines = (RESULTS / "own-data.jsonl").read_text("utf-8").splitlines()
+    tables = "\n".join(own_data_table.tables([json.loads(line) for line in lines]))
+    page = (ROOT / "docs" / "own-data-results.md").read_text("utf-8")
+    assert page.partition("<!-- tables -->\n\n")[2].partition("<!-- end of tables -->")[0] == tables + "\n"
+
+
+def test_the_readme_shows_the_means() -> None:
+    lines = read_results([RESULTS / "features.jsonl", RESULTS / "cleanlab.jsonl"])
+    text = (ROOT / "README.md").read_text("utf-8")
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines() if row.startswith("|")]
+    methods = next(row[1:] for row in rows if row[0].startswith("means over settings"))
+    shown: dict[str, tuple[str, Shown]] = {
+        "test accuracy, PMD noise": ("1", "selected"),
+        "test accuracy, PMD and class-dependent noise": ("2", "selected"),
+        "training labels right, PMD noise": ("1", "labels"),
+        "training labels right, PMD and class-dependent noise": ("2", "labels"),
+        "area under the ROC curve of label quality, PMD noise": ("1", "quality"),
+    }
+    for title, (table, show) in shown.items():
+        cells = next(row[1:] for row in rows if row[0].startswith(title + " ("))
+        means = compare(paper_table(table), lines, show=show, methods=methods).mean().values()
+        assert [cell.strip("*") for cell in cells] == [str(number.mean) if number else "" for number in means]
