@@ -254,11 +254,15 @@ def test_each_figure_of_an_epoch_goes_to_tensorboard(run: Run) -> None:
 
 @pytest.mark.parametrize("method", ["unflip", "dividemix-m"])
 def test_a_finished_run_frees_its_memory_at_once(features: Path, tmp_path: Path, method: str) -> None:
+    def alive() -> dict[int, object]:
+        return {id(thing): thing for thing in gc.get_objects() if type(thing) in (Session, Trainer)}
+
     gc.collect()
+    before = alive()  # what other tests hold on to
     gc.disable()  # who trains again and again would wait long for it
     try:
         quick_train(features, tmp_path / "run", method=method)
-        left = [type(thing).__name__ for thing in gc.get_objects() if type(thing) in (Session, Trainer)]
+        left = [type(thing).__name__ for key, thing in alive().items() if key not in before]
     finally:
         gc.enable()
     assert left == []
