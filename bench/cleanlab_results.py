@@ -49,10 +49,10 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     point = settings()[task["cell"]]
-    config, folder = point.configure().common, Path(os.environ["UNFLIP_DATA"])
+    config, root = point.configure().common, Path(os.environ["UNFLIP_DATA"])
     assert config.data.labels is not None
-    data = folder / config.data.path
-    options = config.data.model_copy(update={"path": str(data), "labels": str(folder / config.data.labels)})
+    data = root / config.data.path
+    options = config.data.model_copy(update={"path": str(data), "labels": str(root / config.data.labels)})
     dataset = open_dataset(options, config.seed, config.noise)
     assert dataset.clean is not None
     train = ~dataset.is_val.numpy()
