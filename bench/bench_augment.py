@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from unflip.data.images import ImageSource, byte_normalisation
+from unflip.data.images.sources import ImageSource, byte_normalisation
 
 WANTED = 60_000  # images a second on two cores
 BATCH, BATCHES, ROUNDS = 128, 10, 60

@@ -11,16 +11,17 @@ import torch.nn.functional as F
 from torch import nn
 
 import frozen
-from unflip.data.dataset import DataOptions, open_dataset
+from helpers import open_dataset
+from unflip.compute.processes import Processes
+from unflip.data.options import DataOptions
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
 from unflip.methods.standard import Standard
 from unflip.networks.base import build_network
 from unflip.networks.mlp import MLPOptions
 from unflip.options import Options
-from unflip.training.config import OptimizerOptions
-from unflip.training.processes import Processes
-from unflip.training.progress import Reporter
+from unflip.progress import Reporter
+from unflip.runs.options import OptimizerOptions
 from unflip.training.trainer import Trainer
 
 PAIRS = 12

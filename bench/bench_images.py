@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unflip.data.images import ImageSource, byte_normalisation
+from unflip.compute.processes import Processes
+from unflip.data.images.sources import ImageSource, byte_normalisation
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
 from unflip.methods.recipes import find_recipe
 from unflip.networks.base import Network, build_network
 from unflip.networks.preact_resnet import PreAct8Options
-from unflip.training.config import RunConfig
-from unflip.training.processes import Processes
-from unflip.training.progress import Reporter
+from unflip.progress import Reporter
+from unflip.runs.config import RunConfig
 from unflip.training.trainer import Trainer
 
 LIMIT = 1.10

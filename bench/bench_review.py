@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from unflip import train
-from unflip.data.pictures import Pictures
+from unflip.data.viewing.pictures import Pictures
 from unflip.review.decisions import Choice, State
 from unflip.review.review import open_review
 from unflip.review.serving import prepare

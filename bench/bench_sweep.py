@@ -14,7 +14,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from unflip.experiments.grid import read_grid
 from unflip.experiments.local import Local
-from unflip.experiments.sweep import sweep
+from unflip.experiments.sweep import carry_out
 
 ROUNDS = 3
 CELLS = 24
@@ -51,7 +51,7 @@ def sweep_seconds(epochs: int, out: Path) -> float:
     grid = out / "grid.toml"
     grid.write_text(GRID.format(epochs=epochs, seeds=list(range(CELLS))))
     started = time.perf_counter()
-    progress = sweep([read_grid(str(grid))], out / "sweep", lambda: Local("cpu", 1), data_root=out, jobs=JOBS)
+    progress = carry_out([read_grid(str(grid))], out / "sweep", lambda: Local("cpu", 1), data_root=out, jobs=JOBS)
     seconds = time.perf_counter() - started
     assert len(progress.seconds) == CELLS
     return seconds

@@ -45,7 +45,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     from sklearn.model_selection import StratifiedKFold
 
     import unflip
-    from unflip.data.dataset import open_dataset
+    from helpers import open_dataset
 
     torch.set_num_threads(1)
     point = settings()[task["cell"]]

@@ -70,11 +70,43 @@ def spawn_python(*args: object, timeout: float = 120, **environment: str) -> Out
     return spawn(sys.executable, *args, timeout=timeout, **environment)
 
 
-def quick_train(data: Path, out: Path, *, settings: dict[str, Any] | None = None, **options: Any) -> Any:
+def quick_train(
+    data: Path | str | None,
+    out: Path,
+    *,
+    settings: dict[str, Any] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    **options: Any,
+) -> Any:
     """Train a small network for a few epochs, without a report; return the run."""
-    from unflip.training.train import train
+    from unflip.runs.config import check_section, read_toml
+    from unflip.runs.folder import Run
+    from unflip.runs.options import Execution
+    from unflip.tasks.options import TrainOptions, option_tree
+    from unflip.tasks.train import configure
+    from unflip.training.run import train_run
 
-    return train(data, out, settings=QUICK | (settings or {}), device="cpu", **options)
+    run = Run(Path(out))
+    run.check_free(resume=resume, force=force)
+    tree = option_tree(TrainOptions, {"settings": QUICK | (settings or {}), "device": "cpu"} | options)
+    execution = check_section(Execution, tree.pop("execution"))
+    config = configure(data, tree, read_toml(run.config_path) if resume else None)
+    return train_run(run, config, execution, resume=resume, force=force)
+
+
+def open_dataset(options: Any, seed: int = 0, noise: Any = None, estimate: Any = None, **own: Any) -> Any:
+    """Load, corrupt and split a data set; ``own`` are options of loaders by name."""
+    from unflip.data.corruption import corrupt_labels
+    from unflip.data.labelled import label_data
+    from unflip.data.loader import load_raw
+    from unflip.data.split import split
+    from unflip.training.preparation import find_posterior
+
+    data = label_data(load_raw(options, own), options)
+    if noise is not None and noise.recipe is not None:
+        data = corrupt_labels(data, noise, find_posterior(data, noise, estimate), seed)
+    return split(data, options.val_fraction, seed)
 
 
 def without_times(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -94,7 +126,7 @@ def assert_same_run(one: Any, other: Any) -> None:
 
 def shrink_cifar(monkeypatch: pytest.MonkeyPatch, train: int, test: int) -> None:
     """Let CIFAR's files hold so many records, since the real ones are large."""
-    from unflip.data import cifar
+    from unflip.data.loaders import cifar
 
     for name in ("CIFAR10", "CIFAR100"):
         monkeypatch.setattr(cifar, name, replace(getattr(cifar, name), records=(train, test)))

@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from helpers import blobs
 from unflip import UnflipClassifier, estimator, find_label_errors
 from unflip.methods import methods
+from unflip.training import memory
 
 
 @parametrize_with_checks([UnflipClassifier(epochs=15, hidden=(32,))])
@@ -142,12 +143,13 @@ def test_trusted_labels_stay_however_wrong() -> None:
 def test_a_group_is_not_torn_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def spy(config: Any, dataset: Any, processes: Any) -> Any:
+    def spy(*args: Any) -> Any:
+        dataset = prepare(*args)
         seen.append(dataset.is_val)
-        return train(config, dataset, processes)
+        return dataset
 
-    train = estimator.train_in_memory
-    monkeypatch.setattr(estimator, "train_in_memory", spy)
+    prepare = memory.prepare_data
+    monkeypatch.setattr(memory, "prepare_data", spy)
     groups = np.array([f"person {i // 5}" for i in range(300)])
     UnflipClassifier(epochs=1, random_state=0).fit(Noisy.X, Noisy.y, groups)
     sides = seen[0].view(60, 5)

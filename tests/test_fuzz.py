@@ -15,14 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers import blobs
-from unflip.data.array_files import read_npz
-from unflip.data.dataset import DataOptions
-from unflip.data.label_files import find_classes, read_labels, to_class_numbers
-from unflip.data.manifest import manifest
-from unflip.data.table import table
+from unflip.data.files.arrays import read_npz
+from unflip.data.files.labels import find_classes, read_labels, to_class_numbers
+from unflip.data.loaders.manifest import manifest
+from unflip.data.loaders.table import table
+from unflip.data.options import DataOptions
 from unflip.errors import UnflipError
 from unflip.noise.recipe import parse
-from unflip.training.config import RunConfig, check_safety, parse_setting, read_toml
+from unflip.options import Options
+from unflip.runs.config import RunConfig, check_section, parse_setting, read_toml
+from unflip.runs.options import Execution
 
 FUZZ = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CELLS = st.one_of(
@@ -121,8 +123,8 @@ def test_feature_archives(tmp_path: Path, places: list[tuple[float, int]], lengt
 def test_manifests(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "manifest.csv"
     path.write_bytes(content)
-    ours(lambda: manifest(path, DataOptions(path=str(path))))
-    ours(lambda: table(path, DataOptions(path=str(path))))
+    ours(lambda: manifest.load(path, DataOptions(path=str(path)), Options()))
+    ours(lambda: table.load(path, DataOptions(path=str(path)), Options()))
 
 
 COLUMNS = st.sampled_from(
@@ -142,8 +144,8 @@ def test_parquet_manifests(
     path = tmp_path / "manifest.parquet"
     pyarrow.parquet.write_table(pa.table(columns), path)
     path.write_bytes(spoilt(path.read_bytes(), places, length))
-    ours(lambda: manifest(path, DataOptions(path=str(path))))
-    ours(lambda: table(path, DataOptions(path=str(path))))
+    ours(lambda: manifest.load(path, DataOptions(path=str(path)), Options()))
+    ours(lambda: table.load(path, DataOptions(path=str(path)), Options()))
 
 
 STEPS = st.lists(
@@ -213,4 +215,4 @@ def test_settings(key: str, value: Any) -> None:
 @FUZZ
 @given(minutes=VALUES, keep=VALUES, on_nan=VALUES)
 def test_safety(minutes: Any, keep: Any, on_nan: Any) -> None:
-    ours(lambda: check_safety(checkpoint_minutes=minutes, keep=keep, on_nan=on_nan))
+    ours(lambda: check_section(Execution, {"checkpoint_minutes": minutes, "keep": keep, "on_nan": on_nan}))

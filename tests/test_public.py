@@ -7,7 +7,8 @@ from helpers import spawn_python
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(unflip.__all__) == ["Run", "UnflipClassifier", "__version__", "find_label_errors", "predict", "train"]
+    tasks = ["clean", "corrupt", "embed", "find_label_errors", "predict", "train"]
+    assert sorted(unflip.__all__) == ["Run", "UnflipClassifier", "__version__", *tasks]
 
 
 @pytest.mark.parametrize("name", unflip.__all__)

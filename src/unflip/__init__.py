@@ -7,18 +7,34 @@ from unflip._version import __version__
 
 if TYPE_CHECKING:
     from unflip.estimator import UnflipClassifier, find_label_errors
-    from unflip.report.reported import train
-    from unflip.training.folder import Run
-    from unflip.training.predict import predict
+    from unflip.runs.folder import Run
+    from unflip.tasks.clean import clean
+    from unflip.tasks.corrupt import corrupt
+    from unflip.tasks.embed import embed
+    from unflip.tasks.predict import predict
+    from unflip.tasks.train import train
 
-__all__ = ["Run", "UnflipClassifier", "__version__", "find_label_errors", "predict", "train"]
+__all__ = [
+    "Run",
+    "UnflipClassifier",
+    "__version__",
+    "clean",
+    "corrupt",
+    "embed",
+    "find_label_errors",
+    "predict",
+    "train",
+]
 
 _HOMES = {
-    "Run": "unflip.training.folder",
+    "Run": "unflip.runs.folder",
     "UnflipClassifier": "unflip.estimator",
+    "clean": "unflip.tasks.clean",
+    "corrupt": "unflip.tasks.corrupt",
+    "embed": "unflip.tasks.embed",
     "find_label_errors": "unflip.estimator",
-    "predict": "unflip.training.predict",
-    "train": "unflip.report.reported",
+    "predict": "unflip.tasks.predict",
+    "train": "unflip.tasks.train",
 }
 
 

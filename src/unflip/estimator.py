@@ -1,7 +1,6 @@
 """UnflipClassifier and find_label_errors: the methods on arrays, the way scikit-learn does things."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from numbers import Real
 from typing import Any, Self
 
@@ -14,16 +13,17 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from unflip.data.array_files import Array
-from unflip.data.dataset import LabelledSet, Loaded, make_dataset
-from unflip.data.source import ArraySource, check_finite
+from unflip.compute.passes import predict_probs
+from unflip.compute.processes import Processes
+from unflip.data.files.arrays import Array
+from unflip.data.raw import LabelledSet, RawData
+from unflip.data.sources import ArraySource, check_finite
 from unflip.errors import ConfigError, UnflipError
-from unflip.training.config import RunConfig, Tree, nest
-from unflip.training.defaults import choose_size
+from unflip.methods.recipes import find_recipe
+from unflip.runs.config import RunConfig, Tree, nest
+from unflip.runs.labels import looks_wrong
+from unflip.tasks.defaults import choose_size
 from unflip.training.memory import train_in_memory
-from unflip.training.passes import predict_probs
-from unflip.training.processes import Processes
-from unflip.training.selection import check_selection
 
 
 class UnflipClassifier(ClassifierMixin, BaseEstimator):
@@ -46,6 +46,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         labels_: (n,) the labels of the training examples after correction.
         label_quality_: (n,) how likely each *given* label is right, from 0 to 1.
         suggested_labels_: (n,) the corrected label, and where nothing was corrected the likeliest class.
+        suspects_: (n,) which given labels look wrong: another one is suggested.
         noise_rate_: the estimated share of wrong labels; NaN where a method corrects none and nothing was held out.
         transition_: (k, k) estimated P(given label j | true class i) in row i, column j, which sums to one by row.
         n_features_in_: columns of X.
@@ -112,16 +113,14 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         try:
             config = self._configure(len(labels), seed)
-            loaded = Loaded(LabelledSet(features, codes, groups=group_column))
-            dataset = make_dataset("X, y", loaded, config.common.data, seed)
-            check_selection(config.common.select, has_val=bool(dataset.is_val.any()), has_truth=False, has_test=False)
-            if mask.any():
-                dataset = replace(dataset, reviewed=torch.from_numpy(np.where(mask, codes, -1)))
-            done = train_in_memory(config, dataset, Processes(self.device, config.common.precision))
+            raw = RawData(LabelledSet(features, codes, groups=group_column), name="X, y")
+            reviewed = torch.from_numpy(np.where(mask, codes, -1)) if mask.any() else None
+            done = train_in_memory(config, raw, Processes(self.device, config.common.precision), reviewed)
         except UnflipError as error:
             raise ValueError(str(error)) from error
         self.networks_ = done.model.build()
         self.standardisation_ = done.model.standardisation
+        self.suspects_ = looks_wrong(done.labels)
         self.labels_ = self.classes_[done.labels["current"].to_numpy()]
         self.suggested_labels_ = self.classes_[done.labels["suggested"].to_numpy()]
         self.label_quality_ = done.labels["quality"].to_numpy()
@@ -146,7 +145,6 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         epochs = size.epochs if self.epochs is None else self.epochs
         hidden = size.hidden if self.hidden is None else self.hidden
         lr = size.lr if self.learning_rate is None else self.learning_rate
-        warmup = {"warmup": max(1, epochs // 3)}  # for methods whose own default is that of long runs
         defaults: Tree = {
             "method": self.method,
             "network": "mlp",
@@ -156,10 +154,9 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             "data": {"path": "X, y", "val_fraction": self.val_fraction},
             "mlp": {"hidden": list(hidden)},
             "optimizer": {"batch_size": size.batch_size, "lr": lr},
-            "plc": warmup,
-            "lrt": warmup,
-            "coteaching+": warmup,
-            "dividemix": warmup,
+        }
+        defaults |= {
+            section: dict(options) for section, options in find_recipe(self.method).options_for(epochs).items()
         }
         typed = [nest(key, value) for key, value in (self.settings or {}).items()]
         explicit = [key for layer in typed for key, value in layer.items() if isinstance(value, dict)]
@@ -203,7 +200,8 @@ def find_label_errors(features: ArrayLike, labels: ArrayLike, **parameters: Any)
     """Return a table of all labels, the most doubtful first.
 
     Columns: ``index`` (the row in ``features``), ``given`` (the label), ``suggested`` (what it should rather be),
-    ``quality`` (how likely the given label is right, from 0 to 1) and ``is_error`` (whether the method changed it).
+    ``quality`` (how likely the given label is right, from 0 to 1) and ``is_error`` (whether it looks wrong: another
+    label is suggested).
     ``parameters`` are those of :class:`UnflipClassifier`, and ``groups`` and ``trusted`` those of its ``fit``.
     ``.to_pandas()`` makes a data frame of it.
 
@@ -226,6 +224,6 @@ def find_label_errors(features: ArrayLike, labels: ArrayLike, **parameters: Any)
             "given": given[order],
             "suggested": model.suggested_labels_[order],
             "quality": model.label_quality_[order],
-            "is_error": (model.labels_ != given)[order],
+            "is_error": model.suspects_[order],
         }
     )

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from helpers import Outcome, blobs, quick_train, write_npz
-from unflip.training.folder import Run
+from unflip.runs.folder import Run
 
 Cli = Callable[..., Outcome]
 
@@ -299,12 +299,11 @@ def test_the_bomb_would_explode(tmp_path: Path) -> None:
 
 def test_gaussians_are_read_without_pickle(tmp_path: Path) -> None:
     from unflip.errors import UnflipError
-    from unflip.stats.gaussians import ClassGaussians
 
     path = tmp_path / "gaussians.safetensors"
     path.write_bytes(pickle_bytes(Bomb(tmp_path / "exploded")))
     with pytest.raises(UnflipError, match=r"gaussians\.safetensors"):
-        ClassGaussians.load(path)
+        _ = Run(tmp_path).gaussians
     assert not (tmp_path / "exploded").exists()
 
 

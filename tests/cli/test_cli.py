@@ -19,7 +19,7 @@ from unflip.data import datasets
 from unflip.methods import methods
 from unflip.networks import networks
 from unflip.presets import preset_names
-from unflip.training.folder import Run
+from unflip.runs.folder import Run
 
 Cli = Callable[..., Outcome]
 SCRIPT = Path(sys.executable).parent / "unflip"
@@ -423,7 +423,7 @@ def test_an_interrupted_run_says_so(cli: Cli, features: Path, tmp_path: Path, mo
     def interrupt(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unflip.training.session.Session._finish", interrupt)
+    monkeypatch.setattr("unflip.training.session.write_results", interrupt)
     done = cli("train", "--data", features, "--out", tmp_path / "run", "--quiet", *SETTINGS)
     assert done == Outcome(130, "", "unflip: stopped\n")
 

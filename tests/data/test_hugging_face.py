@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from helpers import blobs, quick_train, spawn_python
+import unflip
+from helpers import QUICK, blobs, quick_train, spawn_python
 from unflip.data.hugging_face import write_dataset
 from unflip.errors import InputError
 
@@ -28,16 +29,20 @@ def of_blobs(split: str = "train", **more: Any) -> Any:
     return hf.Dataset.from_dict(columns, features=types)
 
 
+def train_on(data: Any, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> unflip.Run:
+    return unflip.train(data, out, settings=QUICK | (settings or {}), device="cpu", **options)
+
+
 def test_vectors_train_as_a_file_of_features_does(tmp_path: Path, features: Path) -> None:
     data = hf.DatasetDict({"train": of_blobs(), "test": of_blobs("test")})
-    run = quick_train(data, tmp_path / "run", epochs=3)
+    run = train_on(data, tmp_path / "run", epochs=3)
     plain = quick_train(features, tmp_path / "plain", epochs=3)
     assert run.result["test_accuracy"] == plain.result["test_accuracy"]
     labels = run.labels()
     assert labels["given"].to_pylist() == blobs()["train_labels"].tolist()
     assert labels["given_name"].to_pylist()[0] == ["cat", "ape", "bee"][blobs()["train_labels"][0]]
     assert (run.folder / "data" / "data.npz").exists()
-    again = quick_train(None, run.folder, resume=True, epochs=4)
+    again = train_on(None, run.folder, resume=True, epochs=4)
     assert again.result["epochs"] == 4
 
 
@@ -50,7 +55,7 @@ def test_images_become_files_with_a_manifest(tmp_path: Path) -> None:
             {"image": hf.Image(), "number": hf.Value("int64"), "label": hf.ClassLabel(names=["b", "a"])}
         ),
     )
-    run = quick_train(data, tmp_path / "run", epochs=1, settings={"data.image_size": 8})
+    run = train_on(data, tmp_path / "run", epochs=1, settings={"data.image_size": 8})
     labels = run.labels()
     assert labels["id"].to_pylist()[:2] == ["train/0000000.png", "train/0000001.png"]
     assert labels["given_name"].to_pylist()[:2] == ["b", "a"]

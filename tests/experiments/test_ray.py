@@ -14,7 +14,7 @@ from unflip.errors import ConfigError, MissingExtraError
 from unflip.experiments.grid import read_grid
 from unflip.experiments.local import Local
 from unflip.experiments.ray import Ray
-from unflip.experiments.sweep import sweep
+from unflip.experiments.sweep import carry_out
 
 EPOCHS = 30
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the extra `ray` is not installed")
@@ -45,7 +45,7 @@ def test_a_lost_worker_process_costs_a_cell_an_attempt_and_the_results_are_those
     (failure,) = failures(out)
     assert failure["reason"].startswith("WorkerCrashedError")
     assert f"epoch 1/{EPOCHS}" in failure["log"][0]
-    sweep([read_grid(str(grid))], tmp_path / "local", lambda: Local("cpu", threads=1), data_root=tmp_path, jobs=1)
+    carry_out([read_grid(str(grid))], tmp_path / "local", lambda: Local("cpu", threads=1), data_root=tmp_path, jobs=1)
     assert results(out) == results(tmp_path / "local")
 
 

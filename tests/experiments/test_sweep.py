@@ -15,11 +15,11 @@ from rich.console import Console
 
 from helpers import Outcome, assert_same_run, blobs, write_npz
 from sweeps import failures, results, sweeping, write_grid
-from unflip.cli.sweep import _watching
+from unflip.cli.sweep_progress import watching
 from unflip.experiments.grid import read_grid
 from unflip.experiments.local import Local, _describe_end, _gpus
-from unflip.experiments.sweep import Place, Progress, claimed, sweep
-from unflip.training.folder import Run
+from unflip.experiments.sweep import Place, Progress, carry_out, claimed
+from unflip.runs.folder import Run
 
 Cli = Callable[..., Outcome]
 EPOCHS = 30  # so many that a sweep can be caught in the middle of a cell
@@ -34,7 +34,7 @@ def nowhere() -> Place:
 
 
 def run(grid: Path, out: Path, **options: Any) -> Progress:
-    return sweep([read_grid(str(grid))], out, options.pop("place", here), data_root=grid.parent, **options)
+    return carry_out([read_grid(str(grid))], out, options.pop("place", here), data_root=grid.parent, **options)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_moved_data_does_not_stop_an_unfinished_cell_from_going_on(
     else:
         pytest.fail("no cell was ever seen in its middle")
     there = [read_grid(str(grid))]
-    sweep(there, out, here, data_root=tmp_path / "moved", jobs=2)
+    carry_out(there, out, here, data_root=tmp_path / "moved", jobs=2)
     assert failures(out) == []
     assert_same_sweep(undisturbed, out)
 
@@ -212,13 +212,13 @@ def test_grids_in_one_folder_share_cells_and_keep_each_others_lines(
     other = tmp_path / "another.toml"
     other.write_text(grid.read_text().replace("seed = [0, 1]", "seed = [1]\n[axes.note]\na = {}\nb = { epochs = 30 }"))
     small = results(out)
-    sweep([read_grid(str(other))], out, nowhere, data_root=grid.parent)
+    carry_out([read_grid(str(other))], out, nowhere, data_root=grid.parent)
     both = results(out)
     assert [line["grid"] for line in both] == ["another"] * 4 + ["small"] * 4
     assert [line["axes"]["note"] for line in both[:4]] == ["a", "b", "a", "b"]
     assert both[0]["cell"] == both[1]["cell"] == small[1]["cell"]
     assert both[4:] == small
-    sweep([read_grid(str(grid))], out, nowhere, data_root=grid.parent)
+    carry_out([read_grid(str(grid))], out, nowhere, data_root=grid.parent)
     assert results(out) == both
 
 
@@ -228,7 +228,7 @@ def test_only_results_stay_where_only_results_are_wanted(undisturbed: Path, grid
     run(grid, out, place=nowhere, keep="results")
     for cell in (out / "cells").iterdir():
         names = {path.name for path in cell.iterdir()}
-        assert names == {"cell.json", "config.toml", "lock", "log.txt", "metrics.jsonl", "result.json"}
+        assert names == {"cell.json", "run.json", "config.toml", "lock", "log.txt", "metrics.jsonl", "result.json"}
     assert len(run(grid, out, place=nowhere).seconds) == 4
 
 
@@ -289,13 +289,13 @@ def test_a_terminal_shows_a_table_of_the_running_cells(undisturbed: Path, grid: 
     progress.failed[second] = "why"
     del progress.seconds[second]
     screen = io.StringIO()
-    with _watching(Console(file=screen, force_terminal=True, width=100)) as watch:
+    with watching(Console(file=screen, force_terminal=True, width=100)) as watch:
         watch(progress, "failed data = noisy.npz: why")
         shown = screen.getvalue()
     for part in (
         "method = plc, seed = 0",
         f"{EPOCHS}/{EPOCHS}",
-        "1:05",
+        "65 s",
         "2 done, 1 running, 1 failed, 0 left",
         "to go",
     ):

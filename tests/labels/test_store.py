@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from helpers import assert_same_tree
 from unflip.errors import RunFolderError
-from unflip.labels.store import LabelStore, write_labels
+from unflip.labels.store import LabelStore
+from unflip.runs.labels import label_table, write_labels
 from unflip.training.checkpoint import load_tree, save_tree
 
 COLUMNS = [
@@ -89,7 +90,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule()
     def meddle_with_what_was_handed_in_and_out(self) -> None:
         self.source += 1
-        self.store.given.fill_(0)
+        self.store.initial.fill_(0)
         self.store.history()["new"].fill_(0)
 
     @rule()
@@ -101,7 +102,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def it_equals_the_model(self) -> None:
-        assert self.store.given.tolist() == self.model.given
+        assert self.store.initial.tolist() == self.model.given
         assert self.store.current.tolist() == self.model.current
         assert rows(self.store.history()) == self.model.changes
         assert len(self.store) == len(self.model.given)
@@ -127,7 +128,7 @@ def some_probs(store: LabelStore) -> torch.Tensor:
 
 @given(changed_stores())
 def test_the_history_replays_from_given_to_current(store: LabelStore) -> None:
-    labels = store.given.tolist()
+    labels = store.initial.tolist()
     for _, index, old, new, _ in rows(store.history()):
         assert labels[index] == old != new
         labels[index] = new
@@ -137,11 +138,11 @@ def test_the_history_replays_from_given_to_current(store: LabelStore) -> None:
 @given(changed_stores())
 def test_the_table_says_of_each_example_what_the_history_says(store: LabelStore) -> None:
     probs = some_probs(store)
-    table = store.table(probs, probs, splits=["train"] * len(store))
+    table = label_table(store, probs, probs, splits=["train"] * len(store))
     assert table.column_names == COLUMNS
     history = rows(store.history())
     for i, row in enumerate(table.to_pylist()):
-        given, current = int(store.given[i]), int(store.current[i])
+        given, current = int(store.initial[i]), int(store.current[i])
         suggested = current if current != given else int(probs[i].argmax())
         mine = [epoch for epoch, index, *_ in history if index == i]
         assert row == {
@@ -167,7 +168,8 @@ def test_the_table_says_of_each_example_what_the_history_says(store: LabelStore)
 def test_the_table_has_ids_splits_and_names_where_the_data_has_them() -> None:
     store = LabelStore(torch.tensor([0, 1, 1]), 2)
     store.change(3, torch.tensor([2]), torch.tensor([0]), torch.tensor([0.9]))
-    table = store.table(
+    table = label_table(
+        store,
         torch.full((3, 2), 0.5),
         torch.full((3, 2), 0.5),
         splits=["train", "val", "train"],
@@ -185,7 +187,7 @@ def test_a_label_changed_and_changed_back_counts_twice_and_is_not_changed() -> N
     store = LabelStore(torch.tensor([0]), 2)
     store.change(1, torch.tensor([0]), torch.tensor([1]), torch.tensor([0.7]))
     store.change(4, torch.tensor([0]), torch.tensor([0]), torch.tensor([0.8]))
-    row = store.table(torch.tensor([[0.6, 0.4]]), torch.ones(1, 2) / 2, splits=["train"]).to_pylist()[0]
+    row = label_table(store, torch.tensor([[0.6, 0.4]]), torch.ones(1, 2) / 2, splits=["train"]).to_pylist()[0]
     assert (row["changed"], row["changes"], row["last_change"]) == (False, 2, 4)
 
 
@@ -205,12 +207,12 @@ def test_confidence_may_come_with_a_gradient() -> None:
 def test_the_state_goes_through_a_checkpoint_file(store: LabelStore, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("state") / "labels.safetensors"
     save_tree(path, store.state_dict())
-    other = LabelStore(store.given, CLASSES)
+    other = LabelStore(store.initial, CLASSES)
     other.load_state_dict(load_tree(path))
     assert torch.equal(other.current, store.current)
     assert_same_tree(other.history(), store.history())
-    assert other.table(some_probs(store), some_probs(store), splits=["train"] * len(store)).equals(
-        store.table(some_probs(store), some_probs(store), splits=["train"] * len(store))
+    assert label_table(other, some_probs(store), some_probs(store), splits=["train"] * len(store)).equals(
+        label_table(store, some_probs(store), some_probs(store), splits=["train"] * len(store))
     )
 
 
@@ -218,7 +220,9 @@ def test_the_state_goes_through_a_checkpoint_file(store: LabelStore, tmp_path_fa
 def test_the_files_hold_the_same(store: LabelStore, names: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("labels")
     class_names = ["plain", 'with "quotes"', "with, comma", "with\nline"] if names else None
-    table = store.table(some_probs(store), some_probs(store), splits=["train"] * len(store), class_names=class_names)
+    table = label_table(
+        store, some_probs(store), some_probs(store), splits=["train"] * len(store), class_names=class_names
+    )
     write_labels(folder, table, store.history())
     assert pyarrow.parquet.read_table(folder / "labels.parquet").equals(table)
     with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
@@ -241,8 +245,8 @@ def test_the_files_hold_the_same(store: LabelStore, names: bool, tmp_path_factor
 
 def test_reviewed_labels_are_given_and_stay_whoever_wants_to_change_them() -> None:
     store = LabelStore(torch.tensor([0, 1, 1, 0]), 3, torch.tensor([-1, 2, 1, -1]))
-    assert store.original.tolist() == [0, 1, 1, 0]
-    assert store.given.tolist() == store.current.tolist() == [0, 2, 1, 0]
+    assert store.given.tolist() == [0, 1, 1, 0]
+    assert store.initial.tolist() == store.current.tolist() == [0, 2, 1, 0]
     assert store.trusted.tolist() == [False, True, True, False]
     assert store.change(1, torch.arange(4), torch.tensor([1, 0, 0, 0]), torch.ones(4)) == 1
     assert store.current.tolist() == [1, 2, 1, 0]
@@ -252,7 +256,7 @@ def test_reviewed_labels_are_given_and_stay_whoever_wants_to_change_them() -> No
 def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() -> None:
     store = LabelStore(torch.tensor([0, 1, 1]), 3, torch.tensor([-1, 2, 1]))
     probs = torch.tensor([[0.5, 0.25, 0.25]]).repeat(3, 1)
-    table = store.table(probs, probs, splits=["train"] * 3, class_names=["a", "b", "c"]).to_pydict()
+    table = label_table(store, probs, probs, splits=["train"] * 3, class_names=["a", "b", "c"]).to_pydict()
     assert table["given"] == [0, 1, 1]
     assert table["current"] == [0, 2, 1]
     assert table["changed"] == [False, True, False]

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
 from unflip.calibration.covariance import CovarianceCalibrator, CovarianceOptions
+from unflip.compute.passes import Scan
 from unflip.errors import ConfigError
 from unflip.labels.store import LabelStore
-from unflip.methods.base import Method, Scan, Setting
+from unflip.methods.base import Method, Setting
 from unflip.methods.calibrated import Calibrated, CalibrationOptions
 from unflip.methods.recipes import find_recipe
 from unflip.networks.mlp import MLP, MLPOptions
@@ -155,7 +156,7 @@ def test_any_method_can_be_calibrated(name: str, features: Path, tmp_path: Path)
     run = quick_train(features, tmp_path / "run", method=name, epochs=6, settings=settings)
     assert run.result["test_accuracy"]["last"] > 0.9
     assert "mean_shift" in run.metrics[-1]
-    loaded = ClassGaussians.load(run.folder / "gaussians.safetensors")
+    loaded = run.gaussians
     assert loaded.means.shape == (3, 16)
     assert np.load(run.folder / "features.npy").shape == (150, 16)
 

@@ -23,9 +23,9 @@ from helpers import (
 )
 from unflip.methods import methods
 from unflip.methods.base import Method
+from unflip.runs.folder import Run
+from unflip.runs.model_file import load_model
 from unflip.training.checkpoint import load_tree, save_tree
-from unflip.training.folder import Run
-from unflip.training.model_file import load_model
 
 METHODS = [*methods.names(), "gce-m", "standard-c"]  # calibration goes around any
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.methods.base import Batch, Phase, Setting
 from unflip.methods.coteaching import Coteaching, CoteachingOptions, forget_rate, noise_rate, pick
-from unflip.training.config import RunConfig
+from unflip.runs.config import RunConfig
 
 BATCHES = st.lists(st.tuples(st.floats(0, 9, width=32), st.booleans()), min_size=1, max_size=20)
 

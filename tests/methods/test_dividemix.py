@@ -14,7 +14,7 @@ from torch import Tensor
 
 from helpers import blobs, capture_trainers, quick_train, write_npz
 from unflip.labels.store import LabelStore
-from unflip.methods.base import Batch, Phase, Setting, bare
+from unflip.methods.base import Batch, Phase, Setting
 from unflip.methods.dividemix import (
     DivideMix,
     DivideMixOptions,
@@ -28,6 +28,7 @@ from unflip.methods.dividemix import (
     soft_cross_entropy,
     squared_error,
 )
+from unflip.networks.base import bare
 from unflip.networks.mlp import MLP, MLPOptions
 from unflip.training.trainer import Trainer
 

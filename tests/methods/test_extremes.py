@@ -9,8 +9,8 @@ import pytest
 
 from helpers import blobs, quick_train, write_npz
 from unflip.methods import methods
-from unflip.training.folder import Run
-from unflip.training.model_file import load_model
+from unflip.runs.folder import Run
+from unflip.runs.model_file import load_model
 
 WARMUPS = {f"{name}.warmup": 1 for name in ("plc", "unflip", "lrt", "coteaching+", "dividemix")}
 SECTIONS = {"mddc": "plc", "cddc": "plc", "dividemix-m": "dividemix", "dividemix-c": "dividemix"}

@@ -14,7 +14,7 @@ from unflip.networks import networks, torchvision_fix
 from unflip.networks import timm as module
 from unflip.networks.base import build_network
 from unflip.networks.timm import TimmOptions
-from unflip.training.config import RunConfig
+from unflip.runs.config import RunConfig
 
 needs_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="the extra `timm` is not installed")
 

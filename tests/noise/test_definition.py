@@ -8,11 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unflip.errors import InputError
-from unflip.noise.definition import BinaryPmd, pmd_bound, smallest_c1, smallest_c1_binary
+from unflip.noise.definition import BinaryPmd, pmd_bound, smallest_c1
 from unflip.noise.pmd import keep_probability, top_two
 from unflip.seeding import generator
 
 ETA = torch.linspace(0, 1, 2001, dtype=torch.float64)
+
+
+def c1_of(eta: torch.Tensor, rho_01: torch.Tensor, rho_10: torch.Tensor, *, t0: float, c2: float) -> float:
+    """The smallest c1 for the noise of the less likely of two classes."""
+    return smallest_c1(torch.minimum(eta, 1 - eta), torch.where(eta < 0.5, rho_01, rho_10), t0=t0, c2=c2)
 
 
 @given(st.floats(0.01, 0.49), st.floats(0.05, 8), st.floats(0.05, 4), st.floats(0.05, 1))
@@ -26,12 +31,12 @@ def test_built_functions_keep_to_the_definition(t0: float, c1: float, c2: float,
             assert up <= c1 * eta ** (1 + c2) * (1 + 1e-9)
         if 1 - eta <= 1 / 2 - t0:
             assert down <= c1 * (1 - eta) ** (1 + c2) * (1 + 1e-9)
-    assert smallest_c1_binary(ETA, rho_01, rho_10, t0=t0, c2=c2) <= c1 * (1 + 1e-9)
+    assert c1_of(ETA, rho_01, rho_10, t0=t0, c2=c2) <= c1 * (1 + 1e-9)
 
 
 def test_the_check_finds_c1_where_the_bound_is_met() -> None:
     noise = BinaryPmd(t0=0.1, c1=1.5, c2=1.0)
-    assert smallest_c1_binary(ETA, noise.rho_01(ETA), noise.rho_10(ETA), t0=0.1, c2=1.0) == pytest.approx(1.5)
+    assert c1_of(ETA, noise.rho_01(ETA), noise.rho_10(ETA), t0=0.1, c2=1.0) == pytest.approx(1.5)
 
 
 def test_the_check_is_the_slow_maximum_of_ratios() -> None:
@@ -43,7 +48,7 @@ def test_the_check_is_the_slow_maximum_of_ratios() -> None:
             slow = max(slow, up / e**1.5)
         if e >= 1 / 2 + 0.2:
             slow = max(slow, down / (1 - e) ** 1.5)
-    assert smallest_c1_binary(eta, rho_01, rho_10, t0=0.2, c2=0.5) == pytest.approx(slow)
+    assert c1_of(eta, rho_01, rho_10, t0=0.2, c2=0.5) == pytest.approx(slow)
 
 
 def test_noise_that_does_not_vanish_at_eta_1_satisfies_it_with_no_c1() -> None:

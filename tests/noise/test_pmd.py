@@ -16,7 +16,7 @@ from unflip.noise.pmd import (
     solve_factor,
     top_two,
 )
-from unflip.noise.transition import realised
+from unflip.noise.transition import measure_noise
 from unflip.seeding import generator
 
 
@@ -79,14 +79,14 @@ def test_expected_and_drawn_rate_meet_the_level(kind: int, level: float, k: int)
     drawn = pmd(clean, posterior, num_classes=k, kind=kind, level=level, generator=generator(0))
     assert slow_expected_rate(posterior, clean, kind, drawn.factor) == pytest.approx(level, abs=1e-3)
     assert drawn.expected_rate == pytest.approx(level, abs=1e-3)
-    assert realised(clean, drawn.labels, k).rate == pytest.approx(level, abs=5e-3)
+    assert measure_noise(clean, drawn.labels, k).rate == pytest.approx(level, abs=5e-3)
 
 
 def test_drawn_rate_meets_the_level_whatever_the_seed() -> None:
     posterior, clean = made_up(10_000, 10, sharpness=8.0)
     for seed in range(50):
         drawn = pmd(clean, posterior, num_classes=10, kind=1, level=0.5, generator=generator(seed))
-        assert abs(realised(clean, drawn.labels, 10).rate - 0.5) < 1e-3
+        assert abs(measure_noise(clean, drawn.labels, 10).rate - 0.5) < 1e-3
 
 
 def test_every_label_is_u_or_s() -> None:

@@ -6,7 +6,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from unflip.errors import InputError
-from unflip.noise.transition import apply_matrix, asymmetric, pair, realised, symmetric
+from unflip.noise.transition import apply_matrix, asymmetric, measure_noise, pair, symmetric
 from unflip.seeding import generator
 
 
@@ -57,7 +57,7 @@ def test_drawn_labels_are_those_of_the_slow_reference() -> None:
 def test_chi_square_of_the_realised_matrix(matrix: Tensor) -> None:
     k, per_class = len(matrix), 20_000
     clean = torch.arange(k).repeat_interleave(per_class)
-    counts = realised(clean, apply_matrix(clean, matrix, generator(3)), k).matrix * per_class
+    counts = measure_noise(clean, apply_matrix(clean, matrix, generator(3)), k).matrix * per_class
     expected = matrix * per_class
     possible = expected > 0
     assert (counts[~possible] == 0).all()
@@ -68,7 +68,7 @@ def test_chi_square_of_the_realised_matrix(matrix: Tensor) -> None:
 
 def test_the_chi_square_test_notices_a_wrong_matrix() -> None:
     clean = torch.arange(5).repeat_interleave(20_000)
-    counts = realised(clean, apply_matrix(clean, symmetric(5, 0.42), generator(3)), 5).matrix * 20_000
+    counts = measure_noise(clean, apply_matrix(clean, symmetric(5, 0.42), generator(3)), 5).matrix * 20_000
     expected = symmetric(5, 0.4) * 20_000
     assert float(((counts - expected) ** 2 / expected).sum()) > chi2.ppf(1 - 1e-4, 20)
 
@@ -90,7 +90,7 @@ def test_same_seed_same_labels() -> None:
 
 def test_realised_against_counting() -> None:
     clean, noisy = torch.tensor([0, 0, 0, 0, 1, 1, 3]), torch.tensor([0, 1, 1, 2, 1, 0, 3])
-    found = realised(clean, noisy, 4)
+    found = measure_noise(clean, noisy, 4)
     assert found.rate == pytest.approx(4 / 7)
     assert found.class_counts.tolist() == [4, 2, 0, 1]
     assert found.class_rates.tolist() == [0.75, 0.5, 0, 0]
@@ -149,9 +149,9 @@ def test_bad_labels_are_refused(labels: Tensor, message: str) -> None:
 
 def test_labels_of_another_length_are_refused() -> None:
     with pytest.raises(InputError, match="3 labels for 2 clean ones"):
-        realised(torch.tensor([0, 1]), torch.tensor([0, 1, 1]), 2)
+        measure_noise(torch.tensor([0, 1]), torch.tensor([0, 1, 1]), 2)
 
 
 def test_one_class_is_no_data() -> None:
     with pytest.raises(InputError, match="at least 2 classes"):
-        realised(torch.tensor([0]), torch.tensor([0]), 1)
+        measure_noise(torch.tensor([0]), torch.tensor([0]), 1)

@@ -14,8 +14,8 @@ from unflip.experiments.influence import influence
 from unflip.experiments.level_sets import simulate
 from unflip.report.level_set_figure import draw_level_sets
 from unflip.report.shift import ellipse
+from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians
-from unflip.training.folder import Run
 
 Cli = Callable[..., Outcome]
 HEADS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}

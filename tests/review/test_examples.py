@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unflip.errors import RunFolderError
 from unflip.review.decisions import State
 from unflip.review.examples import Examples, Filter
-from unflip.training.folder import Run
+from unflip.runs.folder import Run
 
 CLASSES = st.none() | st.integers(0, 9)
 FILTERS = st.builds(
@@ -73,7 +73,7 @@ def test_the_history_of_an_example_is_that_of_the_run(trained: Path) -> None:
         assert examples.history(index) == mine
 
 
-@pytest.mark.parametrize("name", ["labels.parquet", "history.parquet", "model.safetensors"])
+@pytest.mark.parametrize("name", ["labels.parquet", "history.parquet", "result.json", "run.json"])
 def test_a_damaged_run_is_one_line_that_names_the_file(run: Path, name: str) -> None:
     (run / name).write_bytes(b"broken")
     with pytest.raises(RunFolderError, match=name):

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.training.batches import cut, prepared, repeated, shuffled
+from unflip.compute.ahead import prepared
+from unflip.training.batches import cut, repeated, shuffled
 
 LENGTHS, SIZES, PROCESSES = st.integers(1, 80), st.integers(2, 30), st.integers(1, 4)
 

@@ -6,11 +6,11 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_score, roc_auc_score, top_k_accuracy_score
 
 from helpers import passthrough
-from unflip.data.dataset import TestSet
-from unflip.data.source import ArraySource
+from unflip.compute.passes import predict_probs
+from unflip.compute.processes import Processes
+from unflip.data.labelled import EvaluationSet
+from unflip.data.sources import ArraySource
 from unflip.training.evaluation import Truth, accuracies, accuracy, full_report, separation
-from unflip.training.passes import predict_probs
-from unflip.training.processes import Processes
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,9 @@ def problem(num_classes: int, count: int, seed: int) -> tuple[np.ndarray, np.nda
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_report_is_that_of_scikit_learn(processes: Processes, num_classes: int, seed: int) -> None:
     logits, labels = problem(num_classes, 200, seed)
-    report = full_report([passthrough(num_classes)], TestSet(ArraySource(logits), torch.from_numpy(labels)), processes)
+    report = full_report(
+        [passthrough(num_classes)], EvaluationSet(ArraySource(logits), torch.from_numpy(labels)), processes
+    )
     predicted = logits.argmax(1)
     assert report["top1"] == pytest.approx(accuracy_score(labels, predicted))
     assert report["balanced"] == pytest.approx(balanced_accuracy_score(labels, predicted))
@@ -43,7 +45,7 @@ def test_the_report_is_that_of_scikit_learn(processes: Processes, num_classes: i
 def test_a_class_without_test_examples_is_none_and_does_not_count(processes: Processes) -> None:
     logits, labels = problem(4, 60, 0)
     labels[labels == 2] = 1
-    report = full_report([passthrough(4)], TestSet(ArraySource(logits), torch.from_numpy(labels)), processes)
+    report = full_report([passthrough(4)], EvaluationSet(ArraySource(logits), torch.from_numpy(labels)), processes)
     recalls = [float((logits.argmax(1)[labels == label] == label).mean()) for label in (0, 1, 3)]
     assert report["per_class"][2] is None
     assert report["balanced"] == pytest.approx(np.mean(recalls))
@@ -75,7 +77,7 @@ def test_every_test_set_has_its_accuracy(processes: Processes) -> None:
     tests = {}
     for seed, name in enumerate(["test", "test_hard"]):
         logits, labels = problem(3, 40, seed)
-        tests[name] = TestSet(ArraySource(logits), torch.from_numpy(labels))
+        tests[name] = EvaluationSet(ArraySource(logits), torch.from_numpy(labels))
     found = accuracies([passthrough(3)], Truth(None, tests), processes)
     for seed, name in enumerate(tests):
         logits, labels = problem(3, 40, seed)

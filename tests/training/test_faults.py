@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helpers import Crash, Outcome, assert_same_run, blobs, write_npz
-from unflip.training.folder import Run
+from unflip.runs.folder import Run
 
 Cli = Callable[..., Outcome]
 ARGUMENTS = ["--method", "mddc", "--epochs", "2", "--set", "plc.warmup=1", "--set", "optimizer.batch_size=64"]
@@ -61,7 +61,7 @@ def survive(cli: Cli, monkeypatch: pytest.MonkeyPatch, noisy: Path, out: Path, f
     assert done.err.startswith("unflip: cannot write ")
     assert done.err.count("\n") == 1
     if "checkpoints" in done.err:
-        assert "what was saved before is whole: mend it and go on with --resume" in done.err
+        assert "what was saved before is intact: fix it and continue with --resume" in done.err
     assert [path for path in out.rglob(".*") if path.name != ".lock"] == []
     again = cli("train", "--out", out, "--resume", "--quiet") if Run(out).config_path.exists() else cli(*start)
     assert again == Outcome(0, "", "")

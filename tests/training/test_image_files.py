@@ -13,10 +13,10 @@ import torch
 from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_after
 from pictures import write_clothing, write_picture, write_webvision
 from unflip import predict, train
-from unflip.data.image_files import Frame
+from unflip.data.images.files import Frame
 from unflip.errors import InputError
-from unflip.training.model_file import load_model
-from unflip.training.standing import Standing
+from unflip.runs.model_file import load_model
+from unflip.training.epoch_progress import EpochProgress
 
 needs_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="the extra `timm` is not installed")
 SIZE = {"data.image_size": 72, "optimizer.batch_size": 8}
@@ -74,7 +74,7 @@ def test_dividemix_sees_two_views_of_each_image(tmp_path: Path, monkeypatch: pyt
     root = write_clothing(tmp_path / "c")
     run(root, tmp_path / "run", {"dividemix.warmup": 1}, method="dividemix")
     (trainer,) = made
-    (phase, *_) = trainer.method.phases(1, trainer._observe(Standing()), trainer.labels)
+    (phase, *_) = trainer.method.phases(1, trainer._observe(EpochProgress()), trainer.labels)
     batch = next(iter(trainer._batches(1, 0, replace(phase, views=2))))
     assert len(batch.views) == 2
     assert batch.views[0].shape[1:] == (3, 72, 72)

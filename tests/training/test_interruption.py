@@ -14,11 +14,11 @@ import pytest
 
 from helpers import Outcome, assert_same_run, blobs, quick_train, write_npz
 from unflip.errors import DivergedError, RunFolderError, Stopped, UnflipWarning
+from unflip.interruption import Interruption
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Method, Observed, Phase, Step
 from unflip.methods.plc import PLC
-from unflip.training.folder import Run
-from unflip.training.interruption import Interruption
+from unflip.runs.folder import Run
 
 METHOD = {"method": "plc", "epochs": 4, "settings": {"plc.warmup": 2, "plc.rounds": 2, "mlp.dropout": 0.2}}
 ARGUMENTS = ["--method", "plc", "--epochs", "4", "--set", "plc.warmup=2", "--set", "plc.rounds=2", "--set"]
@@ -119,7 +119,7 @@ def test_stopped_is_no_error_that_anybody_handles_by_mistake() -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from unflip.training.folder import Run
+from unflip.runs.folder import Run
 with Run(Path(sys.argv[1])).claimed(resume=False, force=True):
     print("claimed", flush=True)
     time.sleep(100)
@@ -204,7 +204,7 @@ def test_restore_goes_back_with_half_the_learning_rate_until_it_holds(
     reason = f"the loss became nan in epoch {epoch}, batch 2"
     assert run.result["restores"] == [{"epoch": epoch, "reason": reason}] * 2
     with monkeypatch.context() as patch:  # the same, killed after the restores
-        patch.setattr("unflip.training.session.Session._finish", lambda self: 1 / 0)
+        patch.setattr("unflip.training.session.write_results", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             quick_train(noisy, tmp_path / "again", method="standard", epochs=3, on_nan="restore")
     assert_same_run(run, quick_train(noisy, tmp_path / "again", method="standard", epochs=3, resume=True))

@@ -10,7 +10,7 @@ import pytest
 
 from helpers import QUICK, assert_same_run, blobs, spawn_python, write_npz
 from unflip.methods import methods
-from unflip.training.folder import Run
+from unflip.runs.folder import Run
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "unflip": {"unflip.warmup": 2, "unflip.rounds": 2},

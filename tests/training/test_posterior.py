@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import blobs
-from unflip.data.noisy import CROSS_FIT, IN_SAMPLE
-from unflip.data.source import ArraySource
+from unflip.compute.processes import Processes
+from unflip.data.corruption import CROSS_FIT, IN_SAMPLE
+from unflip.data.sources import ArraySource
 from unflip.networks.mlp import MLPOptions
-from unflip.training.config import OptimizerOptions
+from unflip.progress import Reporter
+from unflip.runs.options import OptimizerOptions
 from unflip.training.posterior import PosteriorFit, temperature
-from unflip.training.processes import Processes
-from unflip.training.progress import Reporter
 
 
 @given(st.integers(0, 100), st.floats(-1.0, 1.0))

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from helpers import Crash, assert_same_run, capture_trainers, crash_after, quick_train
+from unflip.compute.processes import Processes, _find_precision
 from unflip.errors import ConfigError
-from unflip.methods.base import bare
-from unflip.training.model_file import load_model
-from unflip.training.processes import Processes, _find_precision
-from unflip.training.standing import Standing
+from unflip.networks.base import bare
+from unflip.runs.model_file import load_model
+from unflip.training.epoch_progress import EpochProgress
 
 HALF = {"precision": "bfloat16"}
 
@@ -38,7 +38,7 @@ def test_a_run_in_bfloat16_learns_and_keeps_everything_in_float32(
         assert gaussians.means.dtype == torch.float32
     beliefs = trainer.method.beliefs()
     assert beliefs is None or beliefs.dtype == torch.float32
-    observed = trainer._observe(Standing())
+    observed = trainer._observe(EpochProgress())
     assert observed.logits().dtype == observed.features().dtype == torch.float32
 
 
@@ -51,7 +51,7 @@ def test_training_passes_compute_in_bfloat16_and_scans_do_not(
     head.register_forward_hook(lambda module, inputs, output: seen.add((module.training, output.dtype)))
     trainer.run_epoch(3)
     assert (True, torch.bfloat16) in seen
-    trainer._observe(Standing()).features()
+    trainer._observe(EpochProgress()).features()
     assert (False, torch.float32) in seen
     assert (False, torch.bfloat16) not in seen
 

@@ -10,7 +10,7 @@ import pytest
 
 from helpers import QUICK, Crash, assert_same_run, blobs, crash_after, quick_train, spawn, write_npz
 from unflip.errors import ConfigError, RunFolderError, UnflipWarning
-from unflip.training.folder import Run
+from unflip.runs.folder import Run
 
 METHOD = {"method": "plc", "settings": {"plc.warmup": 2, "mlp.dropout": 0.2}}
 """A method that changes labels and a network that draws, so that there is something to restore."""
@@ -110,7 +110,7 @@ def test_a_finished_run_returns_at_once(tmp_path: Path, noisy: Path, monkeypatch
     def fail(*args: Any, **options: Any) -> None:
         raise AssertionError("nothing is to be opened or trained")
 
-    monkeypatch.setattr("unflip.training.train.open_dataset", fail)
+    monkeypatch.setattr("unflip.training.run.prepare_data", fail)
     again = quick_train(noisy, tmp_path / "run", epochs=2, resume=True)
     assert again.result == first.result
     assert {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")} == before

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from helpers import blobs
-from unflip.data.source import ArraySource
+from unflip.compute.processes import Processes
+from unflip.data.sources import ArraySource
 from unflip.errors import DivergedError
 from unflip.labels.store import LabelStore
-from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step, bare
-from unflip.networks.base import build_network
+from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step
+from unflip.networks.base import bare, build_network
 from unflip.networks.mlp import MLPOptions
-from unflip.training.config import OptimizerOptions
-from unflip.training.processes import Processes
-from unflip.training.progress import Reporter
+from unflip.progress import Reporter
+from unflip.runs.options import OptimizerOptions
 from unflip.training.trainer import Trainer
 
 STILL = 1e-30

@@ -3,41 +3,66 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from unflip.cli.flags import takes
 from unflip.errors import one_line
-from unflip.report.reported import report
-from unflip.training.clean import SURE, Cleaned, prepare_cleaning
+from unflip.tasks.options import CleanOptions
+
+if TYPE_CHECKING:
+    from unflip.tasks.clean import Cleaned
 
 _PAIRS = 5  # pairs of classes that the summary names
-_NAME = 40  # characters of a class that it shows
+_NAME = 40  # characters of a class name that it shows
 
 
-def run_clean(
-    data: str, out: Path, *, label_column: str | None, ignore: Sequence[str], quiet: bool, **options: Any
+@takes(CleanOptions)
+def clean(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Images (one folder per class, or a .csv or .parquet table of path,label), a .csv or .parquet table "
+            "of numbers, or feature arrays (.npz)."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the run, the list of suspects and the features.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out; its features are kept.")] = False,
+    quiet: bool = False,
+    **options: Any,
 ) -> None:
-    """Plan, run and summarise."""
-    cleaning = prepare_cleaning(data, out, label_column=label_column, ignore=ignore, quiet=quiet, **options)
+    """Find the labels that look wrong: from a folder of images or a table to a list, in one command.
+
+    Says first what it will do and how long that takes. Images are turned into features by a pretrained network, once;
+    these are kept in --out for the next call. The list is suspects.csv: which example, its label, what it should be
+    instead, and how likely the given label is right. --out is the folder of a run as `unflip train` writes it.
+    Example: unflip clean photos --out runs/photos
+    """
+    from unflip.tasks.clean import plan_cleaning
+
+    plan = plan_cleaning(data, out, force=force, quiet=quiet, **options)
     if not quiet:
-        print(cleaning.line(), flush=True)  # noqa: T201
-    cleaned = cleaning.execute(quiet=quiet)
-    report(cleaned.run)
+        print(plan.line(), flush=True)  # noqa: T201
+    cleaned = plan.execute()
     if not quiet:
-        columns = [*([] if label_column is None else ["--label-column", label_column])]
-        columns += [word for name in ignore for word in ("--ignore", name)]
+        columns = ["--label-column", options["label_column"]] if "label_column" in options else []
+        columns += [word for name in options.get("ignore", ()) for word in ("--ignore", name)]
         print(summary(cleaned, columns))  # noqa: T201
 
 
-def summary(cleaned: Cleaned, columns: Sequence[str] = ()) -> str:
+def summary(cleaned: "Cleaned", columns: Sequence[str] = ()) -> str:
     """Return what came out, where it is and what to type next; ``columns`` are the options that a table needs."""
+    from unflip.tasks.clean import SURE
+
     out, found = cleaned.run.folder, len(cleaned.suspects)
     lines = [f"{found:,} of {cleaned.count:,} labels look wrong ({found / cleaned.count:.1%})"]
     if found:
         lines += _pairs(cleaned)
-        lines.append(f"  for {cleaned.sure:,} of them less than {SURE:.0%} speaks for the given label")
+        lines.append(f"  {cleaned.sure:,} of them have a quality below {SURE:.0%}")
     held_out = cleaned.run.result["val_accuracy"]
     if held_out is not None:
-        lines.append(f"  of labels that it did not learn from, the model disagrees with {1 - held_out:.1%}")
+        lines.append(f"  the model disagrees with {1 - held_out:.1%} of the labels held out from training")
     if found:
         lines.append(f"  the list, most doubtful first: {out / 'suspects.csv'}")
     if cleaned.duplicates:
@@ -47,7 +72,7 @@ def summary(cleaned: Cleaned, columns: Sequence[str] = ()) -> str:
         )
     if cleaned.skipped:
         lines.append(f"  {len(cleaned.skipped):,} broken images left out: {out / 'skipped.csv'}")
-    lines.append(f"  what was done, with pictures: {out / 'report.html'}")
+    lines.append(f"  what was done, with pictures: {cleaned.run.report_path}")
     if found:
         review = ["unflip", "review", str(out)]
         decided = str(out / "reviewed.csv")
@@ -61,7 +86,7 @@ def summary(cleaned: Cleaned, columns: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
-def _pairs(cleaned: Cleaned) -> list[str]:
+def _pairs(cleaned: "Cleaned") -> list[str]:
     shown = [(f"{_short(given)} -> {_short(suggested)}", count) for given, suggested, count in cleaned.pairs[:_PAIRS]]
     if rest := cleaned.pairs[_PAIRS:]:
         shown.append((f"{len(rest)} other pairs", sum(count for _, _, count in rest)))

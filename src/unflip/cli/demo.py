@@ -1,49 +1,40 @@
 """``unflip demo``: several methods on digits with wrong labels; a table and a picture."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from unflip.cli.noise import run_corrupt
-from unflip.errors import RunFolderError
-from unflip.report.comparison import write_comparison
-from unflip.report.demo_figure import draw_demo
-from unflip.report.reported import train
-from unflip.training.folder import Run
+from unflip.cli.shared import Quiet
 
-NOISE = "pmd1:0.35"
-METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from unflip.runs.folder import Run
 
 
-def run_demo(out: Path, quiet: bool) -> None:
-    """Make a third of the labels wrong where digits look alike, train each method, show what came out."""
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the figure.")] = Path("demo"),
+    quiet: Quiet = False,
+) -> None:
+    """Train several methods on handwritten digits with wrong labels; about a minute."""
+    from rich.console import Console
+
+    from unflip.tasks.demo import METHODS, NOISE
+    from unflip.tasks.demo import demo as demo_task
+
     console = Console(quiet=quiet, highlight=False)
-    labels = out / "labels.npy"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"--out {out}: {error.strerror}; name a folder that can be written") from error
-    console.print(f"Handwritten digits; wrong labels by the recipe {NOISE}: a digit is taken for the one it resembles.")
-    run_corrupt(
-        "digits", NOISE, labels, labels=None, take=None, posterior="cross-fit", save_posterior=None, class_map=None,
-        matrix=None, seed=0, force=True, device="cpu", threads=1, quiet=True,
-    )  # fmt: skip
-    runs: dict[str, Run] = {}
-    for method in METHODS:
-        runs[method] = train(
-            "digits", out / method, labels=labels, method=method, preset="demo", force=True, device="cpu", threads=1,
-            quiet=quiet,
-        )  # fmt: skip
-    picture = out / "demo.png"
-    draw_demo(picture, runs)
-    page = write_comparison(list(runs.values()), out / "comparison.html")
-    console.print(_table(runs))
-    console.print(f"A picture of this: {picture}. One row an example: {out / METHODS[-1] / 'labels.csv'}")
-    console.print(f"Pages to look at: {page}, {out / METHODS[-1] / 'report.html'}")
+    console.print(f"Handwritten digits; labels are wrong by the recipe {NOISE}: a digit becomes one that it resembles.")
+    done = demo_task(out, quiet=quiet)
+    last = out / METHODS[-1]
+    console.print(_table(done.runs))
+    console.print(f"A picture of this: {done.picture}. One row per example: {last / 'labels.csv'}")
+    console.print(f"Pages to look at: {done.page}, {last / 'report.html'}")
 
 
-def _table(runs: dict[str, Run]) -> Table:
+def _table(runs: "dict[str, Run]") -> "Table":
+    from rich.table import Table
+
     given = next(iter(runs.values())).result["label_accuracy_all"]["given"]
     table = Table(title=f"{1 - given:.1%} of the training labels are wrong")
     for heading in ("method", "test accuracy", "last epoch", "labels right now", "seconds"):

@@ -1,24 +1,43 @@
-"""``unflip embed``: write a feature file and say what is in it."""
+"""``unflip embed``: write a feature file, and print what is in it."""
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from unflip.training.embed import embed
+import typer
+
+from unflip.cli.flags import takes
+from unflip.tasks.options import EmbedOptions
 
 
-def run_embed(data: str, out: Path, *, quiet: bool, **options: Any) -> None:
-    """Embed, name images that were left out, and print a summary."""
-    made = embed(data, out, quiet=quiet, **options)
+@takes(EmbedOptions)
+def embed(
+    data: Annotated[
+        str, typer.Argument(help="Images: one folder per class, a .csv or .parquet of paths, CIFAR and so on.")
+    ],
+    out: Annotated[Path, typer.Option(help="The feature file, .npz; every other command takes it as --data.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace another file at --out.")] = False,
+    quiet: bool = False,
+    **options: Any,
+) -> None:
+    """Turn images into features with a pretrained network, once; training on them then takes seconds.
+
+    Labels, class names, paths and splits go with the features. An embedding that was stopped goes on when called again.
+    Example: unflip embed photos --out features.npz, then: unflip train --data features.npz --preset features --out run
+    """
+    from unflip.tasks.embed import embed as embed_task
+
+    made = embed_task(data, out, force=force, quiet=quiet, **options)
     for image in made.skipped:
         print(f"left out {image.id}: {image.reason}", file=sys.stderr)  # noqa: T201
     if quiet:
         return
     counts = ", ".join(f"{count} {name}" for name, count in made.counts.items())
     how = "was there already" if made.reused else f"{made.seconds:.1f} s"
-    after = "unflip clean {} --out runs/first" if made.labelled else "unflip predict RUN --data {}"
+    labelled = made.features.train.labels is not None
+    after = "unflip clean {} --out runs/first" if labelled else "unflip predict RUN --data {}"
     print(  # noqa: T201
-        f"{made.path}: {counts}; {made.num_features} features of {made.about.backbone}, "
-        f"images of {made.about.image_size} pixels; {how}\n"
+        f"{made.path}: {counts}; {made.num_features} features of {made.origin.backbone}, "
+        f"images of {made.origin.image_size} pixels; {how}\n"
         f"  next: {after.format(made.path)}"
     )

@@ -1,12 +1,28 @@
 """``unflip export``: write a run's labels for other tools."""
 
 from pathlib import Path
+from typing import Annotated
 
-from unflip.report.export import export
-from unflip.training.folder import Run
+import typer
+
+from unflip.cli.shared import FinishedRun
 
 
-def run_export(run: Path, form: str, out: Path, prefix: str) -> None:
-    """Write the file, and say what is in it."""
-    count = export(Run(run), form, out, prefix=prefix)
+def export(
+    run: FinishedRun,
+    out: Annotated[Path, typer.Option(help="The file: .csv, .parquet, .jsonl, or .json for Label Studio.")],
+    form: Annotated[
+        str, typer.Option("--format", help="csv, parquet, jsonl, label-studio or cleanlab.", metavar="FORMAT")
+    ] = "csv",
+    prefix: Annotated[
+        str, typer.Option(help="For Label Studio: what stands before each image's path, as an address or folder.")
+    ] = "",
+) -> None:
+    """Write a run's labels for other tools: tables, Label Studio tasks with predictions, cleanlab's columns.
+
+    Example: unflip export runs/first --format label-studio --out tasks.json
+    """
+    from unflip.tasks.export import export as export_task
+
+    count = export_task(run, out, form, prefix=prefix)
     print(f"{count} labels as {form}: {out}")  # noqa: T201

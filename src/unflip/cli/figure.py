@@ -1,61 +1,27 @@
 """``unflip figure``: draw one of the figures."""
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from unflip.errors import ConfigError, unknown
-from unflip.experiments.influence import influence
-from unflip.experiments.level_sets import simulate
-from unflip.experiments.results_file import keep, parse_conditions, read_results
-from unflip.report.curves_figure import draw_curves
-from unflip.report.figure_file import check_target
-from unflip.report.influence_figure import draw_influence
-from unflip.report.level_set_figure import draw_level_sets
-from unflip.report.pmd_figure import draw_pmd
-from unflip.report.shift_figure import draw_shift
-from unflip.training.folder import Run
+import typer
 
-_INFLUENCES = {
-    "alpha": ("covariance.disturbance", r"disturbance $\alpha$"),
-    "lambda": ("calibration.sample_fraction", r"sample fraction $\lambda$"),
-}
-_NAMES = (*_INFLUENCES, "curves", "shift", "pmd", "level-set")
+from unflip.cli.shared import Results, Where
 
 
-def run_figure(name: str, out: Path, *, results: Sequence[Path], runs: Sequence[Path], where: Sequence[str]) -> None:
-    """Draw the figure called ``name``."""
-    if name not in _NAMES:
-        raise ConfigError(unknown("figure", name, _NAMES))
-    _check_inputs(name, results=results, runs=runs, where=where)
-    check_target(out)
-    if name in _INFLUENCES:
-        axis, label = _INFLUENCES[name]
-        conditions = parse_conditions(where)
-        draw_influence(out, influence(keep(read_results(results), conditions), axis, list(conditions)), label)
-    elif name == "curves":
-        draw_curves(out, [Run(folder) for folder in runs])
-    elif name == "shift":
-        draw_shift(out, Run(runs[0]))
-    elif name == "pmd":
-        draw_pmd(out)
-    else:
-        draw_level_sets(out, simulate())
-    print(f"drawn: {out}")  # noqa: T201
+def figure(
+    name: Annotated[
+        str, typer.Argument(help="alpha, lambda (from --results), curves, shift (from --run), pmd or level-set.")
+    ],
+    out: Annotated[Path, typer.Option(help="The picture: .png, .svg or .pdf.")],
+    results: Results = None,
+    run: Annotated[list[Path] | None, typer.Option(help="The folder of a finished run; repeatable.")] = None,
+    where: Where = None,
+) -> None:
+    """Draw a figure: influence of alpha or lambda, learning curves, class Gaussians, PMD noise, pure level sets.
 
+    Example: unflip figure shift --run runs/mddc --out shift.png
+    """
+    from unflip.tasks.figure import figure as figure_task
 
-def _check_inputs(name: str, *, results: Sequence[Path], runs: Sequence[Path], where: Sequence[str]) -> None:
-    """Refuse what the figure would ignore, and say what it needs."""
-    needs_results, needs_runs = name in _INFLUENCES, name in ("curves", "shift")
-    if needs_results and not results:
-        raise ConfigError(f"figure {name} needs --results, a results.jsonl that `unflip sweep` wrote")
-    if needs_runs and not runs:
-        raise ConfigError(f"figure {name} needs --run, the folder of a run")
-    if name == "shift" and len(runs) > 1:
-        raise ConfigError(f"figure shift draws one run, {len(runs)} came; give --run once")
-    for option, came, used in (
-        ("--results", results, needs_results),
-        ("--where", where, needs_results),
-        ("--run", runs, needs_runs),
-    ):
-        if came and not used:
-            raise ConfigError(f"figure {name} does not use {option}; leave it out")
+    drawn = figure_task(name, out, results=results or (), runs=run or (), where=where or ())
+    print(f"drawn: {drawn}")  # noqa: T201

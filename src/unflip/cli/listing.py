@@ -1,26 +1,47 @@
 """``unflip list``: what there is, one line each; imports none of it."""
 
-from rich.console import Console
+from typing import Annotated
 
-from unflip.data import datasets
-from unflip.experiments.grids import grid_names, grid_text
-from unflip.methods import methods
-from unflip.networks import backbones, networks
-from unflip.presets import preset_names, preset_text
+import typer
+
+from unflip.errors import ConfigError, unknown
+
+KINDS = ("methods", "networks", "backbones", "data", "presets", "grids")
 
 
-def run_list(kinds: list[str]) -> None:
-    """Print a line for each part of each kind."""
-    registries = {"methods": methods, "networks": networks, "backbones": backbones, "data": datasets}
-    files = {"presets": (preset_names, preset_text), "grids": (grid_names, grid_text)}
-    for kind in kinds:
-        if kind in files:
-            names, text = files[kind]
-            rows = [(name, text(name).splitlines()[0].lstrip("# ")) for name in names()]
-        else:
-            rows = [(entry.name, entry.summary) for entry in registries[kind]]
-        console = Console(soft_wrap=True, highlight=False, markup=False)
-        console.print(kind, style="bold")
+def list_parts(
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            help="methods, networks, backbones, data, presets or grids; everything by default.", metavar="[KIND]"
+        ),
+    ] = None,
+) -> None:
+    """List methods, networks, backbones, data sets, presets or grids, with one line on each."""
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(unknown("kind", kind, KINDS))
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    for chosen in [kind] if kind else KINDS:
+        rows = _rows(chosen)
+        console.print(chosen, style="bold")
         width = max((len(name) for name, _ in rows), default=0)
         for name, summary in rows:
             console.print(f"  {name:<{width}}  {summary}")
+
+
+def _rows(kind: str) -> list[tuple[str, str]]:
+    """Return name and summary of every part of a kind."""
+    from unflip.data import datasets
+    from unflip.experiments.grids import grid_names, grid_text
+    from unflip.methods import methods
+    from unflip.networks import backbones, networks
+    from unflip.presets import preset_names, preset_text
+
+    registries = {"methods": methods, "networks": networks, "backbones": backbones, "data": datasets}
+    files = {"presets": (preset_names, preset_text), "grids": (grid_names, grid_text)}
+    if kind in files:
+        names, text = files[kind]
+        return [(name, text(name).splitlines()[0].lstrip("# ")) for name in names()]
+    return [(entry.name, entry.summary) for entry in registries[kind]]

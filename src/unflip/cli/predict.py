@@ -1,21 +1,39 @@
-"""``unflip predict``: write a table of predictions."""
+"""``unflip predict``: a table of predictions."""
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
-import pyarrow.csv
-import pyarrow.parquet
+import typer
 
+from unflip.cli.shared import Device, FinishedRun
 from unflip.errors import ConfigError
-from unflip.files import write_atomically
-from unflip.training.predict import predict
 
 
-def run_predict(run: Path, data: str, out: Path | None, *, part: str | None, skip_broken: bool, device: str) -> None:
-    """Predict and write to ``out``, or to standard output; name images that were left out."""
+def predict(
+    run: FinishedRun,
+    data: Annotated[
+        str, typer.Option(help="What training takes; images need no labels here, and may lie in one folder.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="A .csv or .parquet file; by default standard output.")] = None,
+    part: Annotated[
+        str | None, typer.Option(help="Which set of the data: train, val, test ...; by default the first test set.")
+    ] = None,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Leave out images that cannot be read, and list them.")
+    ] = False,
+    device: Device = "auto",
+) -> None:
+    """Apply a run's model: id, label, probability and all probabilities, as a table."""
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; name a .csv or .parquet file")
-    prediction = predict(run, data, part=part, skip_broken=skip_broken, device=device)
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    from unflip.files import write_atomically
+    from unflip.tasks.predict import predict as predict_task
+
+    prediction = predict_task(run, data, part=part, skip_broken=skip_broken, device=device)
     for image in prediction.skipped:
         print(f"left out {image.id}: {image.reason}", file=sys.stderr)  # noqa: T201
     table = prediction.table()

@@ -1,70 +1,52 @@
 """``unflip review``: serve the review page of a run, or write what was decided."""
 
-import getpass
-import signal
-import webbrowser
-from contextlib import closing, suppress
 from pathlib import Path
+from typing import Annotated
 
-from unflip.errors import ConfigError, MissingExtraError, RunFolderError
-from unflip.files import write_text
-from unflip.review.examples import Examples
-from unflip.review.export import as_csv
-from unflip.review.review import finished_run, open_decisions, open_review
+import typer
+
+from unflip.cli.shared import FinishedRun
+
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
-def run_review(
-    folder: Path, *, data: str | None, host: str, port: int, browser: bool, reviewer: str | None, export: Path | None
+def review(
+    run: FinishedRun,
+    data: Annotated[str | None, typer.Option(help="Where the data is now, if it has moved since training.")] = None,
+    port: Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.", min=0, max=65535)] = 0,
+    host: Annotated[
+        str, typer.Option(help="Which address to listen on; any but the default can be reached by other machines.")
+    ] = "127.0.0.1",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open nothing.")] = False,
+    reviewer: Annotated[
+        str | None, typer.Option(help="The name to decide under; by default your login. The page can change it.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write what was decided to this .csv, for train --reviewed, and serve nothing.")
+    ] = None,
 ) -> None:
-    """Serve the page until it is stopped; with ``export`` write the decisions and leave."""
-    name = (reviewer or _login()).strip()
-    if not name or not name.isprintable() or len(name) > 80:
-        raise ConfigError(f"--reviewer {reviewer!r}: give a name of 1 to 80 printable characters")
+    """Go through doubtful labels on a local web page, by keyboard or mouse, alone or with others.
+
+    Example: unflip review runs/first
+    """
+    from unflip.tasks.review import export_review, reviewer_name
+    from unflip.tasks.review import review as review_task
+
+    reviewer_name(reviewer)
     if export is not None:
-        _export(folder, export)
+        count = export_review(run, export)
+        print(f"{export}: {count} labels that people settled")  # noqa: T201
         return
-    try:
-        from unflip.review.serving import prepare
-    except ImportError as error:
-        raise MissingExtraError(error.name or "fastapi", "review") from error
-    with open_review(folder, reviewer=name, data=data) as review:
-        serving = prepare(review, host=host, port=port)
-        print(f"review: {serving.address}", flush=True)  # noqa: T201
-        print("Who knows this address can decide. Ctrl+C ends it; every decision is saved already.", flush=True)  # noqa: T201
-        if host not in ("127.0.0.1", "localhost", "::1"):
+
+    def on_ready(address: str) -> None:
+        print(f"review: {address}", flush=True)  # noqa: T201
+        print("Anyone with this address can decide. Ctrl+C ends it; every decision is saved already.", flush=True)  # noqa: T201
+        if host not in _THIS_MACHINE:
             print("Other machines reach it by this machine's name or address; nothing is encrypted.", flush=True)  # noqa: T201
-        if browser:
-            webbrowser.open(serving.address)
-        with suppress(_Ended):
-            for ending in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(ending, _end)  # the server ends first, and then sends it on to us
-            serving.run()
-        settled = len(review.decisions.decided())
-    print(f"{settled} labels are settled; write them with: unflip review {folder} --export reviewed.csv")  # noqa: T201
+        if not no_browser:
+            import webbrowser
 
+            webbrowser.open(address)
 
-class _Ended(BaseException):
-    """Somebody ended the server, which is how it always ends."""
-
-
-def _end(*_: object) -> None:
-    raise _Ended
-
-
-def _export(folder: Path, target: Path) -> None:
-    if target.suffix != ".csv":
-        raise ConfigError(f"--export {target}: cannot write '{target.suffix}'; name a .csv file")
-    examples = Examples(finished_run(folder))
-    if not (folder / "review.sqlite").exists():
-        raise RunFolderError(f"{folder}: nobody has reviewed it yet; start with `unflip review {folder}`")
-    with closing(open_decisions(folder, examples)) as decisions:
-        count = len(decisions.decided())
-        write_text(target, as_csv(examples, decisions))
-    print(f"{target}: {count} labels that people settled")  # noqa: T201
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # no such user on this machine, as in some containers
-        return "reviewer"
+    settled = review_task(run, data=data, host=host, port=port, reviewer=reviewer, on_ready=on_ready)
+    print(f"{settled} labels are settled; write them with: unflip review {run} --export reviewed.csv")  # noqa: T201

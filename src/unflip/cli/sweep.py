@@ -1,121 +1,56 @@
 """``unflip sweep``: run grids, and show how far they are."""
 
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+import typer
 
-from unflip.errors import ConfigError, unknown
-from unflip.experiments.cell import Cell, Keep
-from unflip.experiments.grid import Grid, read_grid
-from unflip.experiments.local import Local
-from unflip.experiments.ray import Ray
-from unflip.experiments.sweep import Place, Progress, Watch, fingerprints_in, plan, sweep
-
-_PLACES = ("local", "ray")
+from unflip.cli.shared import Device, Quiet
 
 
-def run_sweep(
-    grids: Sequence[str],
-    out: Path,
-    *,
-    jobs: int | None,
-    threads: int,
-    on: str,
-    address: str | None,
-    data_root: Path,
-    keep: str,
-    device: str,
-    dry_run: bool,
-    quiet: bool,
-) -> bool:
-    """Carry out grids, or say what there is to do; return whether all cells are done."""
-    if keep not in ("all", "results"):
-        raise ConfigError(unknown("--keep", keep, ("all", "results")))
-    if on not in _PLACES:
-        raise ConfigError(unknown("--on", on, _PLACES))
-    if address is not None and on != "ray":
-        raise ConfigError(f"--address {address} is that of a Ray cluster; add --on ray")
-    read = [read_grid(name) for name in grids]
+def sweep(
+    grids: Annotated[
+        list[str], typer.Argument(help="Grids: FILE.toml, or a name of `unflip list grids`.", metavar="GRID...")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the cells and results.jsonl; an earlier sweep there goes on.")],
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Cells at a time; by default one per GPU, else one per core.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Processor threads of a cell.")] = 1,
+    on: Annotated[str, typer.Option(help="Where cells run: local or ray.", metavar="PLACE")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="The Ray cluster to use; by default one is started on this machine.")
+    ] = None,
+    data_root: Annotated[Path, typer.Option(help="Where relative paths in the grids begin.")] = Path(),
+    keep: Annotated[
+        str, typer.Option(help="What stays of a finished cell: all (but checkpoints), or results.", metavar="WHAT")
+    ] = "all",
+    device: Device = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Run nothing: list the cells and what is done.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run every cell of a grid; what is finished is not run again, what was stopped goes on.
+
+    Exit code 1 if a cell failed twice. Example: unflip sweep smoke/digits --out sweep --jobs 2
+    """
+    from rich.console import Console
+
+    from unflip.cli.sweep_progress import counts, print_plan, title, watching
+    from unflip.tasks.sweep import plan_sweep
+    from unflip.tasks.sweep import sweep as sweep_task
+
     console = Console(quiet=quiet, highlight=False, markup=False, soft_wrap=True)
     if dry_run:
-        _show_plan(read, out, data_root, console)
-        return True
-
-    def place() -> Place:
-        return Ray(device, threads, address) if on == "ray" else Local(device, threads)
-
-    kept: Keep = "all" if keep == "all" else "results"
-    with _watching(console) as watch:
-        progress = sweep(read, out, place, data_root=data_root, jobs=jobs, keep=kept, watch=watch)
-    console.print(f"{_counts(progress)}; results in {out / 'results.jsonl'}")
-    for cell, why in progress.failed.items():
-        print(f"failed: {_title(progress, cell)}: {why}; see {cell.log}", file=sys.stderr)  # noqa: T201
-    return not progress.failed
-
-
-def _show_plan(grids: Sequence[Grid], out: Path, data_root: Path, console: Console) -> None:
-    cells = plan(grids, out, data_root, fingerprints_in(out))
-    finished = 0
-    for cell, points in cells.items():
-        state = "done" if cell.run.is_finished else f"epoch {cell.epoch}" if cell.epoch else "to do"
-        finished += cell.run.is_finished
-        for point in points:
-            console.print(f"{cell.name}  {state:8}  {point.grid}: {point}")
-    console.print(f"{len(cells)} cells, {finished} done, {len(cells) - finished} to do; nothing was run")
-
-
-@contextmanager
-def _watching(console: Console) -> Iterator[Watch]:
-    """Show a table that changes in its place on a terminal, a line for each piece of news elsewhere."""
-    if not console.is_terminal or console.quiet:
-        yield lambda progress, news: console.print(f"{_counts(progress)}: {news}") if news else None
+        print_plan(plan_sweep(grids, out, data_root=data_root), console)
         return
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-
-        def watch(progress: Progress, news: str | None) -> None:
-            if news is not None and not news.startswith("done"):
-                live.console.print(news)
-            live.update(_table(progress), refresh=True)
-
-        yield watch
-
-
-def _counts(progress: Progress) -> str:
-    return (
-        f"{len(progress.seconds)} done, {len(progress.running)} running, {len(progress.failed)} failed, "
-        f"{progress.left} left"
-    )
-
-
-def _table(progress: Progress) -> Group:
-    table = Table(expand=False)
-    for heading in ("running", "epoch", "for"):
-        table.add_column(heading, justify="left" if heading == "running" else "right")
-    now = time.monotonic()
-    for cell, since in progress.running.items():
-        table.add_row(_title(progress, cell), f"{cell.epoch}/{cell.config['epochs']}", _duration(now - since))
-    left = progress.seconds_left()
-    ending = "" if left is None else f"; about {_duration(left)} to go"
-    return Group(table, Text(_counts(progress) + ending))
-
-
-def _title(progress: Progress, cell: Cell) -> str:
-    return str(progress.cells[cell][0])
-
-
-def _duration(seconds: float) -> str:
-    """Say a time as a clock does.
-
-    >>> _duration(5), _duration(3725)
-    ('0:05', '1:02:05')
-    """
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+    with watching(console) as watch:
+        progress = sweep_task(
+            grids, out, jobs=jobs, threads=threads, on=on, address=address, data_root=data_root, keep=keep,
+            device=device, watch=watch,
+        )  # fmt: skip
+    console.print(f"{counts(progress)}; results in {out / 'results.jsonl'}")
+    for cell, why in progress.failed.items():
+        print(f"failed: {title(progress, cell)}: {why}; see {cell.log}", file=sys.stderr)  # noqa: T201
+    if progress.failed:
+        raise typer.Exit(1)

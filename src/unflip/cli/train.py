@@ -1,42 +1,61 @@
-"""``unflip train``: run it and say what came out."""
+"""``unflip train``: train, and print what came out."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from unflip.cli.flags import takes
 from unflip.errors import ConfigError
-from unflip.report.reported import train
-from unflip.training.config import check_safety
-from unflip.training.dry_run import dry_run
-from unflip.training.folder import Run
-from unflip.training.processes import is_first_process
+from unflip.tasks.options import TrainOptions
+
+if TYPE_CHECKING:
+    from unflip.runs.folder import Run
 
 
-def run_train(
-    data: str | None,
-    out: Path,
-    *,
-    quiet: bool,
-    rehearse: bool,
-    resume: bool,
-    on_nan: str,
-    checkpoint_minutes: float,
-    keep: int,
+@takes(TrainOptions)
+def train(
+    out: Annotated[Path, typer.Option(help="Folder for the run; everything about it is written there.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Images (one folder per class, a .csv or .parquet table of paths, CIFAR, WebVision, Clothing1M), "
+            "feature arrays (.npz, .npy or a folder of .npy), a .csv or .parquet table of numbers, or the embedded "
+            "data set digits."
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out where it stopped.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Write nothing: show the configuration, the phases and how long it would take."),
+    ] = False,
+    quiet: bool = False,
     **options: Any,
 ) -> None:
-    """Train, then print a summary; or only say what would be done."""
-    if rehearse and resume:
+    """Train on data whose labels may be wrong.
+
+    Writes the model, the labels (as they came, as they are now, how sure), every epoch's figures, result.json and
+    report.html.
+    Example: unflip train --data features.npz --out runs/first
+    """
+    if dry_run and resume:
         raise ConfigError("--dry-run tells of a whole run; leave --resume out")
-    safety: dict[str, Any] = {"on_nan": on_nan, "checkpoint_minutes": checkpoint_minutes, "keep": keep}
-    if rehearse:
-        check_safety(**safety)
-        told = dry_run(data, out, **options).text()
+    if dry_run:
+        from unflip.tasks.dry_run import dry_run as rehearse
+
+        text = rehearse(data, out, force=force, **options).text()
     else:
-        told = summary(train(data, out, quiet=quiet, resume=resume, **safety, **options))
+        from unflip.tasks.train import train as train_task
+
+        text = summary(train_task(data, out, resume=resume, force=force, quiet=quiet, **options))
+    from unflip.compute.processes import is_first_process
+
     if not quiet and is_first_process():
-        print(told)  # noqa: T201
+        print(text)  # noqa: T201
 
 
-def summary(run: Run) -> str:
+def summary(run: "Run") -> str:
     """Return what a person wants to know of a finished run, in a few lines."""
     result = run.result
     lines = [f"{result['method']} on {result['data']}, seed {result['seed']}, {result['epochs']} epochs"]
@@ -56,7 +75,7 @@ def summary(run: Run) -> str:
         lines.append(f"  labels right   {labels['given']:.2%} as given, {labels['current']:.2%} now")
     if result.get("skipped"):
         lines.append(f"  {result['skipped']} broken images left out: {run.folder / 'skipped.csv'}")
-    lines.append(f"  {result['seconds']:.1f} s; everything is in {run.folder} (labels.csv: one row an example)")
-    if (page := run.folder / "report.html").exists():
-        lines.append(f"  to look at: {page}")
+    lines.append(f"  {result['seconds']:.1f} s; everything is in {run.folder} (labels.csv: one row per example)")
+    if run.report_path.exists():
+        lines.append(f"  to look at: {run.report_path}")
     return "\n".join(lines)

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from unflip.data.array_files import Array
-from unflip.data.dataset import LabelledSet
-from unflip.data.image_files import ImageFiles
+from unflip.data.files.arrays import Array
+from unflip.data.images.files import ImageFiles
+from unflip.data.raw import LabelledSet
 
 
 def identities(part: LabelledSet) -> Array:

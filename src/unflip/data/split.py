@@ -1,11 +1,54 @@
-"""Which examples validate: a share of every class, drawn by the seed; groups stay together."""
+"""split: which examples validate. A share of every class, drawn by the seed; groups stay together."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.array_files import Array
+from unflip.data.dataset import Dataset
+from unflip.data.files.arrays import Array
+from unflip.data.labelled import LabelledData
+from unflip.data.sources import JoinedSource
+from unflip.errors import InputError
 from unflip.seeding import generator
+
+
+def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
+    """Return the data with ``fraction`` of its training examples held out, or with the validation set it came with."""
+    source, given, clean = data.train, data.given, data.clean
+    if data.val is not None:
+        source = JoinedSource([source, data.val.source])
+        is_val = torch.arange(len(source)) >= len(given)
+        given = torch.cat([given, data.val.labels])
+        clean = None if clean is None else torch.cat([clean, data.val.labels])
+    elif fraction:
+        groups = None if data.groups is None else group_numbers(data.groups)
+        is_val = stratified_split(given, data.num_classes, fraction, seed, groups)
+    else:
+        is_val = torch.zeros(len(given), dtype=torch.bool)
+    initial = given if data.reviewed is None else torch.where(data.reviewed < 0, given, data.reviewed)
+    if len(initial[~is_val].unique()) < 2:
+        raise InputError(
+            f"{data.name}: the {int((~is_val).sum())} examples left for training hold fewer than two classes"
+        )
+    return Dataset(
+        name=data.name,
+        source=source,
+        given=given,
+        reviewed=data.reviewed,
+        is_val=is_val,
+        clean=clean,
+        tests=data.tests,
+        num_classes=data.num_classes,
+        class_names=data.class_names,
+        columns=data.columns,
+        ids=data.ids,
+        images_path=data.images_path,
+        standardisation=data.standardisation,
+        frame=data.frame,
+        skipped=data.skipped,
+        clean_val=data.clean_val,
+        noise_record=data.noise_record,
+    )
 
 
 def group_numbers(groups: Array) -> Tensor:

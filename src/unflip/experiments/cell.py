@@ -14,15 +14,17 @@ from typing import Any, Literal
 
 import tomli_w
 
-from unflip.data.dataset import is_embedded
+from unflip.data.loader import is_embedded
 from unflip.errors import InputError, RunFolderError, UnflipError
 from unflip.experiments.fingerprint import Fingerprints, short_hash
 from unflip.experiments.grid import Point
-from unflip.files import write_json, write_text
+from unflip.files import write_json
 from unflip.lock import locked
-from unflip.training.config import Tree
-from unflip.training.folder import Run
-from unflip.training.train import train
+from unflip.runs import layout
+from unflip.runs.config import Tree
+from unflip.runs.folder import Run
+from unflip.runs.options import Execution
+from unflip.training.run import train_run
 
 Keep = Literal["all", "results"]
 
@@ -31,7 +33,7 @@ _FILES = (
     ("data", "labels"),
     ("data", "reviewed"),
     ("data", "groups"),
-    ("data", "imagenet"),
+    ("webvision", "imagenet"),
     ("noise", "posterior"),
     ("noise", "class_map"),
     ("noise", "matrix"),
@@ -40,7 +42,9 @@ _MEANS = (
     ("data", "workers"),
     ("data", "map_above_mb"),
 )  # keys that say how to do it, and change nothing of the outcome
-_RESULTS = {"cell.json", "config.toml", "failures.json", "lock", "log.txt", "metrics.jsonl", "result.json"}
+_RESULTS = {
+    "cell.json", "failures.json", "lock", "log.txt", layout.MARKER, layout.CONFIG, layout.METRICS, layout.RESULT
+}  # fmt: skip
 _TOLD = 20  # lines of its log that a failure keeps
 
 
@@ -86,7 +90,7 @@ class Cell:
             raise RunFolderError(f"cannot write to {self.folder}: {error.strerror}") from error
         stands = [{"grid": point.grid, "axes": dict(point.axes)} for point in points]
         write_json(self.folder / "cell.json", {"cell": self.name, "points": stands, "config": self.config})
-        write_text(self.run.config_path, tomli_w.dumps(self.config))
+        self.run.write_config(tomli_w.dumps(self.config))
 
     def record_failure(self, reason: str) -> None:
         """Add to the cell's failures, with the end of the log."""
@@ -103,7 +107,7 @@ class Cell:
         """Remove what a finished cell needs no more: checkpoints, what a kill left half written, what is not kept."""
         for path in self.folder.iterdir():
             if (
-                path.name == "checkpoints"
+                path.name == layout.CHECKPOINTS
                 or path.name.startswith(".")
                 or (keep == "results" and path.name not in _RESULTS)
             ):
@@ -122,7 +126,7 @@ def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerpr
     config = point.configure().tree()
     identity: Tree = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
     for section, key in _FILES:
-        value = config[section].get(key)
+        value = config.get(section, {}).get(key)
         if value is None or _is_name(section, key, value):
             continue
         path = data_root / value
@@ -154,7 +158,8 @@ def run_cell(folder: str, device: str, threads: int) -> str | None:
     cell = Path(folder)
     with locked(cell / "lock"), _saying_to(cell / "log.txt"):
         try:
-            train(None, cell, resume=True, device=device, threads=threads, quiet=False)
+            run = Run(cell)
+            train_run(run, run.config, Execution(device=device, threads=threads, quiet=False), resume=True)
         except UnflipError as error:
             print(error)  # noqa: T201 - into the log
             return str(error)

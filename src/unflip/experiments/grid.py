@@ -10,7 +10,7 @@ from typing import Any
 
 from unflip.errors import ConfigError, unknown
 from unflip.experiments.grids import grid_names, grid_text
-from unflip.training.config import RunConfig, Tree, nest, read_preset, read_toml
+from unflip.runs.config import RunConfig, Tree, nest, read_preset, read_toml
 
 _SHORT = {"data": "path", "noise": "recipe"}  # sections of which the one key that axes name first may be left out
 

@@ -116,7 +116,7 @@ def claimed(out: Path) -> Iterator[None]:
         yield
 
 
-def sweep(
+def carry_out(
     grids: Sequence[Grid],
     out: Path,
     place: Callable[[], Place],

@@ -8,12 +8,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from unflip.compute.passes import Scan
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
-from unflip.networks.base import Network
 from unflip.options import Options
 from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
+
+WARM_UP, FIRST, LATER, CALIBRATED = "warm-up", "end of the warm-up", "after the warm-up", "calibrated"
+"""Stages of a run."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +85,6 @@ class Step(NamedTuple):
     """Of the batch's first view (b, k), for the trainer to record where the method asks for that."""
 
 
-class Scan(NamedTuple):
-    """What one network makes of examples, without augmentation, in evaluation mode."""
-
-    features: Tensor  # (m, d)
-    logits: Tensor  # (m, k)
-
-
 class Observed(Protocol):
     """What the trainer saw of an epoch. Rows follow ``Setting.train``."""
 
@@ -118,7 +114,8 @@ class Method:
 
     A subclass lives in one file, names its ``Options`` and is registered in ``unflip.methods``; that is all.
     ``networks`` are set by the trainer before the first hook is called. They may be wrapped for several
-    processes: call them for logits, and use :func:`bare` to reach ``encode`` and ``head``.
+    processes: call them for logits, and use
+    :func:`unflip.networks.base.bare` to reach ``encode`` and ``head``.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -135,6 +132,15 @@ class Method:
     def warmup(self) -> int:
         """Epochs before the method begins to act on the labels; calibration starts after them."""
         return 0
+
+    @classmethod
+    def options_for(cls, epochs: int) -> dict[str, Any]:
+        """Return options that suit a run of ``epochs`` epochs where the defaults are those of much longer ones."""
+        return {}
+
+    def stage(self, epoch: int) -> tuple[str, ...]:
+        """Return what happens in ``epoch``. Epochs of one stage take equally long: a dry run rehearses one of them."""
+        return (WARM_UP if epoch < self.warmup else FIRST if epoch == self.warmup else LATER,)
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
         """Say what epoch ``epoch`` (from 1) iterates over; a generator resumes once its last phase has been trained.
@@ -178,10 +184,3 @@ class Method:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to a saved state."""
-
-
-def bare(network: torch.nn.Module) -> Network:
-    """Return a network without what the trainer wrapped around it."""
-    while not isinstance(network, Network):
-        network = network.module  # type: ignore[assignment]
-    return network

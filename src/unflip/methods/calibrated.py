@@ -1,10 +1,10 @@
 """Calibrated: wraps any method; after its epoch, fit Gaussians, draw features, train the head on them."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from pydantic import Field, PositiveInt
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step, bare
+from unflip.methods.base import CALIBRATED, Method, Observed, Setting
+from unflip.methods.wrapper import Wrapper
+from unflip.networks.base import bare
 from unflip.options import Options
 from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
@@ -56,7 +58,7 @@ class _Head:
     gaussians: ClassGaussians | None = None
 
 
-class Calibrated(Method):
+class Calibrated(Wrapper):
     """Dynamic distribution calibration (the paper's Algorithm 2, steps 8 to 13) around any method.
 
     At an epoch's end, before the inner method corrects labels: fit one Gaussian a class to the features under the
@@ -68,15 +70,13 @@ class Calibrated(Method):
     candidate.
     """
 
-    num_networks: ClassVar[int] = 1
+    options: CalibrationOptions
 
     def __init__(self, inner: Method, calibrator: Calibrator, options: CalibrationOptions, setting: Setting) -> None:
-        self.inner = inner
         self.calibrator = calibrator
         self.heads: list[_Head] = []
         self.scores: dict[str, float] = {}
-        super().__init__(options, setting)
-        self.records_probs = inner.records_probs
+        super().__init__(inner, options, setting)
         fractions = SAMPLE_FRACTIONS if options.sample_fraction == "auto" else (options.sample_fraction,)
         self.candidates = list(product(calibrator.candidates, fractions))
 
@@ -97,19 +97,6 @@ class Calibrated(Method):
             for network in networks
         ]
 
-    @property
-    def warmup(self) -> int:
-        """The inner method's."""
-        return self.inner.warmup
-
-    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
-        """The inner method's phases."""
-        return self.inner.phases(epoch, observed, labels)
-
-    def loss(self, batch: Batch, phase: Phase) -> Step:
-        """The inner method's loss."""
-        return self.inner.loss(batch, phase)
-
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
         """Calibrate every network's head, then let the inner method do its part."""
         figures: dict[str, Any] = {}
@@ -122,6 +109,10 @@ class Calibrated(Method):
         """Whether ``epoch`` ends with a calibration."""
         start = self.options.start or self.inner.warmup + 1
         return bool(epoch >= start and (epoch - start) % self.options.every == 0)
+
+    def stage(self, epoch: int) -> tuple[str, ...]:
+        """The inner method's stage, and whether the epoch ends with a calibration."""
+        return (*self.inner.stage(epoch), *([CALIBRATED] if self.calibrates(epoch) else []))
 
     def _calibrate(self, epoch: int, position: int, observed: Observed, labels: Tensor) -> dict[str, Any]:
         state, num_classes = self.heads[position], self.setting.num_classes
@@ -185,14 +176,6 @@ class Calibrated(Method):
     def _choice(self) -> tuple[float, float]:
         """Return the candidate with the best score; of equals the first, and the first as long as there is none."""
         return max(self.candidates, key=lambda candidate: self.scores.get(str(candidate), 0.0))
-
-    def beliefs(self) -> Tensor | None:
-        """The inner method's beliefs."""
-        return self.inner.beliefs()
-
-    def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
-        """The inner method's rule."""
-        return self.inner.correct(probs, labels, votes)
 
     def gaussians(self) -> ClassGaussians | None:
         """The first network's class Gaussians."""

@@ -12,7 +12,8 @@ from torch import Tensor
 from unflip.labels.correction import ProbabilityWindow
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step, bare
+from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step
+from unflip.networks.base import bare
 from unflip.options import Options
 from unflip.seeding import derive
 from unflip.stats.mixture import low_probability, normalised
@@ -81,6 +82,11 @@ class DivideMix(Method):
         self.weight = torch.empty(0)  # w of the phase, by row of the label store
         self.classes = torch.empty(0, dtype=torch.long)  # those that given labels name
 
+    @classmethod
+    def options_for(cls, epochs: int) -> dict[str, Any]:
+        """A warm-up of a third of the epochs."""
+        return {"warmup": max(1, epochs // 3)}
+
     @property
     def warmup(self) -> int:
         """Epochs on the given labels."""
@@ -89,7 +95,7 @@ class DivideMix(Method):
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
         """Each network in turn: over all examples in the warm-up, then over what the other divided."""
         train = self.setting.train
-        self.given = labels.given
+        self.given = labels.initial
         self.classes = self.given[train].unique()
         for network in range(observed.phases_done, self.num_networks):
             if self.clean is None:
@@ -150,7 +156,7 @@ class DivideMix(Method):
         if epoch < self.options.warmup:
             return {}
         train = self.setting.train
-        given = labels.given[train]
+        given = labels.initial[train]
         log_probs = [log_softmax(observed.logits(network)) for network in (0, 1)]
         losses = [-scores.gather(1, given[:, None])[:, 0] for scores in log_probs]
         self.losses.add(torch.stack([normalised(values) for values in losses]))

@@ -34,6 +34,11 @@ class PLC(Method):
         self.changed = 0
         self.scores: list[float] = []  # noisy validation accuracy, as long as the end of the warm-up is looked for
 
+    @classmethod
+    def options_for(cls, epochs: int) -> dict[str, Any]:
+        """A warm-up of a third of the epochs."""
+        return {"warmup": max(1, epochs // 3)}
+
     @property
     def warmup(self) -> int:
         """Epochs on the given labels; as long as their number is not known, the most that it can be."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from unflip.calibration import calibrators
 from unflip.errors import ConfigError, unknown
@@ -24,6 +25,8 @@ class Recipe:
     """The sections of the configuration that it reads."""
     num_networks: int
     build: Callable[[Mapping[str, Options], Setting], Method]
+    options_for: Callable[[int], Mapping[str, Mapping[str, Any]]]
+    """By section, options that suit a run of so many epochs; see :meth:`unflip.methods.base.Method.options_for`."""
     inner: "Recipe | None" = None
     """What it calibrates, if it does: calibrated otherwise, that is calibrated anew and not twice."""
 
@@ -50,11 +53,16 @@ def calibrated(method: Recipe, calibrator: str, sections: Mapping[str, type[Opti
         return Calibrated(inner.build(options, setting), part(options[calibrator]), calibration, setting)
 
     usual = {**inner.sections, "calibration": CalibrationOptions, calibrator: part.Options}
-    return Recipe({**usual, **sections}, inner.num_networks, build, inner)
+    return Recipe({**usual, **sections}, inner.num_networks, build, inner.options_for, inner)
 
 
 def _plain(name: str, method: type[Method]) -> Recipe:
-    return Recipe({name: method.Options}, method.num_networks, lambda options, setting: method(options[name], setting))
+    return Recipe(
+        sections={name: method.Options},
+        num_networks=method.num_networks,
+        build=lambda options, setting: method(options[name], setting),
+        options_for=lambda epochs: {name: method.options_for(epochs)},
+    )
 
 
 unflip = calibrated(_plain("unflip", Unflip), "mean", {"calibration": UnflipCalibration, "mean": UnflipMean})

@@ -1,6 +1,6 @@
 """unflip: progressive correction whose changes need the consent of the class Gaussians; our own method."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -37,3 +37,8 @@ class Unflip(PLC):
     """What `unflip` calibrates (see ``recipes.py``): plc with consent, and a warm-up that ends by itself."""
 
     Options = UnflipOptions
+
+    @classmethod
+    def options_for(cls, epochs: int) -> dict[str, Any]:
+        """Nothing: its warm-up ends by itself."""
+        return {}

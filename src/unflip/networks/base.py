@@ -53,3 +53,10 @@ def build_network(
 def initial_seed(seed: int, position: int) -> int:
     """Return the seed of the first weights of a run's network number ``position``."""
     return derive(seed, "network", position)
+
+
+def bare(network: nn.Module) -> Network:
+    """Return a network without what several processes or the precision wrapped around it."""
+    while not isinstance(network, Network):
+        network = network.module  # type: ignore[assignment]
+    return network

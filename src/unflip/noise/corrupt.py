@@ -13,7 +13,7 @@ from unflip.noise.checks import check_labels, check_matrix, check_same_length
 from unflip.noise.maps import cycle_map, pairs_map
 from unflip.noise.pmd import pmd
 from unflip.noise.recipe import Recipe, Step
-from unflip.noise.transition import apply_matrix, asymmetric, pair, realised, symmetric
+from unflip.noise.transition import apply_matrix, asymmetric, measure_noise, pair, symmetric
 from unflip.seeding import generator
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def corrupt(
             labels, did = _class_step(step, labels, relations or ClassRelations(), num_classes, draws)
         steps.append({"step": str(step), "asked": step.level} | did | {"noise_rate": _share(labels != clean)})
 
-    measured = realised(clean, labels, num_classes)
+    measured = measure_noise(clean, labels, num_classes)
     inputs = {
         "clean_labels": clean,
         "base_labels": None if base_labels is None else base,

@@ -77,12 +77,6 @@ def smallest_c1(minor: Tensor, flip: Tensor, *, t0: float, c2: float) -> float:
     return float(ratios.max()) if len(ratios) else 0.0
 
 
-def smallest_c1_binary(eta: Tensor, rho_01: Tensor, rho_10: Tensor, *, t0: float, c2: float) -> float:
-    """Return the smallest c1 of Definition 1 for noise functions given by their values at ``eta``."""
-    eta = _check_eta(eta)
-    return smallest_c1(torch.minimum(eta, 1 - eta), torch.where(eta < 0.5, rho_01, rho_10), t0=t0, c2=c2)
-
-
 def _check_constants(t0: float, c2: float) -> None:
     if not 0 < t0 < 0.5:
         raise InputError(f"t0 is {t0:g}; Definition 1 needs 0 < t0 < 1/2")

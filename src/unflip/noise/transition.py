@@ -58,7 +58,7 @@ def apply_matrix(labels: Tensor, matrix: Tensor, generator: torch.Generator) -> 
 
 
 @dataclass(frozen=True)
-class Realised:
+class NoiseProfile:
     """What noise there is between clean and noisy labels."""
 
     rate: float
@@ -71,7 +71,7 @@ class Realised:
     """(k, k) shares of noisy class j among clean class i; the identity's row for a class without examples."""
 
 
-def realised(clean_labels: Tensor, noisy_labels: Tensor, num_classes: int) -> Realised:
+def measure_noise(clean_labels: Tensor, noisy_labels: Tensor, num_classes: int) -> NoiseProfile:
     """Measure the noise in ``noisy_labels``.
 
     A class without examples has had no label flipped, so its row is the identity's: the matrix stays row-stochastic
@@ -86,7 +86,7 @@ def realised(clean_labels: Tensor, noisy_labels: Tensor, num_classes: int) -> Re
     matrix = counts.double() / class_counts.clamp(min=1)[:, None]
     empty = (class_counts == 0).nonzero()[:, 0]
     matrix[empty, empty] = 1.0
-    return Realised(
+    return NoiseProfile(
         rate=1 - int(counts.trace()) / len(clean),
         class_rates=1 - matrix.diagonal(),
         class_counts=class_counts,

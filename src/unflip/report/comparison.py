@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from unflip.data.array_files import Array
+from unflip.data.files.arrays import Array
 from unflip.errors import InputError
 from unflip.report.page import write_page
 from unflip.report.run_names import name_runs
 from unflip.report.run_report import CURVES, checked_result, lines_of, truth_notes
 from unflip.report.svg import Line, line_chart, swatch
-from unflip.training.config import Tree
-from unflip.training.folder import Run
+from unflip.runs.config import Tree
+from unflip.runs.folder import Run
 
 _AGREEING = 12  # runs whose labels are compared pair by pair
 
@@ -151,7 +151,7 @@ class _Labels:
 
 def _read_labels(run: Run) -> _Labels | None:
     """Read a run's labels; cells of a sweep may keep none."""
-    if not (run.folder / "labels.parquet").exists():
+    if not run.has_labels:
         return None
     table = run.labels(["id", "current", "changed"])
     return _Labels(

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from unflip.errors import InputError
 from unflip.report.figure_file import COLOURS, save
 from unflip.report.run_names import name_runs
-from unflip.training.folder import Run
+from unflip.runs.folder import Run
 
 _PANELS = {
     "test_accuracy": "test accuracy (%)",

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow.parquet
 from matplotlib.figure import Figure
 
-from unflip.data.digits import training_images
+from unflip.data.loaders.digits import training_images
 from unflip.report.curves_figure import draw_metric
 from unflip.report.figure_file import save
-from unflip.training.folder import Run
+from unflip.runs.folder import Run
 
 _ROWS, _COLUMNS = 4, 6
 
@@ -24,7 +23,7 @@ def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
     axes.legend()
 
     method, run = list(runs.items())[-1]
-    table = pyarrow.parquet.read_table(run.folder / "labels.parquet").sort_by("quality").slice(0, _ROWS * _COLUMNS)
+    table = run.labels().sort_by("quality").slice(0, _ROWS * _COLUMNS)
     panel = figure.add_subfigure(grid[0, 1])
     panel.suptitle(f"Labels that {method} doubts most: given → now")
     images = training_images()

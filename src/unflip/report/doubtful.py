@@ -1,7 +1,7 @@
 """The examples whose given labels a run doubts most: their pictures, or what their neighbours are called."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,12 +9,11 @@ import pyarrow
 import pyarrow.compute
 import torch
 
-from unflip.data.pictures import Pictures
+from unflip.data.viewing.pictures import Pictures
 from unflip.errors import InputError, UnflipError
-from unflip.report.label_changes import name_of
 from unflip.report.page import embedded
+from unflip.runs.folder import Run
 from unflip.stats.neighbours import nearest
-from unflip.training.folder import Run
 
 _SHOWN = 24
 _NEIGHBOURS = 10
@@ -48,7 +47,7 @@ class Doubts:
     """Examples whose given label has a quality below one half."""
 
 
-def find_doubtful(run: Run, table: pyarrow.Table, names: Mapping[int, str], data: str | None) -> Doubts:
+def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: str | None) -> Doubts:
     """Take the examples of lowest quality that nobody decided about; ``data`` says where the data is by now."""
     compute = pyarrow.compute
     below_half = int(compute.sum(compute.less(table["quality"], 0.5)).as_py() or 0)
@@ -57,7 +56,7 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Mapping[int, str], data
         compute.select_k_unstable(open_ones, _SHOWN, [("quality", "ascending"), ("index", "ascending")])
     )
     examples = [
-        Doubtful(row["id"], name_of(names, row["given"]), name_of(names, row["suggested"]), row["quality"])
+        Doubtful(row["id"], names[row["given"]], names[row["suggested"]], row["quality"])
         for row in rows.select(["id", "given", "suggested", "quality"]).to_pylist()
     ]
     places = torch.tensor(rows["index"].to_numpy())
@@ -81,7 +80,7 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Mapping[int, str], data
     found = nearest(points, points[places].float(), _NEIGHBOURS, leave_out=places)
     current = np.append(table["current"].to_numpy(), -1)  # -1 where there are too few
     shown = [
-        replace(example, neighbours=tuple(Counter(name_of(names, c) for c in around if c >= 0).most_common()))
+        replace(example, neighbours=tuple(Counter(names[c] for c in around if c >= 0).most_common()))
         for example, around in zip(examples, current[found.indices.numpy()].tolist(), strict=True)
     ]
     return Doubts(tuple(shown), False, False, note, below_half)

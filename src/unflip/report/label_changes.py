@@ -1,12 +1,12 @@
 """What became of the labels: given against corrected, pair by pair and class by class."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow
 
-from unflip.data.array_files import Array
+from unflip.data.files.arrays import Array
 
 _NAMED = 20  # classes whose matrix is a table with names
 _DRAWN = 150  # classes whose matrix is drawn whole
@@ -68,7 +68,7 @@ class LabelChanges:
         return shares
 
 
-def count_changes(table: pyarrow.Table, names: Mapping[int, str]) -> LabelChanges:
+def count_changes(table: pyarrow.Table, names: Sequence[str]) -> LabelChanges:
     """Count which labels stand in place of which given ones."""
     given = table["given"].to_numpy()
     kind = "current" if bool(table["changed"].to_numpy().any()) else "suggested"
@@ -80,7 +80,7 @@ def count_changes(table: pyarrow.Table, names: Mapping[int, str]) -> LabelChange
     order = np.argsort(-moved, axis=None, kind="stable")[:_PAIRS]
     totals = counts.sum(1)
     pairs = [
-        Pair(name_of(names, a), name_of(names, b), int(moved[a, b]), float(moved[a, b] / totals[a]))
+        Pair(names[a], names[b], int(moved[a, b]), float(moved[a, b] / totals[a]))
         for a, b in (divmod(int(place), size) for place in order)
         if moved[a, b]
     ]
@@ -90,7 +90,7 @@ def count_changes(table: pyarrow.Table, names: Mapping[int, str]) -> LabelChange
     return LabelChanges(
         kind=kind,
         counts=counts[np.ix_(shown, shown)],
-        names=tuple(name_of(names, c) for c in shown.tolist()),
+        names=tuple(names[c] for c in shown.tolist()),
         total=len(given),
         changed=int(moved.sum()),
         num_classes=size,
@@ -99,7 +99,7 @@ def count_changes(table: pyarrow.Table, names: Mapping[int, str]) -> LabelChange
 
 
 def class_rows(
-    table: pyarrow.Table, names: Mapping[int, str], noise: Sequence[float] | None, accuracy: Sequence[float] | None
+    table: pyarrow.Table, names: Sequence[str], noise: Sequence[float] | None, accuracy: Sequence[float] | None
 ) -> list[ClassRow]:
     """Return a row a class, those with the most noise first."""
     given, current = table["given"].to_numpy(), table["current"].to_numpy()
@@ -109,7 +109,7 @@ def class_rows(
     some = bool(left.any())
     rows = [
         ClassRow(
-            name=name_of(names, c),
+            name=names[c],
             given=int(before[c]),
             now=int(after[c]),
             left=float(left[c] / before[c]) if some and before[c] else None,
@@ -119,8 +119,3 @@ def class_rows(
         for c in range(size)
     ]
     return sorted(rows, key=lambda row: -(row.noise or 0.0))
-
-
-def name_of(names: Mapping[int, str], c: int) -> str:
-    """Return a class's name, or its number."""
-    return names.get(c, str(c))

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from unflip._version import __version__
 from unflip.files import write_text
+from unflip.progress import duration
 
 
 def write_page(path: Path, template: str, **content: Any) -> None:
@@ -72,7 +73,4 @@ def _moment(when: datetime) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.1f}\u00a0s"
-    minutes = round(seconds / 60)
-    return f"{minutes}\u00a0min" if minutes < 100 else f"{minutes // 60}\u00a0h {minutes % 60:02}\u00a0min"
+    return duration(seconds).replace(" ", "\u00a0")

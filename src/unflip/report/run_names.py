@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from unflip.training.folder import Run
+from unflip.runs.folder import Run
 
 
 def name_runs(runs: Sequence[Run]) -> dict[str, Run]:

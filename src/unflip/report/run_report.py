@@ -8,13 +8,13 @@ from typing import Any
 from markupsafe import Markup
 
 from unflip.errors import RunFolderError, UnflipError
-from unflip.report.class_names import class_names
 from unflip.report.doubtful import find_doubtful
-from unflip.report.label_changes import LabelChanges, class_rows, count_changes, name_of
+from unflip.report.label_changes import LabelChanges, class_rows, count_changes
 from unflip.report.page import write_page
 from unflip.report.shift import measure_shift
 from unflip.report.svg import Line, bar, heat, heat_legend, heat_map, line_chart, scatter, swatch
-from unflip.training.folder import Run
+from unflip.runs import layout
+from unflip.runs.folder import Run
 
 CURVES = {
     "test_accuracy": "test accuracy",
@@ -37,20 +37,20 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
     """
     result, metrics, table = checked_result(run), run.metrics, run.labels()
     if not metrics:
-        raise RunFolderError(f"{run.folder / 'metrics.jsonl'}: no epoch in it")
-    _check_keys(run.folder / "labels.parquet", table.column_names, _COLUMNS)
-    names = class_names(table)
+        raise RunFolderError(f"{run.folder / layout.METRICS}: no epoch in it")
+    _check_keys(run.folder / layout.LABELS, table.column_names, _COLUMNS)
+    names = run.class_names
     changes = count_changes(table, names)
     tests = result["tests"]
     split = table["split"].to_numpy()
-    path = out or run.folder / "report.html"
+    path = out or run.report_path
     write_page(
         path,
         "run.html",
         result=result,
         config=run.config_path.read_text("utf-8"),
         network=run.config.common.network,
-        finished=datetime.fromtimestamp((run.folder / "result.json").stat().st_mtime, UTC),
+        finished=datetime.fromtimestamp((run.folder / layout.RESULT).stat().st_mtime, UTC),
         train_count=int((split == "train").sum()),
         val_count=int((split == "val").sum()),
         truth=truth_notes(result),
@@ -75,7 +75,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
 def checked_result(run: Run) -> dict[str, Any]:
     """Return a run's result, if it has all that pages show."""
     result = run.result
-    _check_keys(run.folder / "result.json", result, _RESULT)
+    _check_keys(run.folder / layout.RESULT, result, _RESULT)
     return result
 
 
@@ -145,7 +145,7 @@ def _matrix_map(changes: LabelChanges) -> Markup:
     return heat_map(changes.shares, label=label)
 
 
-def _shift(run: Run, names: Mapping[int, str]) -> dict[str, Any]:
+def _shift(run: Run, names: Sequence[str]) -> dict[str, Any]:
     """Draw the class Gaussians, or say why there are none."""
     try:
         shift = measure_shift(run)
@@ -155,7 +155,7 @@ def _shift(run: Run, names: Mapping[int, str]) -> dict[str, Any]:
         (panel.title, scatter(shift, panel, label=f"Class means and ellipses of two deviations: {panel.title}."))
         for panel in shift.panels
     ]
-    legend = [(swatch(Line("", (), place)), name_of(names, c)) for place, c in enumerate(shift.classes)]
+    legend = [(swatch(Line("", (), place)), names[c]) for place, c in enumerate(shift.classes)]
     few, total = len(shift.classes), shift.num_classes
     return {
         "missing": None,

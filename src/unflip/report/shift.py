@@ -7,10 +7,10 @@ from math import pi
 import torch
 from torch import Tensor
 
-from unflip.data.array_files import Array
+from unflip.data.files.arrays import Array
 from unflip.errors import RunFolderError
+from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians
-from unflip.training.folder import Run
 
 _CLASSES = 6  # that can still be told apart
 _POINTS = 150  # shown of each class
@@ -52,8 +52,7 @@ def measure_shift(run: Run) -> Shift:
     principal directions of the last panel's means, in features scaled to unit variance within classes. Of many classes
     those are taken whose mean moved farthest.
     """
-    path = run.folder / "gaussians.safetensors"
-    calibrated = ClassGaussians.load(path) if path.exists() else None
+    calibrated = run.gaussians
     mapped = run.features if calibrated is None else run.gaussian_features
     if mapped is None:
         raise RunFolderError(f"{run.folder}: no features.npy; it was too large to be kept, or the run is not finished")

@@ -6,12 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unflip.data.array_files import Array
+from unflip.data.files.arrays import Array
 from unflip.errors import RunFolderError
-from unflip.report.class_names import class_names
 from unflip.report.figure_file import COLOURS, save
 from unflip.report.shift import measure_shift
-from unflip.training.folder import Run
+from unflip.runs.folder import Run
 
 
 def draw_shift(path: Path, run: Run) -> None:
@@ -19,20 +18,20 @@ def draw_shift(path: Path, run: Run) -> None:
 
     Arrows go from a class's mean under the given labels to that of the panel; the plane is that of ``measure_shift``.
     """
-    if not (run.folder / "gaussians.safetensors").exists():
+    if run.gaussians is None:
         raise RunFolderError(
             f"{run.folder}: no gaussians.safetensors; name the finished run of a method that calibrates, such as mddc "
             "or cddc"
         )
     shift = measure_shift(run)
-    names = class_names(run.labels())
+    names = run.class_names
     figure = Figure(figsize=(14, 4.9), layout="constrained")
     panels = figure.subplots(1, len(shift.panels), sharex=True, sharey=True)
     for axes, panel in zip(panels, shift.panels, strict=True):
         for place, c in enumerate(shift.classes):
             colour, points = COLOURS[place], panel.points[place]
             axes.plot(points[:, 0], points[:, 1], ".", color=colour, ms=5, alpha=0.45, mew=0)
-            axes.plot(*panel.outlines[place].T, color=colour, lw=1.8, label=names.get(c, str(c)))
+            axes.plot(*panel.outlines[place].T, color=colour, lw=1.8, label=names[c])
             _arrow(axes, shift.panels[0].means[place], panel.means[place], colour)
         axes.set(title=panel.title, xlabel="first direction")
         axes.grid(alpha=0.3)

@@ -7,7 +7,7 @@ from math import ceil, floor, isclose, log10
 import numpy as np
 from markupsafe import Markup
 
-from unflip.data.array_files import Array
+from unflip.data.files.arrays import Array
 from unflip.report.shift import Panel, Shift
 
 COLOURS = 8  # that the style sheet has, as the classes c0 to c7

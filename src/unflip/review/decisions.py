@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unflip.data.array_files import Array
+from unflip.data.files.arrays import Array
 from unflip.errors import InputError, RunFolderError, UnflipError
 
 _FORMAT = 1  # of the file; kept in its user_version

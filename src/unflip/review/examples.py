@@ -3,18 +3,17 @@
 import hashlib
 import json
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
-from safetensors import SafetensorError, safe_open
 
-from unflip.data.array_files import Array
+from unflip.data.files.arrays import Array
 from unflip.errors import RunFolderError
 from unflip.review.decisions import State
-from unflip.training.folder import Run
+from unflip.runs import layout
+from unflip.runs.folder import Run
+from unflip.runs.labels import looks_wrong, most_doubtful_first
 
 _COLUMNS = [
     "id", "split", "given", "current", "suggested", "quality", "confidence_given", "vote_given", "confidence_suggested",
@@ -57,12 +56,13 @@ class Examples:
         self.ids: list[str] = table["id"].to_pylist()
         self.splits: list[str] = table["split"].to_pylist()
         self.given, self.suggested = self.columns["given"], self.columns["suggested"]
-        self._differs: Array = (self.given != self.suggested) & ~self.columns.pop("reviewed")
-        self.class_names = _class_names(run.folder)
-        self.order: Array = np.lexsort((np.arange(len(table)), self.columns["quality"]))
+        self._suspect = looks_wrong(table)
+        del self.columns["reviewed"]
+        self.class_names = run.class_names
+        self.order: Array = most_doubtful_first(table)
         self.ranks: Array = np.empty_like(self.order)
         self.ranks[self.order] = np.arange(len(table))
-        self._history = _History(run.folder)
+        self._history = _History(run.history())
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -87,7 +87,7 @@ class Examples:
         given, suggested = self.given, self.suggested
         mask: Array = np.ones(len(self), bool)
         if wanted.differs:
-            mask &= self._differs
+            mask &= self._suspect
         if wanted.given is not None:
             mask &= given == wanted.given
         if wanted.suggested is not None:
@@ -101,7 +101,7 @@ class Examples:
     def pairs(self) -> list[tuple[int, int, int]]:
         """Return (given, suggested, how many) of all pairs that differ, the most frequent first."""
         classes = len(self.class_names)
-        codes = self.given[self._differs] * classes + self.suggested[self._differs]
+        codes = self.given[self._suspect] * classes + self.suggested[self._suspect]
         codes, counts = np.unique(codes, return_counts=True)
         order = np.argsort(-counts, kind="stable")
         pairs = zip(codes[order].tolist(), counts[order].tolist(), strict=True)
@@ -139,11 +139,7 @@ class Examples:
 class _History:
     """The changes of a run, found by example."""
 
-    def __init__(self, folder: Path) -> None:
-        try:
-            table = pyarrow.parquet.read_table(folder / "history.parquet")
-        except (OSError, pa.ArrowException) as error:
-            raise RunFolderError(f"{folder / 'history.parquet'}: cannot be read ({_line(error)})") from error
+    def __init__(self, table: pa.Table) -> None:
         self._columns = {name: table[name].to_numpy() for name in ("epoch", "old", "new", "confidence")}
         index = table["index"].to_numpy()
         self._order = np.argsort(index, kind="stable")
@@ -160,22 +156,6 @@ def _read(run: Run) -> pa.Table:
     missing = [name for name in _COLUMNS if name not in table.column_names]
     if missing:
         raise RunFolderError(
-            f"{run.folder / 'labels.parquet'}: no column '{missing[0]}'; train again with this version of unflip"
+            f"{run.folder / layout.LABELS}: no column '{missing[0]}'; train again with this version of unflip"
         )
     return table.select(_COLUMNS)
-
-
-def _class_names(folder: Path) -> list[str]:
-    """Return the classes' names, or their numbers as text where they have none."""
-    path = folder / "model.safetensors"
-    try:
-        with safe_open(path, framework="np") as file:
-            model = json.loads(file.metadata()["model"])
-        names = model["class_names"]
-        return [str(i) for i in range(model["num_classes"])] if names is None else list(names)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise RunFolderError(f"{path}: not a readable model ({_line(error)})") from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -4,7 +4,7 @@ import csv
 import io
 from pathlib import PurePath
 
-from unflip.data.image_files import is_image
+from unflip.data.images.files import is_image
 from unflip.review.decisions import DecisionStore
 from unflip.review.examples import Examples
 

@@ -8,15 +8,16 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from unflip.data.array_files import Array
-from unflip.data.pictures import Pictures
-from unflip.data.rows import Rows
+from unflip.data.files.arrays import Array
+from unflip.data.viewing.pictures import Pictures
+from unflip.data.viewing.rows import Rows
 from unflip.errors import InputError, RunFolderError
 from unflip.lock import locked
 from unflip.review.decisions import Decision, DecisionStore, State
 from unflip.review.examples import Examples, Filter
+from unflip.runs import layout
+from unflip.runs.folder import Run
 from unflip.stats.neighbours import nearest
-from unflip.training.folder import Run
 
 _NEIGHBOURS = 6  # of either class
 _PAIRS = 300  # offered as filters, the most frequent
@@ -136,7 +137,7 @@ def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iter
         raise InputError(f"{error} Say with --data where it is") from error
     examples = Examples(run)
     with (
-        locked(folder / ".review.lock", busy="another process serves its review; open the address that it printed"),
+        locked(folder / layout.REVIEW_LOCK, busy="another process serves its review; open the address that it printed"),
         closing(open_decisions(folder, examples)) as decisions,
     ):
         yield Review(run, examples, decisions, reviewer, pictures=pictures, rows=rows)
@@ -152,7 +153,7 @@ def finished_run(folder: Path) -> Run:
 
 def open_decisions(folder: Path, examples: Examples) -> DecisionStore:
     """Open what people decided about the examples of the run in ``folder``."""
-    return DecisionStore(folder / "review.sqlite", fingerprint=examples.fingerprint, count=len(examples))
+    return DecisionStore(folder / layout.DECISIONS, fingerprint=examples.fingerprint, count=len(examples))
 
 
 def described(row: Decision | None) -> dict[str, Any] | None:

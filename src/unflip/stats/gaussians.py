@@ -1,21 +1,15 @@
-"""One Gaussian a class: fitted to features, drawn from, evaluated, kept in a file."""
+"""One Gaussian per class: fitted to features, and drawn from."""
 
-from collections.abc import Callable, Mapping, Sequence
-from math import log, pi
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from unflip.errors import ConfigError, InputError, RunFolderError
-from unflip.files import write_tensors
+from unflip.errors import ConfigError, InputError
 from unflip.stats.members import class_members
 
 _JITTER = 1e-6  # what a singular correlation matrix gets on its diagonal
-_ROWS = 8192  # features whose density is computed at once
 
 
 class ClassGaussians:
@@ -74,46 +68,6 @@ class ClassGaussians:
             drawn += self.disturbance**0.5 * torch.randn(len(drawn), 1, generator=generator).to(device)
         return drawn, labels
 
-    def log_prob(self, features: Tensor, *, ridge: float = 1e-6) -> Tensor:
-        """Return the log-density of each of n features under each class, (n, k); -inf where not present.
-
-        A covariance that is singular (fewer members than dimensions, constant coordinates) has no density, so
-        ``ridge`` times the class' mean variance (or times 1 if that is 0) is added to every variance. With
-        B the factor and the disturbance as r rows, v all that is isotropic and z = h - μ, it holds that
-
-            log det Σ = (d - r) log v + log det M,  zᵀ Σ⁻¹ z = (|z|² - |L⁻¹ B z|²) / v,  M = B Bᵀ + v I = L Lᵀ
-
-        which is used where r < d; else Σ itself is factored. Computed in double precision.
-        """
-        device = torch.device("cpu") if features.device.type == "mps" else features.device
-        result = torch.full((len(features), len(self.means)), -torch.inf)
-        for c in self.present.nonzero()[:, 0].tolist():
-            density = self._density(c, ridge, device)
-            for start in range(0, len(features), _ROWS):
-                part = features[start : start + _ROWS].detach().to(device, torch.float64)
-                result[start : start + _ROWS, c] = density(part).float().cpu()
-        return result.to(features.device)
-
-    def _density(self, c: int, ridge: float, device: torch.device) -> Callable[[Tensor], Tensor]:
-        mean, factor = (tensor.to(device, torch.float64) for tensor in (self.means[c], self.factors[c]))
-        d = len(mean)
-        rows = torch.cat([factor, torch.full_like(mean, self.disturbance**0.5)[None]])  # B
-        variance = float(self.variances[c])
-        average = float(rows.square().sum()) / d + variance
-        variance += ridge * (average or 1.0)
-        small = len(rows) < d
-        matrix = rows @ rows.T if small else rows.T @ rows
-        lower = torch.linalg.cholesky(matrix + variance * torch.eye(len(matrix), device=device, dtype=torch.float64))
-        log_det = 2 * float(lower.diagonal().log().sum()) + (d - len(lower)) * log(variance)
-
-        def density(features: Tensor) -> Tensor:
-            z = features - mean
-            solved = torch.linalg.solve_triangular(lower, rows @ z.T if small else z.T, upper=False).square().sum(0)
-            distance = (z.square().sum(1) - solved) / variance if small else solved
-            return torch.mul(distance + log_det + d * log(2 * pi), -0.5)
-
-        return density
-
     def state_dict(self) -> dict[str, Tensor]:
         """Return a copy of all of it as plain tensors."""
         return {
@@ -130,18 +84,6 @@ class ClassGaussians:
         """Return the Gaussians whose `state_dict` this is."""
         factors = state["factors"].split(state["ranks"].tolist())
         return cls(state["means"], state["present"], factors, state["variances"], float(state["disturbance"]))
-
-    def save(self, path: Path) -> None:
-        """Write a safetensors file, atomically."""
-        write_tensors(path, {name: value.cpu().contiguous() for name, value in self.state_dict().items()}, {})
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what `save` wrote, onto the processor; nothing in the file is executed."""
-        try:
-            return cls.from_state_dict(load_file(path))
-        except (SafetensorError, OSError, KeyError, RuntimeError) as error:
-            raise RunFolderError(f"{path}: not a readable file of class Gaussians ({error})") from error
 
 
 def fit_gaussians(

@@ -1,15 +1,9 @@
-"""How an epoch is cut into batches, each batch among processes, and how batches are prepared ahead of their use."""
-
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+"""How an epoch is cut into batches, and each batch among processes."""
 
 import torch
 from torch import Tensor
 
 _LEAST = 2  # examples a process needs for batch normalisation
-_Result = TypeVar("_Result")
 
 
 def shuffled(indices: Tensor, generator: torch.Generator) -> Tensor:
@@ -44,25 +38,3 @@ def repeated(indices: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Return ``count`` of ``indices``: random orders of all of them, one after the other."""
     rounds = -(-count // len(indices))
     return torch.cat([shuffled(indices, generator) for _ in range(rounds)])[:count]
-
-
-def prepared(calls: Iterable[Callable[[], _Result]], ahead: int) -> Iterator[_Result]:
-    """Yield what each call returns, in order; the next ``ahead`` calls are made while a result is in use.
-
-    Each of these runs in a thread, so what they draw must come from generators of their own.
-    """
-    if not ahead:
-        for call in calls:
-            yield call()
-        return
-    pool = ThreadPoolExecutor(ahead, thread_name_prefix="batches")
-    waiting: deque[Future[_Result]] = deque()
-    try:
-        for call in calls:
-            waiting.append(pool.submit(call))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -10,7 +10,7 @@ from unflip.errors import RunFolderError
 
 
 class Board:
-    """Writes to ``tensorboard/`` in the run folder; does nothing without the extra ``tensorboard``."""
+    """Writes to ``folder``; does nothing without the extra ``tensorboard``."""
 
     def __init__(self, folder: Path, *, enabled: bool) -> None:
         self._writer: Any = None
@@ -19,7 +19,7 @@ class Board:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError:
                 return
-            self._folder = folder / "tensorboard"
+            self._folder = folder
             with self._writing():
                 self._writer = SummaryWriter(str(self._folder))
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from unflip.errors import RunFolderError, UnflipWarning
 from unflip.files import write_tensors
 
+FORMAT = 2
+"""Of checkpoints. It is raised when an older version's files can no longer be read."""
 _SHARE = 0.02  # of the time, for the checkpoints of epochs' ends
 
 
@@ -79,15 +81,19 @@ def save_tree(path: Path, tree: Any) -> None:
     """Write nested dicts and lists of tensors, numbers, strings and None, with a checksum of it all."""
     tensors: dict[str, Tensor] = {}
     structure = json.dumps(_encode(tree, "", tensors))
-    write_tensors(path, tensors, {"structure": structure, "sha256": _checksum(structure, tensors)})
+    write_tensors(
+        path, tensors, {"format": str(FORMAT), "structure": structure, "sha256": _checksum(structure, tensors)}
+    )
 
 
 def load_tree(path: Path) -> Any:
     """Read what :func:`save_tree` wrote, onto the processor."""
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        if metadata.get("format", "1") != str(FORMAT):
+            raise ValueError(f"format {metadata.get('format', '1')}, this version of unflip reads {FORMAT}")
         if metadata["sha256"] != _checksum(metadata["structure"], tensors):
             raise ValueError("its checksum does not fit")
         return _decode(json.loads(metadata["structure"]), tensors)

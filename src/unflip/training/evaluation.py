@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from unflip.data.dataset import Dataset, TestSet
-from unflip.training.passes import predict_probs
-from unflip.training.processes import Processes
+from unflip.compute.passes import predict_probs
+from unflip.compute.processes import Processes
+from unflip.data.dataset import Dataset
+from unflip.data.labelled import EvaluationSet
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Truth:
     """The clean labels (n,) of a run's examples, where they are known, and its test sets."""
 
     clean: Tensor | None
-    tests: dict[str, TestSet]
+    tests: dict[str, EvaluationSet]
     clean_val: bool = False
     """Whether the validation labels that came with the data are clean ones."""
 
@@ -25,7 +26,7 @@ class Truth:
         """Take the truth out of a data set, onto the device."""
         clean = None if dataset.clean is None else dataset.clean.to(processes.device)
         tests = {
-            name: TestSet(test.source.to(processes.device), test.labels.to(processes.device))
+            name: EvaluationSet(test.source.to(processes.device), test.labels.to(processes.device))
             for name, test in dataset.tests.items()
         }
         return cls(clean, tests, dataset.clean_val)
@@ -71,7 +72,7 @@ def accuracies(networks: Sequence[nn.Module], truth: Truth, processes: Processes
     }
 
 
-def full_report(networks: Sequence[nn.Module], test: TestSet, processes: Processes) -> dict[str, Any]:
+def full_report(networks: Sequence[nn.Module], test: EvaluationSet, processes: Processes) -> dict[str, Any]:
     """Return ``top1, top5, balanced, per_class`` of a test set; a class without test examples is None.
 
     Balanced accuracy is the mean over classes that have examples. With fewer than five classes, top-5 is 1.

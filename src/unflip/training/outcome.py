@@ -1,36 +1,17 @@
-"""Outcome: the epoch whose model is kept, and what that model and the method make of every example."""
+"""Outcome: what the chosen model and the method make of every example in the end."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from unflip.compute.passes import scan
 from unflip.labels.store import LabelStore
-from unflip.methods.base import bare
-from unflip.noise.transition import Realised, realised
+from unflip.networks.base import bare
+from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.stats.discriminant import fit_discriminant
-from unflip.training.checkpoint import copy_state
-from unflip.training.passes import scan
-from unflip.training.selection import selection_score
+from unflip.training.state import BestEpoch
 from unflip.training.trainer import Trainer
-
-
-@dataclass
-class Best:
-    """The epoch that the selection rule likes best so far."""
-
-    epoch: int = 0
-    score: float = float("-inf")
-    states: list[dict[str, Tensor]] = field(default_factory=list)
-
-    def consider(self, rule: str, line: Mapping[str, Any], networks: Sequence[nn.Module]) -> None:
-        """Keep the networks as they are if the epoch with these figures is better than those before."""
-        score = selection_score(rule, line)
-        if score > self.score:
-            self.epoch, self.score = line["epoch"], score
-            self.states = [copy_state(bare(network)) for network in networks]
 
 
 class Outcome(NamedTuple):
@@ -42,18 +23,18 @@ class Outcome(NamedTuple):
     """Those of class Gaussians (n, k)."""
     features: Tensor
     """Of the chosen model (n, d), with two networks the first's."""
-    noise: Realised | None
+    noise: NoiseProfile | None
     """What is believed of the given labels."""
 
 
-def conclude(trainer: Trainer, best: Best, epochs: int, *, clean_val: bool) -> Outcome:
+def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> Outcome:
     """Score every example with the chosen model, and correct those that validated."""
     for network, state in zip(trainer.networks, best.states, strict=True):
         bare(network).load_state_dict(state)
     labels, method, val = trainer.labels, trainer.method, trainer.val_rows
     probs, votes, features = _judge(trainer)
     if len(val) and not clean_val:
-        corrected = method.correct(probs[val], labels.given[val], votes[val])
+        corrected = method.correct(probs[val], labels.initial[val], votes[val])
         labels.change(epochs, val, corrected, probs[val].gather(1, corrected[:, None])[:, 0])
     noise = _estimate_noise(labels, probs, val[:0] if clean_val else val)
     beliefs = method.beliefs()
@@ -83,15 +64,15 @@ def _judge(trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
     return torch.stack(probs).mean(0), torch.stack(votes).mean(0), kept[0]
 
 
-def _estimate_noise(labels: LabelStore, probs: Tensor, val: Tensor) -> Realised | None:
+def _estimate_noise(labels: LabelStore, probs: Tensor, val: Tensor) -> NoiseProfile | None:
     """What is believed of the given labels: rate, rate by class, and which class is called what.
 
     Where labels were corrected, the corrected ones stand for the truth. Where none was, the chosen model's predictions
     do, on the validation examples ``val`` alone: of those it did not learn the labels.
     """
-    original, current = labels.original.cpu(), labels.current.cpu()
-    if bool((labels.given.cpu() != current).any()):  # beyond what people decided
-        return realised(current, original, labels.num_classes)
+    given, current = labels.given.cpu(), labels.current.cpu()
+    if bool((labels.initial.cpu() != current).any()):  # beyond what people decided
+        return measure_noise(current, given, labels.num_classes)
     if len(val):
-        return realised(probs[val].argmax(1).cpu(), original[val.cpu()], labels.num_classes)
+        return measure_noise(probs[val].argmax(1).cpu(), given[val.cpu()], labels.num_classes)
     return None

@@ -1,27 +1,30 @@
 """Posteriors: eta(x) of clean labelled data, estimated with our own trainer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from unflip.data.noisy import IN_SAMPLE
-from unflip.data.source import Source
+from unflip.compute.passes import scan
+from unflip.compute.processes import Processes
+from unflip.data.options import IN_SAMPLE
+from unflip.data.sources import Source
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Observed, Setting
 from unflip.methods.standard import Standard
 from unflip.networks.base import build_network, initial_seed
 from unflip.options import Options
+from unflip.progress import Reporter
+from unflip.runs.options import OptimizerOptions
 from unflip.seeding import derive, generator
-from unflip.training.config import OptimizerOptions
-from unflip.training.passes import scan
-from unflip.training.processes import Processes
-from unflip.training.progress import Reporter
 from unflip.training.trainer import Trainer
 
 _Trainer = TypeVar("_Trainer", bound=Trainer)
 FOLDS = 5
+PosteriorEstimator = Callable[[Source, Tensor, int, str], Tensor]
+"""(inputs, clean labels, number of classes, CROSS_FIT or IN_SAMPLE) -> class probabilities (n, k)."""
 EPOCHS = 10  # on a fold; the released generator trains 25 epochs on everything
 
 

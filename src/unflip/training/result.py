@@ -3,7 +3,7 @@
 import platform
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,39 +12,53 @@ import torch
 from torch import Tensor
 
 from unflip._version import __version__
-from unflip.data.dataset import is_embedded
+from unflip.data.dataset import Dataset
+from unflip.data.loader import is_embedded
 from unflip.labels.store import LabelStore
-from unflip.noise.transition import Realised, realised
-from unflip.training.config import RunConfig
+from unflip.noise.transition import NoiseProfile, measure_noise
+from unflip.runs.config import RunConfig
 from unflip.training.evaluation import Truth
 from unflip.training.selection import protocol
+from unflip.training.state import RunState
+from unflip.training.trainer import Trainer
 
 
 def make_result(
     config: RunConfig,
-    data: str,
-    metrics: Sequence[Mapping[str, Any]],
-    selected_epoch: int,
+    dataset: Dataset,
+    state: RunState,
+    *,
     truth: Truth,
-    labels: LabelStore,
-    train_rows: Tensor,
+    trainer: Trainer,
     quality: Tensor,
+    noise: NoiseProfile | None,
     tests: Mapping[str, Any],
-    noise: Realised | None,
-    seconds: float,
-    skipped: int,
-    restores: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Gather the figures of a finished run. Later versions add keys and rename none."""
+    """Gather the figures of a finished run. Later versions add keys and rename none.
+
+    Args:
+        config: of the run.
+        dataset: what it learnt from.
+        state: its epochs, and which of them was chosen.
+        truth: clean labels and test sets, for evaluation.
+        trainer: with the labels as they are in the end.
+        quality: (n,) of every given label.
+        noise: what is believed of the given labels.
+        tests: by test set, what :func:`unflip.training.evaluation.full_report` says.
+    """
+    labels, train_rows = trainer.labels, trainer.method.setting.train
+    metrics, selected_epoch = state.metrics, state.best.epoch
     common = config.common
     selected = metrics[selected_epoch - 1]
     test_series = [line["test_accuracy"] for line in metrics]
-    given_accuracy = truth.label_accuracy(labels.original)
+    given_accuracy = truth.label_accuracy(labels.given)
     judged = train_rows[~labels.trusted[train_rows]]
     return {
         "method": common.method,
-        "data": data,
+        "data": dataset.name,
         "data_path": None if is_embedded(common.data.path) else str(Path(common.data.path).absolute()),
+        "images_path": dataset.images_path,
+        "classes": dataset.class_names or [str(i) for i in range(dataset.num_classes)],
         "seed": common.seed,
         "epochs": common.epochs,
         "selection": common.select,
@@ -63,16 +77,16 @@ def make_result(
         "tests": tests,
         "val_accuracy": selected["val_accuracy"],
         "label_accuracy": {
-            "given": truth.label_accuracy(labels.original, train_rows),
+            "given": truth.label_accuracy(labels.given, train_rows),
             "current": truth.label_accuracy(labels.current, train_rows),
         },
         "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current)},
-        "quality_auroc": truth.quality_auroc(quality, labels.given, judged),
+        "quality_auroc": truth.quality_auroc(quality, labels.initial, judged),
         "reviewed": int(labels.trusted.sum()),
-        "skipped": skipped,
-        "restores": list(restores),
-        "seconds": seconds,
-        "seconds_per_epoch": seconds / common.epochs,
+        "skipped": len(dataset.skipped),
+        "restores": list(state.restores),
+        "seconds": state.seconds,
+        "seconds_per_epoch": state.seconds / common.epochs,
         "peak_rss_mb": _peak_rss_mb(),
         "versions": {
             "unflip": __version__,
@@ -83,11 +97,11 @@ def make_result(
     }
 
 
-def _transition_error(noise: Realised | None, truth: Truth, labels: LabelStore) -> float | None:
+def _transition_error(noise: NoiseProfile | None, truth: Truth, labels: LabelStore) -> float | None:
     """Mean over classes of the total variation between the estimated and the true row of the transition matrix."""
     if noise is None or truth.clean is None:
         return None
-    true = realised(truth.clean.cpu(), labels.original.cpu(), labels.num_classes)
+    true = measure_noise(truth.clean.cpu(), labels.given.cpu(), labels.num_classes)
     return float((noise.matrix - true.matrix).abs().sum(1).mean() / 2)
 
 

@@ -1,0 +1,73 @@
+"""Passes without gradient: features, logits and probabilities of many examples."""
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from unflip.compute.ahead import prepared
+from unflip.compute.processes import Processes
+from unflip.data.sources import Source
+from unflip.errors import DivergedError
+from unflip.networks.base import bare
+
+DIVERGED_HINT = "try a smaller learning rate (--set optimizer.lr=...), or --on-nan restore"
+_BATCH, _VALUES = 1024, 2**23  # examples, and values in them, at once; nothing but memory depends on it
+
+
+class Scan(NamedTuple):
+    """What one network makes of examples, without augmentation, in evaluation mode."""
+
+    features: Tensor  # (m, d)
+    logits: Tensor  # (m, k)
+
+
+@torch.no_grad()
+def scan(
+    network: nn.Module, source: Source, indices: Tensor, processes: Processes, *, keep_features: bool = True
+) -> Scan:
+    """Return what ``network`` makes of the examples at ``indices``, in evaluation mode, without augmentation.
+
+    Without ``keep_features`` the features are (m, 0): they may take far more memory than the logits.
+    """
+    encoder = bare(network)
+    was_training = encoder.training
+    encoder.eval()
+    count = len(indices)
+    share = torch.cat([indices, indices[: -count % processes.count]])[processes.rank :: processes.count]
+    features = logits = None
+    size = max(1, min(_BATCH, _VALUES // prod(source.shape)))
+    starts = range(0, len(share), size)
+    fetches = (partial(source.fetch, share[start : start + size]) for start in starts)
+    for start, inputs in zip(starts, prepared(fetches, source.ahead), strict=True):
+        batch = encoder.encode(inputs).float()
+        scores = encoder.head(batch).float()
+        if features is None or logits is None:
+            features, logits = (
+                batch.new_empty(len(share), batch.shape[1] if keep_features else 0),
+                scores.new_empty(len(share), scores.shape[1]),
+            )
+        logits[start : start + size] = scores
+        if keep_features:
+            features[start : start + size] = batch
+    encoder.train(was_training)
+    if features is None or logits is None:
+        empty = torch.empty(0, encoder.head.in_features, device=processes.device)
+        return Scan(empty, encoder.head(empty))
+    features, logits = processes.interleave(features, count), processes.interleave(logits, count)
+    if not bool(logits.isfinite().all()):  # the last step of an epoch did it, so that no loss has seen it
+        raise DivergedError(f"the network's outputs became NaN or infinite; {DIVERGED_HINT}")
+    return Scan(features, logits)
+
+
+def predict_probs(
+    networks: Sequence[nn.Module], source: Source, processes: Processes, indices: Tensor | None = None
+) -> Tensor:
+    """Return the class probabilities (n, k) at ``indices``, by default of all: the mean over the networks."""
+    if indices is None:
+        indices = torch.arange(len(source), device=processes.device)
+    probs = [scan(network, source, indices, processes, keep_features=False).logits.softmax(1) for network in networks]
+    return torch.stack(probs).mean(0) if len(probs) > 1 else probs[0]

@@ -1,0 +1,100 @@
+"""corrupt: noise laid over the labels of loaded data; the files and maps that a recipe needs, found and checked."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unflip.data.files.arrays import read_array, read_npz
+from unflip.data.labelled import LabelledData
+from unflip.data.options import CROSS_FIT, IN_SAMPLE, NoiseOptions
+from unflip.errors import ConfigError, InputError, unknown
+from unflip.noise.checks import check_posterior
+from unflip.noise.corrupt import ClassRelations, corrupt
+from unflip.noise.maps import CIFAR100_SUPERCLASSES, NAMED_MAPS, resolve_map
+from unflip.noise.recipe import parse
+
+
+def needs_posterior(options: NoiseOptions) -> bool:
+    """Whether the recipe has a step that draws from class probabilities."""
+    return options.recipe is not None and parse(options.recipe).needs_posterior
+
+
+def given_posterior(options: NoiseOptions, data: LabelledData) -> Tensor | None:
+    """Read the class probabilities (n, k) that the options name; None where they are to be estimated."""
+    if options.posterior in (CROSS_FIT, IN_SAMPLE):
+        return None
+    return check_posterior(read_posterior(Path(options.posterior)), len(data.given), data.num_classes)
+
+
+def corrupt_labels(data: LabelledData, options: NoiseOptions, posterior: Tensor | None, seed: int) -> LabelledData:
+    """Return the data with noisy labels by ``options.recipe``; the labels before it are the truth from now on.
+
+    ``posterior`` (n, k) is what pmd steps draw from. The recipe is laid over the given labels. Where these come from
+    another file and nobody knows the truth, the truth stays unknown.
+    """
+    made = corrupt(
+        parse(options.recipe or ""),
+        data.truth,
+        num_classes=data.num_classes,
+        seed=seed,
+        posterior=posterior,
+        base_labels=data.given,
+        relations=_relations(options, data.num_classes, data.class_names, data.class_map),
+    )
+    clean = data.given if data.clean is None and data.own_labels else data.clean
+    return replace(data, given=made.labels, clean=clean, noise_record=made.provenance)
+
+
+def read_posterior(path: Path) -> Tensor:
+    """Read class probabilities from an .npy file, or from the one array (or ``posterior``) of an .npz file."""
+    if path.suffix not in (".npy", ".npz"):
+        raise InputError(
+            f"posterior {path}: cannot read '{path.suffix}'; give .npy or .npz, or one of {CROSS_FIT}, {IN_SAMPLE}"
+        )
+    if path.suffix == ".npy":
+        array = read_array(path)
+    else:
+        arrays = read_npz(path)
+        if "posterior" not in arrays and len(arrays) != 1:
+            raise InputError(f"posterior {path}: no array 'posterior'; it holds {', '.join(sorted(arrays))}")
+        array = arrays.get("posterior", next(iter(arrays.values())))
+    if array.dtype.kind != "f":
+        raise InputError(f"posterior {path}: type {array.dtype}; probabilities are float16, float32 or float64")
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def _relations(
+    options: NoiseOptions, num_classes: int, class_names: list[str] | None, default_map: str | None
+) -> ClassRelations:
+    name = options.class_map or default_map
+    class_map = superclasses = matrix = None
+    if name == "cifar100":
+        superclasses = CIFAR100_SUPERCLASSES
+    elif name in NAMED_MAPS:
+        class_map = NAMED_MAPS[name]
+    elif name is not None:
+        class_map = resolve_map(_read_map(Path(name)), class_names or [str(i) for i in range(num_classes)])
+    if options.matrix is not None:
+        array = read_array(Path(options.matrix))
+        if array.dtype.kind not in "fiu":
+            raise InputError(f"matrix {options.matrix}: type {array.dtype}; a transition matrix holds numbers")
+        matrix = torch.from_numpy(array.astype(np.float64))
+    return ClassRelations(class_map=class_map, superclasses=superclasses, matrix=matrix)
+
+
+def _read_map(path: Path) -> dict[str | int, str | int]:
+    if path.suffix != ".json":
+        raise ConfigError(unknown("class map", str(path), [*NAMED_MAPS, "cifar100", "FILE.json"]))
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"class map {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"class map {path}: not JSON ({error})") from error
+    if not isinstance(content, dict) or not all(isinstance(value, str | int) for value in content.values()):
+        raise InputError(f'class map {path}: must be one object such as {{"cat": "dog", "dog": "cat"}}')
+    return content

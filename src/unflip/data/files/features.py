@@ -1,0 +1,65 @@
+"""Feature files: the .npz that `unflip embed` writes, and how its features were computed."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from unflip.data.files.arrays import Array, read_npz
+from unflip.data.images.files import ImageFiles
+from unflip.data.raw import LabelledSet
+from unflip.errors import InputError
+from unflip.files import write_atomically
+
+LABELS, IDS, DIGESTS, _ABOUT = "_labels", "_ids", "_digests", "about"
+BESIDE = (LABELS, IDS, DIGESTS)
+"""What goes with an array: these endings, behind its name."""
+
+
+@dataclass(frozen=True)
+class FeatureOrigin:
+    """How a feature file was made; stored in it as JSON."""
+
+    backbone: str
+    image_size: int
+    image_resize: int
+    resample: str
+    data: str
+    """The images: what was embedded, as an absolute path."""
+    fingerprint: str
+    """Of the images and of all that was done to them."""
+    class_map: str | None = None
+    clean_val: bool = False
+    """Both as in :class:`unflip.data.raw.RawData`."""
+
+
+def write_features(
+    path: Path, sets: Mapping[str, LabelledSet], class_names: tuple[str, ...] | None, origin: FeatureOrigin
+) -> None:
+    """Write features of several sets, with their labels, ids and digests, as one .npz, atomically."""
+    arrays: dict[str, Array] = {_ABOUT: np.array(json.dumps(asdict(origin)))}
+    if class_names is not None:
+        arrays["class_names"] = np.array(class_names, np.str_)
+    for name, part in sets.items():
+        assert not isinstance(part.inputs, ImageFiles)
+        ids = None if part.ids is None else part.ids.astype(np.str_)
+        beside = {LABELS: part.labels, IDS: ids, DIGESTS: part.digests}
+        arrays |= {name: part.inputs} | {name + key: array for key, array in beside.items() if array is not None}
+    write_atomically(path, lambda temporary: np.savez(temporary, allow_pickle=False, **arrays))
+
+
+def read_origin(path: Path) -> FeatureOrigin | None:
+    """Return how a feature file was made; None if there is no such file, or `unflip embed` did not write it."""
+    return origin_of(path, read_npz(path, only=(_ABOUT,))) if path.is_file() else None
+
+
+def origin_of(path: Path, arrays: Mapping[str, Array]) -> FeatureOrigin | None:
+    """Return the same from the arrays that were read from ``path``."""
+    if _ABOUT not in arrays:
+        return None
+    try:
+        return FeatureOrigin(**json.loads(str(arrays[_ABOUT])))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}, 'about': not what `unflip embed` writes ({error})") from error

@@ -1,0 +1,169 @@
+"""Reading image files: which are broken, and what the network sees of the others.
+
+All of it is done by a pool of threads: reading, decoding and scaling release Python's lock. What they return does not
+depend on how many there are.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from io import BytesIO
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unflip.data.files.arrays import Array
+from unflip.data.images.augment import central_boxes
+from unflip.data.images.files import Frame, ImageFiles
+from unflip.errors import InputError
+from unflip.progress import Track, untracked
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_CHUNK = 4096  # images that are under way at once when all are gone through
+_Result = TypeVar("_Result")
+
+
+def make_pool(workers: int | None) -> Executor:
+    """Return threads that read images, by default one for each core that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ThreadPoolExecutor(workers or cores, thread_name_prefix="images")
+
+
+def find_broken(files: ImageFiles, pool: Executor, *, decode: bool, track: Track = untracked) -> dict[int, str]:
+    """Return what is wrong with which image: whether its file is there or, with ``decode``, all that can be wrong."""
+
+    def examine(index: int) -> str | None:
+        try:
+            if decode:
+                image = _open(files, index)
+                image.draft("RGB", (1, 1))  # a JPEG is read to its end, but unpacked to an eighth of its size only
+                to_rgb(image)
+            else:
+                files.path(index).stat()
+        except Exception as error:  # as in _naming
+            return reason_of(error)
+        return None
+
+    title = "checking images" if decode else "looking for images"
+    reasons = track(_each(pool, examine, range(len(files))), title, len(files))
+    return {index: reason for index, reason in enumerate(reasons) if reason is not None}
+
+
+def open_images(files: ImageFiles, rows: Sequence[int], pool: Executor) -> list["Image"]:
+    """Return the images at ``rows`` with their sizes, read but not decoded."""
+
+    def read(index: int) -> "Image":
+        with _naming(files, index):
+            return _open(files, index)
+
+    return list(pool.map(read, rows))
+
+
+def sizes_of(images: Sequence["Image"]) -> Tensor:
+    """Return the heights and widths (2, n) of images."""
+    return torch.tensor([[image.height for image in images], [image.width for image in images]], dtype=torch.float32)
+
+
+def cut_images(
+    files: ImageFiles, rows: Sequence[int], images: Sequence["Image"], boxes: Tensor, frame: Frame, pool: Executor
+) -> Tensor:
+    """Scale what each box (n, 4) of top, left, height, width holds of its image to bytes (n, 3, size, size)."""
+    pixels = np.empty((len(images), frame.size, frame.size, 3), np.uint8)  # the layout that convolutions prefer
+
+    def cut(place: int, box: list[float]) -> None:
+        with _naming(files, rows[place]):
+            pixels[place] = _cut(images[place], box, frame)
+
+    list(pool.map(cut, range(len(images)), boxes.tolist()))
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+
+
+def read_all(files: ImageFiles, frame: Frame | None, pool: Executor, track: Track = untracked) -> Array:
+    """Return all images as bytes (n, 3, h, w): what the frame shows of them, or all, if they are of one size."""
+    width, height = (frame.size, frame.size) if frame else open_images(files, [0], pool)[0].size
+    pixels = np.empty((len(files), 3, height, width), np.uint8)
+
+    def read(index: int) -> None:
+        with _naming(files, index):
+            image = _open(files, index)
+            if frame is not None:
+                boxes = central_boxes(sizes_of([image]), frame.size / frame.resize)
+                content = _cut(image, boxes[0].tolist(), frame)
+            elif image.size == (width, height):
+                content = np.asarray(to_rgb(image))
+            else:
+                raise InputError(
+                    f"{files.where(index)}: {image.width}x{image.height} pixels, {files.path(0)} has {width}x{height}; "
+                    f"to bring all to one size: --set data.image_size={min(width, height)}"
+                )
+            pixels[index] = content.transpose(2, 0, 1)
+
+    for _ in track(_each(pool, read, range(len(files))), "reading images", len(files)):
+        pass
+    return pixels
+
+
+def broken(files: ImageFiles, index: int, reason: str) -> InputError:
+    """Return the error for an image that cannot be used."""
+    return InputError(f"{files.where(index)}: {reason}; to leave such images out: --skip-broken")
+
+
+@contextmanager
+def _naming(files: ImageFiles, index: int) -> Iterator[None]:
+    """Say of which image an error is."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # image libraries raise whatever a broken file runs them into
+        raise broken(files, index, reason_of(error)) from error
+
+
+def _each(pool: Executor, call: Callable[[int], _Result], items: range) -> Iterator[_Result]:
+    """Yield ``call`` of each item, in order; a bounded number is under way."""
+    for start in range(0, len(items), _CHUNK):
+        yield from pool.map(call, items[start : start + _CHUNK])
+
+
+def _open(files: ImageFiles, index: int) -> "Image":
+    """Read a file whole, so that none stays open, and its header."""
+    from PIL import Image
+
+    return Image.open(BytesIO(files.path(index).read_bytes()))
+
+
+def _cut(image: "Image", box: list[float], frame: Frame) -> Array:
+    from PIL.Image import Resampling
+
+    top, left, tall, wide = box
+    size = frame.size
+    width, height = image.size
+    # A JPEG can be unpacked at a half, a quarter or an eighth of its size, as long as that is enough for the box.
+    image.draft("RGB", (max(1, int(width * size / wide)), max(1, int(height * size / tall))))
+    across, down = image.width / width, image.height / height
+    right, bottom = min((left + wide) * across, image.width), min((top + tall) * down, image.height)
+    corners = (left * across, top * down, right, bottom)
+    return np.asarray(to_rgb(image).resize((size, size), Resampling[frame.resample.upper()], box=corners))
+
+
+def to_rgb(image: "Image") -> "Image":
+    """Decode; a palette with transparency goes through RGBA, as Pillow asks for."""
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an image library's error says, in a few words."""
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"not a readable image ({error})".replace("\n", " ")

@@ -1,0 +1,96 @@
+"""ImageFiles: pictures on disk by name, and which files are pictures."""
+
+import csv
+import io
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from unflip.data.files.arrays import Array
+from unflip.data.options import Resample
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An image is scaled until its shorter side is ``resize``; the network sees the central ``size`` x ``size``."""
+
+    size: int
+    resize: int
+    resample: Resample = "bilinear"
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images that are read when they are needed."""
+
+    root: Path
+    names: Array
+    """Paths relative to ``root``, or absolute ones: strings (n,)."""
+    listed_in: Path | None = None
+    """The file that lists them, and in which of its rows (n,): both None where the folder itself was looked through."""
+    rows: Array | None = None
+    frame: Frame | None = None
+    """What the network sees of an image; chosen once the files are opened."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, rows: slice | Array) -> "ImageFiles":
+        return replace(self, names=self.names[rows], rows=None if self.rows is None else self.rows[rows])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an array of what the network sees (n, 3, size, size)."""
+        assert self.frame is not None
+        return (len(self), 3, self.frame.size, self.frame.size)
+
+    def path(self, index: int) -> Path:
+        """Return where an image is."""
+        return self.root.joinpath(self.names[index])
+
+    def where(self, index: int) -> str:
+        """Return what an error calls an image: its path, after the row that names it."""
+        listed = "" if self.listed_in is None or self.rows is None else f"{self.listed_in}, row {self.rows[index]}: "
+        return f"{listed}{self.path(index)}"
+
+
+class Skipped(NamedTuple):
+    """An image that was left out."""
+
+    part: str
+    id: str
+    reason: str
+
+
+def skipped_csv(skipped: tuple[Skipped, ...]) -> str:
+    """Return a table of the images that were left out."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([Skipped._fields, *skipped])
+    return text.getvalue()
+
+
+def as_names(names: list[str]) -> Array:
+    """Return names as an array that can be cut by a mask; of objects, since the longest name would fix all widths."""
+    array = np.empty(len(names), object)
+    array[:] = names
+    return array
+
+
+def is_image(name: str) -> bool:
+    """Whether a file's name is that of an image."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def find_images(folder: Path) -> list[str]:
+    """Return the images in ``folder`` and below, relative to it, in order; hidden folders are not looked into."""
+    found = []
+    for where, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [os.path.relpath(Path(where, name), folder) for name in files if is_image(name)]
+    return sorted(found)

@@ -1,0 +1,98 @@
+"""Opening image files: broken ones are found, small ones are read into memory, large ones are read by batch."""
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from unflip.data.files.arrays import Array
+from unflip.data.images.decoding import broken, find_broken, make_pool, open_images, read_all
+from unflip.data.images.files import Frame, ImageFiles, Skipped
+from unflip.data.options import ImageOptions
+from unflip.errors import ConfigError, InputError
+from unflip.progress import Track, untracked
+
+_SMALL = 64  # pixels of a side up to which images are kept in memory
+_LARGE = 224  # what the network sees of others, if nothing else is said
+
+
+class OpenedImages(NamedTuple):
+    """Image files that are ready to be used."""
+
+    inputs: dict[str, Array | ImageFiles]
+    """By part: bytes (n, 3, h, w) of small images, files with a frame of large ones."""
+    kept: dict[str, Array]
+    """By part: which images can be read."""
+    skipped: tuple[Skipped, ...]
+    frame: Frame | None
+    """None where images are used in their own size."""
+
+
+def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Track = untracked) -> OpenedImages:
+    """Find broken images, choose what the network sees, and read what is small.
+
+    Listed files are looked for before anything else. With ``skip_broken`` every image is decoded once, here, to the
+    end of its file, and left out if that fails: so nothing that training meets later is broken, unless it breaks while
+    training goes on. Without it an image is decoded when it is first needed, in the first epoch, and a broken one
+    stops the run there.
+    """
+    with make_pool(options.workers) as pool:
+        kept, skipped = {}, []
+        for part, files in parts.items():
+            wrong = {}
+            if options.skip_broken or files.listed_in is not None:
+                wrong = find_broken(files, pool, decode=options.skip_broken, track=track)
+            if wrong and not options.skip_broken:
+                raise broken(files, *next(iter(wrong.items())))
+            kept[part] = np.ones(len(files), bool)
+            kept[part][list(wrong)] = False
+            skipped += [Skipped(part, str(files.names[index]), reason) for index, reason in wrong.items()]
+            if wrong and not kept[part].any():
+                raise InputError(f"'{part}': none of its {len(files)} images can be read; {skipped[-1].reason}")
+            if wrong and len(wrong) >= options.most_broken * len(files):
+                index, reason = next(iter(wrong.items()))
+                raise InputError(
+                    f"'{part}': {len(wrong)} of its {len(files)} images cannot be read, the first: "
+                    f"{files.where(index)}: {reason}; mend or remove them (data.most_broken = {options.most_broken:g})"
+                )
+        readable = {part: files[kept[part]] for part, files in parts.items()}
+        frame = _choose_frame(next(iter(readable.values())), options, pool)
+        inputs: dict[str, Array | ImageFiles] = {}
+        for part, files in readable.items():
+            if frame is None or frame.size <= _SMALL:
+                inputs[part] = read_all(files, frame, pool, track)
+            else:
+                inputs[part] = replace(files, frame=frame)
+    return OpenedImages(inputs, kept, tuple(skipped), frame)
+
+
+def _choose_frame(files: ImageFiles, options: ImageOptions, pool: Executor) -> Frame | None:
+    size = options.image_size
+    if size is None:
+        first = open_images(files, [0], pool)[0]
+        if max(first.size) <= _SMALL:
+            return None
+        size = _LARGE
+    resize = options.image_resize or (size if size <= _SMALL else with_margin(size))
+    if resize < size:
+        raise ConfigError(f"data.image_resize = {resize}: must be at least what is cut out of it, {size}")
+    return Frame(size, resize, options.resample)
+
+
+def with_margin(size: int) -> int:
+    """Return the shorter side to which an image is scaled before its central ``size`` pixels are cropped: 8/7 of it."""
+    return round(size * 256 / 224)
+
+
+def are_small(images: Array | ImageFiles) -> bool:
+    """Whether the first image that can be opened is one of those that are kept in memory."""
+    if not isinstance(images, ImageFiles):
+        return max(map(int, images.shape[2:])) <= _SMALL
+    with make_pool(1) as pool:
+        for index in range(len(images)):
+            with suppress(InputError):
+                return max(open_images(images, [index], pool)[0].size) <= _SMALL
+    return False

@@ -1,0 +1,61 @@
+"""Loader: reads one kind of data. The contract, and which loader reads what is at a path."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from unflip.data import datasets
+from unflip.data.options import DataOptions
+from unflip.data.raw import RawData
+from unflip.errors import InputError, unknown
+from unflip.options import Options
+
+
+class Loader:
+    """Reads one kind of data. A subclass lives in one file; an instance of it is registered in ``unflip.data``."""
+
+    Options: ClassVar[type[Options]] = Options
+    """Options of its own; the section of the configuration that has the loader's name."""
+    general: ClassVar[bool] = False
+    """Whether it reads whatever people have: asked after all others, and results use the file's name for the data."""
+    embedded: ClassVar[bool] = False
+    """Whether the data comes with the package and is asked for by the loader's name instead of a path."""
+
+    def recognises(self, path: Path) -> bool:
+        """Whether this loader reads what is at ``path``."""
+        return False
+
+    def load(self, path: Path, options: DataOptions, own: Any) -> RawData:
+        """Read it; ``own`` are this loader's ``Options``. Image files are listed, not opened."""
+        raise NotImplementedError(f"{type(self).__name__} does not define load")
+
+
+def load_raw(options: DataOptions, own: Mapping[str, Options] = MappingProxyType({})) -> RawData:
+    """Find the loader for ``options.path`` and let it read; ``own`` holds options of loaders by name."""
+    path = Path(options.path)
+    name = find_loader(path)
+    loader: Loader = datasets.load(name)
+    raw = loader.load(path, options, own.get(name) or loader.Options())
+    return replace(raw, name=path.name if loader.general else name)
+
+
+def find_loader(path: Path) -> str:
+    """Return the name of the embedded data set called ``path``, or of the loader that recognises what is there."""
+    if is_embedded(str(path)):
+        return str(path)
+    if not path.exists():
+        embedded = [name for name in datasets.names() if is_embedded(name)]
+        raise InputError(f"data {path}: no such file or folder, and {unknown('data set', str(path), embedded)}")
+    for general in (False, True):
+        for name in datasets.names():
+            loader: Loader = datasets.load(name)
+            if loader.general == general and loader.recognises(path):
+                return name
+    raise InputError(f"data {path}: cannot read '{path.suffix}'; give .npz, .npy, .csv, .parquet or a folder")
+
+
+def is_embedded(name: str) -> bool:
+    """Whether ``name`` is a data set that needs no files."""
+    return name in datasets and datasets.load(name).embedded

@@ -1,0 +1,1 @@
+"""Loaders: one file per kind of data; see :class:`unflip.data.loader.Loader`."""

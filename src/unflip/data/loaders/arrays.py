@@ -1,0 +1,94 @@
+"""Feature arrays: one .npz, one .npy, or a folder of .npy files."""
+
+from pathlib import Path
+
+from unflip.data.files.arrays import Array, read_array, read_npz
+from unflip.data.files.features import BESIDE, DIGESTS, IDS, LABELS, origin_of
+from unflip.data.files.labels import read_labels
+from unflip.data.loader import Loader
+from unflip.data.options import DataOptions
+from unflip.data.raw import LabelledSet, RawData
+from unflip.errors import InputError
+from unflip.options import Options
+
+
+class Arrays(Loader):
+    """``train``, ``train_labels`` and whatever ``val*`` and ``test*`` there is beside them.
+
+    A lone .npy file is ``train``. In a folder, ``NAME.npy`` goes with ``NAME_labels`` (.npy, .csv, .txt). Arrays larger
+    than ``map_above_mb`` are mapped, not read. ``class_names`` and ``NAME_ids`` are optional, and so is an array that
+    ``data.groups`` names.
+    """
+
+    general = True
+
+    def recognises(self, path: Path) -> bool:
+        """Whether ``path`` is an .npz or .npy file, or a folder; the loaders of images are asked first."""
+        return path.is_dir() or path.suffix in (".npz", ".npy")
+
+    def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
+        """Read the arrays."""
+        if path.is_dir():
+            arrays = _read_folder(path, options.map_above_mb)
+        elif path.suffix == ".npz":
+            arrays = read_npz(path)
+        else:
+            arrays = {"train": _read_npy(path, options.map_above_mb)}
+        if "train" not in arrays:
+            hint = "; a folder holds train.npy, or one folder of images per class" if path.is_dir() else ""
+            raise InputError(f"{path}: no array 'train'; it holds {', '.join(sorted(arrays)) or 'nothing'}{hint}")
+        sets = {
+            name: LabelledSet(
+                _check_features(array, f"{path}, '{name}'"),
+                arrays.get(name + LABELS),
+                ids=arrays.get(name + IDS),
+                digests=arrays.get(name + DIGESTS),
+                groups=arrays.get(options.groups) if name == "train" and options.groups else None,
+            )
+            for name, array in arrays.items()
+            if name == "train" or (name.startswith(("val", "test")) and not name.endswith(BESIDE))
+        }
+        stray = next((name for name in sets if name.startswith("val") and name != "val"), None)
+        if stray is not None:
+            raise InputError(f"{path}: array '{stray}'; validation examples are called 'val' and 'val_labels'")
+        names, origin = arrays.get("class_names"), origin_of(path, arrays)
+        return RawData(
+            train=sets.pop("train"),
+            val=sets.pop("val", None),
+            tests={name: content for name, content in sets.items() if name.startswith("test")},
+            class_names=None if names is None else tuple(map(str, names.tolist())),
+            class_map=origin.class_map if origin else None,
+            clean_val=bool(origin and origin.clean_val),
+            images_path=origin.data if origin else None,
+        )
+
+
+def _read_npy(path: Path, map_above_mb: float) -> Array:
+    try:
+        large = path.stat().st_size > map_above_mb * 2**20
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    return read_array(path, mmap_mode="r" if large else None)
+
+
+def _read_folder(path: Path, map_above_mb: float) -> dict[str, Array]:
+    arrays = {}
+    for file in sorted(path.iterdir()):
+        if file.suffix in (".npy", ".csv", ".txt") and file.stem.endswith(LABELS):
+            if file.stem in arrays:
+                raise InputError(f"{path}: {file.stem} is there more than once; keep one of .npy, .csv and .txt")
+            arrays[file.stem] = read_labels(file)
+        elif file.suffix == ".npy":
+            arrays[file.stem] = _read_npy(file, map_above_mb)
+    return arrays
+
+
+def _check_features(array: Array, what: str) -> Array:
+    if array.ndim < 2 or 0 in array.shape[1:]:
+        raise InputError(f"{what}: shape {array.shape}; features are (examples, columns)")
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{what}: type {array.dtype}; features are float16, float32 or other numbers")
+    return array
+
+
+arrays = Arrays()

@@ -1,0 +1,118 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in both official layouts: binary files, and Python batches."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from unflip.data.files.arrays import Array
+from unflip.data.files.pickled_batch import read_batch
+from unflip.data.images.sources import byte_normalisation
+from unflip.data.loader import Loader
+from unflip.data.options import DataOptions
+from unflip.data.raw import LabelledSet, RawData
+from unflip.errors import InputError
+from unflip.noise.maps import CIFAR100_CLASSES
+from unflip.options import Options
+
+_SHAPE = (3, 32, 32)
+_PIXELS = 3072
+
+
+@dataclass(frozen=True)
+class Cifar(Loader):
+    """One of the two data sets. A folder is in the binary layout where its first file ends in ``.bin``."""
+
+    name: str
+    train: tuple[str, ...]
+    test: str
+    records: tuple[int, int]
+    """In each training file, and in the test file; a file cut short may still hold whole records."""
+    label_bytes: int
+    """Before each image; the last is the class, the one before it CIFAR-100's superclass."""
+    label_key: str
+    class_names: tuple[str, ...]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def recognises(self, path: Path) -> bool:
+        """Whether ``path`` is a folder with the first training file of either layout."""
+        return any((path / f"{self.train[0]}{suffix}").is_file() for suffix in (".bin", ""))
+
+    def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
+        """Read the training and test images, with their (clean) labels, in the official order."""
+        binary = (path / f"{self.train[0]}.bin").is_file()
+        read = self._read_binary if binary else self._read_pickled
+        parts = [read(path / name, self.records[0]) for name in self.train]
+        images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return RawData(
+            train=LabelledSet(images, labels),
+            tests={"test": LabelledSet(*read(path / self.test, self.records[1]))},
+            class_names=self.class_names,
+            class_map=self.name,
+            normalisation=byte_normalisation(self.mean, self.std),
+        )
+
+    def _read_binary(self, path: Path, count: int) -> tuple[Array, Array]:
+        path = path.with_name(path.name + ".bin")
+        try:
+            content = np.fromfile(path, np.uint8)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from error
+        record = self.label_bytes + _PIXELS
+        if len(content) != count * record:
+            raise InputError(
+                f"{path}: expected {count * record} bytes, {count} records of {record}, found {len(content)}; "
+                "fetch it again"
+            )
+        records = content.reshape(-1, record)
+        return self._checked(path, records[:, self.label_bytes :], records[:, self.label_bytes - 1])
+
+    def _read_pickled(self, path: Path, count: int) -> tuple[Array, Array]:
+        batch = read_batch(path)
+        missing = next((key for key in ("data", self.label_key) if key not in batch), None)
+        if missing is not None:
+            raise InputError(f"{path}: no '{missing}' in it; it holds {', '.join(sorted(batch)) or 'nothing'}")
+        images, labels = batch["data"], batch[self.label_key]
+        if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != _PIXELS:
+            found = getattr(images, "shape", type(images).__name__)
+            raise InputError(f"{path}, 'data': expected an array (images, {_PIXELS}) of bytes, found {found}")
+        if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
+            raise InputError(f"{path}, '{self.label_key}': expected a list of integers")
+        if len(labels) != len(images):
+            raise InputError(f"{path}: {len(labels)} labels for {len(images)} images")
+        if len(images) != count:
+            raise InputError(f"{path}: expected {count} images, found {len(images)}; fetch it again")
+        return self._checked(path, images, np.array(labels))
+
+    def _checked(self, path: Path, pixels: Array, labels: Array) -> tuple[Array, Array]:
+        wrong = (labels < 0) | (labels >= len(self.class_names))
+        if wrong.any():
+            row = int(wrong.argmax())
+            most = len(self.class_names) - 1
+            raise InputError(f"{path}, record {row}: label {labels[row]} is not from 0 to {most}; is this {self.name}?")
+        return pixels.reshape(-1, *_SHAPE), labels.astype(np.int64)
+
+
+CIFAR10 = Cifar(
+    name="cifar10",
+    train=tuple(f"data_batch_{i}" for i in range(1, 6)),
+    test="test_batch",
+    records=(10_000, 10_000),
+    label_bytes=1,
+    label_key="labels",
+    class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2616),
+)
+CIFAR100 = Cifar(
+    name="cifar100",
+    train=("train",),
+    test="test",
+    records=(50_000, 10_000),
+    label_bytes=2,
+    label_key="fine_labels",
+    class_names=tuple(sorted(name for names in CIFAR100_CLASSES.values() for name in names)),
+    mean=(0.5071, 0.4866, 0.4409),
+    std=(0.2673, 0.2564, 0.2762),
+)

@@ -1,0 +1,55 @@
+"""The handwritten digits that come with scikit-learn: 8x8 pixels, ten classes, clean labels."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+
+from unflip.data.files.arrays import Array
+from unflip.data.loader import Loader
+from unflip.data.options import DataOptions
+from unflip.data.raw import LabelledSet, RawData
+from unflip.options import Options
+from unflip.seeding import generator
+
+_TEST = 450  # of 1,797; a fixed draw, the same for every seed of a run
+
+
+class Digits(Loader):
+    """1,347 training and 450 test images as rows of 64 pixels."""
+
+    embedded = True
+
+    def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
+        """Return all of them; nothing is read but the package."""
+        images, labels = load_digits(return_X_y=True)
+        images = images.astype(np.float32)
+        train, test = _split(len(labels))
+        return RawData(
+            train=LabelledSet(images[train], labels[train], ids=np.array([f"digit-{i}" for i in train])),
+            tests={"test": LabelledSet(images[test], labels[test])},
+            class_names=tuple(str(digit) for digit in range(10)),
+            class_map="mnist",
+            as_pixels=_as_pixels,
+        )
+
+
+def _as_pixels(row: Array) -> Array:
+    """Return a digit in ink on paper; its 64 values go from 0 to 16."""
+    pixels: Array = (255 - row.reshape(8, 8) * (255 / 16)).astype(np.uint8)
+    return pixels
+
+
+def training_images() -> Array:
+    """Return the training images (1347, 8, 8) in the order in which they are loaded."""
+    images: Array = load_digits().images
+    return images[_split(len(images))[0]]
+
+
+def _split(count: int) -> tuple[Array, Array]:
+    order = torch.randperm(count, generator=generator(0, "digits")).numpy()
+    return np.sort(order[_TEST:]), np.sort(order[:_TEST])
+
+
+digits = Digits()

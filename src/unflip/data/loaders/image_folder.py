@@ -1,0 +1,72 @@
+"""Image folders: one folder per class, in ``train`` with ``val`` and ``test`` beside it, or all for training."""
+
+from pathlib import Path
+
+import numpy as np
+
+from unflip.data.images.files import SUFFIXES, ImageFiles, as_names, find_images, is_image
+from unflip.data.images.sources import IMAGENET
+from unflip.data.loader import Loader
+from unflip.data.options import DataOptions
+from unflip.data.raw import LabelledSet, RawData
+from unflip.errors import InputError
+from unflip.options import Options
+
+_PARTS = ("train", "val", "test")
+
+
+class ImageFolder(Loader):
+    """Images that lie in no class folder have no label: good for prediction, or with ``--labels``."""
+
+    general = True
+
+    def recognises(self, path: Path) -> bool:
+        """Whether ``path`` is a folder with folders or images in it, and no arrays."""
+        if not path.is_dir():
+            return False
+        entries = list(path.iterdir())
+        return any(_is_class(entry) or is_image(entry.name) for entry in entries) and not any(
+            entry.suffix == ".npy" for entry in entries
+        )
+
+    def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
+        """List the images, in the order of their names."""
+        parts = [part for part in _PARTS if (path / part).is_dir()]
+        if parts and "train" not in parts:
+            raise InputError(f"{path}: a folder '{parts[0]}' but no 'train' beside it")
+        sets = {part: _list(path, part) for part in parts or [""]}
+        train = sets.pop(parts[0] if parts else "")
+        return RawData(
+            train=train,
+            val=sets.pop("val", None),
+            tests=sets,
+            class_names=None if train.labels is None else tuple(dict.fromkeys(train.labels.tolist())),
+            normalisation=IMAGENET,
+            unlabelled="images but no class folders in it",
+        )
+
+
+def _list(root: Path, part: str) -> LabelledSet:
+    folder = root / part
+    entries = sorted(folder.iterdir())
+    loose = [entry.name for entry in entries if not entry.is_dir() and is_image(entry.name)]
+    classes = [entry.name for entry in entries if _is_class(entry)]
+    if classes and loose:
+        raise InputError(f"{folder / loose[0]}: lies beside the class folders; move it into one of them")
+    found = {name: find_images(folder / name) for name in classes}
+    empty = next((name for name, images in found.items() if not images), None)
+    if empty is not None:
+        raise InputError(f"{folder / empty}: no images in it ({', '.join(SUFFIXES)}); add some or remove the folder")
+    if not classes and not loose:
+        raise InputError(f"{folder}: no class folders and no images in it ({', '.join(SUFFIXES)})")
+    inner = [f"{name}/{image}" for name, images in found.items() for image in images] or loose
+    names = as_names([f"{part}/{name}" for name in inner] if part else inner)
+    labels = np.repeat(np.array(classes, np.str_), [len(images) for images in found.values()]) if classes else None
+    return LabelledSet(ImageFiles(root, names), labels, ids=names)
+
+
+def _is_class(entry: Path) -> bool:
+    return entry.is_dir() and not entry.name.startswith(".")
+
+
+image_folder = ImageFolder()

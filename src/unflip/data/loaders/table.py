@@ -1,0 +1,147 @@
+"""Tables of numbers: a CSV or Parquet file with one row per example and a column of labels."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unflip.data.files.arrays import Array
+from unflip.data.files.columns import check_filled, find_label_column, rows_by_split
+from unflip.data.loader import Loader
+from unflip.data.options import DataOptions
+from unflip.data.raw import LabelledSet, RawData
+from unflip.errors import InputError, unknown
+from unflip.options import Options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LISTED = 20  # columns that an error names
+_INDEX = ("", "__index_level_0__")  # what pandas calls the row names that it writes to .csv and .parquet
+
+
+class Table(Loader):
+    """All columns are features, so numbers, but for the label, ``split``, ``id`` and ``data.groups``."""
+
+    general = True
+
+    def recognises(self, path: Path) -> bool:
+        """Whether ``path`` is a CSV or Parquet file; the loader of manifests is asked first."""
+        return path.suffix.lower() in (".csv", ".parquet") and path.is_file()
+
+    def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
+        """Read the table."""
+        table, header = _read(path)
+        if (twice := next((name for name in header if header.count(name) > 1), None)) is not None:
+            raise InputError(f"{path}: two columns '{twice}'; rename one of them")
+        if (stray := next((name for name in options.ignore if name not in header), None)) is not None:
+            raise InputError(f"{path}: --ignore: {unknown('column', stray, header)}")
+        label = find_label_column(path, header, options.label_column)
+        id_column = next((name for name in header if name.lower() == "id" or name in _INDEX), None)
+        split_column = next((name for name in header if name.lower() == "split"), None)
+        group_column = options.groups if options.groups in header else None
+        beside = {name for name in (label, id_column, split_column, group_column) if name is not None}
+        columns = options.columns or tuple(name for name in header if name not in beside | {*options.ignore})
+        if (missing := next((name for name in columns if name not in header), None)) is not None:
+            raise InputError(f"{path}: no column '{missing}'; it has {_listed(header)}")
+        unlabelled = (
+            f"no column 'label', nor 'path' of images; it has {_listed(header)}: say which is the label with "
+            "--label-column"
+        )
+        features = _features(path, table, columns, unlabelled if label is None else None)
+        cells = {name: table[name].to_pylist() for name in beside if name is not None}
+        check_filled(path, cells)
+        labels = None if label is None else _labels(cells[label])
+        ids = None if id_column is None else np.array([str(cell) for cell in cells[id_column]], np.str_)
+        groups = None if group_column is None else np.array([str(cell) for cell in cells[group_column]], np.str_)
+        splits = ["train"] * len(features) if split_column is None else cells[split_column]
+        sets = {
+            split: LabelledSet(
+                features[rows],
+                None if labels is None else labels[rows],
+                ids=None if ids is None else ids[rows],
+                groups=None if groups is None else groups[rows],
+            )
+            for split, rows in rows_by_split(path, splits).items()
+        }
+        return RawData(
+            train=sets.pop("train"),
+            val=sets.pop("val", None),
+            tests=sets,
+            columns=columns,
+            unlabelled=unlabelled,
+        )
+
+
+def _read(path: Path) -> tuple["pa.Table", list[str]]:
+    import pyarrow
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    try:
+        content = (pyarrow.parquet.read_table if path.suffix.lower() == ".parquet" else pyarrow.csv.read_csv)(path)
+        return content, content.column_names
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+        raise InputError(f"{path}: not a readable table ({error})".replace("\n", " ")) from error
+
+
+def _features(path: Path, table: "pa.Table", columns: tuple[str, ...], unlabelled: str | None) -> Array:
+    """Return the columns as one array (n, d); name those that hold no numbers, and cells that are empty."""
+    import pyarrow.types as types
+
+    def is_number(kind: "pa.DataType") -> bool:
+        return bool(
+            types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
+        )
+
+    wrong = [name for name in columns if len(table) and not is_number(table[name].type)]
+    if wrong and unlabelled is not None:  # one of them may be the label
+        raise InputError(f"{path}: {unlabelled}")
+    if wrong:
+        ignored = " ".join(f"--ignore {name}" for name in wrong[:_LISTED])
+        raise InputError(
+            f"{path}: columns that hold no numbers: {_examples(table, wrong)}; encode them as numbers, or leave them "
+            f"out with {ignored}"
+        )
+    if not columns:
+        raise InputError(f"{path}: no column of features beside the label")
+    empty = {name: table[name].is_null().to_numpy() for name in columns if table[name].null_count}
+    if empty:
+        name, rows = next(iter(empty.items()))
+        others = f" (and {len(empty) - 1} other columns)" if len(empty) > 1 else ""
+        raise InputError(
+            f"{path}, row {int(rows.argmax())}: the column '{name}' is empty, in {int(rows.sum())} rows{others}; fill "
+            f"them, or leave the column out with --ignore {name}"
+        )
+    return np.column_stack([table[name].to_numpy().astype(np.float64) for name in columns])
+
+
+def _examples(table: "pa.Table", names: list[str]) -> str:
+    """List columns, each with the first of its cells that is no number."""
+    told = []
+    for name in names[:_LISTED]:
+        first = next((cell for cell in table[name].to_pylist() if not _is_number(cell)), "")
+        told.append(f"{name} ('{str(first)[:30]}')")
+    return ", ".join(told) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+
+
+def _is_number(cell: object) -> bool:
+    try:
+        float(str(cell))
+    except ValueError:
+        return cell is None or cell == ""
+    return True
+
+
+def _labels(cells: list[object]) -> Array:
+    """Numbers as they are, anything else by its name."""
+    if cells and all(isinstance(cell, int | float) for cell in cells):
+        return np.array(cells)
+    return np.array([str(cell) for cell in cells], np.str_)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+
+
+table = Table()

@@ -1,0 +1,102 @@
+"""WebVision-mini: the first 50 classes of WebVision 1.0's Google images (Li et al. 2017), with two test sets."""
+
+from pathlib import Path
+
+import numpy as np
+
+from unflip.data.files.lists import read_labelled_list, read_list
+from unflip.data.images.files import ImageFiles, as_names, find_images
+from unflip.data.images.sources import IMAGENET
+from unflip.data.loader import Loader
+from unflip.data.options import DataOptions
+from unflip.data.raw import LabelledSet, RawData
+from unflip.errors import InputError
+from unflip.options import Options
+
+_CLASSES = 50
+_VAL_FOLDERS = ("val_images_256", "val_images")
+_IMAGENET_FOLDERS = ("imagenet/val", "imagenet")
+
+
+class WebVisionOptions(Options):
+    """Where the second test set is."""
+
+    imagenet: str | None = None
+    """ILSVRC12's validation images, one folder per synset; by default `imagenet/val` in WebVision's folder."""
+
+
+class WebVision(Loader):
+    """``data.classes = K`` takes the first K classes instead of 50."""
+
+    Options = WebVisionOptions
+
+    def recognises(self, path: Path) -> bool:
+        """Whether ``path`` is a folder with WebVision's list of Google images."""
+        return (path / "info" / "train_filelist_google.txt").is_file()
+
+    def load(self, path: Path, options: DataOptions, own: WebVisionOptions) -> RawData:
+        """Read the lists; ILSVRC12's validation images are the second test set where they are there."""
+        declared = options.classes if options.classes is not None else _CLASSES
+        count = declared if isinstance(declared, int) else len(declared)
+        synsets, names = _read_synsets(path / "info" / "synsets.txt", count)
+        val = next((folder for folder in _VAL_FOLDERS if (path / folder).is_dir()), None)
+        if val is None:
+            raise InputError(f"{path}: no folder {' or '.join(_VAL_FOLDERS)} with WebVision's validation images")
+        tests = {"webvision": _read(path, "val_filelist.txt", val, count)}
+        imagenet = _find_imagenet(path, own.imagenet)
+        if imagenet is not None:
+            tests["imagenet"] = _read_imagenet(imagenet, synsets, count)
+        return RawData(
+            train=_read(path, "train_filelist_google.txt", "google", count),
+            tests=tests,
+            class_names=names,
+            normalisation=IMAGENET,
+        )
+
+
+def _read(root: Path, name: str, folder: str, count: int) -> LabelledSet:
+    """Read the examples of the first ``count`` classes; the official lists name ``google/`` themselves."""
+    path = root / "info" / name
+    listed, labels = read_labelled_list(path)
+    rows = (labels < count).nonzero()[0]
+    names = [listed[row] if listed[row].startswith(f"{folder}/") else f"{folder}/{listed[row]}" for row in rows]
+    files = ImageFiles(root, as_names(names), path, rows)
+    return LabelledSet(files, labels[rows], ids=files.names)
+
+
+def _read_synsets(path: Path, count: int) -> tuple[list[str], tuple[str, ...] | None]:
+    """Return the synsets of the first classes, in order, and the first words of each."""
+    if not path.is_file():
+        return [], None
+    lines = read_list(path)[:count]
+    if len(lines) < count:
+        raise InputError(f"{path}: {len(lines)} lines for {count} classes; a line is a synset and its words")
+    synsets, _, words = zip(*(line.partition(" ") for line in lines), strict=True)
+    names = tuple(word.partition(",")[0].strip() for word in words)
+    return list(synsets), names if len(set(names)) == count else synsets
+
+
+def _find_imagenet(path: Path, given: str | None) -> Path | None:
+    if given is not None:
+        if not Path(given).is_dir():
+            raise InputError(f"webvision.imagenet {given}: no such folder")
+        return Path(given)
+    return next((path / folder for folder in _IMAGENET_FOLDERS if (path / folder).is_dir()), None)
+
+
+def _read_imagenet(folder: Path, synsets: list[str], count: int) -> LabelledSet:
+    """Read ILSVRC12's validation images from one folder per synset, or per class number."""
+    names, labels = [], []
+    for number in range(count):
+        choices = [*synsets[number : number + 1], str(number)]
+        own = next((choice for choice in choices if (folder / choice).is_dir()), None)
+        if own is None:
+            raise InputError(f"{folder}: no folder {' or '.join(choices)} for class {number}; one per synset is needed")
+        images = find_images(folder / own)
+        names += [f"{own}/{image}" for image in images]
+        labels += [number] * len(images)
+    files = ImageFiles(folder, as_names(names))
+    return LabelledSet(files, np.array(labels, np.int64), ids=files.names)
+
+
+webvision = WebVision()

@@ -1,0 +1,82 @@
+"""Options of data: which examples and labels, how images are read, which noise is added. Nothing heavy is imported."""
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from unflip.options import Options
+
+Resample = Literal["bilinear", "bicubic"]
+Crop = Literal["resized", "random"]
+CROSS_FIT, IN_SAMPLE = "cross-fit", "in-sample"
+
+
+class ImageOptions(Options):
+    """How image files are read."""
+
+    image_size: int | None = Field(None, ge=8)
+    """Side in pixels of the square that the network sees. By default the images' own size if the first is at most
+    64 x 64, else 224. Images up to 64 pixels are read once and kept in memory, larger ones are read batch by batch."""
+    image_resize: PositiveInt | None = None
+    """Shorter side to which an image is scaled before its centre is cropped; by default 8/7 of `image_size`, or
+    `image_size` itself up to 64 pixels."""
+    resample: Resample = "bilinear"
+    """Interpolation used for scaling."""
+    crop: Crop = "resized"
+    """Training crops of large images: `resized` takes a random 8 to 100 % of the area, `random` a square of
+    `image_size` at a random place after scaling to `image_resize`. Small images are shifted by up to 4 pixels."""
+    workers: PositiveInt | None = None
+    """Threads that read images; by default one per core. Results do not depend on it."""
+    skip_broken: bool = False
+    """Leave out images that cannot be read; `skipped.csv` in the run folder lists them."""
+    most_broken: float = Field(0.2, ge=0.0, le=1.0)
+    """`skip_broken` gives up if this share of a part's images cannot be read: something else must be wrong then."""
+
+
+class DataOptions(ImageOptions):
+    """Which data, which labels, and how they are split."""
+
+    path: str
+    """A file, a folder, or the name of an embedded data set."""
+    label_column: str | None = None
+    """Tables and manifests: the column that holds the labels; by default `label`."""
+    ignore: tuple[str, ...] = ()
+    """Tables: columns that are not features."""
+    columns: tuple[str, ...] | None = None
+    """Tables: the columns that are features, in this order; by default all that are nothing else."""
+    labels: str | None = None
+    """A file of labels that replace the training labels; the data's own labels are then used for evaluation only."""
+    reviewed: str | None = None
+    """A table (index or path, label) of labels that people decided: trusted, and never changed."""
+    take: PositiveInt | None = None
+    """Use only the first so many training examples."""
+    per_class: PositiveInt | None = None
+    """Use at most so many training examples of each given class, the first ones."""
+    classes: PositiveInt | tuple[str, ...] | None = None
+    """The number of classes, or their names in order; found in the training labels if not declared."""
+    val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
+    """Share of the training examples held out for validation, stratified by given label; a `val` split replaces it."""
+    groups: str | None = None
+    """Examples of one group, such as near-duplicates, stay on one side of that split: a column, an array, or a file."""
+    standardize: Literal["columns", "whole", "off"] = "columns"
+    """Centre each column and divide it by its own standard deviation (`columns`) or all columns by a common one
+    (`whole`). Images have a fixed mean and standard deviation per channel instead."""
+    augment: bool = True
+    """Mirror and crop images at random while training."""
+    jitter: float = Field(0.0, ge=0.0)
+    """Standard deviation of the noise between two views of a row, in units of the standardised features."""
+    map_above_mb: float = Field(1024.0, ge=0.0)
+    """Array files larger than this many megabytes stay on disk and are read batch by batch."""
+
+
+class NoiseOptions(Options):
+    """Noise to add, and what its recipe needs besides the labels."""
+
+    recipe: str | None = None
+    """Steps such as `pmd1:0.35 + sym:0.30`; none by default."""
+    posterior: str = CROSS_FIT
+    """pmd steps: an .npy or .npz file of class probabilities, or how to estimate them: cross-fit or in-sample."""
+    class_map: str | None = None
+    """asym steps: cifar10, cifar100, mnist, or a JSON file {"class": "mistaken for", ...}."""
+    matrix: str | None = None
+    """matrix step: an .npy file with a row-stochastic matrix."""

@@ -1,0 +1,62 @@
+"""RawData: what a loader finds, before anything in it is checked against anything else."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from unflip.data.files.arrays import Array
+from unflip.data.images.files import ImageFiles
+from unflip.data.sources import Standardisation
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """Inputs and labels as a file holds them."""
+
+    inputs: Array | ImageFiles
+    labels: Array | None
+    truth: Array | None = None
+    """The labels that came with the inputs, where others replaced them."""
+    ids: Array | None = None
+    digests: Array | None = None
+    """Digests of the pictures that the inputs were computed from; equal ones belong to the same picture."""
+    groups: Array | None = None
+    """What `data.groups` names, if the data holds it."""
+
+    def __getitem__(self, rows: slice | Array) -> "LabelledSet":
+        beside = (self.labels, self.truth, self.ids, self.digests, self.groups)
+        return LabelledSet(self.inputs[rows], *(None if array is None else array[rows] for array in beside))
+
+
+@dataclass(frozen=True)
+class RawData:
+    """The parts of a data set, and what its loader knows about all of them."""
+
+    train: LabelledSet
+    val: LabelledSet | None = None
+    tests: Mapping[str, LabelledSet] = field(default_factory=dict)
+    name: str = ""
+    """What results call the data; set by :func:`unflip.data.loader.load_raw`."""
+    class_names: tuple[str, ...] | None = None
+    class_map: str | None = None
+    """The named map that `asym` noise uses on this data by default."""
+    normalisation: Standardisation | None = None
+    """Images only: they are (n, c, h, w) of bytes, or files, and are fed as ``(x - mean) / std``."""
+    columns: tuple[str, ...] | None = None
+    """Names of a table's columns."""
+    clean_val: bool = False
+    """Whether the labels of ``val`` are known to be right, unlike those of ``train``."""
+    unlabelled: str = "no train_labels in it"
+    """What to say where labels are needed and there are none."""
+    images_path: str | None = None
+    """The images that the inputs were computed from, where they are features of images."""
+    as_pixels: Callable[[Array], Array] | None = None
+    """Turns a row into a picture for people to look at, (h, w) of bytes."""
+
+    @property
+    def holds_images(self) -> bool:
+        """Whether the inputs are images rather than rows of numbers."""
+        return self.normalisation is not None
+
+    def parts(self) -> dict[str, LabelledSet]:
+        """Return every part by name."""
+        return {"train": self.train, **self.tests} | ({"val": self.val} if self.val else {})

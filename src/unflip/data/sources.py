@@ -1,0 +1,180 @@
+"""Source: inputs by index. Small data is one tensor on the device, large data stays on disk."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unflip.data.files.arrays import Array
+from unflip.errors import InputError
+
+_CHUNK = 65_536  # rows read at once when a whole array is looked through
+_BYTE_STD = ((256**2 - 1) / 12) ** 0.5  # of a byte whose values are all as likely
+
+
+@dataclass(frozen=True)
+class Standardisation:
+    """``(x - mean) / std`` by column; kept with the model, since new inputs need the same."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Standardise inputs (b, *shape)."""
+        return (inputs - self.mean.to(inputs.device)) / self.std.to(inputs.device)
+
+
+class Source(Protocol):
+    """Examples without labels."""
+
+    shape: tuple[int, ...]
+    """The shape of one example."""
+    augments: bool
+    """Whether every training pass sees random views; a pass that asks for several views always does."""
+    ahead: int
+    """How many batches to prepare while one is in use; 0 where a batch is there at once."""
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, indices: Tensor) -> Tensor:
+        """Return the inputs (b, *shape) at ``indices``, as float32 on the source's device."""
+
+    def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a random view of what :meth:`fetch` returns; the same where the data has no augmentation."""
+
+    def to(self, device: torch.device) -> Self:
+        """Return this source with its batches on ``device``."""
+
+
+class ArraySource:
+    """Rows of a float array, which may be a memory map; standardised if told so.
+
+    Nothing is known about which changes keep a row's class, so passes see rows as they are. Where a method needs
+    several views of a row, they differ by uniform noise of standard deviation ``jitter``.
+    """
+
+    ahead = 0
+
+    def __init__(self, array: Array, standardise: Standardisation | None = None, jitter: float = 0.0) -> None:
+        self.shape = array.shape[1:]
+        self.augments = False
+        self._jitter = jitter
+        self._standardise = standardise
+        self._device = torch.device("cpu")
+        self._array: Array | None = array
+        self._inputs: Tensor | None = None
+        if not isinstance(array, np.memmap):
+            self._inputs, self._array = self._finish(torch.from_numpy(np.asarray(array, np.float32))), None
+        self._length = len(array)
+
+    def _finish(self, inputs: Tensor) -> Tensor:
+        return self._standardise(inputs) if self._standardise else inputs
+
+    def __len__(self) -> int:
+        return self._length
+
+    def fetch(self, indices: Tensor) -> Tensor:
+        """Return the rows at ``indices``."""
+        if self._inputs is not None:
+            return self._inputs.index_select(0, indices)  # a third of the time of self._inputs[indices]
+        assert self._array is not None
+        rows = torch.from_numpy(self._array[indices.cpu().numpy()].astype(np.float32))
+        return self._finish(rows.to(self._device))
+
+    def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the rows with jitter, or as they are where there is none."""
+        inputs = self.fetch(indices)
+        if not self._jitter:
+            return inputs
+        noise = random_bytes(inputs.numel(), generator).to(inputs.device).view(inputs.shape)
+        return inputs.add_(noise, alpha=self._jitter / _BYTE_STD)
+
+    def to(self, device: torch.device) -> Self:
+        """Move the rows, or for a memory map the batches, to ``device``."""
+        self._device = device
+        if self._inputs is not None:
+            self._inputs = self._inputs.to(device)
+        return self
+
+
+class JoinedSource:
+    """Several sources one after the other, as one."""
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        self.shape = parts[0].shape
+        self.augments = parts[0].augments
+        self.ahead = parts[0].ahead
+        self._parts = list(parts)
+        self._starts = torch.tensor([0, *np.cumsum([len(part) for part in parts])])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def fetch(self, indices: Tensor) -> Tensor:
+        """Return the inputs at ``indices`` of the joined order."""
+        return self._collect(indices, lambda part, rows: part.fetch(rows))
+
+    def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a random view of the inputs at ``indices``; the parts draw one after the other."""
+        return self._collect(indices, lambda part, rows: part.view(rows, generator))
+
+    def _collect(self, indices: Tensor, read: Callable[[Source, Tensor], Tensor]) -> Tensor:
+        which = torch.bucketize(indices.cpu(), self._starts[1:], right=True)
+        found = [(where, part) for i, part in enumerate(self._parts) if len(where := (which == i).nonzero()[:, 0])]
+        batches = [
+            read(part, indices[where.to(indices.device)] - self._starts[which[where[0]]]) for where, part in found
+        ]
+        if len(batches) == 1:
+            return batches[0]
+        inputs = torch.empty(len(indices), *self.shape, dtype=batches[0].dtype, device=batches[0].device)
+        for (where, _), batch in zip(found, batches, strict=True):
+            inputs[where.to(inputs.device)] = batch
+        return inputs
+
+    def to(self, device: torch.device) -> Self:
+        """Move every part."""
+        self._parts = [part.to(device) for part in self._parts]
+        return self
+
+
+def random_bytes(count: int, generator: torch.Generator) -> Tensor:
+    """Return integers from -128 to 127, each as likely: noise at a third of the time of Gaussian noise."""
+    words = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    return words.view(torch.int8)[:count]
+
+
+def chunks(array: Array) -> Iterator[tuple[int, Array]]:
+    """Yield (first row, rows) of a possibly mapped array, a bounded number at a time."""
+    for start in range(0, len(array), _CHUNK):
+        yield start, np.asarray(array[start : start + _CHUNK]).reshape(-1, *array.shape[1:])
+
+
+def check_finite(array: Array, what: str) -> None:
+    """Refuse NaN and infinity, and values that float32 cannot hold, naming the first such row."""
+    if array.dtype.kind in "iub":
+        return
+    for start, rows in chunks(array):
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(rows.astype(np.float32, copy=False)).reshape(len(rows), -1)
+        if not finite.all():
+            row = int(finite.all(axis=1).argmin())
+            value = rows[row].ravel()[~finite[row]][0]
+            raise InputError(f"{what}, row {start + row}: {value} among the features; they must be finite")
+
+
+def fit_standardisation(array: Array, *, one_scale: bool) -> Standardisation:
+    """Mean by column, and standard deviation by column or one for all; what is constant keeps its scale."""
+    total = np.zeros(array.shape[1:])
+    for _, rows in chunks(array):
+        total += rows.sum(axis=0, dtype=np.float64)
+    mean = total / len(array)
+    squares = np.zeros(array.shape[1:])
+    for _, rows in chunks(array):
+        squares += np.square(rows - mean).sum(axis=0)
+    variance = squares / len(array)
+    std = np.sqrt(np.full_like(variance, variance.mean()) if one_scale else variance)
+    std[(std <= 1e-12 * np.abs(mean)) | (std < np.finfo(np.float32).tiny)] = 1.0
+    return Standardisation(torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32)))

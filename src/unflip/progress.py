@@ -1,0 +1,149 @@
+"""Progress: a bar on a terminal, a line an epoch elsewhere, nothing when quiet."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_REDRAW = 0.1  # seconds between two movements of the bar
+_SELDOM = 30.0  # seconds between two lines on a long job
+_MANY = 5000  # items that a person waits for
+_Item = TypeVar("_Item")
+
+
+class Track(Protocol):
+    """Passes items on, and may show how many of ``total`` are done."""
+
+    def __call__(self, items: Iterable[_Item], title: str, total: int) -> Iterable[_Item]:
+        """Yield the items."""
+
+
+def untracked(items: Iterable[_Item], title: str, total: int) -> Iterable[_Item]:
+    """Pass items on."""
+    return items
+
+
+class Reporter:
+    """Says nothing; the others say more."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def start(self, title: str, epochs: int, first: int) -> None:
+        """Begin with epoch ``first`` of ``epochs``."""
+
+    def step(self, progress: float) -> None:
+        """Tell that ``progress`` epochs are done."""
+
+    def epoch(self, metrics: Mapping[str, Any]) -> None:
+        """Tell an epoch's figures."""
+
+    def items(self, done: int, total: int) -> None:
+        """Tell how much of a long job of ``total`` items is done."""
+
+    def track(self, items: Iterable[_Item], title: str, total: int) -> Iterator[_Item]:
+        """Pass on what is done before the first epoch, and if it is much, tell how many of ``total`` are done."""
+        if total < _MANY:
+            yield from items
+            return
+        with self:
+            self.start(title, total, 1)
+            for done, item in enumerate(items, 1):
+                yield item
+                self.step(done)
+
+
+class Lines(Reporter):
+    """A line an epoch, for logs."""
+
+    def start(self, title: str, epochs: int, first: int) -> None:
+        """Remember the title."""
+        self._title, self._epochs, self._told = title, epochs, time.monotonic()
+
+    def items(self, done: int, total: int) -> None:
+        """Print a line, at most two a minute, and one at the end."""
+        now = time.monotonic()
+        if done == total or now - self._told > _SELDOM:
+            self._told = now
+            print(f"{self._title} {done}/{total}", flush=True)  # noqa: T201
+
+    def epoch(self, metrics: Mapping[str, Any]) -> None:
+        """Print the line."""
+        print(f"{self._title} epoch {metrics['epoch']}/{self._epochs} {summary(metrics)}", flush=True)  # noqa: T201
+
+
+class Bar(Reporter):
+    """A bar with the last epoch's figures."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(file=sys.stdout),
+        )
+        self._drawn = 0.0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def start(self, title: str, epochs: int, first: int) -> None:
+        """Draw the bar."""
+        self._task = self._bar.add_task(title, total=epochs, completed=first - 1, note="")
+
+    def step(self, progress: float) -> None:
+        """Move the bar, at most ten times a second."""
+        now = time.monotonic()
+        if now - self._drawn > _REDRAW:
+            self._drawn = now
+            self._bar.update(self._task, completed=progress)
+
+    def items(self, done: int, total: int) -> None:
+        """Move the bar."""
+        self._bar.update(self._task, completed=done, note=f"{done}/{total}")
+
+    def epoch(self, metrics: Mapping[str, Any]) -> None:
+        """Show the figures."""
+        self._bar.update(self._task, completed=metrics["epoch"], note=summary(metrics))
+
+
+def summary(metrics: Mapping[str, Any]) -> str:
+    """Return the figures of an epoch that people look at first."""
+    parts = [f"loss {sum(metrics['loss'].values()):.3f}"]
+    for key, name in (("val_accuracy", "val"), ("test_accuracy", "test"), ("label_accuracy", "labels")):
+        if metrics.get(key) is not None:
+            parts.append(f"{name} {metrics[key]:.1%}")
+    if metrics.get("changed"):
+        parts.append(f"changed {metrics['changed']}")
+    return "  ".join(parts)
+
+
+def make_reporter(quiet: bool) -> Reporter:
+    """Return what suits the place where standard output goes."""
+    if quiet:
+        return Reporter()
+    return Bar() if sys.stdout.isatty() else Lines()
+
+
+def duration(seconds: float) -> str:
+    """Say a time with about two figures: `0.12 s`, `45 s`, `12 min`, `3.5 h`, `2.1 days`."""
+    for size, unit, limit in ((1, "s", 120), (60, "min", 120), (3600, "h", 48)):
+        if seconds < size * limit:
+            return f"{seconds / size:.2g} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.1f} days"

@@ -1,0 +1,253 @@
+"""A run's configuration: preset < config file < settings < flags, checked before anything is written."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import tomli_w
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from unflip.calibration import calibrators
+from unflip.data import datasets
+from unflip.data.loader import find_loader, is_embedded
+from unflip.data.options import DataOptions, NoiseOptions
+from unflip.errors import ConfigError, unknown
+from unflip.methods import methods
+from unflip.methods.recipes import find_recipe
+from unflip.networks import networks
+from unflip.options import Options
+from unflip.presets import preset_names, preset_text
+from unflip.runs.options import Common, OptimizerOptions
+
+Tree = dict[str, Any]
+_Model = TypeVar("_Model", bound=Options)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole configuration: what every run has, and a section for each part in use."""
+
+    common: Common
+    parts: Mapping[str, Options]
+
+    @classmethod
+    def resolve(cls, layers: Sequence[Tree], explicit: Iterable[str] = ()) -> Self:
+        """Merge ``layers``, the last wins, and check the outcome.
+
+        ``explicit`` names sections that a person typed: those must be in use. Sections of a preset or a file need
+        not be, so that one file serves several methods.
+        """
+        tree: Tree = {"data": {}}
+        for layer in layers:
+            tree = _merge(tree, layer)
+        method, network = (_part_name(tree, key) for key in ("method", "network"))
+        sections = dict(find_recipe(method).sections)
+        sections[_network_section(network)] = networks.load(network).Options
+        sections |= {key: datasets.load(key).Options for key in tree if key in datasets}
+        known = {*Common.model_fields, *sections}
+        for key, value in tree.items():
+            other_part = key in methods or key in networks or key in calibrators or key == "calibration"
+            if key not in known and not (other_part and isinstance(value, dict)):
+                raise ConfigError(unknown("configuration key", key, _all_keys(sections)))
+        for key in explicit:
+            if key not in known:
+                raise ConfigError(
+                    f"section '{key}' is not used by method '{method}' with network '{network}'; "
+                    f"in use: {', '.join(sections)}"
+                )
+            _check_loader(key, tree)
+        common = _check(Common, {key: tree[key] for key in tree if key in Common.model_fields}, "", sections)
+        parts = {name: _check(model, tree.get(name, {}), f"{name}.", sections) for name, model in sections.items()}
+        return cls(common, parts)
+
+    @property
+    def network_options(self) -> Options:
+        """The section of the network in use."""
+        return self.parts[_network_section(self.common.network)]
+
+    def tree(self) -> Tree:
+        """Return the configuration as plain values, without those that are not set."""
+        tree = self.common.model_dump(mode="json", exclude_none=True)
+        return tree | {name: part.model_dump(mode="json", exclude_none=True) for name, part in self.parts.items()}
+
+    def to_toml(self) -> str:
+        """Return the configuration as a file that ``--config`` takes."""
+        return tomli_w.dumps(self.tree())
+
+
+def resolve_layers(
+    flags: Tree,
+    *,
+    preset: str | None = None,
+    config: str | None = None,
+    settings: Iterable[str] | Mapping[str, Any] | None = None,
+    base: Tree | None = None,
+) -> RunConfig:
+    """Merge what a person asked for; the later wins: ``base``, preset, config file, settings, flags.
+
+    Args:
+        flags: single options, as a configuration file would hold them.
+        preset: the name of a preset.
+        config: a TOML file.
+        settings: ``key=value`` strings, or values by dotted key; their sections must be in use.
+        base: the configuration of a run that is resumed.
+    """
+    if isinstance(settings, Mapping):
+        typed = [nest(key, value) for key, value in settings.items()]
+    else:
+        typed = [parse_setting(text) for text in settings or ()]
+    layers = [
+        base or {},
+        read_preset(preset) if preset else {},
+        {} if config is None else read_toml(Path(config)),
+        *typed,
+        flags,
+    ]
+    return RunConfig.resolve(
+        layers, [key for layer in typed for key, value in layer.items() if isinstance(value, dict)]
+    )
+
+
+def read_toml(path: Path, what: str = "config") -> Tree:
+    """Read a TOML file; errors call it ``what``."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{what} {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{what} {path}: not a text file in UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{what} {path}: not TOML: {error}") from error
+
+
+def read_preset(name: str) -> Tree:
+    """Read a preset that ships in the package."""
+    names = preset_names()
+    if name not in names:
+        raise ConfigError(unknown("preset", name, names))
+    return tomllib.loads(preset_text(name))
+
+
+def parse_setting(text: str) -> Tree:
+    """Turn ``key=value`` into a tree; the value is TOML, or a bare word.
+
+    >>> parse_setting("mlp.hidden=[64, 32]"), parse_setting("method=gce")
+    ({'mlp': {'hidden': [64, 32]}}, {'method': 'gce'})
+    """
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not all(key.split(".")):
+        raise ConfigError(f"--set {text}: write key=value, for example --set optimizer.lr=0.02")
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return nest(key, parsed)
+
+
+def check_section(model: type[_Model], values: Tree, prefix: str = "") -> _Model:
+    """Check one section's values; errors name keys with ``prefix`` before them."""
+    return _check(model, values, prefix, {})
+
+
+def nest(key: str, value: Any) -> Tree:
+    """Return the tree in which the dotted ``key`` has ``value``."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value  # type: ignore[no-any-return]
+
+
+def _part_name(tree: Tree, key: str) -> str:
+    name = tree.get(key, Common.model_fields[key].default)
+    if not isinstance(name, str):
+        raise ConfigError(f"{key} = {name!r}: must be a name; see `unflip list {key}s`")
+    return name
+
+
+def _network_section(network: str) -> str:
+    """Return the section of a network: its name, or for `timm:NAME` its family's."""
+    return network.partition(":")[0]
+
+
+def _check_loader(section: str, tree: Tree) -> None:
+    """Refuse options that somebody typed for a loader which does not read the data."""
+    path = tree.get("data", {}).get("path") if isinstance(tree.get("data"), dict) else None
+    if section not in datasets or not isinstance(path, str) or not (is_embedded(path) or Path(path).exists()):
+        return
+    if (found := find_loader(Path(path))) != section:
+        raise ConfigError(f"section '{section}' is not used: data {path} is read as '{found}'")
+
+
+def _merge(below: Tree, above: Tree) -> Tree:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str, type[Options]]) -> _Model:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = (prefix + ".".join(_location(model, first["loc"]))).rstrip(".")
+        if first["type"] == "extra_forbidden":
+            raise ConfigError(unknown("configuration key", key, _all_keys(sections))) from error
+        if first["type"] == "missing":
+            hint = "; name the data with --data" if key == "data.path" else ""
+            raise ConfigError(f"'{key}' is missing{hint}") from error
+        if first["type"] == "literal_error":
+            choices = re.findall("'([^']*)'", first["ctx"]["expected"])
+            raise ConfigError(unknown(key, str(first["input"]), choices)) from error
+        message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        raise ConfigError(f"{key} = {first['input']!r}: must be {message}{_range(model, first['loc'])}") from error
+
+
+def _location(model: type[Options], location: Sequence[str | int]) -> list[str]:
+    """Return where a wrong value is, without what pydantic adds for the members of a union."""
+    parts: list[str] = []
+    leaf = False
+    for part in location:
+        if not leaf or isinstance(part, int):
+            parts.append(str(part))
+        field = model.model_fields.get(str(part))
+        if field and isinstance(field.annotation, type) and issubclass(field.annotation, Options):
+            model = field.annotation
+        else:
+            leaf = True
+    return parts
+
+
+def _range(model: type[Options], location: Sequence[str | int]) -> str:
+    """Say both ends of a field's range, where it has any."""
+    field: FieldInfo | None = None
+    for name in location:
+        if not isinstance(name, str) or name not in model.model_fields:
+            break
+        field = model.model_fields[name]
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Options):
+            model = field.annotation
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    bounds = [
+        f"{signs[name]} {getattr(entry, name)}"
+        for entry in (field.metadata if field else ())
+        for name in signs
+        if getattr(entry, name, None) is not None
+    ]
+    return f" (allowed: {' and '.join(bounds)})" if len(bounds) > 1 else ""
+
+
+def _all_keys(sections: Mapping[str, type[Options]]) -> list[str]:
+    nested: dict[str, type[Options]] = {
+        "data": DataOptions,
+        "noise": NoiseOptions,
+        "optimizer": OptimizerOptions,
+        **sections,
+    }
+    keys = [key for key in Common.model_fields if key not in nested]
+    return keys + [f"{section}.{key}" for section, model in nested.items() for key in model.model_fields]

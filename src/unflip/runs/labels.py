@@ -1,0 +1,110 @@
+"""The table of labels of a run: one row per example; its columns, and the one rule for which labels look wrong."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import torch
+from torch import Tensor
+
+from unflip.data.files.arrays import Array
+from unflip.errors import RunFolderError
+from unflip.files import write_atomically
+from unflip.labels.quality import label_quality, suggested_labels
+from unflip.labels.store import LabelStore
+from unflip.runs import layout
+
+_NAMED = ("given", "current", "suggested")
+
+
+def label_table(
+    labels: LabelStore,
+    probs: Tensor,
+    votes: Tensor,
+    *,
+    splits: Sequence[str],
+    ids: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
+) -> pa.Table:
+    """Return one row per example: what its label was, what it is now, and how sure that is.
+
+    Columns: ``quality`` is how likely the given label is right, ``suggested`` the label to propose in its place (or the
+    same), ``last_change`` an epoch, 0 for never. ``given`` is what came, also where people decided otherwise; what they
+    decided has a quality of 1 and is suggested.
+
+    Args:
+        labels: of n examples in k classes.
+        probs: (n, k) what is believed of each example's class.
+        votes: (n, k) what the class Gaussians say.
+        splits: ``train`` or ``val`` for every example.
+        ids: what examples are called; by default their number.
+        class_names: by class number; adds the columns ``given_name``, ``current_name`` and ``suggested_name``.
+    """
+    count, history = len(labels), labels.history()
+    last_change = torch.zeros(count, dtype=torch.int32)
+    last_change.scatter_reduce_(0, history["index"], history["epoch"], "amax")
+    given, current, trusted = labels.given.cpu(), labels.current.cpu(), labels.trusted.cpu()
+    probs, votes = probs.cpu().float(), votes.cpu().float()
+    suggested = current.where(trusted, suggested_labels(given, current, probs, votes))
+    columns: dict[str, Any] = {
+        "index": np.arange(count),
+        "id": [str(i) for i in range(count)] if ids is None else list(ids),
+        "split": list(splits),
+        "given": given.numpy(),
+        "current": current.numpy(),
+        "changed": (given != current).numpy(),
+        "confidence_current": probs.gather(1, current[:, None])[:, 0].numpy(),
+        "confidence_given": probs.gather(1, given[:, None])[:, 0].numpy(),
+        "vote_given": votes.gather(1, given[:, None])[:, 0].numpy(),
+        "suggested": suggested.numpy(),
+        "confidence_suggested": probs.gather(1, suggested[:, None])[:, 0].numpy(),
+        "vote_suggested": votes.gather(1, suggested[:, None])[:, 0].numpy(),
+        "last_change": last_change.numpy(),
+        "changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
+        "quality": label_quality(given, probs, votes).masked_fill_(trusted, 1.0).numpy(),
+        "reviewed": trusted.numpy(),
+    }
+    if class_names is not None:
+        names = np.asarray(class_names)
+        columns |= {f"{kind}_name": names[columns[kind]] for kind in _NAMED}
+    return pa.table(columns)
+
+
+def looks_wrong(table: pa.Table) -> Array:
+    """Return which given labels (n,) look wrong: another one is suggested, and nobody has decided about the example."""
+    differs = table["given"].to_numpy() != table["suggested"].to_numpy()
+    wrong: Array = differs & ~table["reviewed"].to_numpy(zero_copy_only=False)
+    return wrong
+
+
+def most_doubtful_first(table: pa.Table) -> Array:
+    """Return the rows (n,) in order of quality; of equal ones the first comes first."""
+    order: Array = table["quality"].to_numpy().argsort(kind="stable")
+    return order
+
+
+def names_of(table: pa.Table, column: str) -> pa.ChunkedArray:
+    """Return a column of labels by class name, or by number where classes have no names."""
+    return table[f"{column}_name" if f"{column}_name" in table.column_names else column]
+
+
+def write_labels(folder: Path, table: pa.Table, history: dict[str, Tensor]) -> None:
+    """Write the table as Parquet and CSV, and the history as Parquet."""
+    changes = pa.table({name: column.numpy() for name, column in history.items()})
+    write_atomically(folder / layout.LABELS, lambda path: pa.parquet.write_table(table, path))
+    write_atomically(folder / layout.LABELS_CSV, lambda path: pa.csv.write_csv(table, path))
+    write_atomically(folder / layout.HISTORY, lambda path: pa.parquet.write_table(changes, path))
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a Parquet file of a run, all columns or some."""
+    try:
+        return pyarrow.parquet.read_table(path, columns=columns)
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{path.parent}: no {path.name}; is this the folder of a finished run?") from error
+    except (OSError, pa.ArrowException) as error:
+        raise RunFolderError(f"{path}: not a readable Parquet file ({error})".replace("\n", " ")) from error

@@ -1,0 +1,106 @@
+"""model.safetensors: the trained networks with all that is needed to rebuild them and feed them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from unflip.data.images.files import Frame
+from unflip.data.sources import Standardisation
+from unflip.errors import RunFolderError
+from unflip.files import write_tensors
+from unflip.networks import networks as registered
+from unflip.networks.base import Network, build_network
+
+FORMAT = 2
+"""Of model files. It is raised when an older version's files can no longer be read."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Networks that predict together, and what their inputs and outputs mean."""
+
+    network: str
+    options: Mapping[str, Any]
+    input_shape: tuple[int, ...]
+    num_classes: int
+    class_names: Sequence[str] | None
+    standardisation: Standardisation | None
+    states: Sequence[Mapping[str, Tensor]]
+    frame: Frame | None = None
+    """What the networks see of an image file; None where that is all of it, or inputs are no images."""
+    columns: Sequence[str] | None = None
+    """What the inputs are called, where they are columns of a table."""
+
+    def build(self) -> list[Network]:
+        """Return the networks, in evaluation mode."""
+        options = registered.load(self.network).Options.model_validate(self.options)
+        built = []
+        for state in self.states:
+            network = build_network(self.network, options, self.input_shape, self.num_classes, seed=0, fresh=False)
+            network.load_state_dict(dict(state))
+            built.append(network.eval())
+        return built
+
+    def save(self, path: Path) -> None:
+        """Write the model atomically."""
+        tensors = {
+            f"networks.{i}.{name}": value for i, state in enumerate(self.states) for name, value in state.items()
+        }
+        if self.standardisation:
+            tensors |= {"inputs.mean": self.standardisation.mean, "inputs.std": self.standardisation.std}
+        description = {
+            "format": FORMAT,
+            "network": self.network,
+            "options": dict(self.options),
+            "input_shape": list(self.input_shape),
+            "num_classes": self.num_classes,
+            "class_names": None if self.class_names is None else list(self.class_names),
+            "frame": None if self.frame is None else asdict(self.frame),
+            "columns": None if self.columns is None else list(self.columns),
+        }
+        tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        # One entry: safetensors writes several in any order, and equal models have equal files.
+        write_tensors(path, tensors, {"model": json.dumps(description)})
+
+
+def _check_format(path: Path, found: int) -> None:
+    if found != FORMAT:
+        raise RunFolderError(
+            f"{path}: a model in format {found}, this version of unflip reads format {FORMAT}; train again, or use the "
+            "version that wrote it"
+        )
+
+
+def load_model(path: Path) -> Model:
+    """Read a model; nothing in the file is executed."""
+    if not path.exists():
+        raise RunFolderError(f"{path}: no such file; is this the folder of a finished run?")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            description = json.loads(file.metadata()["model"])
+        _check_format(path, description.get("format", 1))
+        count = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("networks."))
+        prefixes = [f"networks.{i}." for i in range(count)]
+        standardised = "inputs.mean" in tensors
+        return Model(
+            network=description["network"],
+            options=description["options"],
+            input_shape=tuple(description["input_shape"]),
+            num_classes=description["num_classes"],
+            class_names=description["class_names"],
+            frame=Frame(**description["frame"]) if description.get("frame") else None,
+            columns=description.get("columns"),
+            standardisation=Standardisation(tensors["inputs.mean"], tensors["inputs.std"]) if standardised else None,
+            states=[
+                {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+                for prefix in prefixes
+            ],
+        )
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(f"{path}: not a readable model ({error})".replace("\n", " ")) from error

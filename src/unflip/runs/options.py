@@ -1,0 +1,70 @@
+"""Options that every run has, and how it is carried out. Nothing heavy is imported."""
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from unflip.data.options import DataOptions, NoiseOptions
+from unflip.options import Options
+
+SelectionRule = Literal["noisy-val", "last", "clean-val", "best-test"]
+PrecisionName = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class OptimizerOptions(Options):
+    """Stochastic gradient descent and its schedule."""
+
+    batch_size: int = Field(128, ge=2)
+    """Examples per step, over all processes together."""
+    lr: float = Field(0.01, gt=0.0)
+    """Learning rate at the start."""
+    momentum: float = Field(0.9, ge=0.0, lt=1.0)
+    nesterov: bool = False
+    weight_decay: float = Field(5e-4, ge=0.0)
+    milestones: tuple[PositiveInt, ...] = (40, 80)
+    """After each of these epochs the learning rate is multiplied by `factor`."""
+    factor: float = Field(0.5, gt=0.0, le=1.0)
+    lr_warmup: NonNegativeInt = 0
+    """Epochs over which the learning rate climbs in equal steps to its first value."""
+
+    def lr_factor(self, epoch: int) -> float:
+        """Return what epoch ``epoch`` (from 1) multiplies the learning rate by."""
+        climb = min(1.0, epoch / (self.lr_warmup + 1))
+        return climb * self.factor ** sum(epoch > milestone for milestone in self.milestones)
+
+
+class Common(Options):
+    """What every run has, whatever its method and network."""
+
+    method: str = "unflip"
+    """How to learn: see `unflip list methods`."""
+    network: str = "mlp"
+    """What learns: see `unflip list networks`."""
+    epochs: PositiveInt = 30
+    """Passes over the data."""
+    seed: NonNegativeInt = 0
+    """Everything random follows from it."""
+    select: SelectionRule = "noisy-val"
+    """Which epoch's model is kept: noisy-val, last, or (these use the truth) clean-val, best-test."""
+    precision: PrecisionName = "auto"
+    """Precision of training passes; auto is bfloat16 on a GPU that has it, else float32. All else is float32."""
+    data: DataOptions
+    noise: NoiseOptions = NoiseOptions()
+    optimizer: OptimizerOptions = OptimizerOptions()
+
+
+class Execution(Options):
+    """How a run is carried out. Not part of its configuration: a resumed run may do it another way."""
+
+    device: str = "auto"
+    """Where to compute: auto (a GPU if there is one), cpu, cuda or mps."""
+    threads: PositiveInt | None = None
+    """Processor threads; by default all cores."""
+    quiet: bool = True
+    """Print nothing but errors."""
+    checkpoint_minutes: float = Field(10.0, ge=0.0)
+    """Minutes between checkpoints within an epoch; 0 saves after every step."""
+    keep: PositiveInt = 2
+    """How many checkpoints are kept; the older ones serve if the newest is damaged."""
+    on_nan: Literal["stop", "restore"] = "stop"
+    """What to do if training diverges: stop, or restore the last epoch and halve the learning rate."""

@@ -1,0 +1,238 @@
+"""clean: from data as it is to a list of labels that look wrong."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from unflip.data.duplicates import conflicting_groups, identities
+from unflip.data.files.arrays import Array
+from unflip.data.files.labels import find_classes
+from unflip.data.files.reviewed import read_reviewed
+from unflip.data.images.files import Skipped, skipped_csv
+from unflip.data.labelled import choose_labels
+from unflip.data.loader import load_raw
+from unflip.data.options import DataOptions
+from unflip.data.raw import LabelledSet, RawData
+from unflip.errors import InputError, RunFolderError, Stopped
+from unflip.files import write_atomically, write_text
+from unflip.progress import duration, make_reporter
+from unflip.runs import layout
+from unflip.runs.config import RunConfig, Tree, check_section, resolve_layers
+from unflip.runs.folder import Run
+from unflip.runs.labels import looks_wrong, most_doubtful_first, names_of
+from unflip.runs.options import Execution
+from unflip.tasks.defaults import choose_size
+from unflip.tasks.embed import Embedding, plan_embedding
+from unflip.tasks.options import CleanOptions, EmbeddingOptions, option_tree
+from unflip.tasks.report import report_finished
+from unflip.training.rehearsal import rehearse
+from unflip.training.run import train_run
+
+SURE = 0.05
+"""A label of lower quality than this counts as surely wrong."""
+_REHEARSED = 2048  # rows from which training on features that are not there yet is estimated
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """A finished run, and what it says about the labels."""
+
+    run: Run
+    data: str
+    """What trained: the features, where images came."""
+    of_images: bool
+    count: int
+    """Examples that train or validate."""
+    suspects: pa.Table
+    """``index, path`` (or ``id``), ``given, suggested, quality``: labels that look wrong, the most doubtful first."""
+    sure: int
+    """How many of them have a quality below :data:`SURE`."""
+    pairs: Sequence[tuple[str, str, int]]
+    """Given and suggested class, and how many suspects; the most frequent first."""
+    duplicates: Sequence[Array]
+    """The rows of each example that is there under several labels."""
+    skipped: Sequence[Skipped]
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What is going to be done, and how long that will take."""
+
+    run: Run
+    config: RunConfig
+    execution: Execution
+    raw: RawData
+    embedding: Embedding | None
+    """Images only: how they become features."""
+    force: bool
+    what: str
+    """What came, in a few words."""
+    seconds: tuple[float, float]
+    """For the features, and for training."""
+
+    def line(self) -> str:
+        """Say it in one line."""
+        embed, learn = self.seconds
+        common = self.config.common
+        steps = [f"train {common.method} for {common.epochs} epochs ({duration(learn)})"]
+        if self.embedding is not None:
+            origin = self.embedding.origin
+            how = "there already" if self.embedding.is_done else duration(embed)
+            steps.insert(0, f"features by {origin.backbone} at {origin.image_size} pixels ({how})")
+        return f"{self.what}: {', then '.join(steps)}; about {duration(embed + learn)} in all"
+
+    def execute(self) -> Cleaned:
+        """Do it: write the run, its report, the list of suspects and, where there are any, the duplicates."""
+        raw, folder = self.raw, self.run.folder
+        skipped: tuple[Skipped, ...] = ()
+        if self.embedding is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise RunFolderError(f"cannot write to {folder}: {error.strerror}") from error
+            made = self.embedding.run(make_reporter(self.execution.quiet))
+            raw, skipped = made.features, made.skipped
+        try:
+            train_run(self.run, self.config, self.execution, raw=raw, force=self.force)
+        except Stopped as stop:
+            kept = "the features are kept: " if self.embedding else ""
+            raise Stopped(f"stopped; {kept}begin again with --force", stop.signal) from stop
+        if skipped:
+            write_text(folder / layout.SKIPPED, skipped_csv(skipped))
+        cleaned = _find_suspects(self.run, raw, self.config.common.data.path, skipped)
+        report_finished(self.run)
+        return cleaned
+
+
+def clean(data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[CleanOptions]) -> Cleaned:
+    """Find the labels that look wrong; write a run folder with a list of them and a report.
+
+    Does what ``unflip clean`` does. Images become features first, which are kept in ``out`` as ``embedded.npz`` and
+    used again by the next call.
+
+    Args:
+        data: images, a table or feature arrays, as ``unflip clean --help`` lists them.
+        out: the run's folder.
+        force: replace the run in ``out``; its features are kept.
+        options: those of :class:`unflip.tasks.options.CleanOptions`; ``unflip clean --help`` describes them.
+    """
+    return plan_cleaning(data, out, force=force, **options).execute()
+
+
+def plan_cleaning(
+    data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[CleanOptions]
+) -> Cleaning:
+    """Read the data, choose what to do with it, and find out how long that takes; nothing is written.
+
+    The arguments are those of :func:`clean`.
+    """
+    run = Run(Path(out))
+    if run.exists and not force:
+        raise RunFolderError(f"{run.folder}: already holds a run; name another folder, or replace it with --force")
+    run.check_free(resume=False, force=force)
+    tree = option_tree(CleanOptions, options)
+    execution = check_section(Execution, tree.pop("execution", {}))
+    backbone = check_section(EmbeddingOptions, tree.pop("embedding", {}))
+    data_options = check_section(DataOptions, {"path": str(Path(data)), **tree.pop("data", {})}, "data.")
+    raw = load_raw(data_options)
+    if raw.train.labels is None:
+        raise InputError(
+            f"{data_options.path}: {raw.unlabelled}; every example needs its label (in another file: train --labels)"
+        )
+    examples, which = choose_labels(raw, data_options)
+    assert examples.labels is not None
+    classes = len(np.unique(examples.labels))
+    if classes < 2:
+        raise InputError(f"{which}: {classes} class among {len(examples.labels)} labels; at least two are needed")
+    count = len(examples.inputs) + (len(raw.val.inputs) if raw.val else 0)
+    if raw.holds_images:
+        embedding = plan_embedding(
+            raw, run.folder / layout.EMBEDDED, data_options, backbone, execution, force=True,
+            track=make_reporter(execution.quiet).track,
+        )  # fmt: skip
+        if data_options.reviewed is not None:  # checked now, since features may take long
+            _check_reviewed(data_options.reviewed, embedding, examples, which)
+        config = _configure(
+            {"path": str(embedding.out), "reviewed": data_options.reviewed}, count, tree, of_columns=False
+        )
+        embed, width = embedding.estimate()
+        learn = _rehearse_made_up(config, execution, count, width, classes)
+        what = f"{raw.name}: {count:,} images in {classes} classes"
+        return Cleaning(run, config, execution, raw, embedding, force, what, (embed, learn))
+    own = data_options.model_dump(mode="json", exclude_defaults=True)
+    config = _configure(own, count, tree, of_columns=raw.columns is not None)
+    learn = rehearse(config, execution, raw).seconds
+    width = int(np.prod(examples.inputs.shape[1:]))
+    what = f"{raw.name}: {count:,} examples of {width} features in {classes} classes"
+    return Cleaning(run, config, execution, raw, None, force, what, (0.0, learn))
+
+
+def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunConfig:
+    """Return the preset `features` with sizes that suit ``count`` examples, and with what a person asked for."""
+    size = choose_size(count)
+    settings = {
+        "optimizer.batch_size": size.batch_size,
+        "optimizer.lr": size.lr,
+        "mlp.hidden": list(size.hidden),
+    }
+    if of_columns:  # which have units of their own
+        settings["data.standardize"] = "columns"
+    given = {key: value for key, value in data.items() if value is not None}
+    flags = {"method": "unflip", "epochs": size.epochs, "seed": 0, "select": "last"} | tree | {"data": given}
+    return resolve_layers(flags, preset="features", settings=settings)
+
+
+def _check_reviewed(path: str, embedding: Embedding, examples: LabelledSet, which: str) -> None:
+    labels = examples.labels
+    assert labels is not None
+    names = find_classes(labels, embedding.raw.class_names, which)[1] or [str(i) for i in range(int(labels.max()) + 1)]
+    kept = [embedding.sets[part] for part in ("train", "val") if part in embedding.sets]
+    ids = [str(name) for part in kept if part.ids is not None for name in part.ids]
+    read_reviewed(Path(path), sum(len(part.inputs) for part in kept), ids or None, names)
+
+
+def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width: int, classes: int) -> float:
+    """Return how long training would take on features of so many examples, by a rehearsal on made-up ones."""
+    rows = min(count, max(_REHEARSED, 2 * classes))
+    features = np.random.default_rng(0).standard_normal((rows, width)).astype(np.float16)
+    common = config.common
+    data = common.data.model_copy(update={"reviewed": None})
+    config = replace(config, common=common.model_copy(update={"data": data}))
+    raw = RawData(LabelledSet(features, np.arange(rows) % classes))
+    return rehearse(config, execution, raw).seconds * count / rows
+
+
+def _find_suspects(run: Run, raw: RawData, data: str, skipped: Sequence[Skipped]) -> Cleaned:
+    """Write the labels that look wrong, and the same examples under different labels."""
+    table = run.labels()
+    of_images = raw.train.digests is not None
+    called = "path" if of_images and raw.train.ids is not None else "id"
+    columns = {"index": table["index"], called: table["id"], "given": names_of(table, "given")}
+    order = most_doubtful_first(table)
+    suspects = pa.table(columns | {"suggested": names_of(table, "suggested"), "quality": table["quality"]})
+    suspects = suspects.take(order[looks_wrong(table)[order]])
+    write_atomically(run.folder / layout.SUSPECTS, lambda path: pa.csv.write_csv(suspects, path))
+    same = np.concatenate([identities(part) for part in (raw.train, raw.val) if part is not None])
+    duplicates = conflicting_groups(same, table["given"].to_numpy())
+    if duplicates:
+        group = pa.array(np.repeat(np.arange(len(duplicates)), [len(rows) for rows in duplicates]))
+        rows = pa.table(columns).take(np.concatenate(duplicates)).add_column(0, "group", group)
+        write_atomically(run.folder / layout.DUPLICATES, lambda path: pa.csv.write_csv(rows, path))
+    pairs = Counter(zip(suspects["given"].to_pylist(), suspects["suggested"].to_pylist(), strict=True))
+    return Cleaned(
+        run=run,
+        data=data,
+        of_images=of_images,
+        count=len(table),
+        suspects=suspects,
+        sure=int((suspects["quality"].to_numpy() < SURE).sum()),
+        pairs=[(str(given), str(suggested), count) for (given, suggested), count in pairs.most_common()],
+        duplicates=duplicates,
+        skipped=skipped,
+    )

@@ -1,0 +1,110 @@
+"""corrupt: noisy labels out of clean ones, with a record of how they were made."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+from torch import Tensor
+
+from unflip.compute.processes import start_processes
+from unflip.data.corruption import corrupt_labels
+from unflip.data.files.arrays import write_array
+from unflip.data.labelled import LabelledData, label_data
+from unflip.data.loader import load_raw
+from unflip.data.options import DataOptions, NoiseOptions
+from unflip.errors import ConfigError, RunFolderError
+from unflip.files import write_json, write_text
+from unflip.networks.mlp import MLPOptions
+from unflip.noise.recipe import parse
+from unflip.noise.transition import NoiseProfile, measure_noise
+from unflip.progress import make_reporter
+from unflip.report.noise_figure import PmdCurve, draw_noise
+from unflip.runs.config import check_section
+from unflip.runs.options import Execution, OptimizerOptions
+from unflip.tasks.options import CorruptOptions, option_tree
+from unflip.training.posterior import PosteriorFit
+from unflip.training.preparation import find_posterior
+
+
+@dataclass(frozen=True)
+class Corrupted:
+    """Labels that were made, and where everything about them is."""
+
+    labels: Path
+    record: Path
+    picture: Path
+    measured: NoiseProfile
+    class_names: list[str] | None
+
+
+def corrupt(
+    data: str | Path,
+    noise: str,
+    out: str | Path,
+    *,
+    save_posterior: str | Path | None = None,
+    force: bool = False,
+    **options: Unpack[CorruptOptions],
+) -> Corrupted:
+    """Make labels wrong by a recipe; write them, how they were made (.json) and a picture (.png).
+
+    Args:
+        data: feature arrays with clean ``train_labels``, images, or the name of an embedded data set.
+        noise: the recipe, such as ``pmd1:0.35 + sym:0.30``; docs/noise.md lists its steps.
+        out: the labels: .npy, .csv or .txt. The other two files go beside it.
+        save_posterior: keep the class probabilities that a pmd step drew from in this .npy.
+        force: replace files that are there.
+        options: those of :class:`unflip.tasks.options.CorruptOptions`; ``unflip corrupt --help`` describes them.
+    """
+    recipe, out = parse(noise), Path(out)
+    record, picture = out.with_suffix(".json"), out.with_suffix(".png")
+    _check_targets([out, record, picture, *([Path(save_posterior)] if save_posterior else [])], force)
+    tree = option_tree(CorruptOptions, options)
+    execution, seed = check_section(Execution, tree.get("execution", {})), tree.get("seed", 0)
+    data_options = check_section(DataOptions, {"path": str(data), **tree.get("data", {})}, "data.")
+    noise_options = check_section(NoiseOptions, {"recipe": str(recipe), **tree.get("noise", {})}, "noise.")
+    processes = start_processes(execution.device, execution.threads)
+    estimate = PosteriorFit("mlp", MLPOptions(), OptimizerOptions(), seed, processes, make_reporter(execution.quiet))
+    before = label_data(load_raw(data_options), data_options)
+    posterior = find_posterior(before, noise_options, estimate)
+    after = corrupt_labels(before, noise_options, posterior, seed)
+    truth = before.truth
+    measured = measure_noise(truth, after.given, after.num_classes)
+    _write_labels(out, after.given, after)
+    assert after.noise_record is not None
+    write_json(record, after.noise_record)
+    if save_posterior and posterior is not None:
+        write_array(Path(save_posterior), posterior.numpy())
+    curve = None
+    if posterior is not None and (kind := recipe.steps[0].pmd_kind) is not None:
+        curve = PmdCurve(kind, after.noise_record["steps"][0]["factor"], posterior)
+    draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
+    return Corrupted(out, record, picture, measured, after.class_names)
+
+
+def _check_targets(paths: list[Path], force: bool) -> None:
+    out = paths[0]
+    if out.suffix not in (".npy", ".csv", ".txt"):
+        raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; name a .npy, .csv or .txt file")
+    if not out.parent.is_dir():
+        raise RunFolderError(f"--out {out}: there is no folder {out.parent}")
+    there = next((path for path in paths if path.exists()), None)
+    if there is not None and not force:
+        raise RunFolderError(f"{there}: is there already; replace it with --force or choose another --out")
+
+
+def _write_labels(out: Path, labels: Tensor, data: LabelledData) -> None:
+    numbers = labels.numpy().astype(np.min_scalar_type(data.num_classes - 1))
+    if out.suffix == ".npy":
+        write_array(out, numbers)
+        return
+    lines = [data.class_names[i] for i in numbers] if data.class_names else [str(i) for i in numbers]
+    if out.suffix == ".csv":
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([line] for line in ["label", *lines])
+        write_text(out, text.getvalue())
+    else:
+        write_text(out, "\n".join(lines) + "\n")

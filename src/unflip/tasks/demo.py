@@ -1,0 +1,44 @@
+"""demo: several methods on digits with wrong labels, and a picture of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from unflip.errors import RunFolderError
+from unflip.report.comparison import write_comparison
+from unflip.report.demo_figure import draw_demo
+from unflip.runs.folder import Run
+from unflip.tasks.corrupt import corrupt
+from unflip.tasks.train import train
+
+NOISE = "pmd1:0.35"
+METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
+
+
+@dataclass(frozen=True)
+class Demonstrated:
+    """The runs by method, a picture of them and a page that compares them."""
+
+    runs: dict[str, Run]
+    picture: Path
+    page: Path
+
+
+def demo(out: str | Path, *, quiet: bool = True) -> Demonstrated:
+    """Make a third of the labels wrong where digits look alike, and train each method on them."""
+    out = Path(out)
+    labels = out / "labels.npy"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"--out {out}: {error.strerror}; name a folder that can be written") from error
+    corrupt("digits", NOISE, labels, force=True, device="cpu", threads=1, quiet=True)
+    runs = {
+        method: train(
+            "digits", out / method, labels=labels, method=method, preset="demo", force=True, device="cpu", threads=1,
+            quiet=quiet,
+        )
+        for method in METHODS
+    }  # fmt: skip
+    picture = out / "demo.png"
+    draw_demo(picture, runs)
+    return Demonstrated(runs, picture, write_comparison(list(runs.values()), out / "comparison.html"))

@@ -1,0 +1,98 @@
+"""predict: what a finished run's model says of new inputs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from unflip.compute.passes import predict_probs
+from unflip.compute.processes import Processes
+from unflip.data.images.files import ImageFiles, Skipped
+from unflip.data.labelled import make_source, open_sets
+from unflip.data.loader import load_raw
+from unflip.data.options import DataOptions
+from unflip.data.sources import check_finite
+from unflip.errors import InputError, unknown
+from unflip.runs.folder import Run
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Class probabilities (n, k) of n examples, and what examples and classes are called."""
+
+    ids: list[str]
+    probs: Tensor
+    class_names: list[str]
+    skipped: tuple[Skipped, ...] = ()
+    """Broken images, of which there is no prediction."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The most probable class of each example."""
+        return self.probs.argmax(1)
+
+    def table(self) -> pa.Table:
+        """Return the columns ``id, label, probability`` and one probability per class."""
+        best, labels = self.probs.max(1)
+        columns = {
+            "id": pa.array(self.ids),
+            "label": pa.array(np.asarray(self.class_names)[labels.numpy()]),
+            "probability": pa.array(best.numpy()),
+        }
+        return pa.table(
+            columns | {f"p_{name}": pa.array(p.numpy()) for name, p in zip(self.class_names, self.probs.T, strict=True)}
+        )
+
+
+def predict(
+    run: str | Path | Run,
+    data: str | Path,
+    *,
+    part: str | None = None,
+    skip_broken: bool = False,
+    device: str = "auto",
+) -> Prediction:
+    """Apply a run's model to a data set.
+
+    Args:
+        run: a finished run, or its folder.
+        data: what training takes; labels are not needed. Images are brought to the size that the model was trained
+            with.
+        part: one of the data's sets; by default the first test set, else train.
+        skip_broken: leave out images that cannot be read.
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``mps``.
+    """
+    folder = run if isinstance(run, Run) else Run(Path(run))
+    model = folder.model
+    frame = model.frame
+    seen = {"image_size": frame.size, "image_resize": frame.resize, "resample": frame.resample} if frame else {}
+    columns = None if model.columns is None else tuple(model.columns)
+    options = DataOptions(path=str(data), skip_broken=skip_broken, most_broken=1.0, columns=columns, **seen)
+    raw = load_raw(options)
+    sets = {**raw.tests, **raw.parts()}
+    part = part or next(iter(sets))
+    if part not in sets:
+        raise InputError(f"data {data}: {unknown('part', part, sets)}")
+    if raw.holds_images and len(model.input_shape) == 1:
+        raise InputError(
+            f"data {data}: images, the model takes {model.input_shape[0]} features; make them first: "
+            f"unflip embed {data} --out new.npz"
+        )
+    opened, _, skipped = open_sets({part: sets[part]}, options)
+    inputs, ids = opened[part].inputs, opened[part].ids
+    if inputs.shape[1:] != model.input_shape:
+        raise InputError(
+            f"data {data}, '{part}': examples of shape {inputs.shape[1:]}, the model takes {model.input_shape}"
+        )
+    if not isinstance(inputs, ImageFiles):
+        check_finite(inputs, f"data {data}, '{part}'")
+    processes = Processes(device)
+    source = make_source(raw, inputs, model.standardisation, options).to(processes.device)
+    networks = [network.to(processes.device) for network in model.build()]
+    probs = predict_probs(networks, source, processes).cpu()
+    names = list(model.class_names) if model.class_names else [str(i) for i in range(model.num_classes)]
+    named = map(str, range(len(probs)) if ids is None else ids.tolist())
+    return Prediction(list(named), torch.as_tensor(probs), names, skipped)

@@ -1,0 +1,56 @@
+"""report: the page about a run, or one that compares several."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from unflip.compute.processes import is_first_process
+from unflip.errors import ConfigError, RunFolderError, UnflipWarning
+from unflip.report.comparison import write_comparison
+from unflip.report.run_report import write_report
+from unflip.runs import layout
+from unflip.runs.folder import Run
+
+_COMPARISON = Path("comparison.html")
+
+
+def report(folders: Sequence[str | Path], out: Path | None = None, *, data: str | None = None) -> Path:
+    """Write the report of one run, or a comparison of several, and return where.
+
+    Args:
+        folders: of finished runs.
+        out: the page; by default ``report.html`` in the run, or ``comparison.html`` in the working folder.
+        data: where the run's data is now, if it has moved: the pictures come from there.
+    """
+    runs = [Run(Path(folder)) for folder in folders]
+    if out is not None and not out.absolute().parent.is_dir():
+        raise RunFolderError(f"--out {out}: there is no folder {out.parent}; make it first")
+    if out is not None and (out.suffix.lower() not in (".html", ".htm") or out.is_dir()):
+        raise ConfigError(f"--out {out}: a report is an .html file")
+    if len(runs) == 1:
+        return write_report(runs[0], out, data)
+    if data is not None:
+        raise ConfigError("--data is for the report of one run; a comparison shows no pictures")
+    return write_comparison(runs, out or _COMPARISON)
+
+
+def report_finished(run: Run) -> None:
+    """Write the report of a run that just finished; whatever goes wrong is a warning, so that the run is not lost."""
+    if not is_first_process() or _is_fresh(run):
+        return
+    try:
+        write_report(run)
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        warnings.warn(
+            f"the run is finished, but its report could not be written ({why}); to try again: "
+            f"unflip report {run.folder}",
+            UnflipWarning,
+            stacklevel=3,
+        )
+
+
+def _is_fresh(run: Run) -> bool:
+    """Whether a report was written since the run finished: resuming a finished run does nothing."""
+    page, result = run.report_path, run.folder / layout.RESULT
+    return page.exists() and page.stat().st_mtime_ns >= result.stat().st_mtime_ns

@@ -1,0 +1,84 @@
+"""review: the page on which people decide about doubtful labels, and what they decided."""
+
+import getpass
+import signal
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+from unflip.errors import ConfigError, MissingExtraError, RunFolderError
+from unflip.files import write_text
+from unflip.review.examples import Examples
+from unflip.review.export import as_csv
+from unflip.review.review import finished_run, open_decisions, open_review
+from unflip.runs import layout
+
+
+def review(
+    folder: str | Path,
+    *,
+    data: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    reviewer: str | None = None,
+    on_ready: Callable[[str], None],
+) -> int:
+    """Serve the page until somebody ends it; return how many labels are settled.
+
+    Args:
+        folder: of a finished run.
+        data: where the data is now, if it has moved since training.
+        host: the address to listen on; any but the default can be reached by other machines.
+        port: where to listen; 0 takes a free port.
+        reviewer: the name to decide under; by default the login.
+        on_ready: is told the page's address, once.
+    """
+    name = reviewer_name(reviewer)
+    try:
+        from unflip.review.serving import prepare
+    except ImportError as error:
+        raise MissingExtraError(error.name or "fastapi", "review") from error
+    with open_review(Path(folder), reviewer=name, data=data) as opened:
+        serving = prepare(opened, host=host, port=port)
+        on_ready(serving.address)
+        with suppress(_Ended):
+            for ending in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(ending, _end)  # the server ends first, and then sends it on to us
+            serving.run()
+        return len(opened.decisions.decided())
+
+
+def export_review(folder: str | Path, out: Path) -> int:
+    """Write what people decided to a .csv for ``train --reviewed``; return how many labels that are."""
+    folder = Path(folder)
+    if out.suffix != ".csv":
+        raise ConfigError(f"--export {out}: cannot write '{out.suffix}'; name a .csv file")
+    examples = Examples(finished_run(folder))
+    if not (folder / layout.DECISIONS).exists():
+        raise RunFolderError(f"{folder}: nobody has reviewed it yet; start with `unflip review {folder}`")
+    with closing(open_decisions(folder, examples)) as decisions:
+        write_text(out, as_csv(examples, decisions))
+        return len(decisions.decided())
+
+
+def reviewer_name(given: str | None) -> str:
+    """Return the name to decide under: the given one, if it is one, else the login."""
+    name = (given or _login()).strip()
+    if not name or not name.isprintable() or len(name) > 80:
+        raise ConfigError(f"--reviewer {given!r}: give a name of 1 to 80 printable characters")
+    return name
+
+
+class _Ended(BaseException):
+    """Somebody ended the server, which is how it always ends."""
+
+
+def _end(*_: object) -> None:
+    raise _Ended
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such user on this machine, as in some containers
+        return "reviewer"

@@ -1,0 +1,78 @@
+"""Building a run's trainer, and the model that it leaves behind."""
+
+from typing import TypeVar
+
+from unflip.compute.processes import Processes
+from unflip.data.dataset import Dataset
+from unflip.labels.store import LabelStore
+from unflip.methods.base import Setting
+from unflip.methods.recipes import find_recipe
+from unflip.networks.base import build_network, initial_seed
+from unflip.progress import Reporter
+from unflip.runs.config import RunConfig
+from unflip.runs.model_file import Model
+from unflip.training.state import BestEpoch
+from unflip.training.trainer import Trainer
+
+_Trainer = TypeVar("_Trainer", bound=Trainer)
+
+
+def make_model(config: RunConfig, dataset: Dataset, best: BestEpoch) -> Model:
+    """Return the chosen networks with all that is needed to rebuild and feed them."""
+    return Model(
+        network=config.common.network,
+        options=config.network_options.model_dump(mode="json"),
+        input_shape=dataset.source.shape,
+        num_classes=dataset.num_classes,
+        class_names=dataset.class_names,
+        standardisation=dataset.standardisation,
+        states=best.states,
+        frame=dataset.frame,
+        columns=dataset.columns,
+    )
+
+
+def make_trainer(
+    config: RunConfig,
+    dataset: Dataset,
+    processes: Processes,
+    reporter: Reporter,
+    kind: type[_Trainer],
+    lr_scale: float = 1.0,
+) -> _Trainer:
+    """Build a run's method and networks, and the trainer that trains them."""
+    common, device = config.common, processes.device
+    setting = Setting(
+        num_classes=dataset.num_classes,
+        train=(~dataset.is_val).nonzero()[:, 0].to(device),
+        epochs=common.epochs,
+        seed=common.seed,
+        batch_size=common.optimizer.batch_size,
+        lr_factor=lambda epoch: lr_scale * common.optimizer.lr_factor(epoch),
+        device=device,
+    )
+    recipe = find_recipe(common.method)
+    networks = [
+        build_network(
+            common.network,
+            config.network_options,
+            dataset.source.shape,
+            dataset.num_classes,
+            initial_seed(common.seed, position),
+        )
+        for position in range(recipe.num_networks)
+    ]
+    return kind(
+        recipe.build(config.parts, setting),
+        networks,
+        dataset.source.to(device),
+        LabelStore(
+            dataset.given.to(device),
+            dataset.num_classes,
+            None if dataset.reviewed is None else dataset.reviewed.to(device),
+        ),
+        common.optimizer,
+        processes,
+        reporter,
+        dataset.is_val.nonzero()[:, 0].to(device),
+    )

@@ -1,0 +1,59 @@
+"""The end of a run: every example is scored with the chosen model, and everything is written to the run folder."""
+
+import numpy as np
+import torch
+
+from unflip.compute.passes import scan
+from unflip.data.dataset import Dataset
+from unflip.data.files.arrays import write_array
+from unflip.files import write_json
+from unflip.runs import layout
+from unflip.runs.config import RunConfig
+from unflip.runs.folder import Run
+from unflip.runs.labels import label_table, write_labels
+from unflip.training.building import make_model
+from unflip.training.evaluation import Truth, full_report
+from unflip.training.outcome import conclude
+from unflip.training.result import make_result
+from unflip.training.state import RunState
+from unflip.training.trainer import Trainer
+
+
+def write_results(
+    run: Run, config: RunConfig, dataset: Dataset, trainer: Trainer, state: RunState, truth: Truth
+) -> None:
+    """Score every example with the chosen model, correct those that validated, and write the results.
+
+    Args:
+        run: the folder; the first process alone writes to it.
+        config: of the run.
+        dataset: what it learnt from.
+        trainer: as the last epoch left it.
+        state: the epochs' figures, and which of them was chosen.
+        truth: clean labels and test sets, for evaluation.
+    """
+    processes, epochs = trainer.processes, config.common.epochs
+    gaussians, last_features = trainer.method.gaussians(), None
+    if gaussians is not None and state.best.epoch != epochs:  # they belong to the last epoch's features
+        rows = torch.arange(len(trainer.labels), device=processes.device)
+        last_features = scan(trainer.networks[0], trainer.source, rows, processes).features
+    outcome = conclude(trainer, state.best, epochs, clean_val=dataset.clean_val)
+    tests = {name: full_report(trainer.networks, test, processes) for name, test in truth.tests.items()}
+    if not processes.is_first:
+        return
+    if gaussians is not None:
+        run.write_gaussians(gaussians)
+    run.write_features(outcome.features, last_features)
+    table = label_table(
+        trainer.labels, outcome.probs, outcome.votes,
+        splits=dataset.splits(), ids=dataset.ids, class_names=dataset.class_names,
+    )  # fmt: skip
+    write_labels(run.folder, table, trainer.labels.history())
+    if outcome.noise is not None:
+        write_array(run.folder / layout.TRANSITION, outcome.noise.matrix.numpy().astype(np.float32))
+    make_model(config, dataset, state.best).save(run.folder / layout.MODEL)
+    quality = torch.tensor(table["quality"].to_numpy())
+    result = make_result(
+        config, dataset, state, truth=truth, trainer=trainer, quality=quality, noise=outcome.noise, tests=tests
+    )
+    write_json(run.folder / layout.RESULT, result)

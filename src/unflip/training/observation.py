@@ -1,0 +1,74 @@
+"""Observation: what the trainer saw of one epoch, for the method to look at."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from unflip.compute.passes import Scan, scan
+from unflip.networks.base import bare
+from unflip.training.epoch_progress import EpochProgress
+
+if TYPE_CHECKING:
+    from unflip.training.trainer import Trainer
+
+
+class Observation:
+    """What the trainer saw of one epoch; see :class:`unflip.methods.base.Observed`."""
+
+    def __init__(self, trainer: "Trainer", progress: EpochProgress) -> None:
+        self._trainer = trainer
+        self._progress = progress
+        self.phases_done = progress.phase
+        self._features: dict[int, Tensor] = {}
+
+    def record(self, order: Tensor, logits: Tensor) -> None:
+        """Keep the softmax of a training pass that went through ``order``."""
+        train = self._trainer.method.setting.train
+        probs = self._trainer.processes.interleave(logits.softmax(1), len(order))
+        position = torch.empty(len(self._trainer.labels), dtype=torch.long, device=train.device)
+        position[train] = torch.arange(len(train), device=train.device)
+        before = self._progress.probs
+        # a copy: a method may have kept what it was shown after the phase before
+        self._progress.probs = probs.new_zeros(len(train), probs.shape[1]) if before is None else before.clone()
+        self._progress.probs[position[order]] = probs
+
+    @property
+    def probs(self) -> Tensor:
+        """Softmax of the training passes."""
+        if self._progress.probs is None:
+            raise RuntimeError(f"{type(self._trainer.method).__name__} reads probs without records_probs = True")
+        return self._progress.probs
+
+    def features(self, network: int = 0) -> Tensor:
+        """Features of the training examples, computed once until the networks learn again."""
+        if network not in self._features:
+            self._features[network] = self._scan(network, self._trainer.method.setting.train).features
+        return self._features[network]
+
+    def logits(self, network: int = 0) -> Tensor:
+        """Logits of the training examples, by the head as it is, without keeping the features."""
+        if network not in self._features:
+            return self._scan(network, self._trainer.method.setting.train, keep_features=False).logits
+        with torch.no_grad():  # calibration trains heads between phases
+            logits: Tensor = bare(self._trainer.networks[network]).head(self._features[network])
+            return logits.float()
+
+    def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
+        """Features, logits and given labels of the validation examples."""
+        rows = self._trainer.val_rows
+        if not len(rows):
+            return None
+        return self._scan(network, rows), self._trainer.labels.initial[rows]
+
+    def forget_features(self) -> None:
+        """Drop what a phase of training has made out of date."""
+        self._features = {}
+
+    def _scan(self, network: int, rows: Tensor, *, keep_features: bool = True) -> Scan:
+        trainer = self._trainer
+        return scan(trainer.networks[network], trainer.source, rows, trainer.processes, keep_features=keep_features)
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """The first process's tensor."""
+        return self._trainer.processes.broadcast(tensor)

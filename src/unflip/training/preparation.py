@@ -1,0 +1,46 @@
+"""Preparing a run's data: load, corrupt, split, in this order; every step can be called apart."""
+
+from torch import Tensor
+
+from unflip.data.corruption import corrupt_labels, given_posterior, needs_posterior
+from unflip.data.dataset import Dataset
+from unflip.data.labelled import LabelledData, label_data
+from unflip.data.loader import load_raw
+from unflip.data.options import NoiseOptions
+from unflip.data.raw import RawData
+from unflip.data.split import split
+from unflip.progress import Track, untracked
+from unflip.runs.config import RunConfig
+from unflip.training.posterior import PosteriorEstimator
+from unflip.training.selection import check_selection
+
+
+def prepare_data(
+    config: RunConfig, estimate: PosteriorEstimator, raw: RawData | None = None, track: Track = untracked
+) -> Dataset:
+    """Return the data of a run, with noise if the configuration asks for it, split and checked.
+
+    ``raw`` is what a loader found, if the data was read already. ``estimate`` computes the posteriors that pmd noise
+    may need.
+    """
+    common = config.common
+    raw = load_raw(common.data, config.parts) if raw is None else raw
+    data = label_data(raw, common.data, track)
+    if common.noise.recipe is not None:
+        data = corrupt_labels(data, common.noise, find_posterior(data, common.noise, estimate), common.seed)
+    dataset = split(data, common.data.val_fraction, common.seed)
+    check_selection(
+        common.select,
+        has_val=bool(dataset.is_val.any()),
+        has_truth=dataset.clean is not None or dataset.clean_val,
+        has_test=bool(dataset.tests),
+    )
+    return dataset
+
+
+def find_posterior(data: LabelledData, noise: NoiseOptions, estimate: PosteriorEstimator) -> Tensor | None:
+    """Return the class probabilities (n, k) that a recipe draws from, read or estimated; None if it needs none."""
+    if not needs_posterior(noise):
+        return None
+    given = given_posterior(noise, data)
+    return estimate(data.train, data.truth, data.num_classes, noise.posterior) if given is None else given

@@ -1,0 +1,76 @@
+"""train_run: the entry to training, for tasks and for the cells of a sweep. It knows of no report."""
+
+from unflip.compute.processes import Processes, start_processes
+from unflip.data.raw import RawData
+from unflip.errors import ConfigError
+from unflip.progress import make_reporter
+from unflip.runs.config import RunConfig, Tree, read_toml
+from unflip.runs.folder import Run
+from unflip.runs.options import Execution
+from unflip.training.posterior import PosteriorFit
+from unflip.training.preparation import prepare_data
+from unflip.training.session import Session
+
+
+def train_run(
+    run: Run,
+    config: RunConfig,
+    execution: Execution,
+    *,
+    raw: RawData | None = None,
+    resume: bool = False,
+    force: bool = False,
+) -> Run:
+    """Train to the end and return the finished run.
+
+    Args:
+        run: the folder that everything is written to.
+        config: what to learn, from what and how.
+        execution: device, threads, checkpoints and the like.
+        raw: the data, if it was read already; else it is read from ``config.common.data.path``.
+        resume: continue the run in the folder where it stopped.
+        force: replace the run in the folder.
+    """
+    run.check_free(resume=resume, force=force)
+    if resume:
+        _check_same(run, config)
+        if run.is_finished and run.result["epochs"] >= config.common.epochs:
+            return run
+    processes = start_processes(execution.device, execution.threads, config.common.precision)
+    reporter = make_reporter(execution.quiet or not processes.is_first)
+    dataset = prepare_data(config, posterior_fit(config, processes, quiet=execution.quiet), raw, reporter.track)
+    return Session(run, config, dataset, processes, execution).execute(resume=resume, force=force)
+
+
+def posterior_fit(config: RunConfig, processes: Processes, *, quiet: bool) -> PosteriorFit:
+    """Return how posteriors for pmd noise are estimated: with the run's own network and optimiser."""
+    common = config.common
+    return PosteriorFit(
+        network=common.network,
+        network_options=config.network_options,
+        optimizer=common.optimizer,
+        seed=common.seed,
+        processes=processes,
+        reporter=make_reporter(quiet or not processes.is_first),
+    )
+
+
+def _check_same(run: Run, config: RunConfig) -> None:
+    """A resumed run is the same run; it may only be made longer."""
+    before, now = _flat(read_toml(run.config_path)), _flat(config.tree())
+    if now["epochs"] < before["epochs"]:
+        raise ConfigError(f"{run.folder} was started for {before['epochs']} epochs; a resumed run can only be longer")
+    keys = [*before, *(key for key in now if key not in before)]  # whole before part: the method before its options
+    for key in (key for key in keys if key != "epochs"):
+        if before.get(key) != now.get(key):
+            raise ConfigError(
+                f"{run.folder} was started with {key} = {before.get(key)}, now it is {now.get(key)}; "
+                "resume with the same, or start anew with --force"
+            )
+
+
+def _flat(tree: Tree, prefix: str = "") -> Tree:
+    flat: Tree = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

@@ -1,0 +1,238 @@
+"""Reviewed labels: from a table to labels that no method changes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+
+from helpers import Crash, Outcome, assert_same_run, blobs, crash_after, quick_train, write_npz
+from unflip.data.files.reviewed import read_reviewed
+from unflip.errors import ConfigError, InputError, RunFolderError
+from unflip.methods import methods
+
+IDS = ["a.png", "b.png", "sub/c.png", "d.png"]
+NAMES = ["cat", "dog", "7"]
+
+
+def write(path: Path, columns: dict[str, list[Any]]) -> Path:
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    if path.suffix == ".parquet":
+        pa.parquet.write_table(pa.table(columns), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    else:
+        lines = [",".join(columns), *(",".join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".CSV"])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"index": [2, 0], "label": ["dog", "cat"]},
+        {"path": ["sub/c.png", "a.png"], "label": ["dog", "cat"]},
+        {"note": ["x", "y"], "id": ["sub/c.png", "a.png"], "Label": [1, 0]},
+        {"index": [2, 0, 2], "path": ["sub/c.png", "a.png", "sub/c.png"], "label": ["dog", "cat", "1"]},
+    ],
+)
+def test_a_table_names_examples_by_index_or_path_and_classes_by_name_or_number(
+    tmp_path: Path, suffix: str, columns: dict[str, list[Any]]
+) -> None:
+    path = write(tmp_path / f"reviewed{suffix}", columns)
+    assert read_reviewed(path, 4, IDS, NAMES).tolist() == [0, -1, 1, -1]
+
+
+def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> None:
+    path = write(tmp_path / "r.parquet", {"index": [0, 1], "label": [7, 2]})
+    assert read_reviewed(path, 4, None, NAMES).tolist() == [2, 2, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"index": [0, 4], "label": ["cat", "cat"]}, "row 1: index '4' is no example; give 0 to 3"),
+        ({"index": ["-1"], "label": ["cat"]}, "row 0: index '-1' is no example"),
+        ({"index": ["1.5"], "label": ["cat"]}, "row 0: index '1.5' is no example"),
+        ({"path": ["a.png", "e.png"], "label": ["cat", "cat"]}, "row 1: the data has no path 'e.png'"),
+        ({"index": [0, 1], "label": ["cat", "dot"]}, "row 1: unknown class 'dot', did you mean 'dog'"),
+        ({"index": [0], "label": ["3"]}, "row 0: unknown class '3'; choose from: 7, cat, dog"),
+        ({"index": [0], "label": [""]}, "row 0: unknown class ''"),
+        ({"name": ["a.png"], "class": ["cat"]}, "no column 'label'; it has name, class"),
+        ({"name": ["a.png"], "label": ["cat"]}, "no column 'index' or 'path'; it has name, label"),
+        ({"path": ["a.png"], "given": ["cat"]}, "no column 'label'; it has path, given"),
+        ({"index": [], "label": []}, "no row in it"),
+        (
+            {"index": [1, 0, 1], "label": ["cat", "cat", "dog"]},
+            "row 2: example 1 is 'dog', in row 0 it was 'cat'; keep one of them",
+        ),
+        ({"index": [1], "path": ["a.png"], "label": ["cat"]}, "row 0: index 1 is 'b.png' here, and path 'a.png'"),
+    ],
+)
+def test_what_a_table_must_not_hold_is_named_with_its_row(
+    tmp_path: Path, columns: dict[str, list[Any]], said: str
+) -> None:
+    path = write(tmp_path / "reviewed.csv", columns)
+    with pytest.raises(InputError) as error:
+        read_reviewed(path, 4, IDS, NAMES)
+    assert str(error.value).startswith(f"reviewed {path}")
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("none.csv", None, "No such file or directory"),
+        ("empty.csv", b"", "no column 'label'; it has none"),
+        ("labels.txt", b"1\n2\n", "cannot read '.txt'; give .csv, .parquet or .jsonl"),
+        ("broken.parquet", b"PAR1", "not a readable Parquet file"),
+        ("broken.jsonl", b'{"index": 0, "label": 1}\n{"index"', "row 1: not JSON"),
+        ("list.jsonl", b"[1, 2]\n", "row 0: must be an object such as"),
+        ("latin.csv", "index,label\n0,\xe9".encode("latin-1"), "not a text file in UTF-8"),
+    ],
+)
+def test_files_that_are_no_tables_are_refused_in_one_line(
+    tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as error:
+        read_reviewed(tmp_path / name, 4, IDS, NAMES)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_examples_without_or_with_the_same_path_need_an_index(tmp_path: Path) -> None:
+    path = write(tmp_path / "reviewed.csv", {"path": ["a"], "label": ["cat"]})
+    with pytest.raises(InputError, match="examples of this data have no path; name them by the column 'index'"):
+        read_reviewed(path, 2, None, NAMES)
+    with pytest.raises(InputError, match="row 0: several examples are called 'a'; name them by the column 'index'"):
+        read_reviewed(path, 2, ["a", "a"], NAMES)
+
+
+@pytest.fixture
+def wrong_on_purpose(tmp_path: Path) -> tuple[Path, Path, np.ndarray[Any, Any]]:
+    """Separable data with right labels, and a review that calls every tenth example by the next class instead."""
+    content = blobs()
+    data = write_npz(tmp_path / "blobs.npz", **content)
+    rows = np.arange(0, 150, 10)
+    decided = (content["train_labels"][rows] + 1) % 3
+    reviewed = write(tmp_path / "reviewed.csv", {"index": rows.tolist(), "label": decided.tolist()})
+    expected = content["train_labels"].copy()
+    expected[rows] = decided
+    return data, reviewed, expected
+
+
+EAGER = {
+    "unflip": {"unflip.warmup": 1, "unflip.threshold": 0.9, "unflip.consent": False},
+    "plc": {"plc.warmup": 1, "plc.threshold": 0.9},
+    "mddc": {"plc.warmup": 1, "plc.threshold": 0.9},
+    "cddc": {"plc.warmup": 1, "plc.threshold": 0.9},
+    "lrt": {"lrt.warmup": 1},
+    "gce": {"gce.truncation": 0.5, "gce.prune_from": 1},
+    "coteaching+": {"coteaching+.warmup": 1, "coteaching+.forget_rate": 0.3, "coteaching+.climb": 1},
+    "dividemix": {"dividemix.warmup": 2},
+}
+
+
+@pytest.mark.parametrize("method", [entry.name for entry in methods])
+def test_no_method_changes_a_reviewed_label_however_wrong(
+    tmp_path: Path, wrong_on_purpose: tuple[Path, Path, np.ndarray[Any, Any]], method: str
+) -> None:
+    data, reviewed, expected = wrong_on_purpose
+    run = quick_train(
+        data, tmp_path / "run", method=method, epochs=5, reviewed=reviewed, settings=EAGER.get(method, {})
+    )
+    table = pyarrow.parquet.read_table(run.folder / "labels.parquet")
+    trusted = table["reviewed"].to_numpy()
+    assert trusted.nonzero()[0].tolist() == list(range(0, 150, 10))
+    assert {"train", "val"} == set(np.array(table["split"].to_pylist())[trusted])
+    np.testing.assert_array_equal(table["given"].to_numpy(), blobs()["train_labels"])
+    np.testing.assert_array_equal(table["current"].to_numpy()[trusted], expected[trusted])
+    assert (table["quality"].to_numpy()[trusted] == 1).all()
+    assert run.result["reviewed"] == 15
+    history = pyarrow.parquet.read_table(run.folder / "history.parquet")
+    assert not set(history["index"].to_pylist()) & set(range(0, 150, 10))
+
+
+def test_without_the_review_the_same_run_changes_such_labels(
+    tmp_path: Path, wrong_on_purpose: tuple[Path, Path, np.ndarray[Any, Any]]
+) -> None:
+    _, _, expected = wrong_on_purpose
+    data = write_npz(tmp_path / "given.npz", **(blobs() | {"train_labels": expected}))
+    run = quick_train(data, tmp_path / "run", epochs=5, settings=EAGER["unflip"])
+    changed = pyarrow.parquet.read_table(run.folder / "labels.parquet")["changed"].to_numpy()
+    assert changed[::10].mean() > 0.5
+
+
+def test_a_review_that_says_what_was_given_trains_the_same_run(tmp_path: Path, features: Path) -> None:
+    labels = blobs()["train_labels"][:4].tolist()
+    reviewed = write(tmp_path / "reviewed.jsonl", {"index": [0, 1, 2, 3], "label": labels})
+    plain = quick_train(features, tmp_path / "plain", epochs=3)
+    kept = quick_train(features, tmp_path / "kept", epochs=3, reviewed=reviewed)
+    assert (plain.folder / "model.safetensors").read_bytes() == (kept.folder / "model.safetensors").read_bytes()
+
+
+def test_a_resumed_run_is_the_same_run_and_needs_the_same_review(
+    tmp_path: Path, wrong_on_purpose: tuple[Path, Path, np.ndarray[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, reviewed, _ = wrong_on_purpose
+    whole = quick_train(data, tmp_path / "whole", epochs=4, reviewed=reviewed, settings=EAGER["unflip"])
+    crash_after(monkeypatch, 2)
+    with pytest.raises(Crash):
+        quick_train(data, tmp_path / "broken", epochs=4, reviewed=reviewed, settings=EAGER["unflip"])
+    monkeypatch.undo()
+    other = write(tmp_path / "other.csv", {"index": [1], "label": [0]})
+    with pytest.raises(ConfigError, match=r"data\.reviewed"):
+        quick_train(data, tmp_path / "broken", resume=True, reviewed=other)
+    before = reviewed.read_text("utf-8")
+    reviewed.write_text(before.rsplit("\n", 2)[0] + "\n", "utf-8")
+    with pytest.raises(RunFolderError, match="the reviewed labels are not those that the run began with"):
+        quick_train(data, tmp_path / "broken", resume=True)
+    reviewed.write_text(before, "utf-8")
+    assert_same_run(whole, quick_train(data, tmp_path / "broken", resume=True))
+
+
+def test_figures_speak_of_the_labels_as_they_had_been_given(tmp_path: Path) -> None:
+    content = blobs()
+    noisy = content["train_labels"].copy()
+    noisy[:30] = (noisy[:30] + 1) % 3
+    data = write_npz(tmp_path / "blobs.npz", **content)
+    np.save(tmp_path / "noisy.npy", noisy)
+    reviewed = write(
+        tmp_path / "reviewed.csv", {"index": list(range(20)), "label": content["train_labels"][:20].tolist()}
+    )
+    run = quick_train(
+        data, tmp_path / "run", method="standard", labels=tmp_path / "noisy.npy", reviewed=reviewed, epochs=1,
+        settings={"data.val_fraction": 0.0}, select="last",
+    )  # fmt: skip
+    result = run.result
+    assert result["label_accuracy"]["given"] == pytest.approx(0.8)
+    assert result["label_accuracy"]["current"] == pytest.approx(1 - 10 / 150)
+    assert result["noise_rate"] == pytest.approx(0.2)
+
+
+def test_the_command_takes_it_and_says_what_is_wrong_in_one_line(
+    cli: Callable[..., Outcome], tmp_path: Path, features: Path
+) -> None:
+    path = write(tmp_path / "reviewed.csv", {"index": [3, 900], "label": [0, 0]})
+    answer = cli("train", "--data", features, "--out", tmp_path / "run", "--reviewed", path)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == f"unflip: reviewed {path}, row 1: index '900' is no example; give 0 to 149\n"
+    assert not (tmp_path / "run").exists()
+    write(path, {"index": [3], "label": [0]})
+    answer = cli("train", "--data", features, "--out", tmp_path / "run", "--reviewed", path, "--epochs", 1, "-q")
+    assert answer.code == 0, answer.err
+
+
+def test_trusted_examples_are_picked_first_whether_networks_agree_or_not() -> None:
+    from unflip.methods.coteaching import pick
+
+    losses = torch.tensor([0.1, 0.2, 9.0, 0.3]).masked_fill(torch.tensor([False, False, True, False]), -torch.inf)
+    assert pick(losses, torch.tensor([True, False, True, False]), 0.5).tolist() == [2]

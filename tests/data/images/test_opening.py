@@ -1,0 +1,234 @@
+"""Image files: what the network sees of them, whoever reads them; broken ones, small ones, large ones."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pictures import write_picture
+from unflip.data.images.augment import central_boxes, mirror, random_boxes, random_squares
+from unflip.data.images.decoding import cut_images, make_pool, open_images, sizes_of
+from unflip.data.images.files import Frame, ImageFiles, Skipped, as_names, find_images, skipped_csv
+from unflip.data.images.opening import OpenedImages, open_files
+from unflip.data.images.sources import IMAGENET, FileSource
+from unflip.data.options import ImageOptions
+from unflip.errors import ConfigError, InputError
+
+SIZES = [(90, 70), (200, 300), (70, 400), (128, 128)]
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> ImageFiles:
+    """Images of four sizes and four kinds."""
+    root = tmp_path_factory.mktemp("large")
+    for i, (size, kind) in enumerate(zip(SIZES, ("jpg", "png", "webp", "JPEG"), strict=True)):
+        write_picture(root / f"{i}.{kind}", i, size)
+    return ImageFiles(root, as_names(find_images(root)))
+
+
+def framed(files: ImageFiles, size: int = 32, resize: int = 40) -> ImageFiles:
+    return ImageFiles(files.root, files.names, frame=Frame(size, resize))
+
+
+def opened(root: Path, **options: Any) -> OpenedImages:
+    return open_files({"train": ImageFiles(root, as_names(find_images(root)))}, ImageOptions(**options))
+
+
+def bytes_of(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs * IMAGENET.std + IMAGENET.mean
+
+
+def test_what_is_fetched_is_the_centre_after_scaling_the_shorter_side(large: ImageFiles) -> None:
+    source = FileSource(framed(large), IMAGENET)
+    assert (len(source), source.shape, source.augments) == (4, (3, 32, 32), True)
+    found = bytes_of(source.fetch(torch.tensor([3, 1])))
+    for image, row in zip(found, (3, 1), strict=True):
+        picture = Image.open(large.path(row)).convert("RGB")
+        short = min(picture.size)
+        width, height = (round(side * 40 / short) for side in picture.size)
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+        left, top = (width - 32) // 2, (height - 32) // 2
+        usual = torch.from_numpy(np.array(picture.crop((left, top, left + 32, top + 32)))).permute(2, 0, 1)
+        assert (image - usual).abs().mean() < 5  # the noise has a deviation of 14 before it is scaled down
+    assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("crop", ["resized", "random"])
+def test_a_view_is_the_part_that_was_drawn_for_each_image_and_mirrored(large: ImageFiles, crop: Any) -> None:
+    rows = torch.tensor([0, 2, 3, 1])
+    found = FileSource(framed(large), IMAGENET, crop=crop).view(rows, torch.Generator().manual_seed(3))
+    draws = torch.Generator().manual_seed(3)
+    with make_pool(1) as pool:
+        images = open_images(large, rows.tolist(), pool)
+        sizes = sizes_of(images)
+        boxes = random_boxes(sizes, draws) if crop == "resized" else random_squares(sizes, 0.8, draws)
+        pixels = mirror(cut_images(large, rows.tolist(), images, boxes, Frame(32, 32), pool), draws)
+    torch.testing.assert_close(bytes_of(found), pixels.float(), atol=1e-3, rtol=0)
+
+
+def test_views_do_not_depend_on_the_number_of_workers(large: ImageFiles) -> None:
+    rows = torch.tensor([0, 1, 2, 3, 2, 1])
+    one, many = (
+        FileSource(framed(large), IMAGENET, workers=workers).view(rows, torch.Generator().manual_seed(1))
+        for workers in (1, 5)
+    )
+    assert torch.equal(one, many)
+
+
+def test_a_jpeg_that_is_unpacked_at_a_fraction_of_its_size_shows_the_same_part(tmp_path: Path) -> None:
+    steps = np.linspace(0, 255, 1000).astype(np.uint8)
+    picture = Image.fromarray(
+        np.stack([np.tile(steps, (600, 1)), np.tile(steps[:600, None], (1, 1000))] * 2, 2)[..., :3]
+    )
+    for name, options in (("a.jpg", {"quality": 95}), ("a.png", {})):
+        picture.save(tmp_path / name, **options)
+    files = ImageFiles(tmp_path, as_names(["a.jpg", "a.png"]))
+    boxes = torch.tensor([[100.0, 300.0, 400.0, 500.0]]).expand(2, -1)
+    with make_pool(1) as pool:
+        jpeg, png = cut_images(files, [0, 1], open_images(files, [0, 1], pool), boxes, Frame(50, 50), pool)
+    assert (jpeg.int() - png.int()).abs().max() <= 4
+
+
+def test_without_augmentation_a_view_is_what_is_fetched(large: ImageFiles) -> None:
+    source = FileSource(framed(large), IMAGENET, augment=False)
+    assert not source.augments
+    assert torch.equal(source.view(torch.tensor([1, 0]), torch.Generator()), source.fetch(torch.tensor([1, 0])))
+
+
+def test_grey_pictures_palettes_and_transparency_become_three_colours(tmp_path: Path) -> None:
+    red = Image.new("RGBA", (100, 100), (200, 0, 0, 255))
+    red.save(tmp_path / "a.png")
+    red.convert("P").save(tmp_path / "b.png", transparency=3)
+    red.convert("L").save(tmp_path / "c.png")
+    red.convert("CMYK").save(tmp_path / "d.jpg")
+    source = FileSource(framed(ImageFiles(tmp_path, as_names(find_images(tmp_path)))), IMAGENET)
+    means = bytes_of(source.fetch(torch.arange(4))).mean((2, 3)).round().int().tolist()
+    assert means[:2] == [[200, 0, 0]] * 2
+    assert means[2] == [60, 60, 60]
+    assert means[3][0] > 190
+
+
+def test_small_images_of_one_size_are_read_into_memory_as_they_are(tmp_path: Path) -> None:
+    for i in range(5):
+        write_picture(tmp_path / f"{i}.png", i, (20, 24))
+    found = opened(tmp_path)
+    assert found.frame is None
+    pixels = found.inputs["train"]
+    assert isinstance(pixels, np.ndarray)
+    assert pixels.shape == (5, 3, 24, 20)
+    np.testing.assert_array_equal(pixels[3], np.array(Image.open(tmp_path / "3.png")).transpose(2, 0, 1))
+
+
+def test_large_images_stay_files_with_the_usual_frame(large: ImageFiles) -> None:
+    found = opened(large.root)
+    assert found.frame == Frame(224, 256)
+    assert isinstance(found.inputs["train"], ImageFiles)
+    assert found.inputs["train"].shape == (4, 3, 224, 224)
+
+
+@pytest.mark.parametrize(
+    ("options", "frame"),
+    [
+        ({"image_size": 32}, Frame(32, 32)),
+        ({"image_size": 32, "image_resize": 40}, Frame(32, 40)),
+        ({"image_size": 299}, Frame(299, 342)),
+        ({"image_size": 299, "image_resize": 320}, Frame(299, 320)),
+    ],
+)
+def test_a_size_can_be_asked_for(large: ImageFiles, options: dict[str, int], frame: Frame) -> None:
+    found = opened(large.root, **options)
+    assert found.frame == frame
+    assert isinstance(found.inputs["train"], np.ndarray) == (frame.size <= 64)
+    assert found.inputs["train"].shape == (4, 3, frame.size, frame.size)
+
+
+def test_images_that_are_read_at_once_show_what_the_others_show(large: ImageFiles) -> None:
+    pixels = opened(large.root, image_size=32, image_resize=40).inputs["train"]
+    assert isinstance(pixels, np.ndarray)
+    by_batch = bytes_of(FileSource(framed(large), IMAGENET).fetch(torch.arange(4)))
+    torch.testing.assert_close(torch.from_numpy(pixels).float(), by_batch, atol=1e-3, rtol=0)
+
+
+def test_a_scaled_side_smaller_than_what_is_cut_out_is_refused(large: ImageFiles) -> None:
+    with pytest.raises(ConfigError, match=r"data\.image_resize = 200: must be at least .* 224"):
+        opened(large.root, image_resize=200)
+
+
+def test_small_images_of_several_sizes_are_refused_and_the_remedy_works(tmp_path: Path) -> None:
+    write_picture(tmp_path / "a.png", 0, (20, 24))
+    write_picture(tmp_path / "b.png", 1, (21, 24))
+    message = r"b\.png: 21x24 pixels, .*a\.png has 20x24; to bring all to one size: --set data\.image_size=20"
+    with pytest.raises(InputError, match=message):
+        opened(tmp_path)
+    assert opened(tmp_path, image_size=20).inputs["train"].shape == (2, 3, 20, 20)
+
+
+def break_files(root: Path) -> dict[str, str]:
+    """Add broken images to a folder; return what is to be said of each."""
+    content = write_picture(root / "x.jpg", 0, (300, 200)).read_bytes()
+    (root / "cut.jpg").write_bytes(content[: len(content) // 2])
+    (root / "empty.jpg").write_bytes(b"")
+    (root / "words.png").write_text("no picture")
+    (root / "header.png").write_bytes(write_picture(root / "y.png", 1, (300, 200)).read_bytes()[:500])
+    (root / "folder.jpg").symlink_to(root)
+    return {
+        "cut.jpg": "truncated",
+        "empty.jpg": "not an image",
+        "folder.jpg": "Is a directory",
+        "header.png": "truncated",
+        "words.png": "not an image",
+    }
+
+
+def test_broken_images_are_left_out_and_named_where_that_is_wanted(tmp_path: Path) -> None:
+    expected = break_files(tmp_path)
+    names = as_names(sorted(path.name for path in tmp_path.iterdir()))
+    found = open_files({"train": ImageFiles(tmp_path, names)}, ImageOptions(skip_broken=True, most_broken=1.0))
+    assert [image.id for image in found.skipped] == list(expected)
+    for image in found.skipped:
+        assert expected[image.id] in image.reason
+        assert image.part == "train"
+    assert names[found.kept["train"]].tolist() == ["x.jpg", "y.png"]
+    assert len(found.inputs["train"]) == 2
+
+
+@pytest.mark.parametrize("name", ["cut.jpg", "empty.jpg", "words.png", "header.png", "folder.jpg", "missing.jpg"])
+def test_a_broken_image_stops_the_batch_that_needs_it_with_its_path(tmp_path: Path, name: str) -> None:
+    reason = (break_files(tmp_path) | {"missing.jpg": "No such file"})[name]
+    files = framed(ImageFiles(tmp_path, as_names(["x.jpg", name])))
+    with pytest.raises(InputError, match=rf"{tmp_path}/{name}: .*{reason}.*--skip-broken") as error:
+        FileSource(files, IMAGENET).fetch(torch.tensor([0, 1]))
+    assert "\n" not in str(error.value)
+
+
+def test_where_no_image_can_be_read_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"")
+    with pytest.raises(InputError, match="'train': none of its 1 images can be read; not an image"):
+        opened(tmp_path, skip_broken=True)
+
+
+def test_the_table_of_skipped_images_survives_commas() -> None:
+    text = skipped_csv((Skipped("train", "a,b.jpg", "not an image"),))
+    assert text == 'part,id,reason\ntrain,"a,b.jpg",not an image\n'
+
+
+def test_progress_is_told_for_every_image(tmp_path: Path) -> None:
+    for i in range(3):
+        write_picture(tmp_path / f"{i}.png", i, (20, 20))
+    told = []
+
+    def track(items: Any, title: str, total: int) -> Any:
+        for item in items:
+            told.append((title, total))
+            yield item
+
+    files = ImageFiles(tmp_path, as_names(find_images(tmp_path)))
+    open_files({"train": files}, ImageOptions(skip_broken=True), track)
+    assert told == [("checking images", 3)] * 3 + [("reading images", 3)] * 3
+
+
+def test_boxes_of_no_images_are_none() -> None:
+    assert central_boxes(sizes_of([]), 1.0).shape == (0, 4)

@@ -1,0 +1,125 @@
+"""Manifests: tables of images."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+
+from helpers import open_dataset
+from pictures import write_picture
+from unflip.data.dataset import Dataset
+from unflip.data.options import DataOptions
+from unflip.errors import InputError
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for i in range(6):
+        write_picture(tmp_path / "pictures" / f"{i}.png", i, (16, 16))
+    return tmp_path
+
+
+def write(root: Path, *rows: str, header: str = "path,label,split") -> Path:
+    path = root / "m.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def opened(path: Path, **options: Any) -> Dataset:
+    return open_dataset(DataOptions(path=str(path), val_fraction=0.0, **options), seed=0)
+
+
+def test_splits_labels_and_paths_are_those_of_the_table(root: Path) -> None:
+    outside = write_picture(root.parent / f"{root.name}-outside.png", 0, (16, 16))
+    path = write(
+        root,
+        "pictures/0.png,cat,train",
+        "pictures/1.png,dog,test",
+        f"../{outside.name},dog,train",
+        f"{root}/pictures/2.png,cat,val",
+        "pictures/3.png,cat,test2",
+    )
+    dataset = opened(path)
+    assert dataset.name == "m.csv"
+    assert dataset.ids == ("pictures/0.png", f"../{outside.name}", f"{root}/pictures/2.png")
+    assert dataset.class_names == ["cat", "dog"]
+    assert dataset.given.tolist() == [0, 1, 0]
+    assert dataset.is_val.tolist() == [False, False, True]
+    assert {name: test.labels.tolist() for name, test in dataset.tests.items()} == {"test": [1], "test2": [0]}
+
+
+def test_without_splits_all_train_and_numbers_are_classes(root: Path) -> None:
+    dataset = opened(write(root, "2,pictures/0.png,x", "0,pictures/1.png,y", header="label, Path ,note"))
+    assert dataset.given.tolist() == [2, 0]
+    assert (dataset.num_classes, dataset.class_names) == (3, None)
+
+
+@pytest.mark.parametrize("labels", [[1, 0, 1], ["b", "a", "b"]])
+def test_a_parquet_table_is_read_alike(root: Path, labels: list[Any]) -> None:
+    table = {"path": [f"pictures/{i}.png" for i in range(3)], "label": labels, "other": [0.5] * 3}
+    pyarrow.parquet.write_table(pa.table(table), root / "m.parquet")
+    dataset = opened(root / "m.parquet")
+    assert dataset.given.tolist() == [1, 0, 1]
+    assert dataset.source.fetch(torch.arange(3)).shape == (3, 3, 16, 16)
+
+
+GOOD = ("pictures/0.png,cat,train", "pictures/1.png,dog,train")
+BAD = {
+    "nothing": ((), "", "m.csv: not a readable table"),
+    "no label": (("pictures/0.png",), "path", "no column 'label' in it; it has path: .*; give a file with --labels"),
+    "no rows": ((), "path,label", "no row in it; nothing to train on"),
+    "no train": (("pictures/0.png,cat,test",), "path,label,split", "no row of split train"),
+    "split": ((*GOOD, "pictures/2.png,cat,valid"), "path,label,split", "m.csv, row 2: split 'valid'; it is train, val"),
+    "empty path": ((*GOOD, ",cat,train"), "path,label,split", "m.csv, row 2: the column 'path' is empty"),
+    "empty label": ((*GOOD, "pictures/2.png,,train"), "path,label,split", "m.csv, row 2: the column 'label' is empty"),
+    "short row": ((*GOOD, "pictures/2.png"), "path,label,split", "m.csv, row 2: 1 columns, the header has 3"),
+    "one class": (("pictures/0.png,cat", "pictures/1.png,cat"), "path,label", "1 class among 2 labels"),
+    "missing": (
+        ("pictures/0.png,cat,test", *GOOD, "pictures/gone.png,cat,train"),
+        "path,label,split",
+        r"m\.csv, row 3: .*/pictures/gone\.png: No such file or directory; to leave such images out: --skip-broken",
+    ),
+    "absolute": ((*GOOD, "/no/such.png,cat,train"), "path,label,split", r"m\.csv, row 2: /no/such\.png: No such file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "header", "message"), BAD.values(), ids=BAD)
+def test_a_bad_manifest_says_what_is_wrong_in_one_line(
+    root: Path, rows: tuple[str, ...], header: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        opened(write(root, *rows, header=header))
+    assert "\n" not in str(error.value)
+
+
+def test_a_row_without_a_file_can_be_skipped(root: Path) -> None:
+    rows = ("gone.png,cow,train", *GOOD, "gone2.png,cat,val", "pictures/2.png,cat,val")
+    dataset = opened(write(root, *rows), skip_broken=True, most_broken=0.6)
+    assert dataset.class_names == ["cat", "cow", "dog"]
+    assert [(image.part, image.id) for image in dataset.skipped] == [("train", "gone.png"), ("val", "gone2.png")]
+    assert dataset.given.tolist() == [0, 2, 0]
+
+
+@pytest.mark.parametrize("name", ["m.csv", "m.parquet"])
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\xff\xfe\x00rubbish")
+    with pytest.raises(InputError, match=rf"{name}: not a"):
+        opened(tmp_path / name)
+
+
+def test_an_empty_cell_of_a_parquet_table_is_named(root: Path) -> None:
+    pyarrow.parquet.write_table(pa.table({"path": ["pictures/0.png"] * 2, "label": ["a", None]}), root / "m.parquet")
+    with pytest.raises(InputError, match="row 1: the column 'label' is empty"):
+        opened(root / "m.parquet")
+
+
+def test_groups_may_be_a_column(root: Path) -> None:
+    rows = [f"pictures/{i}.png,{'ab'[i % 2]},s{i // 2}" for i in range(6)]
+    path = write(root, *rows, header="path,label,Scene")
+    dataset = open_dataset(DataOptions(path=str(path), val_fraction=0.34, groups="scene"), seed=0)
+    sides = dataset.is_val.view(3, 2)
+    assert torch.equal(sides.any(1), sides.all(1))
+    assert int(dataset.is_val.sum()) == 2

@@ -1,0 +1,112 @@
+"""Tables of numbers: which columns are what, and what is said of those that cannot be used."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+
+from helpers import blobs, open_dataset, quick_train
+from unflip import predict
+from unflip.data.dataset import Dataset
+from unflip.data.options import DataOptions
+from unflip.errors import InputError
+
+
+def opened(path: Path, **options: Any) -> Dataset:
+    return open_dataset(DataOptions(path=str(path), val_fraction=0.0, standardize="off", **options), seed=0)
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "t.csv"
+    path.write_text(text)
+    return path
+
+
+def test_columns_become_features_in_their_order_and_labels_are_names_or_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path, "b,species,a\n1,cat,2.5\n3,dog,-4\n5,cat,1e3\n")
+    dataset = opened(path, label_column="species")
+    assert dataset.name == "t.csv"
+    assert dataset.columns == ("b", "a")
+    assert dataset.source.fetch(torch.arange(3)).tolist() == [[1, 2.5], [3, -4], [5, 1000]]
+    assert dataset.class_names == ["cat", "dog"]
+    assert dataset.given.tolist() == [0, 1, 0]
+    numbered = opened(write(tmp_path, "Label,x\n1,2\n0,3\n"))
+    assert (numbered.given.tolist(), numbered.class_names, numbered.columns) == ([1, 0], None, ("x",))
+
+
+def test_split_and_id_are_no_features(tmp_path: Path) -> None:
+    path = write(tmp_path, "id,x,label,split\nr1,1,a,train\nr2,2,b,test\nr3,3,b,train\nr4,4,a,val\n")
+    dataset = opened(path)
+    assert dataset.columns == ("x",)
+    assert dataset.ids == ("r1", "r3", "r4")
+    assert dataset.is_val.tolist() == [False, False, True]
+    assert dataset.tests["test"].labels.tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_row_names_that_pandas_wrote_are_no_features(tmp_path: Path, kind: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": [1.0, 2.0, 4.0], "ok": [True, False, True], "label": ["a", "b", "a"]}, [7, 8, 9])
+    path = tmp_path / f"t.{kind}"
+    frame.to_csv(path) if kind == "csv" else frame.to_parquet(path)
+    dataset = opened(path)
+    assert dataset.columns == ("x", "ok")
+    assert dataset.ids == ("7", "8", "9")
+    assert dataset.source.fetch(torch.tensor([0, 1])).tolist() == [[1, 1], [2, 0]]
+
+
+BAD: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no such label column": ("x,y,kind\n1,2,a\n", {"label_column": "knd"}, "'knd', did you mean 'kind'.*kind, x, y"),
+    "no label column": ("x,y\n1,2\n", {}, "no column 'label', nor 'path' of images; it has x, y: .*--label-column"),
+    "text among the features": (
+        "x,town,day,label\n1,Rome,2020-01-01,a\n2,Oslo,2020-01-02,b\n",
+        {},
+        r"town \('Rome'\), day \('2020-01-01'\); .*--ignore town --ignore day",
+    ),
+    "a stray word": ("x,label\n1,a\n2,b\noops,a\n", {}, r"no numbers: x \('oops'\)"),
+    "an empty cell": ("x,y,label\n1,2,a\n2,,b\n", {}, "row 1: the column 'y' is empty, in 1 rows"),
+    "an empty label": ("x,label\n1,a\n2,\n", {}, "row 1: the column 'label' is empty"),
+    "the same name twice": ("x,x,label\n1,2,a\n", {}, "two columns 'x'"),
+    "nothing but labels": ("label\na\nb\n", {}, "no column of features"),
+    "a column to ignore that is not there": ("x,label\n1,a\n", {"ignore": ("y",)}, "--ignore: unknown column 'y'"),
+    "a short row": ("x,y,label\n1,2,a\n3\n", {}, "not a readable table"),
+    "no rows": ("x,label\n", {}, "no row in it"),
+    "one class": ("x,label\n1,a\n2,a\n", {}, "1 class among 2 labels"),
+    "an unknown split": ("x,label,split\n1,a,tarin\n", {}, "row 0: split 'tarin'"),
+    "infinity": ("x,label\n1,a\ninf,b\n", {}, "row 1: inf among the features"),
+}
+
+
+@pytest.mark.parametrize(("text", "options", "message"), BAD.values(), ids=BAD)
+def test_a_table_that_cannot_be_used_says_why_in_one_line(
+    tmp_path: Path, text: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        opened(write(tmp_path, text), **options)
+    assert "\n" not in str(error.value)
+    assert "t.csv" in str(error.value)
+
+
+def test_what_cannot_be_used_can_be_ignored(tmp_path: Path) -> None:
+    path = write(tmp_path, "x,town,label\n1,Rome,a\n2,Oslo,b\n")
+    assert opened(path, ignore=("town",)).columns == ("x",)
+
+
+def test_a_model_finds_its_columns_by_their_names(tmp_path: Path) -> None:
+    content = blobs()
+    names = [f"c{i}" for i in range(6)]
+    columns = dict(zip(names, content["train"].T, strict=True))
+    pyarrow.parquet.write_table(pa.table(columns | {"label": content["train_labels"]}), tmp_path / "train.parquet")
+    run = quick_train(tmp_path / "train.parquet", tmp_path / "run", epochs=3)
+    shuffled = {name: content["test"].T[int(name[1])] for name in reversed(names)}
+    told = {"note": ["x"] * 60} | shuffled | {"kind": np.arange(60)}
+    pyarrow.parquet.write_table(pa.table(told), tmp_path / "new.parquet")
+    right = predict(run, tmp_path / "new.parquet").labels.numpy() == content["test_labels"]
+    assert right.mean() > 0.95
+    pyarrow.parquet.write_table(pa.table({"c0": [1.0], "c1": [2.0]}), tmp_path / "few.parquet")
+    with pytest.raises(InputError, match=r"few\.parquet: no column 'c2'; it has c0, c1"):
+        predict(run, tmp_path / "few.parquet")

@@ -1,0 +1,167 @@
+"""Sources: the same batches from memory, from a map and from several parts; standardisation."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import unflip.data.sources
+from unflip.data.sources import (
+    ArraySource,
+    JoinedSource,
+    Standardisation,
+    check_finite,
+    fit_standardisation,
+)
+from unflip.errors import InputError
+
+Array = np.ndarray[Any, Any]
+SHAPES = st.tuples(st.integers(1, 12), st.integers(1, 4))
+TABLES = arrays(np.float32, SHAPES, elements=st.floats(-1e3, 1e3, width=32))
+
+
+def as_map(folder: Path, array: Array) -> Array:
+    np.save(folder / "map.npy", array)
+    mapped: Array = np.load(folder / "map.npy", mmap_mode="r")
+    assert isinstance(mapped, np.memmap)
+    return mapped
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64, np.uint8])
+@pytest.mark.parametrize("shape", [(9, 3), (9, 2, 2)])
+def test_a_map_gives_the_batches_of_the_array(tmp_path: Path, dtype: type, shape: tuple[int, ...]) -> None:
+    array = (np.random.default_rng(0).normal(size=shape) * 20).astype(dtype)
+    standardise = fit_standardisation(array, one_scale=False)
+    memory, mapped = ArraySource(array, standardise), ArraySource(as_map(tmp_path, array), standardise)
+    assert memory.shape == mapped.shape == shape[1:]
+    assert len(memory) == len(mapped) == 9
+    for indices in (torch.arange(9), torch.tensor([4, 0, 4, 8]), torch.tensor([], dtype=torch.long)):
+        assert torch.equal(memory.fetch(indices), mapped.fetch(indices))
+        assert memory.fetch(indices).dtype == torch.float32
+        assert memory.fetch(indices).shape == (len(indices), *shape[1:])
+
+
+def test_a_map_is_read_by_batch_and_not_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = as_map(tmp_path, np.zeros((1000, 3), np.float32))
+    rows_read: list[int] = []
+    take = np.memmap.__getitem__
+
+    def counting(self: Array, key: Any) -> Any:
+        found = take(self, key)
+        rows_read.append(len(found))
+        return found
+
+    monkeypatch.setattr(np.memmap, "__getitem__", counting)
+    ArraySource(array).fetch(torch.arange(7))
+    assert sum(rows_read) == 7
+
+
+def test_without_standardisation_the_rows_are_as_they_came() -> None:
+    array = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    np.testing.assert_array_equal(ArraySource(array).fetch(torch.tensor([3, 1])).numpy(), array[[3, 1]])
+
+
+def test_views_of_features_are_the_rows_unless_there_is_jitter() -> None:
+    array = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
+    rows = torch.randperm(500)
+    plain, jittered = ArraySource(array), ArraySource(array, jitter=0.5)
+    assert not plain.augments
+    assert torch.equal(plain.view(rows, torch.Generator()), plain.fetch(rows))
+    one, same, other = (jittered.view(rows, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert float((one - jittered.fetch(rows)).std()) == pytest.approx(0.5, rel=0.1)
+    assert torch.equal(jittered.fetch(rows), plain.fetch(rows))  # the rows themselves stay
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.data())
+def test_joined_sources_are_one_after_the_other(lengths: list[int], data: st.DataObject) -> None:
+    total = sum(lengths)
+    whole = np.arange(total * 2, dtype=np.float32).reshape(total, 2)
+    parts = np.split(whole, np.cumsum(lengths)[:-1])
+    source = JoinedSource([ArraySource(part) for part in parts]).to(torch.device("cpu"))
+    assert len(source) == total
+    assert source.shape == (2,)
+    indices = data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=10))
+    np.testing.assert_array_equal(source.fetch(torch.tensor(indices)).numpy(), whole[indices])
+
+
+@given(TABLES, st.integers(1, 5))
+def test_standardisation_is_that_of_numpy_however_it_is_cut(array: Array, chunk: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unflip.data.sources, "_CHUNK", chunk)
+        fitted = fit_standardisation(array, one_scale=False)
+    exact = array.astype(np.float64)
+    std = exact.std(axis=0)
+    std[np.ptp(exact, axis=0) == 0] = 1.0
+    np.testing.assert_allclose(fitted.mean, exact.mean(axis=0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(fitted.std, np.where(std < np.finfo(np.float32).tiny, 1.0, std), rtol=1e-4)
+    assert fitted(torch.from_numpy(array)).isfinite().all()
+
+
+def test_standardised_columns_have_mean_zero_and_deviation_one() -> None:
+    array = np.random.default_rng(0).normal(loc=[1e4, -3.0], scale=[5.0, 1e-3], size=(500, 2))
+    standardised = ArraySource(array, fit_standardisation(array, one_scale=False)).fetch(torch.arange(500)).double()
+    assert standardised.mean(0).abs().max() < 1e-3
+    torch.testing.assert_close(standardised.std(0, correction=0), torch.ones(2).double(), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e20, 1e-30, 1e-60])
+def test_a_constant_column_becomes_zero_and_keeps_its_scale(value: float) -> None:
+    array = np.full((7, 2), value)
+    array[:, 1] = np.arange(7)
+    fitted = fit_standardisation(array, one_scale=False)
+    assert float(fitted.std[0]) == 1.0
+    assert ArraySource(array, fitted).fetch(torch.arange(7))[:, 0].abs().max() <= abs(value) * 1e-6
+
+
+def test_a_column_too_small_for_float32_counts_as_constant() -> None:
+    array = np.array([[1e-60, 1.0], [3e-60, 2.0]])
+    fitted = fit_standardisation(array, one_scale=False)
+    assert float(fitted.std[0]) == 1.0
+    assert ArraySource(array, fitted).fetch(torch.arange(2)).isfinite().all()
+
+
+def test_one_scale_for_all_keeps_the_columns_in_proportion() -> None:
+    array = np.random.default_rng(0).normal(loc=[5.0, -3.0], scale=[10.0, 0.1], size=(500, 2))
+    fitted = fit_standardisation(array, one_scale=True)
+    exact = array - array.mean(axis=0)
+    np.testing.assert_allclose(fitted.mean, array.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(fitted.std, np.full(2, np.sqrt((exact**2).mean())), rtol=1e-5)
+
+
+def test_one_scale_of_constant_columns_is_one() -> None:
+    assert fit_standardisation(np.full((5, 2), 3.0), one_scale=True).std.tolist() == [1.0, 1.0]
+
+
+def test_standardisation_is_by_column_of_any_shape() -> None:
+    array = np.random.default_rng(0).normal(size=(20, 2, 3))
+    fitted = fit_standardisation(array, one_scale=False)
+    assert fitted.mean.shape == fitted.std.shape == (2, 3)
+    np.testing.assert_allclose(fitted.mean, array.mean(axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39])
+@pytest.mark.parametrize("row", [0, 3, 6])
+def test_what_is_not_finite_is_named_by_row_and_value(monkeypatch: pytest.MonkeyPatch, value: float, row: int) -> None:
+    monkeypatch.setattr(unflip.data.sources, "_CHUNK", 2)
+    array = np.zeros((7, 3))
+    array[row, 1] = value
+    array[6, 2] = np.nan if row < 6 else value
+    with pytest.raises(InputError, match=rf"^x, row {row}: {str(value).replace('+', '.')} among the features"):
+        check_finite(array, "x")
+
+
+def test_finite_features_of_any_kind_pass() -> None:
+    for dtype in (np.float16, np.float32, np.float64, np.int64, np.uint8):
+        check_finite(np.ones((3, 2, 2), dtype), "x")
+
+
+def test_standardisation_is_a_division_by_column() -> None:
+    standardise = Standardisation(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))
+    assert standardise(torch.tensor([[3.0, 2.0]])).tolist() == [[1.0, 0.0]]

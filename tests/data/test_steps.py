@@ -1,0 +1,330 @@
+"""From files to everything a run needs: checked, split, the truth apart."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import blobs, open_dataset, write_npz
+from unflip.data.dataset import Dataset
+from unflip.data.options import DataOptions
+from unflip.data.split import stratified_split
+from unflip.errors import ConfigError, InputError, UnflipError
+
+
+def open_from(path: Path, content: dict[str, Any] | None = None, *, seed: int = 0, **options: Any) -> Dataset:
+    if content is not None:
+        write_npz(path, **content)
+    return open_dataset(DataOptions(path=str(path), **options), seed)
+
+
+def everything(dataset: Dataset) -> torch.Tensor:
+    return dataset.source.fetch(torch.arange(len(dataset.source)))
+
+
+def test_examples_keep_the_order_of_the_file_and_the_statistics_are_those_of_train(features: Path) -> None:
+    content = dict(np.load(features))
+    dataset = open_from(features)
+    mean, std = content["train"].astype(np.float64).mean(axis=0), content["train"].astype(np.float64).std(axis=0)
+    np.testing.assert_allclose(everything(dataset).numpy(), (content["train"] - mean) / std, atol=1e-5)
+    test = dataset.tests["test"]
+    np.testing.assert_allclose(test.source.fetch(torch.arange(60)).numpy(), (content["test"] - mean) / std, atol=1e-5)
+    assert dataset.given.tolist() == content["train_labels"].tolist()
+    assert test.labels.tolist() == content["test_labels"].tolist()
+    assert (dataset.name, dataset.num_classes, dataset.class_names) == ("blobs.npz", 3, None)
+    assert dataset.clean is None  # nobody knows it
+    assert dataset.standardisation is not None
+
+
+def test_standardisation_can_be_switched_off(features: Path) -> None:
+    dataset = open_from(features, standardize="off")
+    np.testing.assert_array_equal(everything(dataset).numpy(), np.load(features)["train"])
+    assert dataset.standardisation is None
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_mapped_files_give_the_same_data_set(tmp_path: Path, dtype: type) -> None:
+    content = blobs() | {"val": blobs(seed=1)["test"], "val_labels": blobs(seed=1)["test_labels"]}
+    for name, array in content.items():
+        np.save(tmp_path / f"{name}.npy", array if name.endswith("labels") else array.astype(dtype))
+    mapped, memory = (open_from(tmp_path, map_above_mb=limit, take=100) for limit in (0.0, 100.0))
+    assert torch.equal(everything(mapped), everything(memory))
+    batch = torch.tensor([3, 120, 0, 99, 100])
+    assert torch.equal(mapped.source.fetch(batch), memory.source.fetch(batch))
+    assert torch.equal(mapped.tests["test"].source.fetch(batch[:1]), memory.tests["test"].source.fetch(batch[:1]))
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=200),
+    st.floats(0.01, 0.99),
+    st.integers(0, 10),
+)
+def test_a_split_takes_its_share_of_every_class(labels: list[int], fraction: float, seed: int) -> None:
+    given_labels = torch.tensor(labels)
+    is_val = stratified_split(given_labels, 5, fraction, seed)
+    assert is_val.shape == given_labels.shape
+    for label in range(5):
+        count = labels.count(label)
+        assert abs(int(is_val[given_labels == label].sum()) - count * fraction) <= 0.5 + 1e-4
+    assert torch.equal(is_val, stratified_split(given_labels, 5, fraction, seed))
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000))
+def test_another_seed_draws_other_examples(seed: int, other: int) -> None:
+    labels = torch.arange(400) % 4
+    same = torch.equal(stratified_split(labels, 4, 0.5, seed), stratified_split(labels, 4, 0.5, other))
+    assert same is (seed == other)
+
+
+def test_every_example_validates_as_often_as_the_others() -> None:
+    labels = torch.arange(40) % 2
+    share = torch.stack([stratified_split(labels, 2, 0.25, seed) for seed in range(400)]).float().mean(0)
+    assert (share - 0.25).abs().max() < 5 * (0.25 * 0.75 / 400) ** 0.5
+
+
+def test_the_split_is_by_given_label_and_splits_say_so(features: Path) -> None:
+    dataset = open_from(features, val_fraction=0.2)
+    assert dataset.splits() == ["val" if val else "train" for val in dataset.is_val.tolist()]
+    assert torch.bincount(dataset.given[dataset.is_val]).tolist() == [10, 10, 10]
+
+
+def test_without_a_fraction_nothing_validates(features: Path) -> None:
+    assert not open_from(features, val_fraction=0.0).is_val.any()
+
+
+def test_a_val_split_that_came_with_the_data_replaces_ours(tmp_path: Path) -> None:
+    content = blobs()
+    held = blobs(seed=1)
+    content |= {"val": held["test"], "val_labels": held["test_labels"], "train_ids": np.arange(150).astype(str)}
+    dataset = open_from(tmp_path / "a.npz", content, standardize="off")
+    assert dataset.is_val.tolist() == [False] * 150 + [True] * 60
+    np.testing.assert_array_equal(everything(dataset).numpy(), np.concatenate([content["train"], held["test"]]))
+    assert dataset.given.tolist() == [*content["train_labels"], *held["test_labels"]]
+    assert dataset.ids is not None
+    assert len(set(dataset.ids)) == 210
+
+
+def test_labels_replace_and_the_datas_own_serve_evaluation_only(tmp_path: Path, features: Path) -> None:
+    own = np.load(features)["train_labels"]
+    np.save(tmp_path / "noisy.npy", (own + 1) % 3)
+    dataset = open_from(features, labels=str(tmp_path / "noisy.npy"))
+    assert dataset.given.tolist() == ((own + 1) % 3).tolist()
+    assert dataset.clean is not None
+    assert dataset.clean.tolist() == own.tolist()
+
+
+def test_labels_of_data_without_its_own_leave_the_truth_unknown(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", blobs()["train"])
+    np.save(tmp_path / "labels.npy", blobs()["train_labels"])
+    dataset = open_from(tmp_path / "a.npy", labels=str(tmp_path / "labels.npy"))
+    assert dataset.given.tolist() == blobs()["train_labels"].tolist()
+    assert dataset.clean is None
+
+
+@pytest.mark.parametrize("extra", [0, 1, 50])
+def test_take_uses_the_first_examples_and_labels(tmp_path: Path, features: Path, extra: int) -> None:
+    content = dict(np.load(features))
+    np.save(tmp_path / "noisy.npy", (content["train_labels"][: 100 + extra] + 1) % 3)
+    dataset = open_from(features, take=100, labels=str(tmp_path / "noisy.npy"), standardize="off")
+    np.testing.assert_array_equal(everything(dataset).numpy(), content["train"][:100])
+    assert dataset.given.tolist() == ((content["train_labels"][:100] + 1) % 3).tolist()
+    assert dataset.clean is not None
+    assert dataset.clean.tolist() == content["train_labels"][:100].tolist()
+    assert len(dataset.tests["test"].labels) == 60
+
+
+def test_names_are_classes_in_every_set(tmp_path: Path) -> None:
+    names = np.array(["dog", "cat", "eel"])
+    content = blobs()
+    named = {key: names[array] if key.endswith("_labels") else array for key, array in content.items()}
+    dataset = open_from(tmp_path / "a.npz", named)
+    assert dataset.class_names == ["cat", "dog", "eel"]
+    assert [dataset.class_names[label] for label in dataset.given] == named["train_labels"].tolist()
+    assert [dataset.class_names[label] for label in dataset.tests["test"].labels] == named["test_labels"].tolist()
+
+
+def test_declared_names_may_have_no_example(tmp_path: Path) -> None:
+    content = blobs() | {"class_names": np.array(["a", "b", "c", "never"])}
+    dataset = open_from(tmp_path / "a.npz", content)
+    assert (dataset.num_classes, dataset.class_names) == (4, ["a", "b", "c", "never"])
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """The good content with other arrays in it; None takes one out."""
+    content = blobs() | changes
+    return {key: value for key, value in content.items() if value is not None}
+
+
+def with_value(name: str, row: int, value: float) -> dict[str, Any]:
+    array = blobs()[name].astype(np.float64)
+    array[row] = value
+    return changed(**{name: array})
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "too few labels": (changed(train_labels=np.arange(149) % 3), "train_labels: 149 labels for 150 examples"),
+    "too many labels": (changed(train_labels=np.arange(151) % 3), "train_labels: 151 labels for 150 examples"),
+    "no labels": (changed(train_labels=None), "no train_labels in it; give a file with --labels"),
+    "test labels of another length": (
+        changed(test_labels=np.arange(59) % 3),
+        "'test_labels': 59 labels for 60 examples",
+    ),
+    "test set without labels": (changed(test_labels=None), "'test' has no labels; add 'test_labels' or leave it out"),
+    "val set without labels": (changed(val=np.ones((3, 6))), "'val' has no labels; add 'val_labels'"),
+    "test of another shape": (
+        changed(test=np.ones((60, 5))),
+        r"'test': examples of shape \(5,\), the training examples have \(6,\)",
+    ),
+    "negative label": (with_value("train_labels", 7, -1), "train_labels, row 7: label -1.0 is not an integer from 0"),
+    "label NaN": (with_value("train_labels", 8, np.nan), "train_labels, row 8: label nan is not an integer"),
+    "label not an integer": (with_value("train_labels", 9, 1.5), "train_labels, row 9: label 1.5 is not an integer"),
+    "label out of any range": (with_value("train_labels", 9, 1e9), "train_labels, row 9: label 1000000000.0 is not"),
+    "test label out of range": (
+        with_value("test_labels", 4, -2),
+        "'test_labels', row 4: label -2.0 is not an integer from 0 to 2",
+    ),
+    "test class above all others": (with_value("test_labels", 4, 3), "'test_labels', row 4: label 3.0"),
+    "test class between the others": (
+        changed(train_labels=np.array([0, 2] * 75)),
+        "'test_labels': class 1 has no training example; declare the classes",
+    ),
+    "one class": (changed(train_labels=np.zeros(150, int)), "1 class among 150 labels; at least two are needed"),
+    "no examples": (
+        changed(train=np.zeros((0, 6)), train_labels=np.zeros(0, int)),
+        "0 class among 0 labels; at least two",
+    ),
+    "NaN in train": (with_value("train", 11, np.nan), "'train', row 11: nan among the features"),
+    "infinity in test": (with_value("test", 12, -np.inf), "'test', row 12: -inf among the features"),
+    "NaN in val": (
+        with_value("train", 0, 0.0) | {"val": np.full((2, 6), np.nan), "val_labels": np.array([0, 1])},
+        "'val', row 0: nan",
+    ),
+    "empty test set": (changed(test=np.zeros((0, 6)), test_labels=np.zeros(0, int)), "'test' has no examples"),
+    "ids of another length": (changed(train_ids=np.array(["a", "b"])), "train_ids: 2 ids for 150 examples"),
+    "a stray validation array": (changed(val2=np.zeros((3, 6))), "array 'val2'; validation examples are called 'val'"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD.values(), ids=BAD)
+def test_bad_data_says_what_is_wrong_and_where(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        open_from(tmp_path / "a.npz", content)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"take": 151}, "take = 151: there are only 150 training examples"),
+        ({"labels": "noisy.npy"}, r"labels .*noisy\.npy: 100 labels for 150 examples; .*--take 100"),
+        ({"labels": "noisy.npy", "take": 101}, r"noisy\.npy: 100 labels for 101 examples"),
+        ({"labels": "missing.npy"}, r"missing\.npy: No such file"),
+        ({"classes": 2}, r"train_labels, row \d+: label 2 is not an integer from 0 to 1"),
+        ({"classes": ("a", "b")}, r"train_labels, row \d+: label 2 is not an integer from 0 to 1"),
+        ({"val_fraction": 0.999}, "the 0 examples left for training hold fewer than two classes"),
+    ],
+)
+def test_options_that_do_not_fit_the_data_say_so(
+    tmp_path: Path, features: Path, options: dict[str, Any], message: str
+) -> None:
+    np.save(tmp_path / "noisy.npy", np.arange(100) % 3)
+    if "labels" in options:
+        options = options | {"labels": str(tmp_path / options["labels"])}
+    with pytest.raises(UnflipError, match=message):
+        open_from(features, **options)
+
+
+def test_declared_classes_allow_one_that_only_the_test_set_has(tmp_path: Path) -> None:
+    content = with_value("test_labels", 4, 3)
+    assert open_from(tmp_path / "a.npz", content, classes=4).tests["test"].labels[4] == 3
+    between = changed(train_labels=np.array([0, 2] * 75))
+    assert open_from(tmp_path / "a.npz", between, classes=3).num_classes == 3
+
+
+@pytest.mark.parametrize("name", ["missing.npz", "digit", "a.mat"])
+def test_a_path_that_is_no_data_says_so(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a.mat").write_bytes(b"")
+    path = name if name == "digit" else tmp_path / name
+    expected = {
+        "missing.npz": "no such file or folder",
+        "digit": "did you mean 'digits'",
+        "a.mat": r"cannot read '\.mat'; give \.npz, \.npy, \.csv, \.parquet or a folder",
+    }
+    with pytest.raises(InputError, match=expected[name]):
+        open_from(Path(path))
+
+
+@pytest.mark.parametrize("options", [{"take": 0}, {"val_fraction": 1.0}, {"val_fraction": -0.1}, {"tke": 3}])
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        DataOptions(path="digits", **options)
+
+
+def test_take_beyond_the_data_is_a_matter_of_configuration(features: Path) -> None:
+    with pytest.raises(ConfigError):
+        open_from(features, take=1000)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20)), min_size=1, max_size=200),
+    st.floats(0.05, 0.6),
+    st.integers(0, 10),
+)
+def test_groups_stay_together_and_a_split_takes_no_more_than_its_share(
+    examples: list[tuple[int, int]], fraction: float, seed: int
+) -> None:
+    labels, groups = torch.tensor(examples).T
+    is_val = stratified_split(labels, 4, fraction, seed, groups)
+    for group in groups.unique():
+        assert len(is_val[groups == group].unique()) == 1
+    for label in range(4):
+        members = labels == label
+        assert int(is_val[members].sum()) <= int(members.sum()) * fraction + 0.5
+    assert torch.equal(is_val, stratified_split(labels, 4, fraction, seed, groups))
+
+
+def test_groups_of_one_are_split_as_evenly_as_examples() -> None:
+    labels = torch.arange(400) % 4
+    is_val = stratified_split(labels, 4, 0.1, 0, torch.arange(400))
+    assert [int(is_val[labels == label].sum()) for label in range(4)] == [10] * 4
+
+
+@pytest.mark.parametrize("kind", ["array", "npy", "txt"])
+def test_groups_come_from_an_array_of_the_data_or_a_file(tmp_path: Path, kind: str) -> None:
+    groups = np.array([f"scan {i // 3}" for i in range(150)])
+    content: dict[str, Any] = blobs()
+    if kind == "array":
+        content, where = content | {"patients": groups}, "patients"
+    else:
+        where = str(tmp_path / f"patients.{kind}")
+        if kind == "npy":
+            np.save(where, groups)
+        else:
+            Path(where).write_text("\n".join(groups), "utf-8")
+    is_val = open_from(tmp_path / "data.npz", content, groups=where, take=120).is_val
+    assert 3 <= int(is_val.sum()) <= 13
+    for group in set(groups[:120]):
+        assert len(is_val[torch.from_numpy(groups[:120] == group)].unique()) == 1
+
+
+def test_groups_that_are_nowhere_or_too_few_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"data\.groups patient: the data has no such column or array, and there is no"
+    ):
+        open_from(tmp_path / "data.npz", blobs(), groups="patient")
+    with pytest.raises(InputError, match=r"data\.groups patient: shape \(3,\) for 150 examples; give one group"):
+        open_from(tmp_path / "data.npz", blobs() | {"patient": np.arange(3)}, groups="patient")
+
+
+def test_a_column_of_groups_in_a_table_is_no_feature(tmp_path: Path) -> None:
+    lines = [f"{i % 7},{i % 3},person {i // 4}" for i in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["size,label,person", *lines]))
+    dataset = open_from(tmp_path / "table.csv", groups="person")
+    assert dataset.source.shape == (1,)
+    sides = dataset.is_val.view(15, 4)
+    assert torch.equal(sides.any(1), sides.all(1))
+    assert sides.any()

@@ -1,0 +1,49 @@
+"""Rows of examples: the values that the data holds, by the run's order."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import blobs, quick_train, write_npz
+from unflip.data.options import DataOptions
+from unflip.data.viewing.rows import open_rows
+from unflip.errors import InputError
+
+
+def test_they_are_those_of_the_arrays_validation_last(tmp_path: Path) -> None:
+    content = blobs(train=30)
+    val = content["train"][:7] + 1
+    path = write_npz(tmp_path / "a.npz", **content, val=val, val_labels=content["train_labels"][:7])
+    rows = open_rows(DataOptions(path=str(path)), 37)
+    assert rows is not None
+    assert rows.values(3) == [(f"column {i}", pytest.approx(value)) for i, value in enumerate(content["train"][3])]
+    assert [value for _, value in rows.values(36)] == pytest.approx(val[6].tolist())
+    taken = open_rows(DataOptions(path=str(path), take=10), 17)
+    assert taken is not None
+    assert [value for _, value in taken.values(10)] == pytest.approx(val[0].tolist())
+    with pytest.raises(InputError, match="37 examples, the run had 30"):
+        open_rows(DataOptions(path=str(path)), 30)
+
+
+def test_a_tables_columns_have_their_names(tmp_path: Path) -> None:
+    text = "height,label,width\n" + "".join(f"{i},{'ab'[i % 2]},{-i / 2}\n" for i in range(12))
+    (tmp_path / "t.csv").write_text(text)
+    rows = open_rows(DataOptions(path=str(tmp_path / "t.csv"), label_column="label"), 12)
+    assert rows is not None
+    assert rows.values(5) == [("height", 5.0), ("width", -2.5)]
+    assert rows.left_out == 0
+
+
+def test_of_many_columns_without_names_the_first_are_shown(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "a.npz", train=np.ones((4, 100), np.float32), train_labels=np.arange(4) % 2)
+    rows = open_rows(DataOptions(path=str(path)), 4)
+    assert rows is not None
+    assert len(rows.values(0)) + rows.left_out == 100
+    assert len(rows.values(0)) < 30
+
+
+def test_images_have_none(tmp_path: Path, features: Path) -> None:
+    assert open_rows(DataOptions(path="digits"), 1347) is None
+    run = quick_train(features, tmp_path / "run", epochs=1)
+    assert run.rows() is not None

@@ -1,0 +1,188 @@
+"""The configuration: what wins, and errors that name the key and what is allowed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import Outcome
+from unflip.errors import ConfigError
+from unflip.runs.config import (
+    OptimizerOptions,
+    RunConfig,
+    parse_setting,
+    read_preset,
+    read_toml,
+)
+
+DATA = {"data": {"path": "digits"}}
+
+
+def resolve(*layers: dict[str, Any], explicit: tuple[str, ...] = ()) -> RunConfig:
+    return RunConfig.resolve([DATA, *layers], explicit)
+
+
+@pytest.mark.parametrize(
+    ("given_in", "epochs"),
+    [
+        (("preset",), 15),
+        (("preset", "file"), 3),
+        (("preset", "file", "set"), 2),
+        (("preset", "file", "set", "flag"), 1),
+        (("preset", "flag"), 1),
+        (("file", "set"), 2),
+    ],
+)
+def test_the_stronger_place_wins(
+    cli: Callable[..., Outcome], features: Path, tmp_path: Path, given_in: tuple[str, ...], epochs: int
+) -> None:
+    (tmp_path / "file.toml").write_text("epochs = 3\n[mlp]\nhidden = [8]\n")
+    places = {
+        "preset": ["--preset", "features"],
+        "file": ["--config", tmp_path / "file.toml"],
+        "set": ["--set", "epochs=2"],
+        "flag": ["--epochs", 1],
+    }
+    arguments = [argument for place in given_in for argument in places[place]]
+    done = cli("train", "--data", features, "--out", tmp_path / "run", "--quiet", *arguments)
+    assert done.code == 0, done.err
+    written = read_toml(tmp_path / "run" / "config.toml")
+    assert written["epochs"] == epochs
+    assert written["mlp"]["hidden"] == ([8] if "file" in given_in else [256])
+
+
+def test_layers_are_merged_by_key_and_not_by_section() -> None:
+    config = resolve({"optimizer": {"lr": 0.5, "momentum": 0.1}}, {"optimizer": {"lr": 0.25}})
+    assert (config.common.optimizer.lr, config.common.optimizer.momentum) == (0.25, 0.1)
+
+
+def test_what_is_written_is_read_as_the_same_configuration(tmp_path: Path) -> None:
+    config = resolve({"method": "gce", "gce": {"truncation": 0.5}, "mlp": {"hidden": [3, 4]}, "seed": 7})
+    (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+    assert RunConfig.resolve([read_toml(tmp_path / "config.toml")]) == config
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown key": ({"epoch": 3}, "unknown configuration key 'epoch', did you mean 'epochs'?"),
+    "unknown key in a section": (
+        {"optimizer": {"momentun": 0.5}},
+        "unknown configuration key 'optimizer.momentun', did you mean 'optimizer.momentum'?",
+    ),
+    "unknown key of a method": (
+        {"method": "gce", "gce": {"qq": 1}},
+        "unknown configuration key 'gce.qq', did you mean 'gce.q'?",
+    ),
+    "key without its section": ({"lr": 1}, "unknown configuration key 'lr', did you mean 'optimizer.lr'?"),
+    "unknown section": ({"optimiser": {"lr": 1}}, "unknown configuration key 'optimiser', did you mean 'optimizer."),
+    "unknown method": ({"method": "gcee"}, "unknown method 'gcee', did you mean 'gce'?"),
+    "unknown network": ({"network": "mpl"}, "unknown network 'mpl', did you mean 'mlp'?"),
+    "unknown choice": ({"select": "nosy-val"}, "unknown select 'nosy-val', did you mean 'noisy-val'?"),
+    "method that is no name": ({"method": 3}, "method = 3: must be a name; see `unflip list methods`"),
+    "method that is a section": ({"method": {"x": 1}}, "method = {'x': 1}: must be a name"),
+    "network that is no name": ({"network": ["mlp"]}, "network = ['mlp']: must be a name"),
+    "section that is a value": ({"mlp": 3}, "mlp = 3: must be "),
+    "too small": ({"epochs": 0}, "epochs = 0: must be greater than 0"),
+    "above its range": (
+        {"data": {"val_fraction": 1.0}},
+        "data.val_fraction = 1.0: must be less than 1 (allowed: >= 0.0 and < 1.0)",
+    ),
+    "below its range": (
+        {"mlp": {"dropout": -0.5}},
+        "mlp.dropout = -0.5: must be greater than or equal to 0 (allowed: >= 0.0 and < 1.0)",
+    ),
+    "element out of range": ({"mlp": {"hidden": [8, 0]}}, "mlp.hidden.1 = 0: must be greater than 0"),
+    "one of several kinds": ({"data": {"classes": 0}}, "data.classes = 0: must be greater than 0"),
+    "wrong type": ({"seed": "one"}, "seed = 'one': must be a valid integer"),
+    "not a number": ({"optimizer": {"lr": float("nan")}}, "optimizer.lr = nan: must be a finite number"),
+}
+
+
+@pytest.mark.parametrize(("layer", "message"), BAD.values(), ids=BAD)
+def test_a_bad_value_names_its_key_and_what_is_allowed(layer: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve(layer)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_data_must_be_named() -> None:
+    with pytest.raises(ConfigError, match=r"'data\.path' is missing"):
+        RunConfig.resolve([{"data": {}}])
+
+
+def test_a_file_may_have_sections_for_other_methods_but_a_person_may_not() -> None:
+    layer = {"method": "standard", "gce": {"q": 0.5}}
+    assert "gce" not in resolve(layer).parts
+    with pytest.raises(ConfigError, match=r"section 'gce' is not used by method 'standard' with network 'mlp'"):
+        resolve(layer, explicit=("gce",))
+
+
+def test_a_section_in_use_may_be_typed() -> None:
+    config = resolve({"method": "gce", "gce": {"q": 0.5}}, explicit=("gce", "mlp", "optimizer", "data"))
+    assert config.parts["gce"].q == 0.5  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("epochs=3", {"epochs": 3}),
+        ("method=gce", {"method": "gce"}),
+        ("method = 'gce'", {"method": "gce"}),
+        ("optimizer.lr=1e-3", {"optimizer": {"lr": 1e-3}}),
+        ("mlp.hidden=[64, 32]", {"mlp": {"hidden": [64, 32]}}),
+        ("mlp.batch_norm=false", {"mlp": {"batch_norm": False}}),
+        ("data.path=a=b.npz", {"data": {"path": "a=b.npz"}}),
+        ("noise.recipe=pmd1:0.35 + sym:0.3", {"noise": {"recipe": "pmd1:0.35 + sym:0.3"}}),
+    ],
+)
+def test_a_setting_is_a_dotted_key_and_a_value(text: str, tree: dict[str, Any]) -> None:
+    assert parse_setting(text) == tree
+
+
+@pytest.mark.parametrize("text", ["epochs", "=3", "a..b=3", ".a=3", "a.=3", ""])
+def test_a_setting_that_is_none_says_how_to_write_one(text: str) -> None:
+    with pytest.raises(ConfigError, match="write key=value, for example"):
+        parse_setting(text)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"epochs = ", "not TOML"),
+        (b"\xff\xfe", "not a text file in UTF-8"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "config.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"^config .*config\.toml: {message}"):
+        read_toml(path)
+
+
+def test_an_unknown_preset_is_told_the_closest() -> None:
+    with pytest.raises(ConfigError, match="unknown preset 'feature', did you mean 'features'"):
+        read_preset("feature")
+
+
+@given(st.integers(1, 200), st.lists(st.integers(1, 150), max_size=4), st.floats(0.1, 1.0), st.integers(0, 10))
+def test_the_schedule_multiplies_after_each_milestone_and_climbs_before(
+    epoch: int, milestones: list[int], factor: float, warmup: int
+) -> None:
+    options = OptimizerOptions(milestones=tuple(milestones), factor=factor, lr_warmup=warmup)
+    expected = 1.0
+    for milestone in milestones:
+        if epoch > milestone:
+            expected *= factor
+    if epoch <= warmup:
+        expected *= epoch / (warmup + 1)
+    assert options.lr_factor(epoch) == pytest.approx(expected)
+
+
+def test_the_paper_halves_at_40_and_80() -> None:
+    options = OptimizerOptions()
+    assert [options.lr_factor(epoch) for epoch in (1, 40, 41, 80, 81, 100)] == [1, 1, 0.5, 0.5, 0.25, 0.25]

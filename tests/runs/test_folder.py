@@ -1,0 +1,175 @@
+"""The run folder: when it is free, and what is removed from it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import quick_train
+from pictures import write_picture
+from unflip.errors import InputError, RunFolderError, UnflipWarning
+from unflip.runs import folder as module
+from unflip.runs.folder import Run
+from unflip.runs.model_file import load_model
+from unflip.stats.gaussians import fit_gaussians
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Run:
+    run = Run(tmp_path / "run")
+    (run.folder / "checkpoints").mkdir(parents=True)
+    run.write_config("epochs = 1\n")
+    (run.folder / "result.json").write_text('{"method": "plc", "epochs": 1}')
+    (run.folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    (run.folder / "notes.txt").write_text("mine")
+    return run
+
+
+def test_a_folder_with_a_run_is_not_free(finished: Run) -> None:
+    with pytest.raises(RunFolderError, match=r"already holds a run; continue it with --resume or .* --force"):
+        finished.check_free(resume=False, force=False)
+    finished.check_free(resume=True, force=False)
+    finished.check_free(resume=False, force=True)
+
+
+def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        Run(folder).check_free(resume=False, force=False)
+        with pytest.raises(RunFolderError, match="holds no run to resume; leave --resume out"):
+            Run(folder).check_free(resume=True, force=False)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="is a file; --out names a folder"):
+        Run(tmp_path / "file").check_free(resume=False, force=False)
+    with pytest.raises(RunFolderError, match=r"cannot write to .*sub: Not a directory"):
+        Run(tmp_path / "file" / "sub").claimed(resume=False, force=False).__enter__()
+
+
+def test_force_removes_the_run_and_nothing_else(finished: Run) -> None:
+    with finished.claimed(resume=False, force=True):
+        assert sorted(path.name for path in finished.folder.iterdir()) == [".lock", "notes.txt"]
+
+
+def test_resuming_removes_only_what_a_kill_left_half_written(finished: Run) -> None:
+    before = {path.name for path in finished.folder.iterdir()}
+    (finished.folder / ".labels.csv.x81.csv").write_text("half")
+    (finished.checkpoints / ".epoch-00001.safetensors.q_0.safetensors").write_text("half")
+    (finished.checkpoints / ".tmpWEX9u6").write_text("half")
+    (finished.folder / ".gitignore").write_text("mine")
+    with finished.claimed(resume=True, force=False):
+        assert {path.name for path in finished.folder.iterdir()} == before | {".lock", ".gitignore"}
+        assert list(finished.checkpoints.iterdir()) == []
+
+
+def test_a_second_claim_is_refused_until_the_first_ends(finished: Run) -> None:
+    refused = pytest.raises(RunFolderError, match=r"run: another process is at work on this run; wait until")
+    with finished.claimed(resume=True, force=False):
+        for force in (True, False):
+            with refused, finished.claimed(resume=not force, force=force):
+                pass
+        assert finished.is_finished  # the refused --force removed nothing
+    with finished.claimed(resume=True, force=False):
+        pass
+
+
+def test_a_claim_that_had_to_wait_for_nothing_still_finds_a_run_that_came_meanwhile(finished: Run) -> None:
+    with pytest.raises(RunFolderError, match="already holds a run"), finished.claimed(resume=False, force=False):
+        pass
+
+
+def test_results_and_metrics_are_read(finished: Run) -> None:
+    assert finished.is_finished
+    assert finished.result == {"method": "plc", "epochs": 1}
+    assert finished.metrics == [{"epoch": 1}]
+    finished.write_metrics([{"epoch": 1}, {"epoch": 2, "loss": {"a": 0.1}}])
+    assert finished.metrics == [{"epoch": 1}, {"epoch": 2, "loss": {"a": 0.1}}]
+
+
+def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    assert not run.is_finished
+    with pytest.raises(RunFolderError, match=r"no result\.json; is this the folder of a finished run"):
+        run.result  # noqa: B018
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"result\.json: not JSON"):
+        run.result  # noqa: B018
+
+
+def test_features_are_kept_in_half_precision_and_mapped(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    assert run.features is None
+    run.write_features(torch.tensor([[1.0, 1e9], [-1e9, 0.25]]), None)
+    features = run.features
+    assert features is not None
+    assert features.dtype == np.float16
+    assert features.tolist() == [[1.0, 65504.0], [-65504.0, 0.25]]
+    assert torch.from_numpy(features).shape == (2, 2)  # torch warns of an array that cannot be written
+    features[0, 0] = 7.0
+    assert run.features[0, 0] == 1.0
+    assert run.gaussian_features[0, 0] == 1.0
+
+
+def test_features_of_the_last_epoch_stay_only_while_they_are_others(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.write_features(torch.zeros(2, 3), torch.ones(2, 3))
+    assert run.features.max() == 0
+    assert run.gaussian_features.min() == 1
+    run.write_features(torch.zeros(2, 3), None)
+    assert run.gaussian_features.max() == 0
+
+
+def test_features_that_are_too_large_are_left_out_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path)
+    run.write_features(torch.zeros(2, 3), None)
+    monkeypatch.setattr(module, "_FEATURES_GB", 1e-9)
+    with pytest.warns(UnflipWarning, match=r"features.npy would take 0\.0 GB, more than 1e-09, and is not kept"):
+        run.write_features(torch.zeros(2, 3), None)
+    assert run.features is None
+
+
+def test_every_run_keeps_the_features_of_its_model_and_knows_its_pictures(features: Path, tmp_path: Path) -> None:
+    run = quick_train(features, tmp_path / "run", method="standard", epochs=3)
+    model = load_model(run.folder / "model.safetensors")
+    inputs = torch.from_numpy(np.load(features)["train"])
+    network = model.build()[0]
+    expected = network.encode((inputs - model.standardisation.mean) / model.standardisation.std)
+    torch.testing.assert_close(torch.from_numpy(run.features).float(), expected, rtol=2e-3, atol=2e-3)
+    assert run.pictures() is None
+    assert run.config.common.method == "standard"
+    digits = quick_train(Path("digits"), tmp_path / "digits", method="standard", epochs=1)
+    assert len(digits.pictures()) == 1347 == len(digits.features)
+    with pytest.raises(InputError, match="has it moved"):
+        digits.pictures("elsewhere")
+
+
+def test_pictures_are_found_from_another_folder_than_that_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for label in range(2):
+        for i in range(6):
+            write_picture(tmp_path / "here" / "photos" / str(label) / f"{i}.png", label, (12, 12))
+    monkeypatch.chdir(tmp_path / "here")
+    run = quick_train(Path("photos"), tmp_path / "run", method="standard", epochs=1)
+    monkeypatch.chdir(tmp_path)
+    assert len(run.pictures()) == 12
+    assert run.pictures().thumbnail(3, 20) == run.pictures("here/photos").thumbnail(3, 20)
+
+
+def test_gaussians_come_back_from_their_file_and_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    features = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
+    fitted = fit_gaussians(features, torch.arange(90) % 2, 3).with_disturbance(0.2)
+    run = Run(tmp_path)
+    assert run.gaussians is None
+    run.write_gaussians(fitted)
+    found = run.gaussians
+    assert found is not None
+    assert found.disturbance == 0.2
+    assert torch.equal(found.present, fitted.present)
+    one, other = (each.sample(3, torch.Generator().manual_seed(0))[0] for each in (fitted, found))
+    assert torch.equal(one, other)
+    (tmp_path / "gaussians.safetensors").write_bytes(b"nothing of the kind")
+    with pytest.raises(RunFolderError, match=r"gaussians\.safetensors: not a readable file"):
+        _ = run.gaussians

@@ -1,0 +1,72 @@
+"""The model file: all that is needed to rebuild and feed the networks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers import assert_same_tree
+from unflip.data.sources import Standardisation
+from unflip.errors import RunFolderError
+from unflip.networks.base import build_network
+from unflip.networks.mlp import MLPOptions
+from unflip.runs.model_file import Model, load_model
+
+OPTIONS = MLPOptions(hidden=(5, 4), dropout=0.3)
+
+
+def some_model(count: int = 1, *, standardised: bool = True, names: bool = True) -> Model:
+    networks = [build_network("mlp", OPTIONS, (3,), 2, seed) for seed in range(count)]
+    for network in networks:
+        network(torch.randn(8, 3))  # so that batch norm has statistics of its own
+    return Model(
+        network="mlp",
+        options=OPTIONS.model_dump(mode="json"),
+        input_shape=(3,),
+        num_classes=2,
+        class_names=["é", "b"] if names else None,
+        standardisation=Standardisation(torch.arange(3.0), torch.ones(3)) if standardised else None,
+        states=[network.state_dict() for network in networks],
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("extras", [True, False])
+def test_a_model_comes_back_and_says_the_same(tmp_path: Path, count: int, extras: bool) -> None:
+    model = some_model(count, standardised=extras, names=extras)
+    model.save(tmp_path / "model.safetensors")
+    loaded = load_model(tmp_path / "model.safetensors")
+    for name in ("network", "options", "input_shape", "num_classes", "class_names"):
+        assert getattr(loaded, name) == getattr(model, name)
+    assert_same_tree([dict(sorted(state.items())) for state in model.states],
+                     [dict(sorted(state.items())) for state in loaded.states])  # fmt: skip
+    if extras:
+        assert loaded.standardisation is not None
+        assert torch.equal(loaded.standardisation.mean, torch.arange(3.0))
+    else:
+        assert loaded.standardisation is None
+    inputs = torch.randn(6, 3)
+    built = loaded.build()
+    assert len(built) == count
+    for one, other in zip(model.build(), built, strict=True):
+        assert not other.training
+        assert torch.equal(one(inputs), other(inputs))
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", None])
+def test_a_file_that_is_no_model_is_one_line(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "model.safetensors"
+    if content is None:
+        from safetensors.torch import save_file
+
+        save_file({"a": torch.zeros(1)}, path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"model\.safetensors: not a readable model") as error:
+        load_model(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_model_asks_whether_the_run_is_finished(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no such file; is this the folder of a finished run"):
+        load_model(tmp_path / "model.safetensors")

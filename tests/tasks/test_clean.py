@@ -1,0 +1,325 @@
+"""unflip clean: from a folder, a table or features to a list of wrong labels; and what it refuses."""
+
+import csv
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiny_backbone
+from helpers import Outcome, blobs, write_npz
+from pictures import write_picture
+from unflip.runs.folder import Run
+from unflip.tasks import clean as module
+from unflip.tasks import embed
+from unflip.training import rehearsal
+
+Cli = Callable[..., Outcome]
+NAMES = np.array(["red", "green", "blue"])
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_backbone.register(monkeypatch)
+    monkeypatch.setattr(embed, "_MEASURE_FOR", 0.0)
+    monkeypatch.setattr(rehearsal, "_STEPS_FOR", 0.0)
+
+
+def clean(cli: Cli, *arguments: object) -> Outcome:
+    done = cli("clean", *arguments, "--device", "cpu")
+    assert done.code == 0, done.err
+    return done
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """120 pictures of one colour each, six of them in the folder of another colour."""
+    for i in range(120):
+        given = (i + 1) % 3 if i < 6 else i % 3
+        write_picture(tmp_path / "photos" / NAMES[given] / f"{i:03}.png", i % 3, (20, 20))
+    return tmp_path / "photos"
+
+
+def table_of(content: dict[str, Any], path: Path, *, wrong: int = 8) -> Path:
+    """Write features as a .csv with labels by name, the first few of them wrong."""
+    labels = content["train_labels"].copy()
+    labels[:wrong] = (labels[:wrong] + 1) % 3
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(f"c{i}" for i in range(content["train"].shape[1])), "town", "kind"])
+        for row, label in zip(content["train"], labels, strict=True):
+            writer.writerow([*row, "Rome", NAMES[label]])
+    return path
+
+
+def test_a_folder_of_images_becomes_a_list_of_wrong_labels(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = clean(cli, photos, "--out", out, "--backbone", "tiny")
+    first, *_ = done.out.splitlines()
+    assert first.startswith("photos: 120 images in 3 classes: features by tiny at 112 pixels (")
+    assert ", then train unflip for 27 epochs (" in first
+    assert "; about " in first
+    assert "6 of 120 labels look wrong (5.0%)" in done.out
+    assert "green -> red" in done.out
+    assert f"what was done, with pictures: {out / 'report.html'}" in done.out
+    assert "<img" in (out / "report.html").read_text()
+    assert f"unflip review {out} " in done.out
+    suspects = rows(out / "suspects.csv")
+    assert {row["path"] for row in suspects} == {f"{NAMES[(i + 1) % 3]}/{i:03}.png" for i in range(6)}
+    assert {(row["path"], row["suggested"]) for row in suspects} == {
+        (f"{NAMES[(i + 1) % 3]}/{i:03}.png", NAMES[i % 3]) for i in range(6)
+    }
+    qualities = [float(row["quality"]) for row in suspects]
+    assert qualities == sorted(qualities)
+    assert max(qualities) < 0.5
+    run = Run(out)
+    assert run.result["method"] == "unflip"
+    assert run.pictures() is not None
+    assert not (out / "duplicates.csv").exists()
+
+
+def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
+    cli: Cli, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
+    tiny_backbone.seen.clear()
+    reviewed = tmp_path / "reviewed.csv"
+    suspects = rows(out / "suspects.csv")
+    kept = suspects[0]  # a person says that the given label is right after all
+    reviewed.write_text(f"path,label\n{kept['path']},{kept['given']}\n")
+    refused = cli("clean", photos, "--out", out, "--backbone", "tiny")
+    assert refused.code == 2
+    assert "--force" in refused.err
+    done = clean(
+        cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15, "--force", "--reviewed", reviewed
+    )  # fmt: skip
+    assert tiny_backbone.seen == []
+    assert "(there already)" in done.out
+    assert kept["path"] not in {row["path"] for row in rows(out / "suspects.csv")}
+    row = Run(out).labels().slice(int(kept["index"]), 1).to_pylist()[0]
+    assert row["reviewed"]
+    assert row["current_name"] == kept["given"]
+
+
+def test_the_command_that_is_proposed_next_works(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
+    first = rows(out / "suspects.csv")[0]
+    (out / "reviewed.csv").write_text(f"path,label\n{first['path']},{first['suggested']}\n")
+    proposed = done.out.splitlines()[-1].partition("#")[0].split()
+    assert proposed[:2] == ["unflip", "clean"]
+    again = clean(cli, *proposed[2:], "--epochs", 15)
+    assert "120 examples of 12 features in 3 classes" in again.out
+    assert "path" in rows(tmp_path / "run-2" / "suspects.csv")[0]
+
+
+def test_what_to_type_next_is_quoted_and_class_names_cannot_steer_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    content = blobs()
+    content["train_labels"][:8] = (content["train_labels"][:8] + 1) % 3
+    content["class_names"] = np.array(["two\nlines", "\x1b[31mred", "long" * 100])
+    write_npz(tmp_path / "f.npz", **content)
+    done = clean(cli, tmp_path / "f.npz", "--out", tmp_path / "my run")
+    assert all(line.isprintable() for line in done.out.splitlines())
+    assert "two lines" in done.out
+    assert r"\x1b[31mred" in done.out
+    pairs = [line for line in done.out.splitlines() if " -> " in line]
+    assert pairs
+    assert max(map(len, pairs)) < 100
+    look, export = done.out.splitlines()[-3:-1]
+    assert shlex.split(look, comments=True) == ["unflip", "review", str(tmp_path / "my run")]
+    assert shlex.split(export)[-1] == str(tmp_path / "my run" / "reviewed.csv")
+
+
+def test_a_table_with_text_in_it_is_cleaned_once_that_is_ignored(cli: Cli, tmp_path: Path) -> None:
+    path = table_of(blobs(train=600), tmp_path / "t.csv", wrong=20)
+    out = tmp_path / "run"
+    refused = cli("clean", path, "--label-column", "kind", "--out", out)
+    assert refused.code == 2
+    assert "columns that hold no numbers: town ('Rome'); " in refused.err
+    assert "--ignore town" in refused.err
+    assert not out.exists()
+    done = clean(cli, path, "--label-column", "kind", "--ignore", "town", "--out", out)
+    assert done.out.startswith("t.csv: 600 examples of 6 features in 3 classes: train unflip for 15 epochs (")
+    suspects = rows(out / "suspects.csv")
+    assert f"{len(suspects)} of 600 labels look wrong" in done.out
+    assert {int(row["index"]) for row in suspects} <= set(range(20))
+    assert len(suspects) >= 18
+    assert f"unflip clean {path} --label-column kind --ignore town --out {out}-2 --reviewed" in done.out
+    assert 'standardize = "columns"' in (out / "config.toml").read_text()
+
+
+def test_features_with_numbers_for_classes_are_cleaned(cli: Cli, tmp_path: Path) -> None:
+    content = blobs()
+    content["train_labels"][:5] = (content["train_labels"][:5] + 1) % 3
+    done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
+    assert "5 of 150 labels look wrong" in done.out
+    assert {row["id"] for row in rows(tmp_path / "run" / "suspects.csv")} == {"0", "1", "2", "3", "4"}
+
+
+def test_the_same_picture_under_two_labels_is_reported(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    shutil.copy(photos / "red" / "009.png", photos / "blue" / "copy.png")
+    shutil.copy(photos / "red" / "012.png", photos / "red" / "harmless.png")
+    done = clean(cli, photos, "--out", tmp_path / "run", "--backbone", "tiny", "--epochs", 15)
+    assert f"the same picture under different labels: 1 times: {tmp_path / 'run' / 'duplicates.csv'}" in done.out
+    found = rows(tmp_path / "run" / "duplicates.csv")
+    assert [(row["group"], row["path"], row["given"]) for row in found] == [
+        ("0", "blue/copy.png", "blue"),
+        ("0", "red/009.png", "red"),
+    ]
+
+
+def test_equal_rows_under_two_labels_are_reported(cli: Cli, tmp_path: Path) -> None:
+    content = blobs()
+    content["train"][[3, 40, 7]] = content["train"][[10, 10, 10]]
+    content["train_labels"][[3, 40, 7, 10]] = 0, 1, 0, 0
+    done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run", "--epochs", 15)
+    assert "the same row under different labels: 1 times" in done.out
+    assert [int(row["index"]) for row in rows(tmp_path / "run" / "duplicates.csv")] == [3, 7, 10, 40]
+
+
+def test_a_class_of_three_among_hundreds_is_found_and_kept(cli: Cli, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], [400, 60, 3])
+    content = {"train": 8.0 * np.eye(5)[labels] + random.normal(size=(463, 5)), "train_labels": labels.copy()}
+    content["train_labels"][:10] = 1
+    clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
+    found = {int(row["index"]): row for row in rows(tmp_path / "run" / "suspects.csv")}
+    assert set(range(10)) <= set(found)
+    assert len(found) <= 14
+    assert all(found[i]["suggested"] == "0" for i in range(10))
+
+
+def test_a_thousand_classes_work(cli: Cli, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    centres = 10 * random.normal(size=(1000, 16))
+    labels = np.arange(4000) % 1000
+    features = (centres[labels] + random.normal(size=(4000, 16))).astype(np.float32)
+    path = write_npz(tmp_path / "f.npz", train=features, train_labels=labels)
+    done = clean(cli, path, "--out", tmp_path / "run", "--epochs", 2)
+    assert "4,000 examples of 16 features in 1000 classes" in done.out
+    assert len(Run(tmp_path / "run").labels()) == 4000
+
+
+def test_where_nothing_looks_wrong_it_says_so(cli: Cli, tmp_path: Path) -> None:
+    done = clean(cli, write_npz(tmp_path / "f.npz", **blobs()), "--out", tmp_path / "run")
+    assert "0 of 150 labels look wrong (0.0%)" in done.out
+    assert "next:" not in done.out
+    assert rows(tmp_path / "run" / "suspects.csv") == []
+
+
+def test_few_broken_images_are_left_out_and_many_are_refused(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments = (photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
+    for i in range(9, 12):
+        (photos / NAMES[i % 3] / f"{i:03}.png").write_text("no image")
+    refused = cli("clean", *arguments)
+    assert refused.code == 2
+    assert "3 of its images cannot be read, the first: " in refused.err
+    assert not out.exists()
+    done = clean(cli, *arguments, "--skip-broken")
+    assert f"3 broken images left out: {out / 'skipped.csv'}" in done.out
+    assert len(rows(out / "skipped.csv")) == 3
+    for i in range(12, 33):
+        (photos / NAMES[i % 3] / f"{i:03}.png").write_text("no image")
+    refused = cli("clean", *arguments, "--skip-broken", "--force")
+    assert refused.code == 2
+    assert "24 of its 120 images cannot be read" in refused.err
+    assert (out / "suspects.csv").exists()  # of the run before
+
+
+def test_the_features_of_a_killed_call_are_not_lost(
+    cli: Cli, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from helpers import Crash
+
+    def die(*args: object, **options: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "train_run", die)
+        with pytest.raises(Crash):
+            module.plan_cleaning(photos, tmp_path / "run", backbone="tiny", device="cpu").execute()
+    tiny_backbone.seen.clear()
+    clean(cli, photos, "--out", tmp_path / "run", "--backbone", "tiny", "--epochs", 15)
+    assert tiny_backbone.seen == []
+
+
+BAD: dict[str, tuple[list[str], list[str]]] = {
+    "nothing there": (["no", "--out", "out"], ["data no: no such file or folder"]),
+    "images but no class folders": (
+        ["loose", "--out", "out"],
+        ["images but no class folders in it", "every example needs its label"],
+    ),
+    "a run in the way": (["good.npz", "--out", "old"], ["old: already holds a run; name another folder, or replace"]),
+    "one class only": (["lonely", "--out", "out"], ["1 class among 2 labels; at least two are needed"]),
+    "one class in a table": (["one.csv", "--out", "out"], ["1 class among 2 labels"]),
+    "a label column that is not there": (
+        ["t.csv", "--label-column", "species", "--out", "out"],
+        ["unknown column 'species'", "c0", "kind", "town"],
+    ),
+    "no label column named": (["t.csv", "--out", "out"], ["it has c0, c1", "--label-column"]),
+    "text among the features": (
+        ["t.csv", "--label-column", "kind", "--out", "out"],
+        ["town ('Rome')", "--ignore town"],
+    ),
+    "an unknown method": (["good.npz", "--out", "out", "--method", "unflp"], ["unknown method 'unflp'", "unflip"]),
+    "an unknown backbone": (["two", "--out", "out", "--backbone", "resnet"], ["unknown backbone 'resnet'"]),
+    "a file in the way": (["good.npz", "--out", "t.csv"], ["t.csv: is a file"]),
+    "reviewed labels of unknown items": (
+        ["good.npz", "--out", "out", "--reviewed", "reviewed.csv"],
+        ["reviewed.csv, row 0: index '900' is no example"],
+    ),
+    "reviewed labels of unknown images": (
+        ["two", "--out", "out", "--backbone", "tiny", "--reviewed", "pictures.csv"],
+        ["pictures.csv, row 0: the data has no path 'c/9.png'"],
+    ),
+    "an unknown device": (["good.npz", "--out", "out", "--device", "tpu"], ["unknown device 'tpu'"]),
+    "an image size of nothing": (["two", "--out", "out", "--image-size", "0"], ["--image-size"]),
+    "weights that are not there": (
+        ["two", "--out", "out", "--backbone", "tiny", "--weights", "no.pth"],
+        ["weights no.pth: No such file"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("place")
+    write_npz(folder / "good.npz", **blobs())
+    table_of(blobs(), folder / "t.csv")
+    (folder / "old").mkdir()
+    (folder / "old" / "config.toml").touch()
+    (folder / "one.csv").write_text("x,label\n1,a\n2,a\n")
+    (folder / "reviewed.csv").write_text("index,label\n900,0\n")
+    (folder / "pictures.csv").write_text("path,label\nc/9.png,a\n")
+    for i in range(2):
+        write_picture(folder / "loose" / f"{i}.png", 0, (20, 20))
+        write_picture(folder / "lonely" / "cat" / f"{i}.png", 0, (20, 20))
+        write_picture(folder / "two" / "ab"[i] / f"{i}.png", 0, (20, 20))
+    return folder
+
+
+@pytest.mark.parametrize(("arguments", "fragments"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_with_code_two_and_nothing_is_written(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], fragments: list[str]
+) -> None:
+    monkeypatch.chdir(place)
+    before = sorted(place.rglob("*"))
+    done = cli("clean", *arguments)
+    assert done.code == 2, done
+    assert done.out == ""
+    assert done.err.count("\n") == 1, done.err
+    assert "Traceback" not in done.err
+    for fragment in fragments:
+        assert fragment in done.err
+    assert sorted(place.rglob("*")) == before

