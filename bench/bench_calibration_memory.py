@@ -7,10 +7,12 @@ from pathlib import Path
 
 import torch
 
+from limits import Limits
 from unflip.calibration.covariance import CovarianceCalibrator, CovarianceOptions
 from unflip.calibration.mean import MeanCalibrator, MeanOptions
 
-EXAMPLES, DIM, CLASSES, LIMIT = 1_000_000, 512, 14, 2.5
+EXAMPLES, DIM, CLASSES = 1_000_000, 512, 14
+LIMIT = 2.5  # peak memory by the size of the features, these included: at most
 CALIBRATORS = {"mean": (MeanCalibrator, MeanOptions), "covariance": (CovarianceCalibrator, CovarianceOptions)}
 
 
@@ -37,15 +39,16 @@ def calibrate(name: str) -> None:
     gaussians.sample(EXAMPLES // 10 // CLASSES, draws)
     seconds = time.perf_counter() - start
     peak = (memory("VmHWM") - before) / size
-    print(
-        f"{name:10}: peak {peak:.2f} times the {size / 2**30:.2f} GB of features, these included "
-        f"(limit {LIMIT}: {'ok' if peak < LIMIT else 'TOO MUCH'}), {seconds:.1f} s"
-    )
+    print(f"{name}: {size / 2**30:.2f} GB of features, {seconds:.1f} s")
+    limits = Limits()
+    limits.at_most(f"{name}, peak memory by features", peak, LIMIT, "{:.2f}")
+    limits.finish()
 
 
 def main() -> None:
-    for name in CALIBRATORS:  # each in its own process: a peak never goes down
-        subprocess.run([sys.executable, __file__, name], check=True)
+    # Each in its own process: a peak never goes down.
+    codes = [subprocess.run([sys.executable, __file__, name], check=False).returncode for name in CALIBRATORS]
+    sys.exit(1 if any(codes) else 0)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,20 @@
 
 import tempfile
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
 import frozen
+from limits import Limits
 from unflip import train
 from unflip.training.checkpoint import Checkpoints
 
-LIMIT = 0.03
+LIMIT = 0.03  # share of a run's time that saving checkpoints takes: at most
 IMAGES = 2000
 
 
@@ -21,6 +24,9 @@ class Timed:
 
     def __init__(self) -> None:
         self.seconds, self.count, self.bytes = 0.0, 0, 0
+
+    def watch(self) -> AbstractContextManager[object]:
+        """Time every save while the context lasts."""
         save = Checkpoints.save
 
         def timed(checkpoints: Checkpoints, *args: Any) -> None:
@@ -30,25 +36,20 @@ class Timed:
             self.count += 1
             self.bytes = max(path.stat().st_size for path in checkpoints.folder.iterdir())
 
-        Checkpoints.save = timed  # type: ignore[method-assign]
-        self._save = save
-
-    def stop(self) -> None:
-        Checkpoints.save = self._save  # type: ignore[method-assign]
+        return mock.patch.object(Checkpoints, "save", timed)
 
 
-def measure(name: str, data: Path, out: Path, **options: Any) -> None:
+def measure(limits: Limits, name: str, data: Path, out: Path, **options: Any) -> None:
     timed = Timed()
-    started = time.perf_counter()
-    run = train(data, out, device="cpu", threads=1, **options)
-    seconds = time.perf_counter() - started
-    timed.stop()
-    share = timed.seconds / seconds
-    verdict = "ok" if share < LIMIT else "TOO MUCH"
+    with timed.watch():
+        started = time.perf_counter()
+        run = train(data, out, device="cpu", threads=1, **options)
+        seconds = time.perf_counter() - started
     print(
         f"{name}: {timed.count} checkpoints of up to {timed.bytes / 1e6:.1f} MB in {len(run.metrics)} epochs, "
-        f"{timed.seconds:.2f} of {seconds:.1f} s, {share:.2%} (limit {LIMIT:.0%}) {verdict}"
+        f"{timed.seconds:.2f} of {seconds:.1f} s"
     )
+    limits.at_most(f"{name}, share of checkpoints", timed.seconds / seconds, LIMIT, "{:.2%}")
 
 
 def write_images(path: Path) -> Path:
@@ -61,15 +62,17 @@ def write_images(path: Path) -> Path:
 
 def main() -> None:
     torch.set_num_threads(1)
+    limits = Limits()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         path, labels = frozen.features(into=folder)
         for method in ("standard", "unflip"):
-            measure(f"frozen features, {method}", path, folder / method, labels=labels, method=method, epochs=15,
-                    take=frozen.NUM_EXAMPLES)  # fmt: skip
+            measure(limits, f"frozen features, {method}", path, folder / method, labels=labels, method=method,
+                    epochs=15, take=frozen.NUM_EXAMPLES)  # fmt: skip
         images = write_images(folder / "images.npz")
-        measure("images, preact_resnet8, unflip", images, folder / "images", method="unflip", network="preact_resnet8",
-                epochs=3)  # fmt: skip
+        measure(limits, "images, preact_resnet8, unflip", images, folder / "images", method="unflip",
+                network="preact_resnet8", epochs=3)  # fmt: skip
+    limits.finish()
 
 
 if __name__ == "__main__":

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import frozen
 import unflip
+from limits import Limits
 
 ROUNDS = 3
 METHODS = ("plc", "cddc", "mddc", "unflip")
 LIMITS = {("cddc", "plc"): 1.5, ("mddc", "plc"): 2.2, ("unflip", "cddc"): 1.25}
+"""How many times as long as the second the first may take: at most."""
 
 
 def main() -> None:
+    limits = Limits()
     for name in ("cifar10", "cifar100"):
         seconds: dict[str, list[float]] = {method: [] for method in METHODS}
         with tempfile.TemporaryDirectory() as temporary:
@@ -33,10 +36,9 @@ def main() -> None:
                     seconds[method].append(time.process_time() - start)
         for (method, other), limit in LIMITS.items():
             ratio = statistics.median(a / b for a, b in zip(seconds[method], seconds[other], strict=True))
-            print(
-                f"{name}: {method} {min(seconds[method]):.1f} s, {other} {min(seconds[other]):.1f} s, "
-                f"ratio {ratio:.2f} (limit {limit})"
-            )
+            print(f"{name}: {method} {min(seconds[method]):.1f} s, {other} {min(seconds[other]):.1f} s")
+            limits.at_most(f"{name}, {method} by {other}", ratio, limit, "{:.2f}")
+    limits.finish()
 
 
 if __name__ == "__main__":

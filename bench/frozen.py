@@ -1,9 +1,16 @@
 """The frozen CIFAR features that benchmarks use: where UNFLIP_DATA points, else made up in the same shape."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
+
+from unflip.data.dataset import Dataset
+from unflip.data.labelled import label_data
+from unflip.data.loader import load_raw
+from unflip.data.options import DataOptions
+from unflip.data.split import split
 
 NUM_EXAMPLES = 45_000
 
@@ -31,3 +38,11 @@ def features(name: str = "cifar10", into: Path | None = None) -> tuple[Path, Pat
     np.save(label_path, noisy)
     print("UNFLIP_DATA is not set: random features of the same shape")
     return path, label_path
+
+
+def dataset(*, jitter: float = 0.0) -> Dataset:
+    """Return the features of CIFAR-10 with their noisy labels as a trainer takes them, none held out."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path, labels = features(into=Path(temporary))
+        options = DataOptions(path=str(path), labels=str(labels), take=NUM_EXAMPLES, val_fraction=0.0, jitter=jitter)
+        return split(label_data(load_raw(options), options), options.val_fraction, seed=0)

@@ -7,8 +7,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for every p
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -20,8 +21,45 @@ settings.register_profile("unflip", deadline=None)  # machines are shared, so a 
 settings.load_profile("unflip")
 
 
-def pytest_configure() -> None:
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+OUTSIDE = (
+    "UNFLIP_DATA does not name",  # features and labels that others published
+    "UNFLIP_PAPER does not name",  # the source of the paper
+    "the superuser may write everywhere",  # about the account, not about the product
+    "SCIPY_ARRAY_API is not set",  # scikit-learn's checks of arrays that we do not claim to take
+)
+"""Beginnings of the reasons for which a test may be skipped where ``CI=true``: they lie outside the product.
+
+``UNFLIP_CI_MAY_SKIP`` may hold one more, for what this machine cannot have.
+"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
+    if os.environ.get("CI") == "true":
+        config.pluginmanager.register(NoSkips())  # a plugin, since hooks of this file would not see the doctests in src
+
+
+class NoSkips:
+    """Makes a failure of whatever is skipped for a reason that the product could do something about."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        return self._judge((yield))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        return self._judge((yield))
+
+    def _judge(self, report: Report) -> Report:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            reason = reason.removeprefix("Skipped: ")
+            allowed = (*OUTSIDE, *filter(None, [os.environ.get("UNFLIP_CI_MAY_SKIP")]))
+            if not reason.startswith(allowed):
+                report.outcome = "failed"
+                report.longrepr = f"skipped, which CI does not allow: {reason}"
+        return report
 
 
 @pytest.fixture(scope="session")

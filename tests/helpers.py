@@ -9,12 +9,18 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from unflip.data.dataset import Dataset
+    from unflip.networks.base import Network
+    from unflip.runs.folder import Run
+    from unflip.training.trainer import Trainer
 
 QUICK: dict[str, Any] = {
     "optimizer.batch_size": 32,
@@ -78,7 +84,7 @@ def quick_train(
     resume: bool = False,
     force: bool = False,
     **options: Any,
-) -> Any:
+) -> "Run":
     """Train a small network for a few epochs, without a report; return the run."""
     from unflip.runs.config import check_section, read_toml
     from unflip.runs.folder import Run
@@ -95,7 +101,7 @@ def quick_train(
     return train_run(run, config, execution, resume=resume, force=force)
 
 
-def open_dataset(options: Any, seed: int = 0, noise: Any = None, estimate: Any = None, **own: Any) -> Any:
+def open_dataset(options: Any, seed: int = 0, noise: Any = None, estimate: Any = None, **own: Any) -> "Dataset":
     """Load, corrupt and split a data set; ``own`` are options of loaders by name."""
     from unflip.data.corruption import corrupt_labels
     from unflip.data.labelled import label_data
@@ -114,14 +120,14 @@ def without_times(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if "seconds" not in key} for line in metrics]
 
 
-def assert_same_run(one: Any, other: Any) -> None:
+def assert_same_run(one: "Run", other: "Run") -> None:
     """Two runs gave the same model, bit for bit, the same labels and the same figures."""
     assert without_times(one.metrics) == without_times(other.metrics)
     for name in ("labels.parquet", "history.parquet"):
         first, second = (pyarrow.parquet.read_table(run.folder / name) for run in (one, other))
         assert first.equals(second), name
-    first, second = ((run.folder / "model.safetensors").read_bytes() for run in (one, other))
-    assert first == second
+    model, same = ((run.folder / "model.safetensors").read_bytes() for run in (one, other))
+    assert model == same
 
 
 def shrink_cifar(monkeypatch: pytest.MonkeyPatch, train: int, test: int) -> None:
@@ -165,13 +171,14 @@ def crash_at_save(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(Checkpoints, "save", save_then_crash)
 
 
-def capture_trainers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def capture_trainers(monkeypatch: pytest.MonkeyPatch) -> "list[Trainer]":
     """Return a list to which every trainer made from now on is added."""
     from unflip.training import session as module
+    from unflip.training.trainer import Trainer
 
-    made: list[Any] = []
+    made: list[Trainer] = []
 
-    class Captured(module.Trainer):
+    class Captured(Trainer):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             made.append(self)
@@ -200,7 +207,7 @@ def assert_same_tree(one: Any, other: Any) -> None:
         assert one == other or (one != one and other != other)
 
 
-def passthrough(num_classes: int) -> Any:
+def passthrough(num_classes: int) -> "Network":
     """Return a network whose logits are its inputs, so that a test chooses them."""
     from unflip.networks.base import Network
 

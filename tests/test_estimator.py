@@ -3,6 +3,7 @@
 import doctest
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,24 @@ from helpers import blobs
 from unflip import UnflipClassifier, estimator, find_label_errors
 from unflip.methods import methods
 from unflip.training import memory
+from unflip.training.preparation import prepare_data
+
+Check = Callable[[Any, Any], None]
 
 
-@parametrize_with_checks([UnflipClassifier(epochs=15, hidden=(32,))])
+def checked(candidate: UnflipClassifier) -> Callable[[Check], Check]:
+    """scikit-learn's decorator, which has no types of its own."""
+    decorate: Callable[[Check], Check] = parametrize_with_checks([candidate])
+    return decorate
+
+
+@checked(UnflipClassifier(epochs=15, hidden=(32,)))
 def test_it_is_an_estimator(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
 @pytest.mark.soak
-@parametrize_with_checks([UnflipClassifier()])
+@checked(UnflipClassifier())
 def test_it_is_an_estimator_as_it_comes(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -141,14 +151,13 @@ def test_trusted_labels_stay_however_wrong() -> None:
 
 
 def test_a_group_is_not_torn_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    seen: list[torch.Tensor] = []
 
     def spy(*args: Any) -> Any:
-        dataset = prepare(*args)
+        dataset = prepare_data(*args)
         seen.append(dataset.is_val)
         return dataset
 
-    prepare = memory.prepare_data
     monkeypatch.setattr(memory, "prepare_data", spy)
     groups = np.array([f"person {i // 5}" for i in range(300)])
     UnflipClassifier(epochs=1, random_state=0).fit(Noisy.X, Noisy.y, groups)
@@ -190,7 +199,7 @@ def test_every_example_has_a_group_if_any_has() -> None:
     names = np.array([str(i % 40) for i in range(len(Noisy.y))], object)
     names[7] = None
     with pytest.raises(
-        ValueError, match=rf"groups: 1 of {len(names)} examples have none, the first is 7; give each one"
+        ValueError, match=rf"groups: 1 of {len(names)} examples have no group, the first is 7; give each"
     ):
         UnflipClassifier().fit(Noisy.X, Noisy.y, groups=names)
     names[7] = 7
@@ -211,10 +220,10 @@ def test_nothing_is_written_said_or_drawn_from_outside(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     torch.manual_seed(3)
     np.random.seed(3)  # noqa: NPY002 - the generator that other people's code draws from
-    before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    before = torch.get_rng_state(), np.random.get_state(legacy=False)["state"]["key"].tolist()  # noqa: NPY002
     UnflipClassifier(epochs=3, random_state=0).fit(Noisy.X, Noisy.y).predict(Noisy.X)
     assert torch.equal(torch.get_rng_state(), before[0])
-    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+    assert np.random.get_state(legacy=False)["state"]["key"].tolist() == before[1]  # noqa: NPY002
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
 

@@ -113,7 +113,8 @@ def test_label_arrays(tmp_path: Path, array: Any, places: list[tuple[float, int]
 def test_feature_archives(tmp_path: Path, places: list[tuple[float, int]], length: float) -> None:
     path = tmp_path / "features.npz"
     stream = io.BytesIO()
-    np.savez_compressed(stream, **blobs(train=4, test=2))
+    content: dict[str, Any] = dict(blobs(train=4, test=2))
+    np.savez_compressed(stream, **content)
     path.write_bytes(spoilt(stream.getvalue(), places, length))
     ours(lambda: read_npz(path))
 

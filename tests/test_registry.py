@@ -32,7 +32,7 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ]
 
     module = ModuleType("foreign_package.part")
-    module.Part = object()  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "Part", object(), raising=False)
     monkeypatch.setitem(sys.modules, "foreign_package", ModuleType("foreign_package"))
     monkeypatch.setitem(sys.modules, "foreign_package.part", module)
     monkeypatch.setattr(unflip.registry, "entry_points", points)

@@ -16,7 +16,7 @@ RESULTS = ROOT / "docs" / "results"
 
 @pytest.mark.parametrize(("page", "tables"), [("features", 7), ("paper-tables", 3), ("unflip", 6)])
 def test_every_table_is_what_its_command_prints(page: str, tables: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
     page_tables = importlib.import_module("page_tables")
     text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
     assert len(page_tables.BLOCK.findall(text)) == tables
@@ -24,7 +24,7 @@ def test_every_table_is_what_its_command_prints(page: str, tables: int, monkeypa
 
 
 def test_every_cell_of_own_data_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
     own_data_table = importlib.import_module("own_data_table")
     lines = (RESULTS / "own-data.jsonl").read_text("utf-8").splitlines()
     tables = "\n".join(own_data_table.tables([json.loads(line) for line in lines]))

@@ -1,13 +1,18 @@
-"""What can go wrong for a user; each is one line that says what came, what is allowed and what to try."""
+"""Errors that a user can cause; each message is one line: what came, what is allowed and what to try."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-_LISTED = 20  # choices that still make a readable line
+_BREAKS = re.compile(r"\s*[\r\n]+\s*")
+_LISTED = 20  # a longer list of choices would not fit on a readable line
 
 
 class UnflipError(Exception):
-    """Base of all errors a user can cause or mend. The command line prints it as one line and exits with 2."""
+    """Base class of errors that a user can cause or fix. The command line prints it as one line and exits with 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))  # whatever a library or a file contributes to it
 
 
 class InputError(UnflipError):
@@ -19,7 +24,7 @@ class ConfigError(UnflipError):
 
 
 class RunFolderError(UnflipError):
-    """A run folder is in the way, incomplete or does not fit the command."""
+    """A run folder already exists, is incomplete or does not fit the command."""
 
 
 class DivergedError(UnflipError):
@@ -27,7 +32,7 @@ class DivergedError(UnflipError):
 
 
 class Stopped(BaseException):
-    """A signal ended a run, which was saved first; no error, so that nothing takes it for one."""
+    """A signal stopped a run after it was saved; not an Exception, so that no error handler catches it."""
 
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
@@ -35,7 +40,7 @@ class Stopped(BaseException):
 
 
 class UnflipWarning(UserWarning):
-    """What a user should know although things go on. The command line prints it as one line."""
+    """Something a user should know, although work continues. The command line prints it as one line."""
 
 
 class MissingExtraError(UnflipError):
@@ -46,14 +51,19 @@ class MissingExtraError(UnflipError):
 
 
 def one_line(text: str) -> str:
-    """Make text that may come from data fit for a line of a terminal: no line break, no control character."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in " ".join(text.split()))
+    """Make text that may come from data safe to print on one line: no line breaks, no control characters."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in _BREAKS.sub(" ", text.strip()))
+
+
+def described(error: BaseException) -> str:
+    """Return what somebody else's error says, after its type."""
+    return one_line(f"{type(error).__name__}: {error}")
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
-    """Say that ``name`` is no known ``kind``, which is the closest and what there is."""
+    """Return a message that ``name`` is not a known ``kind``, with the closest match and the choices."""
     choices = sorted(choices)
-    # Compared without the section, since people forget it: `lr` is close to `optimizer.lr`.
+    # Also compared without the section, which people forget: `lr` is close to `optimizer.lr`.
     leaves = {choice.rsplit(".", 1)[-1]: choice for choice in reversed(choices)}
     close = get_close_matches(name, choices, 1, 0.5) or [
         leaves[leaf] for leaf in get_close_matches(name.rsplit(".", 1)[-1], leaves, 1, 0.6)

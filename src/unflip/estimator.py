@@ -1,4 +1,4 @@
-"""UnflipClassifier and find_label_errors: the methods on arrays, the way scikit-learn does things."""
+"""UnflipClassifier and find_label_errors: the methods on arrays, with scikit-learn's interface."""
 
 from collections.abc import Iterable, Mapping
 from numbers import Real
@@ -27,29 +27,30 @@ from unflip.training.memory import train_in_memory
 
 
 class UnflipClassifier(ClassifierMixin, BaseEstimator):
-    """A network that learns from partly wrong labels, and corrects them.
+    """A network that learns from partly wrong labels and corrects them.
 
     Parameters:
-        method: how to learn; see ``unflip list methods``.
-        hidden: units of each hidden layer; by default one layer of 64, from 2,000 examples on of 256.
-        epochs: passes over the data; by default as many as make some 200 steps, and at least 15.
-        batch_size: examples a step; by default some sixteenth of all, from 16 to 128.
-        learning_rate: of stochastic gradient descent with momentum; by default 0.03, from 2,000 examples on 0.01.
-        val_fraction: share of the examples that do not train, stratified by label. Methods look at their noisy labels,
-            for instance to find out when to begin correcting; in the end they are judged and corrected like all others.
-        settings: what ``--set`` of the command takes, by dotted key: ``{"unflip.threshold": 0.5}``.
+        method: the method; see ``unflip list methods``.
+        hidden: units of each hidden layer; by default one layer of 64, or 256 from 2,000 examples.
+        epochs: passes over the data; by default enough for about 200 steps, and at least 15.
+        batch_size: examples per step; by default about a sixteenth of all, between 16 and 128.
+        learning_rate: of stochastic gradient descent with momentum; by default 0.03, or 0.01 from 2,000 examples.
+        val_fraction: fraction of the examples held out from training, stratified by label. Methods use their noisy
+            labels, for instance to decide when to start correcting; at the end these labels are scored and corrected
+            like all others.
+        settings: what the command's ``--set`` takes, by dotted key: ``{"unflip.threshold": 0.5}``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``mps``.
-        random_state: an integer makes a fit repeatable.
+        random_state: an integer makes the fit reproducible.
 
     Attributes:
-        classes_: the labels there are, sorted.
+        classes_: the distinct labels, sorted.
         labels_: (n,) the labels of the training examples after correction.
-        label_quality_: (n,) how likely each *given* label is right, from 0 to 1.
-        suggested_labels_: (n,) the corrected label, and where nothing was corrected the likeliest class.
-        suspects_: (n,) which given labels look wrong: another one is suggested.
-        noise_rate_: the estimated share of wrong labels; NaN where a method corrects none and nothing was held out.
-        transition_: (k, k) estimated P(given label j | true class i) in row i, column j, which sums to one by row.
-        n_features_in_: columns of X.
+        label_quality_: (n,) how likely each *given* label is correct, from 0 to 1.
+        suggested_labels_: (n,) the corrected label, or the likeliest class if nothing was corrected.
+        suspects_: (n,) whether a given label looks wrong, that is, another one is suggested.
+        noise_rate_: the estimated fraction of wrong labels; NaN if no label was corrected and nothing was held out.
+        transition_: (k, k) estimated P(given label j | true class i) in row i, column j; each row sums to one.
+        n_features_in_: number of columns of X.
 
     Examples:
         >>> from sklearn.datasets import load_iris
@@ -93,13 +94,13 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         groups: ArrayLike | None = None,
         trusted: ArrayLike | None = None,
     ) -> Self:
-        """Learn from numbers X (n, columns) and labels y (n,), which may be numbers or names.
+        """Learn from the features X (n, columns) and the labels y (n,), which may be numbers or names.
 
-        Examples of one of the ``groups`` (n,), as near-duplicates, all train or all validate. The labels of ``trusted``
-        examples (n,), a mask, are known to be right: they are never changed.
+        ``groups`` (n,) names the group of each example, for instance of near-duplicates: a group is never split between
+        training and validation. ``trusted`` (n,) is a mask of labels known to be correct; they are never changed.
         """
         features, labels = validate_data(self, X, y, dtype=(np.float32, np.float64))
-        features = np.require(features, requirements="W")  # as torch wants it
+        features = np.require(features, requirements="W")  # torch needs it writable
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
@@ -107,7 +108,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         group_column = None if groups is None else _check_groups(groups)
         mask = np.zeros(len(labels), bool) if trusted is None else column_or_1d(trusted)
         if mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
-            raise ValueError("trusted: must be a mask, true where the label is known to be right")
+            raise ValueError("trusted: must be a mask, true where the label is known to be correct")
         mask = mask.astype(bool)
         check_consistent_length(features, group_column, mask)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -130,17 +131,17 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _configure(self, count: int, seed: int) -> RunConfig:
-        """Lay the parameters over defaults for ``count`` examples, and the settings over both."""
+        """Combine the defaults for ``count`` examples, the parameters and the settings; later ones win."""
         given: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size}
         for name, number in given.items():
             if number is not None and not isinstance(number, Real):
                 raise ConfigError(f"{name} = {number!r}: must be a whole number")
         if self.hidden is not None and not isinstance(self.hidden, Iterable):
             raise ConfigError(
-                f"hidden = {self.hidden!r}: must list the units of each hidden layer; try ({self.hidden},)"
+                f"hidden = {self.hidden!r}: must be a tuple with the units of each hidden layer; try ({self.hidden},)"
             )
         if self.settings is not None and not isinstance(self.settings, Mapping):
-            raise ConfigError(f"settings = {self.settings!r}: must be a dict by dotted key")
+            raise ConfigError(f"settings = {self.settings!r}: must be a dict by dotted key; try {{'epochs': 30}}")
         size = choose_size(count, self.batch_size)
         epochs = size.epochs if self.epochs is None else self.epochs
         hidden = size.hidden if self.hidden is None else self.hidden
@@ -168,7 +169,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         features = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
         features = np.require(features, requirements="W")
         try:
-            check_finite(features, "X")  # in single precision
+            check_finite(features, "X")  # also in single precision
             processes = Processes(self.device)
         except UnflipError as error:
             raise ValueError(str(error)) from error
@@ -190,8 +191,8 @@ def _check_groups(groups: ArrayLike) -> Array:
         raise ValueError(f"groups: must be all numbers or all names ({error})") from error
     if missing.any():
         raise ValueError(
-            f"groups: {missing.sum()} of {len(missing)} examples have none, the first is {missing.argmax()}; give each "
-            "one of its own, or leave groups out"
+            f"groups: {missing.sum()} of {len(missing)} have no group, the first is {missing.argmax()}; give each "
+            "of them its own group, or leave groups out"
         )
     return column
 
@@ -199,11 +200,11 @@ def _check_groups(groups: ArrayLike) -> Array:
 def find_label_errors(features: ArrayLike, labels: ArrayLike, **parameters: Any) -> pa.Table:
     """Return a table of all labels, the most doubtful first.
 
-    Columns: ``index`` (the row in ``features``), ``given`` (the label), ``suggested`` (what it should rather be),
-    ``quality`` (how likely the given label is right, from 0 to 1) and ``is_error`` (whether it looks wrong: another
-    label is suggested).
-    ``parameters`` are those of :class:`UnflipClassifier`, and ``groups`` and ``trusted`` those of its ``fit``.
-    ``.to_pandas()`` makes a data frame of it.
+    Columns: ``index`` (row in ``features``), ``given`` (the label), ``suggested`` (the label it should probably be),
+    ``quality`` (how likely the given label is correct, from 0 to 1) and ``is_error`` (whether it looks wrong, that is,
+    another label is suggested).
+    ``parameters`` are those of :class:`UnflipClassifier`, plus ``groups`` and ``trusted`` of its ``fit``.
+    ``.to_pandas()`` turns the table into a data frame.
 
         >>> from sklearn.datasets import load_iris
         >>> X, y = load_iris(return_X_y=True)

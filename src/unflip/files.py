@@ -15,7 +15,7 @@ from unflip.errors import RunFolderError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, rename it into place, and flush both to disk."""
+    """Let ``write`` fill a temporary file next to ``path``, rename it, and flush file and folder to disk."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
         os.close(handle)
@@ -27,7 +27,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        _flush(path.parent)  # the name; without it a power cut may bring the old file back
+        _flush(path.parent)  # its entry in the folder; otherwise a power cut may bring back the old file
     except OSError as error:
         raise RunFolderError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -58,5 +58,5 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write ``content`` atomically as indented JSON; NaN is refused since JSON has none."""
+    """Write ``content`` atomically as indented JSON; NaN is refused, since JSON has none."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")

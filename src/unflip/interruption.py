@@ -1,4 +1,4 @@
-"""Interruption: SIGTERM and Ctrl-C wait until the run can be saved."""
+"""Interruption: delay SIGTERM and Ctrl-C until the run has been saved."""
 
 import signal
 import threading
@@ -9,9 +9,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """While entered, takes note of the first signal; the second one does what it did before.
+    """Context manager that records the first signal; a second one is handled as before.
 
-    Signals can be taken over by the main thread only; in another one nothing changes, nor for a signal that is ignored.
+    Only the main thread can handle signals, so in other threads nothing changes. Ignored signals stay ignored.
     """
 
     def __init__(self) -> None:

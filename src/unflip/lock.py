@@ -1,4 +1,4 @@
-"""A lock that is a file: held by one process at a time, and let go when that process ends, however it ends."""
+"""A file lock: held by one process at a time, and released when that process ends, however it ends."""
 
 import fcntl
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from unflip.errors import RunFolderError
 
 @contextmanager
 def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
-    """Hold the lock at ``path``; where another process has it, fail saying ``busy``, or without it wait."""
+    """Hold the lock at ``path``; if another process has it, fail with the message ``busy``, or wait if that is None."""
     try:
         file = path.open("w")
     except OSError as error:

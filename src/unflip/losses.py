@@ -1,4 +1,4 @@
-"""Per-sample losses: logits (b, k) and labels (b,) in, one loss an example out."""
+"""Per-sample losses: logits (b, k) and labels (b,) in, one loss per example out."""
 
 import torch
 import torch.nn.functional as F
@@ -28,5 +28,13 @@ def reverse_cross_entropy(logits: Tensor, labels: Tensor, log_zero: float) -> Te
 
 
 def symmetric_cross_entropy(logits: Tensor, labels: Tensor, alpha: float, beta: float, log_zero: float) -> Tensor:
-    """Return ``alpha CE + beta RCE`` (Wang et al. 2019, equation 8)."""
+    """Return ``alpha CE + beta RCE`` (Wang et al. 2019, equation 8).
+
+    Args:
+        logits: (b, k).
+        labels: (b,).
+        alpha: weight of cross-entropy.
+        beta: weight of reverse cross-entropy.
+        log_zero: A, which stands for log 0 in reverse cross-entropy; negative.
+    """
     return alpha * cross_entropy(logits, labels) + beta * reverse_cross_entropy(logits, labels, log_zero)

@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, a line an epoch elsewhere, nothing when quiet."""
+"""Progress: a bar on a terminal, one line per epoch elsewhere, nothing if quiet."""
 
 import sys
 import time
@@ -9,26 +9,26 @@ from typing import Any, Protocol, Self, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-_REDRAW = 0.1  # seconds between two movements of the bar
-_SELDOM = 30.0  # seconds between two lines on a long job
-_MANY = 5000  # items that a person waits for
+_REDRAW_EVERY = 0.1  # seconds between updates of the bar
+_LINE_EVERY = 30.0  # seconds between lines about a long job
+_MANY = 5000  # from this number of items on, progress is shown
 _Item = TypeVar("_Item")
 
 
 class Track(Protocol):
-    """Passes items on, and may show how many of ``total`` are done."""
+    """Passes items through, and may show how many of ``total`` are done."""
 
     def __call__(self, items: Iterable[_Item], title: str, total: int) -> Iterable[_Item]:
         """Yield the items."""
 
 
 def untracked(items: Iterable[_Item], title: str, total: int) -> Iterable[_Item]:
-    """Pass items on."""
+    """Pass items through."""
     return items
 
 
 class Reporter:
-    """Says nothing; the others say more."""
+    """Shows nothing; subclasses show progress."""
 
     def __enter__(self) -> Self:
         return self
@@ -38,19 +38,19 @@ class Reporter:
     ) -> None: ...
 
     def start(self, title: str, epochs: int, first: int) -> None:
-        """Begin with epoch ``first`` of ``epochs``."""
+        """Start at epoch ``first`` of ``epochs``."""
 
     def step(self, progress: float) -> None:
-        """Tell that ``progress`` epochs are done."""
+        """Report that ``progress`` epochs are done."""
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        """Tell an epoch's figures."""
+        """Report an epoch's metrics."""
 
     def items(self, done: int, total: int) -> None:
-        """Tell how much of a long job of ``total`` items is done."""
+        """Report how many of the ``total`` items of a long job are done."""
 
     def track(self, items: Iterable[_Item], title: str, total: int) -> Iterator[_Item]:
-        """Pass on what is done before the first epoch, and if it is much, tell how many of ``total`` are done."""
+        """Pass items through before the first epoch and, if there are many, report how many of ``total`` are done."""
         if total < _MANY:
             yield from items
             return
@@ -62,17 +62,17 @@ class Reporter:
 
 
 class Lines(Reporter):
-    """A line an epoch, for logs."""
+    """One line per epoch, for logs."""
 
     def start(self, title: str, epochs: int, first: int) -> None:
         """Remember the title."""
-        self._title, self._epochs, self._told = title, epochs, time.monotonic()
+        self._title, self._epochs, self._printed = title, epochs, time.monotonic()
 
     def items(self, done: int, total: int) -> None:
-        """Print a line, at most two a minute, and one at the end."""
+        """Print a line, at most twice a minute, and one at the end."""
         now = time.monotonic()
-        if done == total or now - self._told > _SELDOM:
-            self._told = now
+        if done == total or now - self._printed > _LINE_EVERY:
+            self._printed = now
             print(f"{self._title} {done}/{total}", flush=True)  # noqa: T201
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ class Lines(Reporter):
 
 
 class Bar(Reporter):
-    """A bar with the last epoch's figures."""
+    """A progress bar with the last epoch's metrics."""
 
     def __init__(self) -> None:
         self._bar = Progress(
@@ -108,9 +108,9 @@ class Bar(Reporter):
         self._task = self._bar.add_task(title, total=epochs, completed=first - 1, note="")
 
     def step(self, progress: float) -> None:
-        """Move the bar, at most ten times a second."""
+        """Move the bar, at most ten times per second."""
         now = time.monotonic()
-        if now - self._drawn > _REDRAW:
+        if now - self._drawn > _REDRAW_EVERY:
             self._drawn = now
             self._bar.update(self._task, completed=progress)
 
@@ -119,12 +119,12 @@ class Bar(Reporter):
         self._bar.update(self._task, completed=done, note=f"{done}/{total}")
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        """Show the figures."""
+        """Show the metrics."""
         self._bar.update(self._task, completed=metrics["epoch"], note=summary(metrics))
 
 
 def summary(metrics: Mapping[str, Any]) -> str:
-    """Return the figures of an epoch that people look at first."""
+    """Return the most important metrics of an epoch."""
     parts = [f"loss {sum(metrics['loss'].values()):.3f}"]
     for key, name in (("val_accuracy", "val"), ("test_accuracy", "test"), ("label_accuracy", "labels")):
         if metrics.get(key) is not None:
@@ -135,14 +135,14 @@ def summary(metrics: Mapping[str, Any]) -> str:
 
 
 def make_reporter(quiet: bool) -> Reporter:
-    """Return what suits the place where standard output goes."""
+    """Return the reporter that suits standard output."""
     if quiet:
         return Reporter()
     return Bar() if sys.stdout.isatty() else Lines()
 
 
 def duration(seconds: float) -> str:
-    """Say a time with about two figures: `0.12 s`, `45 s`, `12 min`, `3.5 h`, `2.1 days`."""
+    """Format a duration with about two digits: `0.12 s`, `45 s`, `12 min`, `3.5 h`, `2.1 days`."""
     for size, unit, limit in ((1, "s", 120), (60, "min", 120), (3600, "h", 48)):
         if seconds < size * limit:
             return f"{seconds / size:.2g} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"

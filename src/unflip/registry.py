@@ -1,4 +1,4 @@
-"""Names for parts: a name, one line and where it lives; its module is imported when the part is used."""
+"""Registries of parts: name, one-line summary and import path; a module is imported when its part is used."""
 
 import importlib
 from collections.abc import Iterator
@@ -17,7 +17,10 @@ class Entry:
     summary: str
     target: str  # "package.module:attribute"
     family: bool = False
-    """Whether it stands for many parts, asked for as ``name:member``; its target then maps a member to the part."""
+    """Whether it stands for many parts, requested as ``name:member``; its target then maps a member to the part."""
+
+    suffixes: tuple[str, ...] = ()
+    """Files with these endings belong to this part alone, so that no other is imported to ask."""
 
     def load(self) -> Any:
         """Import the part's module and return the part."""
@@ -28,8 +31,8 @@ class Entry:
 class Registry:
     """The parts of one kind, ours and those that other packages add through the entry point ``unflip.<kind>s``.
 
-    A space in the kind is an underscore there: ``unflip.data_sets``. An entry point's name is the part's name, its
-    value ("module:attribute") where the part is.
+    A space in the kind becomes an underscore: ``unflip.data_sets``. An entry point's name is the part's name; its value
+    ("module:attribute") says where the part is.
     """
 
     def __init__(self, kind: str, *entries: Entry) -> None:
@@ -53,11 +56,11 @@ class Registry:
         return name in self._entries()
 
     def names(self) -> list[str]:
-        """All names, ours first."""
+        """Return all names, ours first."""
         return list(self._entries())
 
     def load(self, name: str) -> Any:
-        """Return the part called ``name``; an unknown name says which is the closest."""
+        """Return the part called ``name``; the error for an unknown name suggests the closest one."""
         entries = self._entries()
         family, _, member = name.partition(":")
         entry = entries.get(family)

@@ -17,5 +17,5 @@ def derive(seed: int, *purpose: str | int) -> int:
 
 
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
-    """Return a processor generator for one purpose; draw there and move, so that every device sees the same."""
+    """Return a CPU generator for one purpose; draw there, then move, so that every device sees the same numbers."""
     return torch.Generator().manual_seed(derive(seed, *purpose))

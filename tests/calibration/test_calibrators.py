@@ -102,7 +102,9 @@ def test_half_precision_and_degenerate_classes(kind: str) -> None:
         (CovarianceOptions, {"disturbance": "best"}),
     ],
 )
-def test_options_out_of_range_are_refused(options: type[MeanOptions | CovarianceOptions], wrong: dict) -> None:  # type: ignore[type-arg]
+def test_options_out_of_range_are_refused(
+    options: type[MeanOptions | CovarianceOptions], wrong: dict[str, object]
+) -> None:
     with pytest.raises(pydantic.ValidationError):
         options.model_validate(wrong)
 

@@ -44,7 +44,8 @@ def is_one_line_error(done: Outcome, code: int = 2) -> None:
 
 
 def test_help_answers_within_half_a_second() -> None:
-    seconds = []  # of processor time, the best of three: tests run side by side, and a busy machine is not our doing
+    # Of processor time, the best of three: tests run side by side, and a busy machine is not our doing.
+    seconds: list[float] = []
     while len(seconds) < 3 and min(seconds, default=1.0) >= 0.5:
         before = os.times()
         done = spawn_python("-m", "unflip", "--help")

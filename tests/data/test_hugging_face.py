@@ -68,7 +68,7 @@ def test_columns_of_numbers_are_features_and_text_is_named(tmp_path: Path) -> No
     data = hf.Dataset.from_dict(columns)
     with pytest.raises(InputError, match="no column 'label'; it has a, b, note, topic: say which with label_column"):
         write_dataset(data, tmp_path / "data")
-    with pytest.raises(InputError, match=r"no numbers in note; leave what is no feature out: ignore=\['note'\]"):
+    with pytest.raises(InputError, match=r"in note; leave out columns that are not features: ignore=\['note'\]"):
         write_dataset(data, tmp_path / "data", label_column="topic")
     arrays = np.load(write_dataset(data, tmp_path / "data", label_column="topic", ignore=["note"]))
     np.testing.assert_array_equal(arrays["train"], [[1, 3], [2, 4]])
@@ -78,19 +78,19 @@ def test_columns_of_numbers_are_features_and_text_is_named(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (lambda: [[1, 2]], "data: cannot read a list; give a path, a name, or a data set of Hugging Face"),
+        (lambda: [[1, 2]], "data: cannot read a list; give a path, a name, or a Hugging Face data set"),
         (lambda: of_blobs().to_iterable_dataset(), "load it without streaming=True"),
         (lambda: hf.DatasetDict({"test": of_blobs()}), "no split 'train'; it has test"),
-        (lambda: hf.DatasetDict({"train": of_blobs(), "extra": of_blobs()}), "split 'extra' is none of train"),
+        (lambda: hf.DatasetDict({"train": of_blobs(), "extra": of_blobs()}), "split 'extra' is not train"),
         (lambda: of_blobs(other=blobs()["train"].tolist()), r"several columns of vectors \(embedding, other\)"),
-        (lambda: hf.Dataset.from_dict({"label": [0, 1]}), "no column of features beside 'label'"),
+        (lambda: hf.Dataset.from_dict({"label": [0, 1]}), "no column of features besides 'label'"),
         (lambda: hf.Dataset.from_dict({"v": [[1.0], [1.0, 2.0]], "label": [0, 1]}), "vectors of different lengths"),
         (
             lambda: hf.Dataset.from_dict(
                 {"v": [1.0, 2.0], "label": [0, -1]},
                 features=hf.Features({"v": hf.Value("float32"), "label": hf.ClassLabel(names=["a", "b"])}),
             ),
-            "row 1: the column 'label' holds -1, which is no class",
+            "row 1: the column 'label' holds -1, which is not a class",
         ),
     ],
 )

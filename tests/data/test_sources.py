@@ -35,7 +35,7 @@ def as_map(folder: Path, array: Array) -> Array:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int64, np.uint8])
 @pytest.mark.parametrize("shape", [(9, 3), (9, 2, 2)])
 def test_a_map_gives_the_batches_of_the_array(tmp_path: Path, dtype: type, shape: tuple[int, ...]) -> None:
-    array = (np.random.default_rng(0).normal(size=shape) * 20).astype(dtype)
+    array: np.ndarray[Any, Any] = (np.random.default_rng(0).normal(size=shape) * 20).astype(dtype)
     standardise = fit_standardisation(array, one_scale=False)
     memory, mapped = ArraySource(array, standardise), ArraySource(as_map(tmp_path, array), standardise)
     assert memory.shape == mapped.shape == shape[1:]

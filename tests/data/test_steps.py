@@ -205,7 +205,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "empty test set": (changed(test=np.zeros((0, 6)), test_labels=np.zeros(0, int)), "'test' has no examples"),
     "ids of another length": (changed(train_ids=np.array(["a", "b"])), "train_ids: 2 ids for 150 examples"),
-    "a stray validation array": (changed(val2=np.zeros((3, 6))), "array 'val2'; validation examples are called 'val'"),
+    "a stray validation array": (changed(val2=np.zeros((3, 6))), "array 'val2'; validation examples must be called"),
 }
 
 

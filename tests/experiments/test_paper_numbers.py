@@ -50,7 +50,9 @@ def test_single_numbers(
     table: str, where: dict[str, str], method: str, number: tuple[str, str | None, str | None]
 ) -> None:
     (row,) = [row for row in paper_table(table).rows if row.where == where]
-    assert row.cells[method] == Number(*(None if text is None else Decimal(text) for text in number))  # type: ignore[arg-type]
+    mean, deviation, gain = (None if text is None else Decimal(text) for text in number)
+    assert mean is not None
+    assert row.cells[method] == Number(mean, deviation, gain)
 
 
 def test_the_printed_digits_are_kept() -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from helpers import Outcome, assert_same_run, blobs, write_npz
-from sweeps import failures, results, sweeping, write_grid
+from sweeps import Sweep, failures, results, sweeping, write_grid
 from unflip.cli.sweep_progress import watching
 from unflip.experiments.grid import read_grid
 from unflip.experiments.local import Local, _describe_end, _gpus
@@ -110,6 +111,9 @@ def test_a_sweep_killed_again_and_again_comes_to_the_same_end(grid: Path, tmp_pa
     def begun() -> bool:
         return any(out.glob("cells/*/config.toml"))
 
+    def it_is_time(running: Sweep, moment: Callable[[], Any]) -> Any:
+        return running.others() and moment()
+
     moments: list[tuple[Callable[[], Any], signal.Signals]] = [
         (begun, signal.SIGKILL),
         (under_way, signal.SIGTERM),
@@ -117,7 +121,7 @@ def test_a_sweep_killed_again_and_again_comes_to_the_same_end(grid: Path, tmp_pa
     ]
     for moment, number in moments:
         with sweeping(grid, "--out", out, "--data-root", grid.parent, "--jobs", 2, "--device", "cpu") as running:
-            running.wait_for(lambda moment=moment, running=running: running.others() and moment())
+            running.wait_for(partial(it_is_time, running, moment))
             running.process.send_signal(number)
             _, err = running.process.communicate(timeout=120)
             if number == signal.SIGTERM:
@@ -236,7 +240,7 @@ def test_a_second_sweep_in_the_same_folder_is_refused(cli: Cli, tmp_path: Path) 
     with claimed(tmp_path):
         done = cli("sweep", "smoke/digits", "--out", tmp_path)
     assert done.code == 2
-    assert done.err == f"unflip: {tmp_path}: another sweep is at work here; let it finish, or choose another --out\n"
+    assert done.err == f"unflip: {tmp_path}: another sweep is running here; let it finish, or choose another --out\n"
 
 
 def test_a_dry_run_lists_the_cells_and_writes_nothing(cli: Cli, undisturbed: Path, grid: Path, tmp_path: Path) -> None:
@@ -258,7 +262,7 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(cli: Cli, undisturbed: Pat
         (["--on", "rya"], "unknown --on 'rya', did you mean 'ray'?"),
         (["--keep", "nothing"], "unknown --keep 'nothing'"),
         (["--address", "auto"], "--address auto is that of a Ray cluster; add --on ray"),
-        (["smoke/digits"], "grid smoke/digits: named twice"),
+        (["smoke/digits"], "grid smoke/digits: given twice"),
     ],
 )
 def test_wrong_options_are_one_line(cli: Cli, tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -1,5 +1,7 @@
 """Correction rules against loops; the window and the threshold as they move."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -121,9 +123,9 @@ def test_of_a_window_that_would_not_fit_a_running_mean_is_kept(monkeypatch: pyte
     assert torch.equal(window.mean(), other.mean())
 
 
-def _corrector(count: int = 1000, **options: object) -> tuple[Corrector, LabelStore]:
+def _corrector(count: int = 1000, **options: Any) -> tuple[Corrector, LabelStore]:
     labels = LabelStore(torch.zeros(count, dtype=torch.long), 3)
-    return Corrector(CorrectionOptions(**options), torch.arange(count)), labels  # type: ignore[arg-type]
+    return Corrector(CorrectionOptions(**options), torch.arange(count)), labels
 
 
 @pytest.mark.parametrize(

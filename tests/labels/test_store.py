@@ -271,6 +271,6 @@ def test_a_state_with_other_reviewed_labels_is_refused(other: torch.Tensor | Non
     store = LabelStore(torch.tensor([0, 1]), 3, torch.tensor([-1, 2]))
     with pytest.raises(RunFolderError, match="the reviewed labels are not those that the run began with"):
         LabelStore(torch.tensor([0, 1]), 3, other).load_state_dict(store.state_dict())
-    with pytest.raises(RunFolderError, match="start anew with --force"):
+    with pytest.raises(RunFolderError, match="start over with --force"):
         store.load_state_dict(LabelStore(torch.tensor([0, 1]), 3, other).state_dict())
     store.load_state_dict(store.state_dict())

@@ -125,7 +125,7 @@ def test_its_state_goes_through_a_checkpoint(
     assert_same_tree(trained.state_dict(), fresh.state_dict())
     beliefs, restored = trained.beliefs(), fresh.beliefs()
     assert (beliefs is None) == (restored is None)
-    if beliefs is not None:
+    if beliefs is not None and restored is not None:
         assert torch.equal(beliefs, restored)
 
 
@@ -200,7 +200,9 @@ def test_it_never_sees_the_truth(method: str, noisy: Path, tmp_path: Path, monke
 def test_two_processes_end_with_the_same_labels_and_weights(noisy: Path, tmp_path: Path) -> None:
     """All methods in one launch, since a launch costs more than they do."""
     plain = QUICK | {"mlp.batch_norm": False, "data.val_fraction": 0.0, "select": "last"}
-    jobs = [{"name": name, "method": name, "settings": QUICK | settings_of(name)} for name in METHODS]
+    jobs: list[dict[str, Any]] = [
+        {"name": name, "method": name, "settings": QUICK | settings_of(name)} for name in METHODS
+    ]
     jobs.append({"name": "as one", "method": "standard", "settings": plain})
     jobs.append({"name": "records", "method": "plc", "settings": plain | {"plc.warmup": 100}})
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
@@ -211,22 +213,20 @@ def test_two_processes_end_with_the_same_labels_and_weights(noisy: Path, tmp_pat
     verdicts = json.loads((tmp_path / "out" / "verdicts.json").read_text())
     assert verdicts == {job["name"]: {"processes": 2, "weights": True, "labels": True, "history": True} for job in jobs}
     for job in jobs:
-        assert_sound(Run(tmp_path / "out" / str(job["name"])), 150)
+        assert_sound(Run(tmp_path / "out" / job["name"]), 150)
 
     # Without batch normalisation the mean of two halves' gradients is that of the whole: one process gets the same.
     for job in jobs[-2:]:
-        alone = quick_train(
-            noisy, tmp_path / str(job["name"]), method=job["method"], epochs=4, settings=job["settings"]
-        )
-        assert_close_runs(alone, Run(tmp_path / "out" / str(job["name"])))
+        alone = quick_train(noisy, tmp_path / job["name"], method=job["method"], epochs=4, settings=job["settings"])
+        assert_close_runs(alone, Run(tmp_path / "out" / job["name"]))
 
 
 def assert_close_runs(alone: Run, shared: Run) -> None:
     for one, other in zip(alone.metrics, shared.metrics, strict=True):
         assert one["loss"]["loss"] == pytest.approx(other["loss"]["loss"], rel=1e-3)
-    one, other = (load_model(run.folder / "model.safetensors").states[0] for run in (alone, shared))
-    for name, value in one.items():
-        torch.testing.assert_close(other[name], value, rtol=1e-3, atol=1e-4)
+    weights, same = (load_model(run.folder / "model.safetensors").states[0] for run in (alone, shared))
+    for name, value in weights.items():
+        torch.testing.assert_close(same[name], value, rtol=1e-3, atol=1e-4)
     first, second = (pyarrow.parquet.read_table(run.folder / "labels.parquet") for run in (alone, shared))
     np.testing.assert_allclose(first["confidence_given"].to_numpy(), second["confidence_given"].to_numpy(), atol=1e-3)
 

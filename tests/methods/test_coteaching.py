@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers import blobs, passthrough, quick_train, write_npz
+from observing import Unseen
 from unflip.errors import ConfigError
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
@@ -20,7 +21,7 @@ from unflip.runs.config import RunConfig
 BATCHES = st.lists(st.tuples(st.floats(0, 9, width=32), st.booleans()), min_size=1, max_size=20)
 
 
-class Scans:
+class Scans(Unseen):
     """Logits to observe, one tensor a network."""
 
     def __init__(self, *logits: Tensor) -> None:
@@ -40,11 +41,12 @@ class Two(torch.nn.Module):
 
     def __init__(self, half: int) -> None:
         super().__init__()
-        self.half = half
+        self.position = half
         self.network = passthrough(3)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.network(inputs[:, self.half])  # type: ignore[no-any-return]
+        logits: Tensor = self.network(inputs[:, self.position])
+        return logits
 
 
 def make(count: int = 6, **options: Any) -> Coteaching:
@@ -112,7 +114,7 @@ def test_a_networks_loss_teaches_that_network_alone() -> None:
     method = make(warmup=0, forget_rate=0.3, climb=1)
     inputs = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(3))
     step = method.loss(batch_of(inputs, torch.tensor([0, 1, 2, 0, 1, 2]), 1), Phase(torch.arange(6), learns=(0, 1)))
-    next(iter(step.terms.values())).backward()  # type: ignore[no-untyped-call]
+    next(iter(step.terms.values())).backward()
     taught = [any(p.grad is not None for p in network.parameters()) for network in method.networks]
     assert taught == [True, False]
 
@@ -135,11 +137,11 @@ def test_auto_estimates_in_the_warm_up_only_and_from_the_first_process() -> None
     logits[:10] = logits[:10].roll(1, dims=1)  # so a quarter of the labels looks wrong
     seen = Scans(logits, logits + 0.1 * torch.randn(40, 3, generator=torch.Generator().manual_seed(0)))
     assert method.noise_rate == 0
-    assert method.end_epoch(1, seen, labels) == {"forget_rate": 0.0}  # type: ignore[arg-type]
+    assert method.end_epoch(1, seen, labels) == {"forget_rate": 0.0}
     assert method.noise_rate == pytest.approx(0.25, abs=0.02)
     assert len(seen.shared) == 1
-    method.end_epoch(2, seen, labels)  # type: ignore[arg-type]
-    method.end_epoch(3, Scans(), labels)  # type: ignore[arg-type]  # would fail if it looked
+    method.end_epoch(2, seen, labels)
+    method.end_epoch(3, Scans(), labels)  # would fail if it looked
     assert len(seen.shared) == 2
     other = make(40, warmup=2)
     other.load_state_dict(method.state_dict())
@@ -148,7 +150,7 @@ def test_auto_estimates_in_the_warm_up_only_and_from_the_first_process() -> None
 
 def test_a_rate_that_is_given_is_not_estimated() -> None:
     method = make(warmup=2, forget_rate=0.3, climb=2)
-    figures = method.end_epoch(1, Scans(), LabelStore(torch.zeros(6, dtype=torch.long), 3))  # type: ignore[arg-type]
+    figures = method.end_epoch(1, Scans(), LabelStore(torch.zeros(6, dtype=torch.long), 3))
     assert figures == {"forget_rate": pytest.approx(0.15)}
 
 

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers import blobs, capture_trainers, quick_train, write_npz
+from observing import Unseen
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Phase, Setting
+from unflip.methods.calibrated import Calibrated
 from unflip.methods.dividemix import (
     DivideMix,
     DivideMixOptions,
@@ -36,10 +38,8 @@ QUICK = {"dividemix.warmup": 2}
 LOGITS = st.lists(st.lists(st.floats(-6, 6, width=32), min_size=3, max_size=3), min_size=1, max_size=8)
 
 
-class Scans:
+class Scans(Unseen):
     """Logits to observe, one tensor a network."""
-
-    phases_done = 0
 
     def __init__(self, *logits: Tensor) -> None:
         self.chosen = logits
@@ -144,7 +144,7 @@ def test_losses_are_the_equations(logits: list[list[float]]) -> None:
 def test_the_prior_penalty_stays_finite_where_a_class_vanishes() -> None:
     logits = torch.tensor([[300.0, 0.0, 0.0]], requires_grad=True)
     penalty = prior_penalty(logits.log_softmax(1), torch.arange(3))
-    penalty.backward()  # type: ignore[no-untyped-call]
+    penalty.backward()
     assert bool(penalty.isfinite())
     assert logits.grad is not None
     assert bool(logits.grad.isfinite().all())
@@ -152,7 +152,7 @@ def test_the_prior_penalty_stays_finite_where_a_class_vanishes() -> None:
 
 def test_the_prior_leaves_out_classes_without_a_label() -> None:
     method = make(torch.tensor([0, 2, 3]), classes=4)
-    next(iter(method.phases(1, Scans(), LabelStore(torch.tensor([0, 1, 2, 2]), 4))))  # type: ignore[arg-type]
+    next(iter(method.phases(1, Scans(), LabelStore(torch.tensor([0, 1, 2, 2]), 4))))
     assert method.classes.tolist() == [0, 2]
 
 
@@ -171,7 +171,7 @@ def test_each_network_is_divided_by_the_other() -> None:
     method, labels = make(train), LabelStore(torch.zeros(6, dtype=torch.long), 3)
     method.clean = torch.tensor([[0.9, 0.1, 0.9, 0.1], [0.1, 0.1, 0.8, 0.7]])
     weights, phases = [], []
-    for phase in method.phases(11, Scans(), labels):  # type: ignore[arg-type]
+    for phase in method.phases(11, Scans(), labels):
         weights.append(method.weight.tolist())
         phases.append(phase)
     assert [phase.learns for phase in phases] == [(0,), (1,)]
@@ -184,7 +184,7 @@ def test_each_network_is_divided_by_the_other() -> None:
 def test_where_all_labels_are_likely_nothing_is_unlabelled() -> None:
     method, labels = make(torch.arange(4)), LabelStore(torch.arange(4) % 3, 3)
     method.clean = torch.ones(2, 4)
-    phase = next(iter(method.phases(11, Scans(), labels)))  # type: ignore[arg-type]
+    phase = next(iter(method.phases(11, Scans(), labels)))
     assert phase.unlabelled is None
     views = (torch.randn(4, 4), torch.randn(4, 4))
     step = method.loss(Batch(phase.indices, views, labels.current, 11, 10.0, 0), phase)
@@ -199,7 +199,7 @@ def test_targets_are_refined_and_guessed_from_given_labels() -> None:
     labels = LabelStore(torch.tensor([0, 1, 2, 0, 1, 2]), 3)
     labels.change(1, torch.arange(6), torch.zeros(6, dtype=torch.long), torch.ones(6))  # must not matter
     method.clean = torch.tensor([[0.9] * 6, [0.8, 0.7, 0.6, 0.1, 0.2, 0.3]])
-    phase = next(iter(method.phases(2, Scans(), labels)))  # type: ignore[arg-type]
+    phase = next(iter(method.phases(2, Scans(), labels)))
     draws = torch.Generator().manual_seed(5)
     views = [tuple(torch.randn(3, 4, generator=draws) for _ in range(2)) for _ in range(2)]
     fellow = Batch(torch.tensor([5, 3, 4]), views[1], labels.current[3:], 2, 1.5, 8)
@@ -237,7 +237,7 @@ def test_the_warm_up_is_cross_entropy_and_with_asymmetric_noise_less_certain() -
     batch = Batch(torch.arange(4), (inputs,), labels.current, 1, 0.0, 0)
     for asymmetric in (False, True):
         method = make(torch.arange(4), asymmetric=asymmetric)
-        phases = list(method.phases(1, Scans(), labels))  # type: ignore[arg-type]
+        phases = list(method.phases(1, Scans(), labels))
         assert [(phase.indices.tolist(), phase.learns) for phase in phases] == [([0, 1, 2, 3], (i,)) for i in (0, 1)]
         terms = method.loss(batch, phases[1]).terms
         logits = method.networks[1](inputs)
@@ -252,7 +252,7 @@ def test_corrected_labels_are_the_arg_max_of_the_mean_refined_label() -> None:
     logits = 6.0 * torch.nn.functional.one_hot(labels.given[train], 3).float()
     logits[-2] = torch.tensor([0.0, 6.0, 0.0])  # both networks call row 16 a 1, and its loss stands out
     logits = torch.stack([logits, logits + 0.1 * torch.randn(17, 3, generator=torch.Generator().manual_seed(0))])
-    figures = method.end_epoch(1, Scans(*logits), labels)  # type: ignore[arg-type]
+    figures = method.end_epoch(1, Scans(*logits), labels)
     assert method.clean is not None
     assert figures["changed"] == 1
     assert labels.current[16] == 1
@@ -270,7 +270,7 @@ def test_the_window_averages_normalised_losses() -> None:
     labels = LabelStore(torch.tensor([0, 0, 0, 1, 1, 1]), 2)
     method = make(torch.arange(6), classes=2, warmup=1, window=2)
     for epoch in (1, 2, 3):
-        method.end_epoch(epoch, Scans(*torch.randn(2, 6, 2)), labels)  # type: ignore[arg-type]
+        method.end_epoch(epoch, Scans(*torch.randn(2, 6, 2)), labels)
     assert [tuple(losses.shape) for losses in method.losses.kept] == [(2, 6), (2, 6)]
     assert all(losses.min() == 0 and losses.max() == 1 for losses in method.losses.kept)
 
@@ -342,6 +342,7 @@ def test_it_corrects_labels_and_calibration_sees_both_networks(tmp_path: Path, m
         quality = [[row["quality"] for row in table if row["changed"] == changed] for changed in (False, True)]
         assert np.mean(quality[1]) < 0.3 < 0.7 < np.mean(quality[0])
     for trainer in trainers[1:]:
+        assert isinstance(trainer.method, Calibrated)
         assert [head.gaussians is not None for head in trainer.method.heads] == [True, True]
 
 

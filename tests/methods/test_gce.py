@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from observing import Unseen
 from unflip.labels.store import LabelStore
 from unflip.losses import generalized_cross_entropy
 from unflip.methods.base import Setting
@@ -16,7 +17,7 @@ from unflip.methods.gce import GCE, GCEOptions
 PROBS = st.lists(st.lists(st.floats(-5, 5), min_size=3, max_size=3), min_size=1, max_size=12)
 
 
-class Seen:
+class Seen(Unseen):
     """What the trainer saw, chosen by a test."""
 
     def __init__(self, logits: Tensor) -> None:
@@ -37,7 +38,7 @@ def make(train: Tensor, **options: Any) -> GCE:
 
 
 def rows_of(method: GCE, labels: LabelStore) -> list[int]:
-    (phase,) = method.phases(1, None, labels)  # type: ignore[arg-type]
+    (phase,) = method.phases(1, Unseen(), labels)
     return phase.indices.tolist()
 
 
@@ -57,7 +58,7 @@ def test_truncation_leaves_out_where_p_of_the_label_is_at_most_k(
     given_labels = torch.randint(0, 3, (2 * count,), generator=torch.Generator().manual_seed(seed))
     store = LabelStore(given_labels, 3)
     method = make(rows, truncation=k, prune_from=2)
-    figures = method.end_epoch(2, Seen(torch.tensor(logits)), store)  # type: ignore[arg-type]
+    figures = method.end_epoch(2, Seen(torch.tensor(logits)), store)
     expected = []
     for row, scores in zip(rows.tolist(), torch.tensor(logits).softmax(1), strict=True):
         if scores[given_labels[row]] > k:
@@ -71,10 +72,10 @@ def test_pruning_looks_at_current_labels_and_sees_the_pruned_again() -> None:
     logits = torch.tensor([[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
     store = LabelStore(torch.tensor([0, 0]), 3)
     method = make(torch.arange(2), truncation=0.5, prune_from=1, prune_every=1)
-    method.end_epoch(1, Seen(logits), store)  # type: ignore[arg-type]
+    method.end_epoch(1, Seen(logits), store)
     assert rows_of(method, store) == [0]
     store.change(1, torch.tensor([1]), torch.tensor([1]), torch.ones(1))
-    method.end_epoch(2, Seen(logits), store)  # type: ignore[arg-type]
+    method.end_epoch(2, Seen(logits), store)
     assert rows_of(method, store) == [0, 1]
 
 
@@ -85,7 +86,7 @@ def test_pruning_happens_when_it_is_due_and_not_before() -> None:
     due = []
     for epoch in range(1, 9):
         before = seen.asked
-        method.end_epoch(epoch, seen, store)  # type: ignore[arg-type]
+        method.end_epoch(epoch, seen, store)
         due += [epoch] * (seen.asked - before)
     assert due == [3, 5, 7]
 
@@ -93,7 +94,7 @@ def test_pruning_happens_when_it_is_due_and_not_before() -> None:
 def test_without_truncation_nothing_is_computed_and_nothing_left_out() -> None:
     store = LabelStore(torch.tensor([0, 0]), 3)
     method, seen = make(torch.arange(2), prune_from=1), Seen(torch.zeros(2, 3))
-    assert method.end_epoch(40, seen, store) == {}  # type: ignore[arg-type]
+    assert method.end_epoch(40, seen, store) == {}
     assert seen.asked == 0
     assert rows_of(method, store) == [0, 1]
 
@@ -101,7 +102,7 @@ def test_without_truncation_nothing_is_computed_and_nothing_left_out() -> None:
 def test_what_is_left_out_is_part_of_the_state() -> None:
     store = LabelStore(torch.tensor([0, 0]), 3)
     method = make(torch.arange(2), truncation=0.5, prune_from=1)
-    method.end_epoch(1, Seen(torch.tensor([[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]])), store)  # type: ignore[arg-type]
+    method.end_epoch(1, Seen(torch.tensor([[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]])), store)
     other = make(torch.arange(2), truncation=0.5, prune_from=1)
     other.load_state_dict(method.state_dict())
     assert rows_of(other, store) == rows_of(method, store) == [0]

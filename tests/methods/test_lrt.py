@@ -1,7 +1,10 @@
 """LRT: the retroactive loss against the matrices of the released code, and its schedule."""
 
+from typing import Any
+
 import torch
 
+from observing import Unseen
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
 from unflip.methods.lrt import LRT, LRTOptions
@@ -9,14 +12,15 @@ from unflip.methods.lrt import LRT, LRTOptions
 EPSILON, RHO = 1e-4, 0.9
 
 
-class Seen:
-    """What a method observes, chosen by the test."""
+class Seen(Unseen):
+    """What a method observes, chosen by the test; LRT needs no further pass."""
 
     def __init__(self, probs: torch.Tensor) -> None:
-        self.probs = probs
+        self.chosen = probs
 
-    def features(self, network: int = 0) -> torch.Tensor:
-        raise AssertionError("LRT needs no further pass")
+    @property
+    def probs(self) -> torch.Tensor:
+        return self.chosen
 
     def validation(self, network: int = 0) -> None:
         return None
@@ -25,9 +29,9 @@ class Seen:
         return tensor
 
 
-def make(count: int, classes: int, **options: object) -> LRT:
+def make(count: int, classes: int, **options: Any) -> LRT:
     setting = Setting(classes, torch.arange(count), 100, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
-    return LRT(LRTOptions(**options), setting)  # type: ignore[arg-type]
+    return LRT(LRTOptions(**options), setting)
 
 
 def test_the_retroactive_loss_equals_the_n_by_k_by_k_matrices() -> None:

@@ -1,7 +1,6 @@
 """unflip: the vote withholds changes that it doubts, for plc and lrt too; the warm-up ends by itself."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from helpers import blobs, quick_train, write_npz
+from observing import Unseen
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Method, Setting
 from unflip.methods.lrt import LRT, LRTOptions
@@ -18,13 +18,16 @@ from unflip.methods.recipes import find_recipe
 from unflip.methods.unflip import Unflip, UnflipOptions
 
 
-class Seen:
+class Seen(Unseen):
     """Features in two far clusters of 20, and a network that takes all of them for class 1."""
 
     def __init__(self) -> None:
         cluster = torch.arange(40) // 20
         self.seen = 5.0 * cluster[:, None] + torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
-        self.probs = torch.tensor([0.1, 0.9]).repeat(40, 1)
+
+    @property
+    def probs(self) -> Tensor:
+        return torch.tensor([0.1, 0.9]).repeat(40, 1)
 
     def features(self, network: int = 0) -> Tensor:
         return self.seen
@@ -56,15 +59,17 @@ def one_wrong_in_each_cluster() -> LabelStore:
 )
 def test_a_change_needs_both_views(method: Method, changes: int) -> None:
     store = one_wrong_in_each_cluster()
-    seen: Any = Seen()
-    assert method.end_epoch(1, seen, store)["changed"] == changes
+    assert method.end_epoch(1, Seen(), store)["changed"] == changes
     assert int(store.current[33]) == 1
     assert int(store.current[3]) == 1  # wrong and stays so: the network sees nothing wrong with it
 
 
-@pytest.mark.parametrize("kind", [PLC, LRT])
-def test_examples_that_did_not_train_need_both_views_too(kind: type[Method]) -> None:
-    method = kind(kind.Options(consent=True), setting())
+@pytest.mark.parametrize(
+    "method",
+    [PLC(PLC.Options(consent=True), setting()), LRT(LRTOptions(consent=True), setting())],
+    ids=["plc", "lrt"],
+)
+def test_examples_that_did_not_train_need_both_views_too(method: Method) -> None:
     probs, votes = torch.tensor([[0.1, 0.9], [0.1, 0.9]]), torch.tensor([[0.8, 0.2], [0.3, 0.7]])
     assert method.correct(probs, torch.tensor([0, 0]), votes).tolist() == [0, 1]
 

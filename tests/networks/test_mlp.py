@@ -53,6 +53,7 @@ def test_an_mlp_without_extras_is_two_matrix_products() -> None:
     network = MLP(MLPOptions(hidden=(3,), batch_norm=False), (4,), 2)
     inputs = torch.randn(5, 4)
     hidden, head = network.encoder[1], network.head
+    assert isinstance(hidden, nn.Linear)
     by_hand = (inputs @ hidden.weight.T + hidden.bias).clamp(min=0) @ head.weight.T + head.bias
     torch.testing.assert_close(network(inputs), by_hand)
 

@@ -1,5 +1,6 @@
 """timm:NAME: found by name, built without its classifier, and what is said where timm is missing."""
 
+import importlib
 import importlib.util
 import sys
 from types import ModuleType
@@ -68,7 +69,7 @@ def test_operators_are_declared_only_where_torchvision_does_not_fit(
             raise RuntimeError("operator torchvision::nms does not exist")
         return ModuleType(name)
 
-    monkeypatch.setattr(module.importlib, "import_module", imported)
+    monkeypatch.setattr(importlib, "import_module", imported)
     monkeypatch.setattr(torchvision_fix, "declare_operators", lambda: declared.append(True))
     assert module.import_timm().__name__ == "timm"
     assert declared == ([] if fits else [True])
@@ -109,6 +110,8 @@ def test_weights_are_fetched_to_train_and_not_to_load_a_model(fake_timm: list[di
     loaded = build_network("timm:tiny", options, (3, 4, 4), 3, seed=0, fresh=False)
     assert [entry["pretrained"] for entry in fake_timm] == [False]
     trained = build_network("timm:tiny", options, (3, 4, 4), 3, seed=0)
+    assert isinstance(loaded.encoder, FakeEncoder)
+    assert isinstance(trained.encoder, FakeEncoder)
     assert (loaded.encoder.weight.item(), trained.encoder.weight.item()) == (0.0, 1.0)
 
 
@@ -138,7 +141,7 @@ def test_another_error_of_the_import_is_not_hidden(monkeypatch: pytest.MonkeyPat
     def broken(name: str) -> ModuleType:
         raise RuntimeError("something else")
 
-    monkeypatch.setattr(module.importlib, "import_module", broken)
+    monkeypatch.setattr(importlib, "import_module", broken)
     with pytest.raises(RuntimeError, match="something else"):
         module.import_timm()
 

@@ -124,7 +124,7 @@ def test_two_classes() -> None:
 
 def test_pmd_is_refused_on_labels_that_are_noisy_already() -> None:
     noisy = run("sym:0.3").labels
-    with pytest.raises(ConfigError, match=r"pmd1:0\.35 draws every label anew"):
+    with pytest.raises(ConfigError, match=r"pmd1:0\.35 redraws every label"):
         run("pmd1:0.35", posterior=POSTERIOR, base_labels=noisy)
     run("pmd1:0.35", posterior=POSTERIOR, base_labels=CLEAN.clone())
 

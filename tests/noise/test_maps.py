@@ -17,7 +17,13 @@ CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 def test_cifar10_map_is_the_papers() -> None:
-    words = {"truck": "automobile", "bird": "airplane", "deer": "horse", "cat": "dog", "dog": "cat"}
+    words: dict[str | int, str | int] = {
+        "truck": "automobile",
+        "bird": "airplane",
+        "deer": "horse",
+        "cat": "dog",
+        "dog": "cat",
+    }
     assert resolve_map(words, CIFAR10) == NAMED_MAPS["cifar10"]
 
 

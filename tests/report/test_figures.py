@@ -78,7 +78,7 @@ def test_influence_is_the_mean_over_seeds_in_order_of_the_value() -> None:
 def test_what_was_not_tested_has_no_curve() -> None:
     line = result_line({"data": "CIFAR-10", "noise": "I 35%", "method": "cddc", ALPHA: 0.3, "seed": 0}, None)
     assert list(influence([*alpha_lines(), line], ALPHA)[0].curves["cddc"]) == [0.1, 0.2]
-    with pytest.raises(ConfigError, match="none of 1 is a tested one"):
+    with pytest.raises(ConfigError, match="none of 1 has the axis"):
         influence([line], ALPHA)
 
 
@@ -92,7 +92,7 @@ def test_learning_curves(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None
     assert cli("figure", "curves", *folders, "--out", tmp_path / "c.svg").code == 0
     is_picture(tmp_path / "c.svg")
     text = (tmp_path / "c.svg").read_text()
-    for label in ("test accuracy (%)", "training labels right (%)", *runs):
+    for label in ("test accuracy (%)", "correct training labels (%)", *runs):
         assert f"<!-- {label} -->" in text  # matplotlib names the text that it draws as outlines
 
 
@@ -133,8 +133,8 @@ def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["alfa", "--out", "a.png"], "unknown figure 'alfa', did you mean 'alpha'?"),
-        (["pmd", "--out", "a.jpg"], "cannot draw '.jpg'; name a .png, .svg or .pdf file"),
-        (["pmd", "--out", "no/a.png"], "there is no folder no"),
+        (["pmd", "--out", "a.jpg"], "cannot write format '.jpg'; use .png, .svg or .pdf"),
+        (["pmd", "--out", "no/a.png"], "the folder no does not exist"),
         (["pmd", "--run", "x", "--out", "a.png"], "figure pmd does not use --run; leave it out"),
         (["curves", "--run", "x", "--where", "a=1", "--out", "a.png"], "figure curves does not use --where"),
         (["alpha", "--out", "a.png"], "figure alpha needs --results"),
@@ -143,7 +143,7 @@ def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path) -> None:
         (["shift", "--run", "x", "--run", "y", "--out", "a.png"], "figure shift draws one run, 2 came"),
         (
             ["shift", "--run", "x", "--out", "a.png"],
-            "x: no gaussians.safetensors; name the finished run of a method that",
+            "x: gaussians.safetensors is missing; use a finished run of a method that",
         ),
         (["curves", "--run", "x", "--out", "a.png"], "x: no metrics.jsonl; is this the folder of a run?"),
     ],
@@ -164,11 +164,11 @@ def test_results_without_the_axis_are_told(cli: Cli, tmp_path: Path) -> None:
     file = write_results(tmp_path / "r.jsonl", alpha_lines())
     done = cli("figure", "lambda", "--results", file, "--out", tmp_path / "a.png")
     assert done.code == 2
-    assert "none of 12 is a tested one of a grid with the axis 'calibration.sample_fraction'" in done.err
+    assert "none of 12 has the axis 'calibration.sample_fraction' and a test accuracy" in done.err
 
 
 def test_a_run_without_gaussians_cannot_show_a_shift(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:
     done = cli("figure", "shift", "--run", runs["gce"].folder, "--out", tmp_path / "s.png")
     assert done.code == 2
-    assert "no gaussians.safetensors" in done.err
+    assert "gaussians.safetensors is missing" in done.err
     assert not (tmp_path / "s.png").exists()

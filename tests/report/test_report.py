@@ -91,11 +91,11 @@ def test_a_report_says_what_was_done_and_found(run: Run, tmp_path: Path) -> None
     changed = int(table["changed"].to_numpy().sum())
     assert changed > 10
     assert f"It changed {changed} of 150 labels" in page.text
-    assert "trained the network mlp for 6 epochs on 135 examples of 3 classes, with 15 more to validate" in page.text
-    assert f"right on {100 * result['test_accuracy']['selected']:.1f} % of the test examples" in page.text
-    assert "The truth was used neither to train nor to choose the model" in page.text
+    assert "trained the network mlp for 6 epochs on 135 examples of 3 classes, with 15 more for validation" in page.text
+    assert f"classifies {100 * result['test_accuracy']['selected']:.1f} % of the test examples correctly" in page.text
+    assert "The truth was not used to train or to choose the model" in page.text
     assert "sym:0.3" in page.text
-    assert f"epoch {result['selected_epoch']} of 6, chosen by noisy-val" in page.text
+    assert f"epoch {result['selected_epoch']} of 6, selected by noisy-val" in page.text
     assert result["versions"]["torch"] in page.text
     assert "batch_size = 32" in page.text
     for title in ("Accuracy", "Labels changed", "Threshold", "Loss", "Current labels, calibrated"):
@@ -106,10 +106,10 @@ def test_a_report_says_what_was_done_and_found(run: Run, tmp_path: Path) -> None
 
 def test_a_report_of_a_run_that_corrects_nothing_shows_suggestions(plain: Run, tmp_path: Path) -> None:
     page = page_of(write_report(plain, tmp_path / "r.html"))
-    assert "It changed no label" in page.text
-    assert "Given labels against suggested ones" in page.text
-    assert "standard fits no Gaussians of its own" in page.text
-    assert "predictions stand for the truth, on the validation examples alone" in page.text
+    assert "It changed no labels" in page.text
+    assert "Given and suggested labels" in page.text
+    assert "standard does not fit Gaussians" in page.text
+    assert "taking the selected model's predictions as the truth" in page.text
     assert "Labels changed" not in page.text.partition("All figures")[0]
 
 
@@ -120,9 +120,9 @@ def test_a_report_without_validation_and_test_examples(tmp_path: Path) -> None:
         data, tmp_path / "run", method="standard", epochs=1, select="last", settings={"data.val_fraction": 0}
     )
     page = page_of(write_report(run))
-    assert "How many labels are wrong was not estimated" in page.text
+    assert "The noise was not estimated" in page.text
     assert "test accuracy" not in page.text
-    assert "The true labels of the training examples are not known" in page.text
+    assert "The true labels of the training examples are unknown" in page.text
 
 
 @pytest.mark.parametrize("select", ["best-test", "clean-val"])
@@ -133,13 +133,13 @@ def test_a_choice_by_the_truth_is_told(features: Path, tmp_path: Path, select: s
     assert "neither" not in page.text
     other = quick_train(features, tmp_path / "other", method="standard", noise="sym:0.2", epochs=2)
     compared = page_of(write_comparison([run, other], tmp_path / "c.html"))
-    assert "The truth was used to choose the model of runs marked *" in compared.text
+    assert "The truth was used to choose the model of the runs marked *" in compared.text
     assert "run*" in compared.text
     assert "other*" not in compared.text
 
 
 def test_the_truth_is_read_from_the_protocol() -> None:
-    result = {"protocol": "noisy-val", "noise": None, "tests": {}, "noise_rate": None}
+    result: dict[str, Any] = {"protocol": "noisy-val", "noise": None, "tests": {}, "noise_rate": None}
     assert truth_notes(result)["chose"] is None
     result["protocol"] = "best-test (uses the truth: test labels)"
     assert truth_notes(result)["chose"] == "test labels"
@@ -207,7 +207,7 @@ def test_a_picture_that_broke_costs_no_other(tmp_path: Path) -> None:
     (tmp_path / "photos" / "class 0" / "3.png").write_bytes(b"broken")
     page = page_of(write_report(run))
     assert len(page.all("img")) == 19
-    assert "class 0/3.png: not readable any more" in page.text
+    assert "class 0/3.png: can no longer be read" in page.text
 
 
 def test_data_that_has_moved_costs_the_pictures_only(tmp_path: Path, cli: Cli) -> None:
@@ -219,8 +219,8 @@ def test_data_that_has_moved_costs_the_pictures_only(tmp_path: Path, cli: Cli) -
     assert cli("report", run.folder).code == 0
     page = page_of(run.folder / "report.html")
     assert page.all("img") == []
-    assert "The pictures are missing: data" in page.text
-    assert "nearest neighbours are called now" in page.text
+    assert "The images are missing (data" in page.text
+    assert "current labels of its nearest neighbours" in page.text
     before = (run.folder / "report.html").read_bytes()
     answer = cli("report", run.folder, "--data", tmp_path / "nowhere")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
@@ -297,8 +297,10 @@ def test_the_shift_starts_at_the_means_of_the_given_labels(run: Run) -> None:
     assert found.classes == (0, 1, 2)
     table = run.labels()
     train = table["split"].to_numpy() == "train"
-    features = run.gaussian_features[train].astype(np.float64)
-    gaussians = run.gaussians
+    kept, gaussians = run.gaussian_features, run.gaussians
+    assert kept is not None
+    assert gaussians is not None
+    features = kept[train].astype(np.float64)
     truth = {"given": found.panels[0], "current": found.panels[1]}
     # Means are enough to find the plane again: a linear map from features to the picture.
     means = {name: np.stack([features[table[name].to_numpy()[train] == c].mean(0) for c in range(3)]) for name in truth}
@@ -328,7 +330,7 @@ def test_features_of_two_runs_are_not_mixed(features: Path, tmp_path: Path) -> N
     (run.folder / "last_features.npy").unlink(missing_ok=True)
     with pytest.raises(RunFolderError, match="7 features for 150 labels"):
         measure_shift(run)
-    assert "There is no picture" in page_of(write_report(run)).text
+    assert "This figure is missing" in page_of(write_report(run)).text
 
 
 def test_many_rows_are_thinned_for_spreads_but_not_for_means(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,12 +428,12 @@ def test_a_comparison_tells_the_runs_apart(run: Run, plain: Run, features: Path,
         warnings.simplefilter("error")
         page = page_of(write_comparison([run, plain, other], tmp_path / "c.html"))
     assert "3 runs compared" in page.text
-    assert "with noise by the same recipe, sym:0.3" in page.text
+    assert "with the same noise recipe, sym:0.3" in page.text
     for name in ("mddc", "standard", "again"):
         assert name in page.text
     values = [each.result["test_accuracy"]["selected"] for each in (plain, other)]
     assert f"0, 1 {100 * np.mean(values):.1f} % ± {100 * np.std(values, ddof=1):.1f}" in page.text
-    settings = page.text.partition("What differs in their configurations")[2]
+    settings = page.text.partition("Differences in configuration")[2]
     assert "method mddc standard standard" in settings
     assert "seed 0 0 1" in settings
     assert "plc.warmup" not in settings  # only one of them has it
@@ -452,7 +454,7 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
             (folder / name).write_bytes((each.folder / name).read_bytes())
     page = page_of(write_comparison([Run(tmp_path / "mddc"), Run(tmp_path / "standard")], tmp_path / "c.html"))
     assert "Test accuracy" in page.text
-    assert "Where their labels agree" not in page.text
+    assert "Agreement of labels" not in page.text
 
 
 @pytest.mark.parametrize(
@@ -460,7 +462,7 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
     [
         (["x"], "x: no result.json; is this the folder of a finished run?"),
         (["x", "y"], "x: no result.json"),
-        (["RUN", "RUN"], "a comparison needs two runs or more, each named once"),
+        (["RUN", "RUN"], "a comparison needs at least two different runs"),
         (["RUN", "--out", "a.pdf"], "--out a.pdf: a report is an .html file"),
         (["RUN", "--out", "no/a.html"], "--out no/a.html: there is no folder no; make it first"),
         (["RUN", "PLAIN", "--data", "digits"], "--data is for the report of one run"),
@@ -494,7 +496,7 @@ def test_a_damaged_folder_is_one_line(cli: Cli, features: Path, tmp_path: Path) 
     (folder / "result.json").write_text(json.dumps(result))
     done = cli("report", folder)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "result.json: no 'tests' in it; was it written by another version of unflip?" in done.err
+    assert "result.json: 'tests' is missing; was it written by another version of unflip?" in done.err
     (folder / "result.json").write_text(json.dumps(result | {"tests": {}}))
     assert not (folder / "report.html").exists()
     assert cli("report", folder).code == 0

@@ -117,5 +117,7 @@ def test_a_page_prints_in_light_colours_with_everything_open(browser: Any, pages
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.pdf(format="A4").startswith(b"%PDF")
-    assert page.locator("details pre").last.bounding_box()["height"] > 100
+    box = page.locator("details pre").last.bounding_box()
+    assert box is not None
+    assert box["height"] > 100
     page.context.close()

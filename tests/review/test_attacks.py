@@ -2,27 +2,34 @@
 
 import json
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from reviewing import Client, served
 from unflip.review.guard import Guard
-from unflip.review.review import open_review
+from unflip.review.review import Review, open_review
 
 ITEM = {"index": 0, "version": 0}
 BODY = {"action": "accept", "reviewer": "ann", "request": "request-x", "items": [ITEM]}
 
 
+class Attacker(Client):
+    """A client that also sees the review behind the server, to tell whether an attack did anything."""
+
+    def __init__(self, address: str, review: Review) -> None:
+        super().__init__(address)
+        self.review = review
+
+
 @pytest.fixture(scope="module")
-def shared(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> object:
+def shared(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacker]:
     import shutil
 
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("attacked") / "run"))
     with served(run) as (address, review):
-        client = Client(address)
-        client.review = review  # type: ignore[attr-defined]
-        yield client
+        yield Attacker(address, review)
         assert review.decisions.last_id == 0  # no attack decided anything
 
 
@@ -183,12 +190,12 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize("what", BAD_BODIES)
-def test_a_malformed_decision_is_one_line_and_decides_nothing(shared: Client, what: str) -> None:
+def test_a_malformed_decision_is_one_line_and_decides_nothing(shared: Attacker, what: str) -> None:
     answer = shared.post("/api/decide", BAD_BODIES[what])
     assert answer.status in (400, 404, 422)
     assert list(answer.json) == ["error"]
     assert "Traceback" not in answer.json["error"]
-    assert shared.review.decisions.last_id == 0  # type: ignore[attr-defined]
+    assert shared.review.decisions.last_id == 0
 
 
 def test_large_bodies_are_refused_announced_or_not(shared: Client) -> None:
@@ -226,7 +233,7 @@ def test_every_answer_forbids_what_pages_could_be_made_to_do(shared: Client, pat
 
 
 def test_on_every_address_only_numbers_and_this_machines_name_are_ours() -> None:
-    guard = Guard(None, token="t", host="0.0.0.0", port=80)  # type: ignore[arg-type]
+    guard = Guard(None, token="t", host="0.0.0.0", port=80)  # type: ignore[arg-type]  # no application is ever called
     for host in ("192.168.1.7:80", "10.0.0.1", "[fe80::1]:80", "localhost", socket.gethostname()):
         assert guard._is_our_name(host), host
     for host in ("evil.example", "10.0.0.1.evil.example", ""):
@@ -249,7 +256,7 @@ def test_a_second_server_of_the_same_run_is_refused(run: Path) -> None:
 
     with (
         open_review(run, reviewer="ann"),
-        pytest.raises(RunFolderError, match="another process serves"),
+        pytest.raises(RunFolderError, match="another process is serving"),
         open_review(run, reviewer="bob"),
     ):
         pass

@@ -14,6 +14,8 @@ from helpers import blobs, quick_train, write_npz
 from pictures import write_picture
 from reviewing import Client, served
 from unflip import train
+from unflip.review.decisions import Decision
+from unflip.review.review import Review
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -54,6 +56,13 @@ def done(page: "Page", count: int) -> None:
     )
 
 
+def decision_about(review: Review, index: int) -> Decision:
+    """What holds for an example that somebody decided."""
+    decision = review.decisions.current(index)
+    assert decision is not None
+    return decision
+
+
 def assert_clean(watched: Watched, address: str) -> None:
     """Nothing went wrong, and nothing was asked of anybody else."""
     assert watched.errors == []
@@ -82,7 +91,7 @@ def test_a_whole_review_by_keyboard_ends_in_an_export_that_training_takes(
         page.wait_for_selector(f"#chooser-list [aria-selected=true] >> text='{third}'")
         press(page, "Enter")
         done(page, 4)
-        assert review.decisions.current(order[3]).label == third  # type: ignore[union-attr]
+        assert decision_about(review, order[3]).label == third
         press(page, "Enter")  # one at a time
         page.wait_for_selector("#single:not([hidden]) .neighbours img")
         assert focused(page).startswith(f"Example {order[4]}, ")
@@ -110,7 +119,7 @@ def test_a_whole_review_by_keyboard_ends_in_an_export_that_training_takes(
         download.value.save_as(saved)
         assert_clean(watched, address)
     rows = {int(row["index"]): int(row["label"]) for row in csv.DictReader(saved.read_text().splitlines())}
-    assert rows == {i: review.decisions.current(i).label for i in (order[0], order[1], order[3], order[4])}  # type: ignore[union-attr]
+    assert rows == {i: decision_about(review, i).label for i in (order[0], order[1], order[3], order[4])}
     again = train("digits", tmp_path / "again", take=400, noise="sym:0.3", reviewed=saved, epochs=1, device="cpu")
     assert again.result["reviewed"] == 4
 
@@ -164,7 +173,7 @@ def test_what_one_was_not_sure_of_is_gone_through_again(browser: "Browser", run:
         page.locator(".tile").first.click()
         press(page, "a", "k", "a")
         page.wait_for_function("() => document.querySelectorAll('.badge.accepted').length === 2")
-        said(page, "This is the last.")
+        said(page, "This is the last example.")
         assert sorted(row.state.name for row in review.decisions.decided()) == ["ACCEPTED", "ACCEPTED", "KEPT"]
         assert_clean(watched, address)
 
@@ -203,7 +212,7 @@ def test_two_people_at_once_are_shown_each_others_decisions_before_they_replace_
         assert f"Example {index}: ann accepted" in bob.page.locator("#conflict-list").inner_text()
         press(bob.page, "Escape")
         bob.page.wait_for_selector("#conflict:not([open])", state="attached")
-        assert review.decisions.current(index).reviewer == "ann"  # type: ignore[union-attr]
+        assert decision_about(review, index).reviewer == "ann"
         second = int(focused(bob.page).split(",")[0].removeprefix("Example "))
         assert second != index
         press(ann.page, "a")  # Ann is at the same one
@@ -379,6 +388,6 @@ def test_the_page_says_when_the_server_is_gone(browser: "Browser", run: Path) ->
     with served(run) as (address, _):
         watched = visit(browser, address)
     press(watched.page, "a")
-    said(watched.page, "The server does not answer")
+    said(watched.page, "The server does not respond")
     assert json.dumps(watched.requests[0])
     assert focused(watched.page).endswith("undecided")  # what was not saved is not shown as decided

@@ -139,7 +139,9 @@ def test_undoing_passes_over_what_another_person_replaced_and_never_touches_thei
     decide(store, BOB, (0, 1), label=3)
     assert [row.example for row in undo(store, ANN)] == [1]
     assert undo(store, ANN) == []
-    assert store.current(0).label == 3  # type: ignore[union-attr]
+    current = store.current(0)
+    assert current is not None
+    assert current.label == 3
     assert [(row.example, row.label) for row in undo(store, BOB)] == [(0, 1)]  # back to what Ann had decided
     assert [(row.example, row.state) for row in undo(store, ANN)] == [(0, State.OPEN)]
 

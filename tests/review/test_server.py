@@ -3,6 +3,7 @@
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -17,7 +18,7 @@ def rows_of(run: Path) -> list[dict[str, object]]:
     return list(pyarrow.parquet.read_table(run / "labels.parquet").to_pylist())
 
 
-def first(client: Client, query: str = "differs=true") -> dict[str, object]:
+def first(client: Client, query: str = "differs=true") -> dict[str, Any]:
     return dict(client.get(f"/api/examples?{query}").json["examples"][0])
 
 
@@ -38,7 +39,7 @@ def test_each_action_leads_to_its_state_and_label(client: Client) -> None:
     one = first(client)
     index, given, suggested = one["index"], one["given"], one["suggested"]
     third = next(label for label in range(10) if label not in (given, suggested))
-    steps = [
+    steps: list[tuple[str, dict[str, Any], str, int | None]] = [
         ("accept", {}, "accepted", suggested),
         ("keep", {}, "kept", given),
         ("choose", {"label": third}, "changed", third),
@@ -48,7 +49,7 @@ def test_each_action_leads_to_its_state_and_label(client: Client) -> None:
         ("clear", {}, "open", None),
     ]
     for version, (action, more, state, label) in enumerate(steps):
-        (row,) = client.decide(action, (index, version), **more).json["written"]  # type: ignore[arg-type]
+        (row,) = client.decide(action, (index, version), **more).json["written"]
         assert (row["state"], row["label"], row["version"], row["reviewer"]) == (state, label, version + 1, "ann")
         assert client.get(f"/api/examples/{index}").json["decision"]["state"] == state
 
@@ -56,13 +57,13 @@ def test_each_action_leads_to_its_state_and_label(client: Client) -> None:
 def test_two_people_see_each_other_and_neither_overwrites_unseen(client: Client) -> None:
     bob = Client(client.address, person=7)
     index = first(client)["index"]
-    assert client.decide("accept", (index, 0)).json["conflicts"] == []  # type: ignore[arg-type]
-    refused = bob.decide("keep", (index, 0), reviewer="bob").json  # type: ignore[arg-type]
+    assert client.decide("accept", (index, 0)).json["conflicts"] == []
+    refused = bob.decide("keep", (index, 0), reviewer="bob").json
     assert refused["written"] == []
     assert [(row["reviewer"], row["state"]) for row in refused["conflicts"]] == [("ann", "accepted")]
     changes = bob.get("/api/changes?since=0").json
     assert [(row["index"], row["state"]) for row in changes["changes"]] == [(index, "accepted")]
-    taken = bob.decide("keep", (index, 1), reviewer="bob").json  # type: ignore[arg-type]
+    taken = bob.decide("keep", (index, 1), reviewer="bob").json
     assert taken["written"][0]["version"] == 2
     assert client.undo().json["written"] == []  # nothing of Ann's holds any more
     assert bob.undo(reviewer="bob").json["written"][0]["state"] == "accepted"
@@ -84,7 +85,7 @@ def test_many_are_decided_and_undone_at_once(client: Client) -> None:
 def test_a_request_sent_again_is_done_once(client: Client) -> None:
     request = new_request()
     index = first(client)["index"]
-    one, two = (client.decide("accept", (index, 0), request=request).json for _ in range(2))  # type: ignore[arg-type]
+    one, two = (client.decide("accept", (index, 0), request=request).json for _ in range(2))
     assert one == two
     assert client.get("/api/changes?since=0").json["last"] == 1
 
@@ -164,7 +165,7 @@ def test_a_manifest_has_pictures_paths_and_a_broken_file_is_one_missing_picture(
         assert client.get(f"{prefix}large/5").headers["content-type"] == "image/jpeg"
         (tmp_path / names[6]).write_bytes(b"broken")
         missing = client.get(f"{prefix}small/6")
-        assert (missing.status, missing.json) == (404, {"error": "the picture of example 6 cannot be read"})
+        assert (missing.status, missing.json) == (404, {"error": "the image of example 6 cannot be read"})
         (row,) = client.decide("choose", (6, 0), label=1).json["written"]
         assert (
             client.get("/api/export.csv").body.decode() == f"index,path,label\n6,pictures/6.png,{['green', 'red'][1]}\n"

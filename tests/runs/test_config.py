@@ -10,13 +10,9 @@ from hypothesis import strategies as st
 
 from helpers import Outcome
 from unflip.errors import ConfigError
-from unflip.runs.config import (
-    OptimizerOptions,
-    RunConfig,
-    parse_setting,
-    read_preset,
-    read_toml,
-)
+from unflip.methods.gce import GCEOptions
+from unflip.runs.config import RunConfig, parse_setting, read_preset, read_toml
+from unflip.runs.options import OptimizerOptions
 
 DATA = {"data": {"path": "digits"}}
 
@@ -40,7 +36,7 @@ def test_the_stronger_place_wins(
     cli: Callable[..., Outcome], features: Path, tmp_path: Path, given_in: tuple[str, ...], epochs: int
 ) -> None:
     (tmp_path / "file.toml").write_text("epochs = 3\n[mlp]\nhidden = [8]\n")
-    places = {
+    places: dict[str, list[object]] = {
         "preset": ["--preset", "features"],
         "file": ["--config", tmp_path / "file.toml"],
         "set": ["--set", "epochs=2"],
@@ -122,7 +118,9 @@ def test_a_file_may_have_sections_for_other_methods_but_a_person_may_not() -> No
 
 def test_a_section_in_use_may_be_typed() -> None:
     config = resolve({"method": "gce", "gce": {"q": 0.5}}, explicit=("gce", "mlp", "optimizer", "data"))
-    assert config.parts["gce"].q == 0.5  # type: ignore[attr-defined]
+    options = config.parts["gce"]
+    assert isinstance(options, GCEOptions)
+    assert options.q == 0.5
 
 
 @pytest.mark.parametrize(

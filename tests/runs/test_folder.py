@@ -1,12 +1,15 @@
 """The run folder: when it is free, and what is removed from it."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from helpers import quick_train
+from helpers import Outcome, quick_train
 from pictures import write_picture
 from unflip.errors import InputError, RunFolderError, UnflipWarning
 from unflip.runs import folder as module
@@ -100,7 +103,8 @@ def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
 
 def test_features_are_kept_in_half_precision_and_mapped(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    assert run.features is None
+    before = run.features
+    assert before is None
     run.write_features(torch.tensor([[1.0, 1e9], [-1e9, 0.25]]), None)
     features = run.features
     assert features is not None
@@ -108,17 +112,25 @@ def test_features_are_kept_in_half_precision_and_mapped(tmp_path: Path) -> None:
     assert features.tolist() == [[1.0, 65504.0], [-65504.0, 0.25]]
     assert torch.from_numpy(features).shape == (2, 2)  # torch warns of an array that cannot be written
     features[0, 0] = 7.0
-    assert run.features[0, 0] == 1.0
-    assert run.gaussian_features[0, 0] == 1.0
+    again, for_gaussians = run.features, run.gaussian_features
+    assert again is not None
+    assert for_gaussians is not None
+    assert again[0, 0] == 1.0
+    assert for_gaussians[0, 0] == 1.0
 
 
 def test_features_of_the_last_epoch_stay_only_while_they_are_others(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.write_features(torch.zeros(2, 3), torch.ones(2, 3))
-    assert run.features.max() == 0
-    assert run.gaussian_features.min() == 1
+    best, last = run.features, run.gaussian_features
+    assert best is not None
+    assert last is not None
+    assert best.max() == 0
+    assert last.min() == 1
     run.write_features(torch.zeros(2, 3), None)
-    assert run.gaussian_features.max() == 0
+    last = run.gaussian_features
+    assert last is not None
+    assert last.max() == 0
 
 
 def test_features_that_are_too_large_are_left_out_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,12 +147,16 @@ def test_every_run_keeps_the_features_of_its_model_and_knows_its_pictures(featur
     model = load_model(run.folder / "model.safetensors")
     inputs = torch.from_numpy(np.load(features)["train"])
     network = model.build()[0]
+    assert model.standardisation is not None
     expected = network.encode((inputs - model.standardisation.mean) / model.standardisation.std)
     torch.testing.assert_close(torch.from_numpy(run.features).float(), expected, rtol=2e-3, atol=2e-3)
     assert run.pictures() is None
     assert run.config.common.method == "standard"
     digits = quick_train(Path("digits"), tmp_path / "digits", method="standard", epochs=1)
-    assert len(digits.pictures()) == 1347 == len(digits.features)
+    pictures, of_digits = digits.pictures(), digits.features
+    assert pictures is not None
+    assert of_digits is not None
+    assert len(pictures) == 1347 == len(of_digits)
     with pytest.raises(InputError, match="has it moved"):
         digits.pictures("elsewhere")
 
@@ -154,15 +170,19 @@ def test_pictures_are_found_from_another_folder_than_that_of_the_training(
     monkeypatch.chdir(tmp_path / "here")
     run = quick_train(Path("photos"), tmp_path / "run", method="standard", epochs=1)
     monkeypatch.chdir(tmp_path)
-    assert len(run.pictures()) == 12
-    assert run.pictures().thumbnail(3, 20) == run.pictures("here/photos").thumbnail(3, 20)
+    found, named = run.pictures(), run.pictures("here/photos")
+    assert found is not None
+    assert named is not None
+    assert len(found) == 12
+    assert found.thumbnail(3, 20) == named.thumbnail(3, 20)
 
 
 def test_gaussians_come_back_from_their_file_and_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     features = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
     fitted = fit_gaussians(features, torch.arange(90) % 2, 3).with_disturbance(0.2)
     run = Run(tmp_path)
-    assert run.gaussians is None
+    before = run.gaussians
+    assert before is None
     run.write_gaussians(fitted)
     found = run.gaussians
     assert found is not None
@@ -173,3 +193,40 @@ def test_gaussians_come_back_from_their_file_and_a_file_that_is_none_is_named(tm
     (tmp_path / "gaussians.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(RunFolderError, match=r"gaussians\.safetensors: not a readable file"):
         _ = run.gaussians
+
+
+@pytest.mark.parametrize("marker", [None, {"format": 1}, {"format": 99, "unflip": "9.0"}])
+def test_a_run_in_another_format_is_refused_in_one_line(
+    features: Path, tmp_path: Path, marker: dict[str, Any] | None, cli: Callable[..., Outcome]
+) -> None:
+    run = quick_train(features, tmp_path / "run", method="standard", epochs=1)
+    path = run.folder / "run.json"
+    if marker is None:
+        path.unlink()  # as before there were formats
+    else:
+        path.write_text(json.dumps(marker))
+    found = 1 if marker is None else marker["format"]
+    said = f"a run in format {found}, this version of unflip reads format 2; train again into another folder"
+    for arguments in (
+        ["report", run.folder],
+        ["predict", run.folder, "--data", features],
+        ["export", run.folder, "--out", tmp_path / "labels.csv"],
+        ["review", run.folder, "--no-browser"],
+        ["train", "--out", run.folder, "--resume"],
+        ["figure", "curves", "--run", run.folder, "--out", tmp_path / "curves.png"],
+    ):
+        done = cli(*arguments)
+        assert done.code == 2, arguments
+        assert said in done.err
+        assert done.err.count("\n") == 1
+    quick_train(features, run.folder, method="standard", epochs=1, force=True)  # which replaces it
+    assert json.loads(path.read_text())["format"] == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"form": 2}'])
+def test_a_marker_that_is_none_is_named(tmp_path: Path, content: str) -> None:
+    run = Run(tmp_path)
+    run.write_config("epochs = 1\n")
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(RunFolderError, match=r"run\.json: not what unflip writes"):
+        _ = run.metrics

@@ -1,9 +1,12 @@
 """The model file: all that is needed to rebuild and feed the networks."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from helpers import assert_same_tree
 from unflip.data.sources import Standardisation
@@ -70,3 +73,18 @@ def test_a_file_that_is_no_model_is_one_line(tmp_path: Path, content: bytes | No
 def test_a_missing_model_asks_whether_the_run_is_finished(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="no such file; is this the folder of a finished run"):
         load_model(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("found", [None, 1, 99])
+def test_a_model_in_another_format_is_refused_in_one_line(tmp_path: Path, found: int | None) -> None:
+    path = tmp_path / "model.safetensors"
+    some_model().save(path)
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        description = json.loads(file.metadata()["model"])
+    assert description.pop("format") == 2
+    if found is not None:
+        description["format"] = found
+    save_file(tensors, path, {"model": json.dumps(description)})
+    with pytest.raises(RunFolderError, match=f"a model in format {found or 1}, this version of unflip reads format 2"):
+        load_model(path)

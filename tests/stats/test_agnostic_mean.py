@@ -37,7 +37,8 @@ def reference(
     W, V = vectors[:, : d - d // 2], vectors[:, d - d // 2 :]
     mu_V = reference(S @ V, C, normalise, complement)
     mu_W = (mu if complement == "weighted" else S.mean(axis=0)) @ W
-    return V @ mu_V + W @ mu_W
+    mean: NDArray[np.float64] = V @ mu_V + W @ mu_W
+    return mean
 
 
 def cloud(n: int, d: int, seed: int = 0, spread: float = 3.0) -> Tensor:
@@ -235,5 +236,5 @@ def test_wrong_arguments_are_named() -> None:
         class_agnostic_means(x, torch.zeros(9, dtype=torch.int64), 2)
     with pytest.raises(InputError, match="from 0 to 2; is num_classes=2 right"):
         class_agnostic_means(x, torch.arange(10) % 3, 2)
-    with pytest.raises(InputError, match="one row of integers"):
+    with pytest.raises(InputError, match="must be integers of shape"):
         class_agnostic_means(x, torch.zeros(10), 2)

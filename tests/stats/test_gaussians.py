@@ -13,7 +13,8 @@ from unflip.stats.gaussians import ClassGaussians, covariance_factor, fit_gaussi
 def mixed(n: int, d: int, seed: int = 0) -> Tensor:
     """Correlated features about a mean that is not zero."""
     rng = torch.Generator().manual_seed(seed)
-    return torch.randn(n, d, generator=rng) @ torch.randn(d, d, generator=rng) / d**0.5 + torch.arange(d) / 2
+    factors: Tensor = torch.randn(n, d, generator=rng) @ torch.randn(d, d, generator=rng) / d**0.5
+    return factors + torch.arange(d) / 2
 
 
 def covariance(gaussians: ClassGaussians, c: int) -> Tensor:
@@ -137,7 +138,7 @@ def test_classes_with_fewer_than_two_members_keep_their_last_gaussian_or_are_lef
     torch.testing.assert_close(after.means[4], x[2:4].mean(0))
     assert (after.means[3] == 0).all()
     assert after.sample(2, torch.Generator())[1].tolist() == [0, 0, 1, 1, 2, 2, 4, 4]
-    with pytest.raises(InputError, match=r"of \(5, 4\), these are of \(6, 4\)"):
+    with pytest.raises(InputError, match=r"of shape \(5, 4\), the new ones \(6, 4\)"):
         fit_gaussians(x, labels, 6, previous=before)
 
 

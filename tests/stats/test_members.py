@@ -23,7 +23,7 @@ def test_more_classes_than_a_short_integer_holds() -> None:
 
 @pytest.mark.parametrize("labels", [[-1, 0], [0, 3]])
 def test_labels_out_of_range_are_named(labels: list[int]) -> None:
-    with pytest.raises(InputError, match="within 0 and 2"):
+    with pytest.raises(InputError, match="must be from 0 to 2"):
         class_members(torch.tensor(labels), 3)
 
 

@@ -74,7 +74,7 @@ def test_where_there_are_too_few_the_rest_is_marked(features: torch.Tensor) -> N
 
 
 def test_what_does_not_fit_is_refused(features: torch.Tensor) -> None:
-    with pytest.raises(InputError, match=r"features \(300, 7\) and queries \(2, 6\) do not fit"):
+    with pytest.raises(InputError, match=r"features \(300, 7\) and queries \(2, 6\) must be"):
         nearest(features, features[:2, :6], 1)
     with pytest.raises(InputError, match="k must be 1 or more, not 0"):
         nearest(features, features[:2], 0)

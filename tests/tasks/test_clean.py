@@ -3,6 +3,7 @@
 import csv
 import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import numpy as np
 import pytest
 
 import tiny_backbone
+import unflip
 from helpers import Outcome, blobs, write_npz
 from pictures import write_picture
+from unflip.errors import ConfigError
+from unflip.review.examples import Examples, Filter
 from unflip.runs.folder import Run
 from unflip.tasks import clean as module
 from unflip.tasks import embed
@@ -145,7 +149,7 @@ def test_a_table_with_text_in_it_is_cleaned_once_that_is_ignored(cli: Cli, tmp_p
     out = tmp_path / "run"
     refused = cli("clean", path, "--label-column", "kind", "--out", out)
     assert refused.code == 2
-    assert "columns that hold no numbers: town ('Rome'); " in refused.err
+    assert "columns that do not hold numbers: town ('Rome'); " in refused.err
     assert "--ignore town" in refused.err
     assert not out.exists()
     done = clean(cli, path, "--label-column", "kind", "--ignore", "town", "--out", out)
@@ -254,6 +258,73 @@ def test_the_features_of_a_killed_call_are_not_lost(
     assert tiny_backbone.seen == []
 
 
+_OPENED: list[str] | None = None
+
+
+def _record(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _OPENED is not None:
+        _OPENED.append(str(arguments[0]))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every file that this process opens from now on, whoever opens it."""
+    if not hasattr(sys, "_unflip_records_opens"):
+        sys.addaudithook(_record)  # which cannot be taken back
+        sys._unflip_records_opens = True  # type: ignore[attr-defined]
+    found: list[str] = []
+    monkeypatch.setattr(sys.modules[__name__], "_OPENED", found)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv"])
+def test_a_file_of_features_or_a_table_is_read_once(cli: Cli, tmp_path: Path, opened: list[str], kind: str) -> None:
+    data = tmp_path / f"data.{kind}"
+    if kind == "npz":
+        write_npz(data, **blobs())
+    else:
+        table_of(blobs(), data)
+    options = [] if kind == "npz" else ["--label-column", "kind", "--ignore", "town"]
+    opened.clear()
+    clean(cli, data, "--out", tmp_path / "run", *options)
+    readings = [path for path in opened if path == str(data)]
+    # of a table: its header, to find out whether it lists images; pyarrow then reads it without Python noticing
+    assert len(readings) == 1
+
+
+def test_every_way_to_ask_names_the_same_suspects(cli: Cli, tmp_path: Path) -> None:
+    """Also under a method that corrects nothing."""
+    content = blobs()
+    content["train_labels"][:9] = (content["train_labels"][:9] + 1) % 3
+    data = write_npz(tmp_path / "data.npz", **content)
+    for method in ("standard", "mddc"):
+        cleaned = unflip.clean(data, tmp_path / method, method=method, device="cpu")
+        listed = sorted(cleaned.suspects["index"].to_pylist())
+        assert 7 <= len(listed) <= 12
+        cli("export", cleaned.run.folder, "--format", "cleanlab", "--out", tmp_path / f"{method}.csv")
+        exported = [i for i, row in enumerate(rows(tmp_path / f"{method}.csv")) if row["is_label_issue"] == "true"]
+        assert exported == listed
+        examples = Examples(cleaned.run)
+        page = examples.page(Filter(differs=True), np.zeros(len(examples), np.uint8), count=1000)
+        assert sorted(page.indices) == listed
+    table = unflip.find_label_errors(
+        content["train"], content["train_labels"], method="standard", random_state=0, device="cpu"
+    )
+    assert table["is_error"].to_pylist() == (table["given"].to_numpy() != table["suggested"].to_numpy()).tolist()
+    assert 7 <= sum(table["is_error"].to_pylist()) <= 12
+
+
+def test_python_does_what_the_command_does(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    cleaned = unflip.clean(photos, tmp_path / "python", backbone="tiny", device="cpu", epochs=15)
+    clean(cli, photos, "--out", tmp_path / "command", "--backbone", "tiny", "--epochs", 15)
+    for name in ("suspects.csv", "labels.csv"):
+        assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "command" / name).read_bytes()
+    assert cleaned.run.report_path.exists()
+    assert cleaned.of_images
+    with pytest.raises(ConfigError, match="unknown option 'backbon', did you mean 'backbone'"):
+        unflip.clean(photos, tmp_path / "other", backbon="tiny")  # type: ignore[call-arg]
+
+
 BAD: dict[str, tuple[list[str], list[str]]] = {
     "nothing there": (["no", "--out", "out"], ["data no: no such file or folder"]),
     "images but no class folders": (
@@ -277,7 +348,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "a file in the way": (["good.npz", "--out", "t.csv"], ["t.csv: is a file"]),
     "reviewed labels of unknown items": (
         ["good.npz", "--out", "out", "--reviewed", "reviewed.csv"],
-        ["reviewed.csv, row 0: index '900' is no example"],
+        ["reviewed.csv, row 0: index '900' is not an example"],
     ),
     "reviewed labels of unknown images": (
         ["two", "--out", "out", "--backbone", "tiny", "--reviewed", "pictures.csv"],

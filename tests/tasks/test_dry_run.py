@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from helpers import QUICK, Outcome, blobs, quick_train, write_npz
+from unflip.compute.passes import scan
 from unflip.errors import ConfigError, RunFolderError
 from unflip.methods import methods
 from unflip.methods.standard import Standard
+from unflip.progress import duration
 from unflip.tasks.dry_run import dry_run
 from unflip.training import rehearsal as module
 from unflip.training.posterior import PosteriorFit
@@ -108,7 +110,7 @@ def test_what_is_left_out_is_extrapolated(noisy: Path, tmp_path: Path, monkeypat
         return loss(self, *args)
 
     monkeypatch.setattr(Standard, "loss", slow)
-    monkeypatch.setattr(module.time, "perf_counter", lambda: clock)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
     told = rehearse(noisy, tmp_path / "run", method="standard", epochs=5, settings={"optimizer.batch_size": 4})
     assert [steps for stage in told.stages for _, steps in stage.passes] == [90]
     assert taken == 4
@@ -119,11 +121,10 @@ def test_a_scan_is_extrapolated_and_repeated_for_every_example(
     noisy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scanned: list[int] = []
-    real = module.scan
 
     def watched(network: Any, source: Any, rows: torch.Tensor, *args: Any, **options: Any) -> Any:
         scanned.append(len(rows))
-        return real(network, source, rows, *args, **options)
+        return scan(network, source, rows, *args, **options)
 
     seen: list[tuple[int, ...]] = []
     glimpse = Rehearsal.glimpse
@@ -183,7 +184,7 @@ def test_a_dry_run_of_a_resumed_run_is_refused(cli: Callable[..., Outcome], tmp_
     [(0.0123, "0.012 s"), (3.14159, "3.1 s"), (100, "100 s"), (600, "10 min"), (9000, "2.5 h"), (1e6, "11.6 days")],
 )
 def test_times_are_said_with_the_figures_that_matter(seconds: float, said: str) -> None:
-    assert module.duration(seconds) == said
+    assert duration(seconds) == said
 
 
 def test_the_estimate_is_of_the_order_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

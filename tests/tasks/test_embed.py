@@ -21,6 +21,7 @@ from unflip import predict
 from unflip.data.files.features import read_origin
 from unflip.data.options import DataOptions
 from unflip.errors import ConfigError, InputError, MissingExtraError, RunFolderError, Stopped
+from unflip.files import write_atomically
 from unflip.networks import backbones
 from unflip.tasks import embed as module
 from unflip.tasks.embed import embed
@@ -150,10 +151,10 @@ def test_a_killed_one_goes_on_where_it_was_and_ends_with_the_same_bytes(
     monkeypatch.setattr(module, "_PART", 8)
     embed(folder, tmp_path / "whole.npz", backbone="tiny", device="cpu")
     tiny_backbone.seen.clear()
-    write, parts = module.write_atomically, []
+    parts: list[Path] = []
 
     def write_then_die(path: Path, save: Any) -> None:
-        write(path, save)
+        write_atomically(path, save)
         parts.append(path)
         if len(parts) == 2:
             raise Crash
@@ -175,10 +176,9 @@ def test_a_killed_one_goes_on_where_it_was_and_ends_with_the_same_bytes(
 
 def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PART", 8)
-    write = module.write_atomically
 
     def write_then_interrupt(path: Path, save: Any) -> None:
-        write(path, save)
+        write_atomically(path, save)
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(module, "write_atomically", write_then_interrupt)
@@ -246,7 +246,7 @@ def test_broken_images_are_counted_before_anything_is_computed(folder: Path, tmp
     assert len(made.skipped) == 2
     for i in range(2, 6):
         (folder / "train" / "abc"[i % 3] / f"{i:02}.png").write_text("no image")
-    with pytest.raises(InputError, match=r"'train': 6 of its 30 images cannot be read, the first: .*mend or remove"):
+    with pytest.raises(InputError, match=r"'train': 6 of its 30 images cannot be read, the first: .*fix or remove"):
         embed(folder, tmp_path / "g.npz", backbone="tiny", device="cpu", skip_broken=True)
     assert not list(tmp_path.glob("g.npz*"))
 
@@ -264,7 +264,7 @@ def test_what_cannot_be_embedded_is_refused(folder: Path, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="fixed takes images of 24 pixels only"):
         embed(folder, tmp_path / "f.npz", backbone="fixed", image_size=32)
     with pytest.raises(ConfigError, match=r"data\.resample 'nearest'"):
-        embed(folder, tmp_path / "f.npz", backbone="tiny", resample="nearest")  # type: ignore[arg-type]
+        embed(folder, tmp_path / "f.npz", backbone="tiny", resample="nearest")
     assert embed(folder, tmp_path / "f.npz", backbone="fixed", device="cpu").origin.image_size == 24
 
 
@@ -318,13 +318,13 @@ def test_weights_are_taken_from_a_file_and_a_pickle_is_never_run(folder: Path, t
     save_file({"bias": torch.zeros(3)}, tmp_path / "other.safetensors")
     save_file({"weight": torch.zeros(3)}, tmp_path / "shape.safetensors")
     for name, message in {
-        "bomb.pth": "not a file of weights alone",
-        "words.safetensors": "not a file of weights alone",
+        "bomb.pth": "not a plain file of weights",
+        "words.safetensors": "not a plain file of weights",
         "words.pth": "neither a .safetensors file nor written by torch.save",
-        "list.pth": "holds no tensors by name",
+        "list.pth": "holds no named tensors",
         "no.pth": "No such file",
-        "other.safetensors": "of another network: it lacks 'weight'",
-        "shape.safetensors": "of another network: size mismatch",
+        "other.safetensors": "do not fit this network: missing 'weight'",
+        "shape.safetensors": "do not fit this network: size mismatch",
     }.items():
         with pytest.raises(InputError, match=message) as error:
             embed(folder, tmp_path / "g.npz", backbone="tiny", weights=tmp_path / name, device="cpu")

@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     data = write_npz(
         folder / "data.npz", **(content | {"train_labels": labels, "train_ids": ids, "class_names": names})
     )
-    return quick_train(data, folder / "run", epochs=5)  # type: ignore[no-any-return]
+    return quick_train(data, folder / "run", epochs=5)
 
 
 def exported(cli: Callable[..., Outcome], run: Run, form: str, out: Path, *more: object) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import unflip
 from helpers import Outcome, blobs, write_npz
 
 Cli = Callable[..., Outcome]
@@ -239,3 +240,22 @@ def _refused(answer: Outcome, told: str) -> None:
     assert answer.err.startswith("unflip: ")
     assert answer.err.count("\n") == 1
     assert told in answer.err
+
+
+def test_python_makes_the_same_labels_as_the_command(cli: Cli, data: Path, tmp_path: Path) -> None:
+    made = unflip.corrupt(data, "sym:0.3", tmp_path / "python.npy", seed=3, device="cpu")
+    assert cli("corrupt", "--data", data, "--noise", "sym:0.3", "--out", tmp_path / "c.npy", "--seed", "3").code == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "python.npy"), np.load(tmp_path / "c.npy"))
+    assert made.measured.rate == pytest.approx(0.3, abs=0.06)
+
+
+def test_noise_over_labels_whose_truth_is_unknown_is_measured_against_them(
+    cli: Cli, data: Path, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", np.load(data)["train"])
+    np.save(tmp_path / "y.npy", np.load(data)["train_labels"])
+    arguments = ["--data", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--noise", "sym:0.3"]
+    answer = cli("corrupt", *arguments, "--out", tmp_path / "noisy.npy")
+    rate = (np.load(tmp_path / "noisy.npy") != np.load(tmp_path / "y.npy")).mean()
+    assert rate == pytest.approx(0.3, abs=0.06)
+    assert f"noise rate {rate:.4f}" in answer.out

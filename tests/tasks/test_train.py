@@ -4,6 +4,7 @@ import gc
 import json
 import math
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ ISSUE_KEYS = {
 }  # fmt: skip
 ADDED_KEYS = {
     "classes",
-    "images_path",
+    "pictures_path",
     "data_path",
     "skipped",
     "reviewed",
@@ -213,7 +214,8 @@ def test_mapped_files_train_the_same_model(tmp_path: Path, features: Path) -> No
 def test_a_run_of_settings_as_text_or_as_a_mapping_is_the_same(tmp_path: Path, features: Path) -> None:
     texts = ["optimizer.lr=0.05", "mlp.hidden=[7]", "epochs=2"]
     mapping: dict[str, Any] = {"optimizer.lr": 0.05, "mlp.hidden": [7], "epochs": 2}
-    folders = [unflip.train(features, tmp_path / str(i), settings=s).folder for i, s in enumerate((texts, mapping))]
+    given: list[Sequence[str] | Mapping[str, Any]] = [texts, mapping]
+    folders = [unflip.train(features, tmp_path / str(i), settings=s).folder for i, s in enumerate(given)]
     one, other = ((folder / "model.safetensors").read_bytes() for folder in folders)
     assert one == other
 
@@ -240,7 +242,7 @@ def test_a_run_in_the_way_is_kept_unless_forced(tmp_path: Path, features: Path) 
 def test_nothing_is_written_when_the_arguments_are_wrong(tmp_path: Path, features: Path) -> None:
     for options in ({"method": "gcee"}, {"select": "clean-val"}, {"device": "cuda-7"}, {"take": 0}):
         with pytest.raises(ConfigError):
-            unflip.train(features, tmp_path / "run", **options)  # type: ignore[arg-type]
+            unflip.train(features, tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
 
 

@@ -167,7 +167,7 @@ def test_when_the_newest_is_damaged_it_is_named_and_the_one_before_used(tmp_path
         checkpoints.save({"epoch": epoch}, epoch)
     damage(tmp_path / "epoch-00002.safetensors", how)
     with pytest.warns(
-        UnflipWarning, match=r"epoch-00002\.safetensors: .*going on from epoch-00001\.safetensors before it"
+        UnflipWarning, match=r"epoch-00002\.safetensors: .*continuing from the earlier epoch-00001\.safetensors"
     ) as told:
         assert checkpoints.load_last() == {"epoch": 1}
     assert len(told) == 1
@@ -178,7 +178,7 @@ def test_when_all_are_damaged_the_newest_is_named(tmp_path: Path) -> None:
     for epoch in (1, 2):
         checkpoints.save({"epoch": epoch}, epoch)
         damage(tmp_path / f"epoch-{epoch:05d}.safetensors", "cut")
-    with pytest.raises(RunFolderError, match=r"epoch-00002.*there is no other; start anew with --force"):
+    with pytest.raises(RunFolderError, match=r"epoch-00002.*there is no other; start again with --force"):
         checkpoints.load_last()
 
 
@@ -202,3 +202,12 @@ def test_a_copied_state_does_not_follow_the_network() -> None:
         for weight in network.parameters():
             weight.add_(1.0)
     assert_same_tree(before, copied)
+
+
+def test_a_checkpoint_in_another_format_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "epoch-00001.safetensors"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "FORMAT", 1)
+        save_tree(path, {"a": 1})
+    with pytest.raises(RunFolderError, match=r"not a readable checkpoint \(format 1, this version of unflip reads 2\)"):
+        load_tree(path)

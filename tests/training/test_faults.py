@@ -61,7 +61,7 @@ def survive(cli: Cli, monkeypatch: pytest.MonkeyPatch, noisy: Path, out: Path, f
     assert done.err.startswith("unflip: cannot write ")
     assert done.err.count("\n") == 1
     if "checkpoints" in done.err:
-        assert "what was saved before is intact: fix it and continue with --resume" in done.err
+        assert "earlier checkpoints are intact: fix the cause and continue with --resume" in done.err
     assert [path for path in out.rglob(".*") if path.name != ".lock"] == []
     again = cli("train", "--out", out, "--resume", "--quiet") if Run(out).config_path.exists() else cli(*start)
     assert again == Outcome(0, "", "")

@@ -15,18 +15,19 @@ from pictures import write_clothing, write_picture, write_webvision
 from unflip import predict, train
 from unflip.data.images.files import Frame
 from unflip.errors import InputError
+from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
 from unflip.training.epoch_progress import EpochProgress
 
 needs_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="the extra `timm` is not installed")
-SIZE = {"data.image_size": 72, "optimizer.batch_size": 8}
-SMALL = {"preact_resnet8.width": 16, "preact_resnet8.blocks": [1, 1]}
+SIZE: dict[str, Any] = {"data.image_size": 72, "optimizer.batch_size": 8}
+SMALL: dict[str, Any] = {"preact_resnet8.width": 16, "preact_resnet8.blocks": [1, 1]}
 
 
-def run(data: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> Any:
-    options = {"method": "standard", "network": "preact_resnet8", "epochs": 2} | options
-    own = SMALL if options["network"] == "preact_resnet8" else {}
-    return train(data, out, settings=SIZE | own | (settings or {}), device="cpu", **options)
+def run(data: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> Run:
+    chosen: dict[str, Any] = {"method": "standard", "network": "preact_resnet8", "epochs": 2, **options}
+    own = SMALL if chosen["network"] == "preact_resnet8" else {}
+    return train(data, out, settings=SIZE | own | (settings or {}), device="cpu", **chosen)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import torch
 
 from helpers import Crash, assert_same_run, capture_trainers, crash_after, shrink_cifar
 from unflip import predict, train
+from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
 from unflip.training.epoch_progress import EpochProgress
 
@@ -34,9 +35,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(data: Path, out: Path, **options: Any) -> Any:
-    options = {"method": "standard", "network": "preact_resnet8", "epochs": 3} | options
-    return train(data, out, settings=SETTINGS, device="cpu", **options)
+def run(data: Path, out: Path, **options: Any) -> Run:
+    chosen: dict[str, Any] = {"method": "standard", "network": "preact_resnet8", "epochs": 3, **options}
+    return train(data, out, settings=SETTINGS, device="cpu", **chosen)
 
 
 def test_a_run_learns_and_its_model_predicts_what_it_was_tested_with(pictures: Path, tmp_path: Path) -> None:

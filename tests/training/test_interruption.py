@@ -20,7 +20,11 @@ from unflip.methods.base import Batch, Method, Observed, Phase, Step
 from unflip.methods.plc import PLC
 from unflip.runs.folder import Run
 
-METHOD = {"method": "plc", "epochs": 4, "settings": {"plc.warmup": 2, "plc.rounds": 2, "mlp.dropout": 0.2}}
+METHOD: dict[str, Any] = {
+    "method": "plc",
+    "epochs": 4,
+    "settings": {"plc.warmup": 2, "plc.rounds": 2, "mlp.dropout": 0.2},
+}
 ARGUMENTS = ["--method", "plc", "--epochs", "4", "--set", "plc.warmup=2", "--set", "plc.rounds=2", "--set"]
 ARGUMENTS += ["mlp.dropout=0.2", "--set", "optimizer.batch_size=32", "--set", "optimizer.lr=0.05"]
 ARGUMENTS += ["--set", "mlp.hidden=[16]", "--device", "cpu"]
@@ -77,7 +81,7 @@ def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(
     assert done.code == 128 + number
     assert done.out == ""
     assert done.err.count("\n") == 1
-    assert f"go on with: unflip train --out {tmp_path / 'run'} --resume" in done.err
+    assert f"continue with: unflip train --out {tmp_path / 'run'} --resume" in done.err
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
     newest = max(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert ("phase" in newest) == (hook == "loss")
@@ -130,8 +134,8 @@ def test_a_folder_is_refused_while_another_process_has_it_and_free_when_that_was
     noisy: Path, tmp_path: Path
 ) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
     try:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "claimed\n"
         with pytest.raises(
             RunFolderError, match="run: another process is at work on this run; wait until it has ended"
@@ -184,7 +188,7 @@ def test_divergence_stops_with_epoch_batch_and_hint(
     )
     with warnings.catch_warnings():
         again = cli("train", "--out", tmp_path / "nan", "--resume", "--on-nan", "restore", "--quiet")
-    told = "unflip: the loss became nan in epoch 2, batch 3; going on after epoch 1 with half the learning rate\n"
+    told = "unflip: the loss became nan in epoch 2, batch 3; continuing after epoch 1 with half the learning rate\n"
     assert again == Outcome(0, "", told * 2)
 
 
@@ -195,7 +199,7 @@ def test_restore_goes_back_with_half_the_learning_rate_until_it_holds(
 ) -> None:
     monkeypatch.setattr(diverging, "where", (epoch, 2))
     with pytest.warns(
-        UnflipWarning, match=f"epoch {epoch}, batch 2; going on after epoch {epoch - 1} with half"
+        UnflipWarning, match=f"epoch {epoch}, batch 2; continuing after epoch {epoch - 1} with half"
     ) as told:
         run = quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore")
     assert len(told) == 2
@@ -215,7 +219,7 @@ def test_restoring_ends_when_it_does_not_help(
     noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(diverging, "limit", 0.0)
-    with pytest.raises(DivergedError, match=r"epoch 2, batch 3.*went back 6 times, each time with half the learning"):
+    with pytest.raises(DivergedError, match=r"epoch 2, batch 3.*restored 6 times, halving the learning rate"):
         quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore")
 
 

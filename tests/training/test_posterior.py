@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from helpers import blobs
 from unflip.compute.processes import Processes
-from unflip.data.corruption import CROSS_FIT, IN_SAMPLE
+from unflip.data.options import CROSS_FIT, IN_SAMPLE
 from unflip.data.sources import ArraySource
 from unflip.networks.mlp import MLPOptions
 from unflip.progress import Reporter

@@ -12,7 +12,7 @@ from helpers import QUICK, Crash, assert_same_run, blobs, crash_after, quick_tra
 from unflip.errors import ConfigError, RunFolderError, UnflipWarning
 from unflip.runs.folder import Run
 
-METHOD = {"method": "plc", "settings": {"plc.warmup": 2, "mlp.dropout": 0.2}}
+METHOD: dict[str, Any] = {"method": "plc", "settings": {"plc.warmup": 2, "mlp.dropout": 0.2}}
 """A method that changes labels and a network that draws, so that there is something to restore."""
 
 
@@ -86,7 +86,7 @@ def test_a_damaged_newest_checkpoint_costs_an_epoch_and_nothing_else(
     newest = tmp_path / "run" / "checkpoints" / "epoch-00004.safetensors"
     os.truncate(newest, newest.stat().st_size // 2)
     with pytest.warns(
-        UnflipWarning, match=r"epoch-00004\.safetensors: not a readable checkpoint .*going on from epoch-00003"
+        UnflipWarning, match=r"epoch-00004\.safetensors: not a readable checkpoint .*continuing from the earlier epoch-00003"
     ):
         resumed = quick_train(noisy, tmp_path / "run", resume=True, **METHOD, epochs=6)
     assert_same_run(undisturbed, resumed)

@@ -9,7 +9,7 @@ from unflip.options import Options
 from unflip.stats.gaussians import ClassGaussians, fit_gaussians
 
 DISTURBANCES = (0.1, 0.2, 0.3, 0.4)
-"""What ``disturbance = "auto"`` picks from: the values of the paper's Figure 4."""
+"""The values that ``disturbance = "auto"`` chooses from: those of the paper's Figure 4."""
 
 
 class CovarianceOptions(Options):
@@ -34,6 +34,6 @@ class CovarianceCalibrator:
     def fit(
         self, features: Tensor, labels: Tensor, num_classes: int, previous: ClassGaussians | None = None
     ) -> ClassGaussians:
-        """Fit means and covariances; the caller sets which of ``candidates`` disturbs them."""
+        """Fit means and covariances with the first of ``candidates`` as disturbance; the caller may set another."""
         gaussians = fit_gaussians(features, labels, num_classes, previous=previous)
         return gaussians.with_disturbance(self.candidates[0])

@@ -18,24 +18,24 @@ class MeanOptions(Options):
     """Options of MDDC."""
 
     damping: float = Field(1.0, gt=0.0)
-    """C: how many times the class's variance away from the median an example counts 1/e."""
+    """C: an example at a squared distance of C times the class's variance from the median gets the weight 1/e."""
     covariance: Literal["empirical", "isotropic", "damped"] = "empirical"
-    """What is drawn with, about the robust mean: the paper assumes sigma^2 I for the mean and does not say."""
+    """Covariance of draws about the robust mean: the paper assumes sigma^2 I for the mean, and does not say."""
     normalise: Normalise = "sum"
-    """Weights over their sum, or over the `count` of members as printed, which depends on where the origin is."""
+    """Divide weights by their `sum`, or, as printed, by the `count` of members, which depends on the origin."""
     complement: Complement = "weighted"
-    """The mean on the lesser half of the directions: `weighted`, or `plain` as printed, which far outliers move."""
+    """The mean along the directions of less variance: `weighted`, or, as printed, `plain`, which far outliers move."""
     directions: PositiveInt | None = None
-    """In how many leading directions of the pooled covariance the mean is robust; in all by default."""
+    """Number of leading directions of the pooled covariance in which the mean is robust; all by default."""
 
 
 class MeanCalibrator:
-    """``mu = AgnosticMean(h)`` (the paper's Algorithm 1), and about it, with n_c members h_i of a class,
+    """``mu = AgnosticMean(h)`` (the paper's Algorithm 1), and a covariance about it, for n_c members h_i of a class:
 
     empirical: ``Sigma = sum (h_i - mu)(h_i - mu)^T / n_c``
     isotropic: ``Sigma = I sum |h_i - mu|^2 / (n_c d)``, what the paper assumes when it estimates the mean
     damped: ``Sigma = sum w_i (h_i - mu)(h_i - mu)^T / sum w_i`` with the algorithm's weights (eqs. weights and
-    weighted_covariance), which holds less of what lies far out.
+    weighted_covariance), in which outliers count less.
     """
 
     Options: ClassVar[type[MeanOptions]] = MeanOptions
@@ -75,12 +75,19 @@ class MeanCalibrator:
 def robust_in_leading(
     features: Tensor, labels: Tensor, num_classes: int, directions: int, estimate: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """Return means (k, d) that are ``estimate``'s in some directions and plain in all others.
+    """Return class means (k, d) that are robust in the leading directions and plain in all others.
 
     ``mean(h) + B (estimate(z) - mean(z))`` with ``z = B^T h``, the columns of B being the leading eigenvectors of the
-    covariance of features about their class means, pooled over classes. What lies far from its class makes the
-    variance, so it lies along those. AgnosticMean looks for such directions in every class anew, and halves them again
-    and again; one set for all classes costs far less.
+    covariance of features about their class means, pooled over classes. Outliers cause most of the variance, so they
+    lie along these directions. AgnosticMean searches for such directions in each class and at every halving; one set
+    for all classes costs far less.
+
+    Args:
+        features: (n, d).
+        labels: (n,) integers below ``num_classes``.
+        num_classes: k.
+        directions: the number of columns of B.
+        estimate: maps features and labels to robust class means.
     """
     features = features.float()
     plain = class_means(features, labels, num_classes)

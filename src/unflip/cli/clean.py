@@ -12,7 +12,7 @@ from unflip.errors import one_line
 from unflip.tasks.options import CleanOptions
 
 if TYPE_CHECKING:
-    from unflip.tasks.clean import Cleaned
+    from unflip.tasks.clean import CleanResult
 
 _PAIRS = 5  # pairs of classes that the summary names
 _NAME = 40  # characters of a class name that it shows
@@ -51,7 +51,7 @@ def clean(
         print(summary(cleaned, columns))  # noqa: T201
 
 
-def summary(cleaned: "Cleaned", columns: Sequence[str] = ()) -> str:
+def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
     """Return what came out, where it is and what to type next; ``columns`` are the options that a table needs."""
     from unflip.tasks.clean import SURE
 
@@ -86,7 +86,7 @@ def summary(cleaned: "Cleaned", columns: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
-def _pairs(cleaned: "Cleaned") -> list[str]:
+def _pairs(cleaned: "CleanResult") -> list[str]:
     shown = [(f"{_short(given)} -> {_short(suggested)}", count) for given, suggested, count in cleaned.pairs[:_PAIRS]]
     if rest := cleaned.pairs[_PAIRS:]:
         shown.append((f"{len(rest)} other pairs", sum(count for _, _, count in rest)))

@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
+from unflip.errors import one_line
 from unflip.tasks.options import SECTIONS, Flag, flags_of
 
 
@@ -51,5 +52,5 @@ def _annotation(name: str, hint: Any, flag: Flag) -> Any:
     field = SECTIONS[section].model_fields.get(key)
     text = flag.help or (field.description if field else None)
     names = flag.names or (f"--{name.replace('_', '-')}",)  # named, since a flag has no opposite then
-    option = typer.Option(*names, help=" ".join((text or "").split()), metavar=flag.metavar, min=flag.least)
+    option = typer.Option(*names, help=one_line(text or ""), metavar=flag.metavar, min=flag.least)
     return Annotated[kind | None, option]

@@ -1,4 +1,4 @@
-"""Preparing batches ahead of their use."""
+"""Prepare batches in threads, ahead of their use."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -9,9 +9,9 @@ _Result = TypeVar("_Result")
 
 
 def prepared(calls: Iterable[Callable[[], _Result]], ahead: int) -> Iterator[_Result]:
-    """Yield what each call returns, in order; the next ``ahead`` calls are made while a result is in use.
+    """Yield the result of each call, in order; up to ``ahead`` later calls run while a result is in use.
 
-    Each of these runs in a thread, so what they draw must come from generators of their own.
+    They run in threads, so each call must use its own random generator.
     """
     if not ahead:
         for call in calls:

@@ -1,4 +1,4 @@
-"""Passes without gradient: features, logits and probabilities of many examples."""
+"""Passes without gradients: features, logits and probabilities of many examples."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,11 +15,11 @@ from unflip.errors import DivergedError
 from unflip.networks.base import bare
 
 DIVERGED_HINT = "try a smaller learning rate (--set optimizer.lr=...), or --on-nan restore"
-_BATCH, _VALUES = 1024, 2**23  # examples, and values in them, at once; nothing but memory depends on it
+_BATCH, _VALUES = 1024, 2**23  # examples, and values in them, per batch; affects only memory
 
 
 class Scan(NamedTuple):
-    """What one network makes of examples, without augmentation, in evaluation mode."""
+    """One network's output for some examples, without augmentation, in evaluation mode."""
 
     features: Tensor  # (m, d)
     logits: Tensor  # (m, k)
@@ -29,9 +29,14 @@ class Scan(NamedTuple):
 def scan(
     network: nn.Module, source: Source, indices: Tensor, processes: Processes, *, keep_features: bool = True
 ) -> Scan:
-    """Return what ``network`` makes of the examples at ``indices``, in evaluation mode, without augmentation.
+    """Return the features and logits of the examples at ``indices``, in evaluation mode, without augmentation.
 
-    Without ``keep_features`` the features are (m, 0): they may take far more memory than the logits.
+    Args:
+        network: the network, which may be wrapped.
+        source: inputs of all examples.
+        indices: which examples (m,).
+        processes: the device, and the processes that share the work.
+        keep_features: if false, the features are (m, 0): they may take far more memory than the logits.
     """
     encoder = bare(network)
     was_training = encoder.training
@@ -58,7 +63,7 @@ def scan(
         empty = torch.empty(0, encoder.head.in_features, device=processes.device)
         return Scan(empty, encoder.head(empty))
     features, logits = processes.interleave(features, count), processes.interleave(logits, count)
-    if not bool(logits.isfinite().all()):  # the last step of an epoch did it, so that no loss has seen it
+    if not bool(logits.isfinite().all()):  # after the last step of an epoch no loss would show it
         raise DivergedError(f"the network's outputs became NaN or infinite; {DIVERGED_HINT}")
     return Scan(features, logits)
 
@@ -66,7 +71,7 @@ def scan(
 def predict_probs(
     networks: Sequence[nn.Module], source: Source, processes: Processes, indices: Tensor | None = None
 ) -> Tensor:
-    """Return the class probabilities (n, k) at ``indices``, by default of all: the mean over the networks."""
+    """Return the class probabilities (n, k) at ``indices``, by default of all examples, averaged over the networks."""
     if indices is None:
         indices = torch.arange(len(source), device=processes.device)
     probs = [scan(network, source, indices, processes, keep_features=False).logits.softmax(1) for network in networks]

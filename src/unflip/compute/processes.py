@@ -1,4 +1,4 @@
-"""Processes: the device, and what several processes of one run exchange."""
+"""Processes: the device, and the communication between the processes of one run."""
 
 import os
 from typing import Any
@@ -15,7 +15,7 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 class Processes:
-    """A run's processes: one, or as many as torchrun started. Thin over lightning-fabric."""
+    """The processes of a run: one, or as many as torchrun started. A thin layer over lightning-fabric."""
 
     def __init__(self, device: str = "auto", precision: str = "float32") -> None:
         accelerator = _find_device(device)
@@ -33,7 +33,7 @@ class Processes:
 
     @property
     def count(self) -> int:
-        """How many processes there are."""
+        """The number of processes."""
         return self.fabric.world_size
 
     @property
@@ -43,19 +43,19 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that writes and speaks."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     @property
     def device(self) -> torch.device:
-        """Where this process computes."""
+        """The device of this process."""
         return self.fabric.device
 
     def setup(self, network: Network, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
-        """Move a network to the device, and wrap it for several processes and for the precision.
+        """Move a network to the device, and wrap it for several processes and the precision.
 
-        A wrapped network takes and returns float32. What is reached through :func:`unflip.networks.base.bare`, as scans
-        and the calibration of heads are, computes in float32 whatever the precision.
+        A wrapped network takes and returns float32. Anything that goes through :func:`unflip.networks.base.bare`, such
+        as scans and the calibration of heads, always computes in float32.
         """
         if self._is_plain:
             return network, optimizer
@@ -63,27 +63,27 @@ class Processes:
         return wrapped, wrapped_optimizer
 
     def backward(self, loss: Tensor) -> None:
-        """Compute gradients, as the precision in use wants it."""
+        """Compute gradients in the way the precision requires."""
         if self._is_plain:
             loss.backward()
         else:
             self.fabric.backward(loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the precision remembers from step to step: the scale of float16's gradients."""
+        """Return the state of the precision: the gradient scale of float16."""
         return self.fabric.strategy.precision.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a saved scale."""
+        """Restore a saved state."""
         self.fabric.strategy.precision.load_state_dict(state)
 
     @property
     def _is_plain(self) -> bool:
-        """Alone on the processor in float32 nothing needs wrapping, and small networks feel its cost."""
+        """Whether no wrapping is needed (one process, CPU, float32); its cost is noticeable in small networks."""
         return self.count == 1 and self.device.type == "cpu" and self.precision == "float32"
 
     def interleave(self, share: Tensor, total: int) -> Tensor:
-        """Undo the sharing of :func:`unflip.training.batches.cut`: the first ``total`` rows in the order's order."""
+        """Undo :func:`unflip.training.batches.cut`: return the first ``total`` rows in the original order."""
         if self.count == 1:
             return share[:total]
         shares = self.fabric.all_gather(share)  # (processes, rows, ...)
@@ -98,7 +98,7 @@ class Processes:
         return tensor
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """Return the mean over the processes of what each of them has."""
+        """Return the mean of ``tensor`` over the processes."""
         return self.fabric.all_reduce(tensor, reduce_op="mean") if self.count > 1 else tensor  # type: ignore[return-value]
 
     def agree(self, message: str | None) -> str | None:
@@ -106,16 +106,16 @@ class Processes:
         return self.fabric.broadcast(message, src=0) if self.count > 1 else message
 
     def seed_layers(self, seed: int) -> None:
-        """Seed what layers such as dropout draw from: the device's own generator, and no other.
+        """Seed the generator that layers such as dropout draw from, and no other.
 
-        ``torch.manual_seed`` seeds every backend there is, which takes as long as a small network's step.
+        ``torch.manual_seed`` seeds every backend, which takes as long as a step of a small network.
         """
         torch.default_generator.manual_seed(seed)
         if self.device.type != "cpu":
             getattr(torch, self.device.type).manual_seed(seed)
 
     def synchronise_buffers(self, network: torch.nn.Module) -> None:
-        """Give every process the first one's batch-norm statistics."""
+        """Copy the first process's batch-norm statistics to every process."""
         if self.count > 1:
             for buffer in network.buffers():
                 self.broadcast(buffer)
@@ -129,7 +129,7 @@ def start_processes(device: str, threads: int | None, precision: str = "float32"
 
 
 def is_first_process() -> bool:
-    """Whether this process speaks, asked before any process group exists."""
+    """Whether this is the process that prints; works before a process group exists."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -141,7 +141,7 @@ def _find_device(device: str) -> str:
         raise ConfigError(unknown("device", device, DEVICES))
     if not available[device]:
         there = ", ".join(name for name, is_there in available.items() if is_there)
-        raise ConfigError(f"device '{device}' is not available on this machine; there is: {there}")
+        raise ConfigError(f"device '{device}' is not available on this machine; available: {there}")
     return device
 
 
@@ -155,7 +155,7 @@ def _find_precision(precision: str, accelerator: str) -> str:
 
 
 def _mixed(precision: str, accelerator: str) -> MixedPrecision | None:
-    """Return what lets the forward pass compute in half the bits; float16 comes with a scale for its gradients."""
+    """Return the plugin for half-precision forward passes, None for float32; float16 also scales its gradients."""
     if precision == "float32":
         return None
     return MixedPrecision("bf16-mixed" if precision == "bfloat16" else "16-mixed", accelerator)

@@ -14,7 +14,10 @@ datasets = Registry(
     ),
     Entry("table", "a .csv or .parquet table of numbers, with a column of labels", "unflip.data.loaders.table:table"),
     Entry(
-        "arrays", "feature arrays: one .npz, one .npy, or a folder of .npy files", "unflip.data.loaders.arrays:arrays"
+        "arrays",
+        "feature arrays: one .npz, one .npy, or a folder of .npy files",
+        "unflip.data.loaders.arrays:arrays",
+        suffixes=(".npz", ".npy"),
     ),
     Entry(
         "cifar10", "CIFAR-10: the folder of its official files, binary or Python", "unflip.data.loaders.cifar:CIFAR10"
@@ -32,6 +35,6 @@ datasets = Registry(
     Entry(
         "clothing1m", "Clothing1M's folder of key lists, labels and images", "unflip.data.loaders.clothing1m:clothing1m"
     ),
-    Entry("digits", "1,797 handwritten digits, embedded; their labels are clean", "unflip.data.loaders.digits:digits"),
+    Entry("digits", "1,797 handwritten digits, built in; their labels are clean", "unflip.data.loaders.digits:digits"),
 )
 """Loaders by name; a target is an instance of :class:`unflip.data.loader.Loader`."""

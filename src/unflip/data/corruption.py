@@ -1,4 +1,4 @@
-"""corrupt: noise laid over the labels of loaded data; the files and maps that a recipe needs, found and checked."""
+"""corrupt: adds noise to the labels of loaded data; finds and checks the files and maps that a recipe needs."""
 
 import json
 from dataclasses import replace
@@ -33,8 +33,8 @@ def given_posterior(options: NoiseOptions, data: LabelledData) -> Tensor | None:
 def corrupt_labels(data: LabelledData, options: NoiseOptions, posterior: Tensor | None, seed: int) -> LabelledData:
     """Return the data with noisy labels by ``options.recipe``; the labels before it are the truth from now on.
 
-    ``posterior`` (n, k) is what pmd steps draw from. The recipe is laid over the given labels. Where these come from
-    another file and nobody knows the truth, the truth stays unknown.
+    ``posterior`` (n, k) is what pmd steps draw from. The recipe is applied to the given labels. Where these come from
+    another file and the truth is not known, it stays unknown.
     """
     made = corrupt(
         parse(options.recipe or ""),

@@ -1,4 +1,4 @@
-"""Dataset: everything a run needs of its data, the truth apart from the labels that train."""
+"""Dataset: everything a run needs of its data, with the truth kept apart from the training labels."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +18,9 @@ class Dataset:
     name: str
     source: Source
     given: Tensor
-    """Labels as they came (n,), the validation examples' too."""
+    """Labels as they came (n,), including those of the validation examples."""
     reviewed: Tensor | None
-    """The labels that people decided (n,), -1 where they did not; None where they decided none."""
+    """The labels that people decided (n,), -1 for all others; None if they decided none."""
     is_val: Tensor
     """Which examples validate (n,)."""
     clean: Tensor | None
@@ -31,18 +31,18 @@ class Dataset:
     columns: tuple[str, ...] | None
     """Names of the features, where they have any."""
     ids: tuple[str, ...] | None
-    images_path: str | None
-    """The images that the inputs were computed from, where they are features of images."""
+    pictures_path: str | None
+    """Where people find pictures of the examples: the data itself, or the images that features were computed from."""
     standardisation: Standardisation | None
     frame: Frame | None
     """What the network sees of an image file; None where images are used in their own size."""
     skipped: tuple[Skipped, ...]
     """Broken images, which were left out."""
     clean_val: bool
-    """Whether the labels of the validation examples came as clean ones."""
+    """Whether the labels of the validation examples are known to be right."""
     noise_record: dict[str, Any] | None
     """How noise was added, if it was."""
 
     def splits(self) -> list[str]:
-        """``train`` or ``val`` for every example."""
+        """Return ``train`` or ``val`` for every example."""
         return np.where(self.is_val.cpu().numpy(), "val", "train").tolist()  # type: ignore[no-any-return]

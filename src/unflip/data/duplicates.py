@@ -8,7 +8,7 @@ from unflip.data.raw import LabelledSet
 
 
 def identities(part: LabelledSet) -> Array:
-    """Return for each example what is equal for equal ones (n,): the digest of its picture, or its row as bytes."""
+    """Return a key per example (n,), equal for equal examples: the digest of its picture, or its row as bytes."""
     if part.digests is not None:
         return part.digests
     assert not isinstance(part.inputs, ImageFiles)

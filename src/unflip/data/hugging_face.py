@@ -1,6 +1,6 @@
-"""Data sets of the library `datasets` of Hugging Face: written as files that every other part reads.
+"""Data sets of Hugging Face's library `datasets`: written as files that the loaders read.
 
-The library is never imported here: whoever hands its objects in has it.
+The library is never imported here: a caller who has its objects has imported it.
 """
 
 import csv
@@ -21,15 +21,15 @@ _VALIDATION = ("val", "valid", "validation")
 
 
 def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, ignore: Collection[str] = ()) -> Path:
-    """Write a ``Dataset``, which then trains, or a ``DatasetDict`` below ``folder``; return the file to train with.
+    """Write a ``Dataset`` (all for training) or a ``DatasetDict`` into ``folder``; return the file to train with.
 
-    With a column of images: ``manifest.csv`` and the images as PNG. Else ``data.npz``: of one column of vectors, or of
-    all columns of numbers. The labels are the column ``label_column``, else ``label`` or ``labels``, else the only one
-    whose type is ``ClassLabel``. Columns to ``ignore`` are left out.
+    A column of images becomes ``manifest.csv`` and PNG files; otherwise one column of vectors, or all columns of
+    numbers, become ``data.npz``. The labels are the column ``label_column``, else ``label`` or ``labels``, else the
+    only one whose type is ``ClassLabel``. Columns to ``ignore`` are left out.
     """
     kind = type(data)
     if kind.__module__.split(".")[0] != "datasets":
-        raise InputError(f"data: cannot read a {kind.__name__}; give a path, a name, or a data set of Hugging Face")
+        raise InputError(f"data: cannot read a {kind.__name__}; give a path, a name, or a Hugging Face data set")
     if "Iterable" in kind.__name__:
         raise InputError(f"data: cannot read a {kind.__name__}; load it without streaming=True")
     parts = {_split(name): part for name, part in (data if isinstance(data, Mapping) else {"train": data}).items()}
@@ -51,7 +51,7 @@ def _split(name: Any) -> str:
         return str(name)
     if name in _VALIDATION:
         return "val"
-    raise InputError(f"data: split '{name}' is none of train, validation and test; hand in a DatasetDict without it")
+    raise InputError(f"data: split '{name}' is not train, validation or test; remove it from the DatasetDict")
 
 
 def _find_label(types: Mapping[str, Any], wanted: str | None) -> str:
@@ -65,7 +65,7 @@ def _find_label(types: Mapping[str, Any], wanted: str | None) -> str:
 
 
 def _labels(part: Any, column: str) -> Array:
-    """Return labels by name where they have names, else as they are."""
+    """Return the names of labels where they have names, else the labels as they are."""
     labels: Array = np.asarray(part[column][:])
     names = getattr(part.features[column], "names", None)
     if names is None:
@@ -73,7 +73,9 @@ def _labels(part: Any, column: str) -> Array:
     wrong = (labels < 0) | (labels >= len(names))
     if wrong.any():
         row = int(wrong.argmax())
-        raise InputError(f"data, row {row}: the column '{column}' holds {labels[row]}, which is no class; leave it out")
+        raise InputError(
+            f"data, row {row}: the column '{column}' holds {labels[row]}, which is not a class; drop that row"
+        )
     named: Array = np.array(names, np.str_)[labels]
     return named
 
@@ -101,10 +103,10 @@ def _write_features(parts: Mapping[str, Any], columns: Mapping[str, Any], label:
     wrong = [name for name, kind in columns.items() if name not in vectors and not _is_number(kind)]
     chosen = vectors or list(columns)
     if not chosen:
-        raise InputError(f"data: no column of features beside '{label}'")
+        raise InputError(f"data: no column of features besides '{label}'")
     if len(vectors) > 1 or (wrong and not vectors):
         what = f"several columns of vectors ({', '.join(vectors)})" if vectors else f"no numbers in {', '.join(wrong)}"
-        raise InputError(f"data: {what}; leave what is no feature out: ignore={(wrong or vectors[1:])!r}")
+        raise InputError(f"data: {what}; leave out columns that are not features: ignore={(wrong or vectors[1:])!r}")
     arrays: dict[str, Array] = {}
     for split, part in parts.items():
         arrays[f"{split}_labels"] = _labels(part, label)

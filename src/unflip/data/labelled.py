@@ -1,4 +1,4 @@
-"""LabelledData: examples that are read and checked, every label a class number; noise and the split come later."""
+"""LabelledData: examples that were read and checked, with class numbers as labels; noise and split come later."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from unflip.progress import Track, untracked
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Examples that do not train, with their labels."""
+    """Validation or test examples, with their labels."""
 
     source: Source
     labels: Tensor
@@ -31,7 +31,7 @@ class EvaluationSet:
 
 @dataclass(frozen=True)
 class LabelledData:
-    """A data set whose labels are known to fit its examples."""
+    """A data set whose labels were checked against its examples."""
 
     name: str
     train: Source
@@ -40,7 +40,7 @@ class LabelledData:
     clean: Tensor | None
     """The true labels (n,), where they are known. For evaluation only."""
     own_labels: bool
-    """Whether ``given`` are the labels that the data itself holds, not those of another file."""
+    """Whether ``given`` are the labels of the data itself, not those of another file."""
     val: EvaluationSet | None
     """Validation examples that came with the data."""
     clean_val: bool
@@ -55,11 +55,11 @@ class LabelledData:
     ids: tuple[str, ...] | None
     """Of the training examples, followed by those of ``val``."""
     groups: Array | None
-    """What keeps training examples together in a split (n,)."""
+    """The group of each training example (n,); a split keeps groups together."""
     reviewed: Tensor | None
-    """The labels that people decided, -1 where they did not, in the order of ``ids``; None where they decided none."""
-    images_path: str | None
-    """The images that the inputs were computed from, where they are features of images."""
+    """The labels that people decided, -1 for all others, in the order of ``ids``; None if they decided none."""
+    pictures_path: str | None
+    """Where people find pictures of the examples: the data itself, or the images that features were computed from."""
     standardisation: Standardisation | None
     frame: Frame | None
     """What the network sees of an image file; None where images are used in their own size."""
@@ -70,16 +70,16 @@ class LabelledData:
 
     @property
     def truth(self) -> Tensor:
-        """What noise starts from (n,): the true labels or, where nobody knows them, the given ones."""
+        """The labels that noise starts from (n,): the true ones or, where they are unknown, the given ones."""
         return self.given if self.clean is None else self.clean
 
 
 def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> LabelledData:
-    """Check what a loader found, number its classes, and make its inputs ready to be fetched."""
+    """Check what a loader found, number its classes, and turn its inputs into sources."""
     train, what = choose_labels(raw, options)
     assert train.labels is not None
     num_classes, names = find_classes(train.labels, options.classes or raw.class_names, what)
-    to_class_numbers(train.labels, num_classes, names, what)  # before images are read, which may take long
+    to_class_numbers(train.labels, num_classes, names, what)  # before reading images, which may take long
     sets, frame, skipped = open_sets(replace(raw, train=train).parts(), options, track)
     train = sets.pop("train")
     assert train.labels is not None
@@ -123,7 +123,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
         ids=ids,
         groups=train.groups,
         reviewed=reviewed,
-        images_path=raw.images_path,
+        pictures_path=raw.images_path or (options.path if raw.holds_images or raw.as_pixels else None),
         standardisation=standardise,
         frame=frame,
         skipped=skipped,
@@ -131,7 +131,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
 
 
 def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]:
-    """Return the training examples with the labels to train with, and what errors call these labels."""
+    """Return the training examples with the labels to train with, and what to call these labels in errors."""
     train, what = raw.train, f"{options.path}, train_labels"
     count, own = len(train.inputs), train.labels
     if own is not None and len(own) != count:
@@ -158,7 +158,7 @@ def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]
 def open_sets(
     sets: Mapping[str, LabelledSet], options: DataOptions, track: Track = untracked
 ) -> tuple[dict[str, LabelledSet], Frame | None, tuple[Skipped, ...]]:
-    """Open sets of image files, see :func:`unflip.data.images.opening.open_files`; others stay as they are."""
+    """Open sets of image files with :func:`unflip.data.images.opening.open_files`; others stay as they are."""
     files = {key: part.inputs for key, part in sets.items() if isinstance(part.inputs, ImageFiles) and len(part.inputs)}
     if not files:
         return dict(sets), None, ()
@@ -170,7 +170,7 @@ def open_sets(
 def make_source(
     raw: RawData, inputs: Array | ImageFiles, standardise: Standardisation | None, options: DataOptions
 ) -> Source:
-    """Return a source of some of the inputs that a loader found: images, or rows."""
+    """Return a source for inputs that a loader found: images or rows."""
     if isinstance(inputs, ImageFiles):
         assert standardise is not None
         return FileSource(inputs, standardise, augment=options.augment, crop=options.crop, workers=options.workers)
@@ -189,7 +189,7 @@ def _ids(train: LabelledSet, val: LabelledSet | None) -> tuple[str, ...] | None:
 
 
 def _first_of_each(labels: Array, count: int) -> Array:
-    """Return which examples are among the first ``count`` of their label."""
+    """Return a mask of the examples that are among the first ``count`` of their label."""
     _, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
     order = numbers.argsort(kind="stable")
     rank: Array = np.empty(len(labels), np.int64)
@@ -206,7 +206,7 @@ def _read_labels(options: DataOptions, path: str, count: int, what: str) -> Arra
 
 
 def _find_groups(options: DataOptions, train: LabelledSet, count: int) -> Array:
-    """Return the group of each example: what the data holds under that name, else the lines of a file."""
+    """Return the group of each example: the column or array of that name, else the lines of a file."""
     what = f"data.groups {options.groups}"
     groups = train.groups
     if groups is None:
@@ -221,7 +221,7 @@ def _find_groups(options: DataOptions, train: LabelledSet, count: int) -> Array:
 def _evaluation_labels(
     part: LabelledSet, key: str, num_classes: int, names: list[str] | None, trained: Array | ImageFiles
 ) -> Tensor:
-    """Return the class numbers of a part that does not train, if its examples are like those that do."""
+    """Return the class numbers of a validation or test set, if its examples have the shape of the training examples."""
     if not len(part.inputs):
         raise InputError(f"'{key}' has no examples; leave it out")
     shape, wanted = part.inputs.shape[1:], trained.shape[1:]
@@ -235,7 +235,7 @@ def _evaluation_labels(
 
 
 def _check_seen(given: Array, tests: Mapping[str, LabelledSet]) -> None:
-    """Refuse a class that only a test set knows."""
+    """Refuse a class that occurs only in a test set."""
     for key, part in tests.items():
         if part.labels is None or part.labels.dtype.kind != given.dtype.kind:
             continue
@@ -243,5 +243,5 @@ def _check_seen(given: Array, tests: Mapping[str, LabelledSet]) -> None:
         if len(unseen) and (unseen.dtype.kind == "U" or (np.isfinite(unseen) & (unseen >= 0)).all()):
             raise InputError(
                 f"'{key}_labels': class {unseen[0]} has no training example; declare the classes "
-                "(--set data.classes=K) if that is meant"
+                "(--set data.classes=K) if that is intended"
             )

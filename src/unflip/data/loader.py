@@ -1,4 +1,4 @@
-"""Loader: reads one kind of data. The contract, and which loader reads what is at a path."""
+"""Loader: reads one kind of data. The contract, and how the loader for a path is found."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,23 +17,23 @@ class Loader:
     """Reads one kind of data. A subclass lives in one file; an instance of it is registered in ``unflip.data``."""
 
     Options: ClassVar[type[Options]] = Options
-    """Options of its own; the section of the configuration that has the loader's name."""
+    """Options of its own; their section of the configuration has the loader's name."""
     general: ClassVar[bool] = False
-    """Whether it reads whatever people have: asked after all others, and results use the file's name for the data."""
+    """Whether it reads a general format: it is tried after all others, and results call the data by the file's name."""
     embedded: ClassVar[bool] = False
-    """Whether the data comes with the package and is asked for by the loader's name instead of a path."""
+    """Whether the data comes with the package and is requested by the loader's name instead of a path."""
 
     def recognises(self, path: Path) -> bool:
-        """Whether this loader reads what is at ``path``."""
+        """Whether this loader can read ``path``."""
         return False
 
     def load(self, path: Path, options: DataOptions, own: Any) -> RawData:
-        """Read it; ``own`` are this loader's ``Options``. Image files are listed, not opened."""
+        """Read the data; ``own`` are this loader's ``Options``. Image files are listed, not opened."""
         raise NotImplementedError(f"{type(self).__name__} does not define load")
 
 
 def load_raw(options: DataOptions, own: Mapping[str, Options] = MappingProxyType({})) -> RawData:
-    """Find the loader for ``options.path`` and let it read; ``own`` holds options of loaders by name."""
+    """Read ``options.path`` with the loader for it; ``own`` holds options of loaders by name."""
     path = Path(options.path)
     name = find_loader(path)
     loader: Loader = datasets.load(name)
@@ -42,12 +42,14 @@ def load_raw(options: DataOptions, own: Mapping[str, Options] = MappingProxyType
 
 
 def find_loader(path: Path) -> str:
-    """Return the name of the embedded data set called ``path``, or of the loader that recognises what is there."""
+    """Return the name of the built-in data set called ``path``, or of the loader that recognises what is there."""
     if is_embedded(str(path)):
         return str(path)
     if not path.exists():
         embedded = [name for name in datasets.names() if is_embedded(name)]
         raise InputError(f"data {path}: no such file or folder, and {unknown('data set', str(path), embedded)}")
+    if path.is_file() and (owner := next((entry.name for entry in datasets if path.suffix in entry.suffixes), None)):
+        return owner
     for general in (False, True):
         for name in datasets.names():
             loader: Loader = datasets.load(name)

@@ -30,28 +30,28 @@ class ImageOptions(Options):
     skip_broken: bool = False
     """Leave out images that cannot be read; `skipped.csv` in the run folder lists them."""
     most_broken: float = Field(0.2, ge=0.0, le=1.0)
-    """`skip_broken` gives up if this share of a part's images cannot be read: something else must be wrong then."""
+    """`skip_broken` gives up if this share of a part's images cannot be read: then something else must be wrong."""
 
 
 class DataOptions(ImageOptions):
     """Which data, which labels, and how they are split."""
 
     path: str
-    """A file, a folder, or the name of an embedded data set."""
+    """A file, a folder, or the name of a built-in data set."""
     label_column: str | None = None
     """Tables and manifests: the column that holds the labels; by default `label`."""
     ignore: tuple[str, ...] = ()
     """Tables: columns that are not features."""
     columns: tuple[str, ...] | None = None
-    """Tables: the columns that are features, in this order; by default all that are nothing else."""
+    """Tables: the columns that are features, in this order; by default all that have no other role."""
     labels: str | None = None
     """A file of labels that replace the training labels; the data's own labels are then used for evaluation only."""
     reviewed: str | None = None
-    """A table (index or path, label) of labels that people decided: trusted, and never changed."""
+    """A table (index or path, label) of labels that people decided; they are trusted and never changed."""
     take: PositiveInt | None = None
-    """Use only the first so many training examples."""
+    """Use only this many training examples, the first ones."""
     per_class: PositiveInt | None = None
-    """Use at most so many training examples of each given class, the first ones."""
+    """Use at most this many training examples per given class, the first ones."""
     classes: PositiveInt | tuple[str, ...] | None = None
     """The number of classes, or their names in order; found in the training labels if not declared."""
     val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
@@ -62,7 +62,7 @@ class DataOptions(ImageOptions):
     """Centre each column and divide it by its own standard deviation (`columns`) or all columns by a common one
     (`whole`). Images have a fixed mean and standard deviation per channel instead."""
     augment: bool = True
-    """Mirror and crop images at random while training."""
+    """Mirror and crop training images at random."""
     jitter: float = Field(0.0, ge=0.0)
     """Standard deviation of the noise between two views of a row, in units of the standardised features."""
     map_above_mb: float = Field(1024.0, ge=0.0)

@@ -1,4 +1,4 @@
-"""RawData: what a loader finds, before anything in it is checked against anything else."""
+"""RawData: what a loader finds, before its parts are checked against each other."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,21 +10,21 @@ from unflip.data.sources import Standardisation
 
 @dataclass(frozen=True)
 class LabelledSet:
-    """Inputs and labels as a file holds them."""
+    """Inputs and labels as they are in a file."""
 
     inputs: Array | ImageFiles
     labels: Array | None
     truth: Array | None = None
-    """The labels that came with the inputs, where others replaced them."""
+    """The labels that came with the inputs, if others replaced them."""
     ids: Array | None = None
     digests: Array | None = None
     """Digests of the pictures that the inputs were computed from; equal ones belong to the same picture."""
     groups: Array | None = None
-    """What `data.groups` names, if the data holds it."""
+    """The column or array that `data.groups` names, if the data has it."""
 
     def __getitem__(self, rows: slice | Array) -> "LabelledSet":
-        beside = (self.labels, self.truth, self.ids, self.digests, self.groups)
-        return LabelledSet(self.inputs[rows], *(None if array is None else array[rows] for array in beside))
+        others = (self.labels, self.truth, self.ids, self.digests, self.groups)
+        return LabelledSet(self.inputs[rows], *(None if array is None else array[rows] for array in others))
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RawData:
     clean_val: bool = False
     """Whether the labels of ``val`` are known to be right, unlike those of ``train``."""
     unlabelled: str = "no train_labels in it"
-    """What to say where labels are needed and there are none."""
+    """What an error says where labels are needed and there are none."""
     images_path: str | None = None
     """The images that the inputs were computed from, where they are features of images."""
     as_pixels: Callable[[Array], Array] | None = None

@@ -11,13 +11,13 @@ from torch import Tensor
 from unflip.data.files.arrays import Array
 from unflip.errors import InputError
 
-_CHUNK = 65_536  # rows read at once when a whole array is looked through
-_BYTE_STD = ((256**2 - 1) / 12) ** 0.5  # of a byte whose values are all as likely
+_CHUNK = 65_536  # rows read at once when a whole array is scanned
+_BYTE_STD = ((256**2 - 1) / 12) ** 0.5  # standard deviation of a uniformly distributed byte
 
 
 @dataclass(frozen=True)
 class Standardisation:
-    """``(x - mean) / std`` by column; kept with the model, since new inputs need the same."""
+    """``(x - mean) / std`` per column; stored with the model, since new inputs need the same."""
 
     mean: Tensor
     std: Tensor
@@ -35,7 +35,7 @@ class Source(Protocol):
     augments: bool
     """Whether every training pass sees random views; a pass that asks for several views always does."""
     ahead: int
-    """How many batches to prepare while one is in use; 0 where a batch is there at once."""
+    """How many batches to prepare while one is in use; 0 where none has to be prepared."""
 
     def __len__(self) -> int: ...
 
@@ -50,9 +50,9 @@ class Source(Protocol):
 
 
 class ArraySource:
-    """Rows of a float array, which may be a memory map; standardised if told so.
+    """Rows of a float array, which may be a memory map; optionally standardised.
 
-    Nothing is known about which changes keep a row's class, so passes see rows as they are. Where a method needs
+    It is not known which changes preserve a row's class, so training sees rows as they are. Where a method needs
     several views of a row, they differ by uniform noise of standard deviation ``jitter``.
     """
 
@@ -79,7 +79,7 @@ class ArraySource:
     def fetch(self, indices: Tensor) -> Tensor:
         """Return the rows at ``indices``."""
         if self._inputs is not None:
-            return self._inputs.index_select(0, indices)  # a third of the time of self._inputs[indices]
+            return self._inputs.index_select(0, indices)  # takes a third of the time of self._inputs[indices]
         assert self._array is not None
         rows = torch.from_numpy(self._array[indices.cpu().numpy()].astype(np.float32))
         return self._finish(rows.to(self._device))
@@ -141,7 +141,7 @@ class JoinedSource:
 
 
 def random_bytes(count: int, generator: torch.Generator) -> Tensor:
-    """Return integers from -128 to 127, each as likely: noise at a third of the time of Gaussian noise."""
+    """Return integers from -128 to 127, all equally likely: takes a third of the time of Gaussian noise."""
     words = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None, generator=generator)
     return words.view(torch.int8)[:count]
 
@@ -166,7 +166,7 @@ def check_finite(array: Array, what: str) -> None:
 
 
 def fit_standardisation(array: Array, *, one_scale: bool) -> Standardisation:
-    """Mean by column, and standard deviation by column or one for all; what is constant keeps its scale."""
+    """Return mean per column, and standard deviation per column or one for all; constant columns are not scaled."""
     total = np.zeros(array.shape[1:])
     for _, rows in chunks(array):
         total += rows.sum(axis=0, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""split: which examples validate. A share of every class, drawn by the seed; groups stay together."""
+"""split: chooses the validation examples, a share of every class; groups stay together."""
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
         class_names=data.class_names,
         columns=data.columns,
         ids=data.ids,
-        images_path=data.images_path,
+        pictures_path=data.pictures_path,
         standardisation=data.standardisation,
         frame=data.frame,
         skipped=data.skipped,
@@ -52,17 +52,24 @@ def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
 
 
 def group_numbers(groups: Array) -> Tensor:
-    """Number groups, whatever they are called."""
+    """Return the number (n,) of each example's group, whatever groups are called."""
     return torch.from_numpy(np.unique(groups, return_inverse=True)[1])
 
 
 def stratified_split(
     labels: Tensor, num_classes: int, fraction: float, seed: int, groups: Tensor | None = None
 ) -> Tensor:
-    """Return which examples validate: of each class the rounded ``fraction``, drawn by ``seed``.
+    """Return a mask of the validation examples (n,): of each class the rounded ``fraction``, drawn at random.
 
-    Examples with the same number in ``groups`` (n,) stay together, and ``fraction`` is then the most of a class: groups
-    are taken in random order, each if all of it still fits.
+    With groups, ``fraction`` is an upper bound per class: groups are taken in random order, each if all of it still
+    fits.
+
+    Args:
+        labels: (n,).
+        num_classes: k.
+        fraction: the share of each class to hold out.
+        seed: of the draw.
+        groups: (n,); examples with the same number stay together.
     """
     if groups is not None:
         return _grouped_split(labels, num_classes, fraction, seed, groups)

@@ -1,1 +1,1 @@
-"""Experiments: a grid of runs, carried out here or on a cluster, and what came out of it."""
+"""Experiments: grids of runs, executed on this machine or a cluster, and their results."""

@@ -1,4 +1,4 @@
-"""A cell: one run of a grid, named by the hash of what it does; its folder is the run's folder, and its state."""
+"""A cell: one run of a grid, named by a hash of its configuration; its folder is the run folder and its state."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import tomli_w
 
 from unflip.data.loader import is_embedded
-from unflip.errors import InputError, RunFolderError, UnflipError
+from unflip.errors import InputError, RunFolderError, UnflipError, described
 from unflip.experiments.fingerprint import Fingerprints, short_hash
 from unflip.experiments.grid import Point
 from unflip.files import write_json
@@ -38,27 +38,27 @@ _FILES = (
     ("noise", "class_map"),
     ("noise", "matrix"),
 )  # keys of the configuration whose values may be files
-_MEANS = (
+_EXECUTION_KEYS = (
     ("data", "workers"),
     ("data", "map_above_mb"),
-)  # keys that say how to do it, and change nothing of the outcome
+)  # keys that affect how a run is executed, but not its results
 _RESULTS = {
     "cell.json", "failures.json", "lock", "log.txt", layout.MARKER, layout.CONFIG, layout.METRICS, layout.RESULT
 }  # fmt: skip
-_TOLD = 20  # lines of its log that a failure keeps
+_LOG_LINES = 20  # log lines kept with a failure
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A run to be done, or done."""
+    """A planned or finished run."""
 
     folder: Path
     config: Tree = field(compare=False)
-    """Resolved, with absolute paths."""
+    """The resolved configuration, with absolute paths."""
 
     @property
     def name(self) -> str:
-        """The hash of what the cell does."""
+        """The hash of the cell's configuration."""
         return self.folder.name
 
     @property
@@ -68,21 +68,21 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """What all attempts said."""
+        """The output of all attempts."""
         return self.folder / "log.txt"
 
     @property
     def epoch(self) -> int:
-        """The last epoch that is done, 0 before."""
+        """The last finished epoch, 0 if there is none."""
         try:
             return len(self.run.metrics)
         except RunFolderError:
             return 0
 
     def prepare(self, points: Sequence[Point]) -> None:
-        """Write down what is to be done, and in which points of which grids it stands.
+        """Write the configuration, and the grid points that the cell belongs to.
 
-        The configuration is written even where a run began, since the data may have moved meanwhile.
+        The configuration is written even if the run has started, as the data may have been moved.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class Cell:
         self.run.write_config(tomli_w.dumps(self.config))
 
     def record_failure(self, reason: str) -> None:
-        """Add to the cell's failures, with the end of the log."""
+        """Record a failure, with the end of the log."""
         path = self.folder / "failures.json"
         try:
             failures = json.loads(path.read_text("utf-8"))["failures"]
@@ -101,10 +101,10 @@ class Cell:
             failures = []
         said = self.log.read_text("utf-8", errors="replace").splitlines() if self.log.exists() else []
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        write_json(path, {"failures": [*failures, {"time": when, "reason": reason, "log": said[-_TOLD:]}]})
+        write_json(path, {"failures": [*failures, {"time": when, "reason": reason, "log": said[-_LOG_LINES:]}]})
 
     def tidy(self, keep: Keep) -> None:
-        """Remove what a finished cell needs no more: checkpoints, what a kill left half written, what is not kept."""
+        """Remove what a finished cell no longer needs: checkpoints, partly written files, and files not to be kept."""
         for path in self.folder.iterdir():
             if (
                 path.name == layout.CHECKPOINTS
@@ -118,10 +118,10 @@ class Cell:
 
 
 def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerprints) -> Cell:
-    """Resolve a point of a grid to its cell; two points that do the same are the same cell.
+    """Resolve a grid point to its cell; points with the same configuration share a cell.
 
-    The hash is of the whole configuration, with fingerprints in place of paths. Device, threads and folders are no
-    part of a configuration, and so not of the hash.
+    The hash covers the whole configuration, with fingerprints instead of paths. Device, threads and folders are not
+    part of a configuration, so they are not part of the hash.
     """
     config = point.configure().tree()
     identity: Tree = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
@@ -133,45 +133,45 @@ def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerpr
         if not path.exists():
             raise InputError(
                 f"grid {point.grid}, {point.origin(section, key)}: {section}.{key} {value} is not in "
-                f"{data_root}; name the folder it is in with --data-root"
+                f"{data_root}; name the folder that contains it with --data-root"
             )
         config[section][key] = str(path.absolute())
         identity[section][key] = fingerprints.of(path)
-    for section, key in _MEANS:
+    for section, key in _EXECUTION_KEYS:
         identity[section].pop(key, None)
     return Cell(cells / short_hash([json.dumps(identity, sort_keys=True).encode()]), config)
 
 
 def _is_name(section: str, key: str, value: str) -> bool:
-    """Whether a value that may be a file is a name instead."""
+    """Whether a value that may be a file is a built-in name instead."""
     if (section, key) == ("data", "path"):
         return is_embedded(value)
     return key in ("posterior", "class_map", "groups") and not Path(value).suffix
 
 
 def run_cell(folder: str, device: str, threads: int) -> str | None:
-    """Begin or continue a prepared cell in this process; return what went wrong, None if nothing did.
+    """Start or continue a prepared cell in this process; return the error, None if there was none.
 
-    What is said goes to the cell's log. Another process that still works on the cell is waited for: it belongs to a
-    sweep that was killed, and is about to end.
+    All output goes to the cell's log. If another process still works on the cell, wait for it: it belongs to a sweep
+    that was killed and is about to exit.
     """
     cell = Path(folder)
-    with locked(cell / "lock"), _saying_to(cell / "log.txt"):
+    with locked(cell / "lock"), _output_to(cell / "log.txt"):
         try:
             run = Run(cell)
             train_run(run, run.config, Execution(device=device, threads=threads, quiet=False), resume=True)
         except UnflipError as error:
-            print(error)  # noqa: T201 - into the log
+            print(error)  # noqa: T201 - goes to the log
             return str(error)
         except Exception as error:
             traceback.print_exc()
-            return " ".join(f"{type(error).__name__}: {error}".split())
+            return described(error)
     return None
 
 
 @contextlib.contextmanager
-def _saying_to(log: Path) -> Iterator[None]:
-    """Send what this process and the libraries in it print to the end of ``log``."""
+def _output_to(log: Path) -> Iterator[None]:
+    """Append everything that this process and its libraries print to ``log``."""
     with log.open("a", buffering=1, encoding="utf-8") as file:
         _flush()
         before = [(number, os.dup(number)) for number in (1, 2)]
@@ -193,7 +193,7 @@ def _flush() -> None:
 
 
 def result_line(point: Point, cell: Cell) -> dict[str, Any]:
-    """Return what results.jsonl says of a finished cell; documented in docs/experiments.md."""
+    """Return the line of results.jsonl for a finished cell; see docs/experiments.md."""
     result = cell.run.result
     as_there = ("noise", "seed", "selection", "epochs", "protocol", "test_accuracy")
     figures = ("label_accuracy", "val_accuracy", "quality_auroc", "seconds", "versions")

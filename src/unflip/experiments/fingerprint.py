@@ -1,4 +1,4 @@
-"""What a file or folder holds, in a few characters: the same wherever it lies, another when a byte changes."""
+"""Fingerprints of files and folders: short hashes of their content, independent of their location."""
 
 import hashlib
 import json
@@ -13,17 +13,17 @@ _LENGTH = 16  # hexadecimal digits
 
 
 class Fingerprints:
-    """Fingerprints of files and folders; content is read again only after sizes or times of change are others."""
+    """Cached fingerprints of files and folders; content is read again only if sizes or modification times changed."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         try:
             self._known: dict[str, list[str]] = json.loads(cache.read_text("utf-8"))
-        except (OSError, ValueError):  # not there yet, or damaged: it only saves time
+        except (OSError, ValueError):  # missing or damaged: it is only a cache
             self._known = {}
 
     def of(self, path: Path) -> str:
-        """Return the fingerprint of the file at ``path``, or of all files under it, with their names."""
+        """Return the fingerprint of the file at ``path``, or of all files in that folder including their names."""
         try:
             files = _files_under(path) if path.is_dir() else [path]
             states = [(file, file.stat()) for file in files]
@@ -39,12 +39,12 @@ class Fingerprints:
         return known[1]
 
     def save(self) -> None:
-        """Keep what is known for the next time."""
+        """Save the cache."""
         write_json(self._cache, self._known)
 
 
 def short_hash(parts: Iterable[bytes]) -> str:
-    """Return the first digits of the SHA-256 of all parts together."""
+    """Return the first digits of the SHA-256 of the concatenated parts."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -52,7 +52,7 @@ def short_hash(parts: Iterable[bytes]) -> str:
 
 
 def _files_under(folder: Path) -> list[Path]:
-    walk = os.walk(folder, followlinks=True)  # large data is often linked to from where it is used
+    walk = os.walk(folder, followlinks=True)  # large data is often a symbolic link
     return sorted(Path(parent, name) for parent, _, names in walk for name in names)
 
 

@@ -1,4 +1,4 @@
-"""A grid file: axes and what is fixed, read into points; see docs/experiments.md."""
+"""Grid files: axes and fixed settings, expanded to points; see docs/experiments.md."""
 
 import itertools
 import json
@@ -12,28 +12,28 @@ from unflip.errors import ConfigError, unknown
 from unflip.experiments.grids import grid_names, grid_text
 from unflip.runs.config import RunConfig, Tree, nest, read_preset, read_toml
 
-_SHORT = {"data": "path", "noise": "recipe"}  # sections of which the one key that axes name first may be left out
+_SHORT = {"data": "path", "noise": "recipe"}  # `data = X` means `data.path = X`; `noise = X`, `noise.recipe = X`
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A part of a point's configuration and where in the grid it stands."""
+    """A part of a point's configuration, and where in the grid it comes from."""
 
     origin: str
     tree: Tree
     typed: str | None = None
-    """The section that an axis names by its key; the method in use must read it."""
+    """The section named in the key of an axis; the run must use it."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One combination of the axes' values."""
+    """One combination of axis values."""
 
     grid: str
     position: int
     """Its number within the grid."""
     axes: Mapping[str, Any]
-    """Axis -> the value's name if it has one, else the value."""
+    """Axis -> the name of the value if it has one, otherwise the value."""
     layers: tuple[Layer, ...]
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Point:
             raise ConfigError(f"grid {self.grid}, {self}: {error}") from error
 
     def origin(self, section: str, key: str) -> str:
-        """Return where in the grid a key got its value."""
+        """Return where in the grid the value of a key comes from."""
         found = [layer.origin for layer in self.layers if key in layer.tree.get(section, {})]
         return found[-1] if found else "preset"
 
@@ -64,7 +64,7 @@ class Grid:
 
 
 def read_grid(name: str) -> Grid:
-    """Read a grid: one of the package by its name, or a .toml file."""
+    """Read a grid: a built-in one by name, or a .toml file."""
     if name.endswith(".toml"):
         path = Path(name)
         return _parse(path.stem, read_toml(path, "grid"))
@@ -77,7 +77,7 @@ def _parse(name: str, tree: Tree) -> Grid:
     _check_keys(name, tree, "", ("config", "axes", "grid"))
     blocks = tree.get("grid", [{}])
     if not isinstance(blocks, list) or not blocks or not all(isinstance(block, dict) for block in blocks):
-        raise ConfigError(f"grid {name}: 'grid' must be blocks; write [[grid]] with two brackets")
+        raise ConfigError(f"grid {name}: 'grid' must be a list of blocks; write [[grid]] with double brackets")
     for block in blocks:
         _check_keys(name, block, "grid.", ("config", "axes"))
     combinations = (combination for block in blocks for combination in _combine(name, tree, block))
@@ -87,7 +87,7 @@ def _parse(name: str, tree: Tree) -> Grid:
 def _check_keys(name: str, tree: Tree, prefix: str, allowed: tuple[str, ...]) -> None:
     for key in tree:
         if key not in allowed:
-            hint = "; settings stand in [config], axes in [axes]"
+            hint = "; settings belong in [config], axes in [axes]"
             raise ConfigError(f"grid {name}: {unknown('key', prefix + key, [prefix + one for one in allowed])}{hint}")
     for key in ("config", "axes"):
         if not isinstance(tree.get(key, {}), dict):
@@ -95,14 +95,12 @@ def _check_keys(name: str, tree: Tree, prefix: str, allowed: tuple[str, ...]) ->
 
 
 def _combine(name: str, tree: Tree, block: Tree) -> Iterator[tuple[dict[str, Any], tuple[Layer, ...]]]:
-    """Yield every combination of a block's axes: as it is shown, and as it is configured."""
+    """Yield every combination of a block's axes: its displayed values and its configuration."""
     axes = tree.get("axes", {}) | block.get("axes", {})
     if not axes:
-        raise ConfigError(
-            f"grid {name}: a block has no axes; name at least one in [axes], for example seed = [0, 1, 2]"
-        )
+        raise ConfigError(f"grid {name}: a block has no axes; add at least one to [axes], for example seed = [0, 1, 2]")
     fixed = [
-        Layer(origin, _spelt_out(part["config"]))
+        Layer(origin, _expand(part["config"]))
         for origin, part in (("[config]", tree), ("[grid.config]", block))
         if "config" in part
     ]
@@ -112,12 +110,12 @@ def _combine(name: str, tree: Tree, block: Tree) -> Iterator[tuple[dict[str, Any
 
 
 def _values(name: str, axis: str, values: Any) -> list[tuple[Any, Layer]]:
-    """Return an axis's values, each as it is shown and as it is configured."""
+    """Return the values of an axis, each with its displayed form and its configuration."""
     where = f"grid {name}, axis '{axis}'"
     if not isinstance(values, list | dict):
-        raise ConfigError(f"{where}: {values!r} is no list of values; write [{json.dumps(values, default=str)}]")
+        raise ConfigError(f"{where}: {values!r} is not a list of values; write [{json.dumps(values, default=str)}]")
     if not values:
-        raise ConfigError(f"{where}: has no values; give some, or leave it out")
+        raise ConfigError(f"{where}: has no values; add some, or remove the axis")
     named = list(values.items()) if isinstance(values, dict) else [(value, value) for value in values]
     found: list[tuple[Any, Layer]] = []
     for shown, value in named:
@@ -129,15 +127,15 @@ def _values(name: str, axis: str, values: Any) -> list[tuple[Any, Layer]]:
             )
         is_config = isinstance(value, dict)
         section = axis.partition(".")[0] if "." in axis and not is_config else None
-        layer = Layer(f"{axis} = {shown}", _spelt_out(value if is_config else nest(axis, value)), section)
+        layer = Layer(f"{axis} = {shown}", _expand(value if is_config else nest(axis, value)), section)
         if any(shown == other for other, _ in found):
-            raise ConfigError(f"{where}: {shown!r} is there twice; every value once")
+            raise ConfigError(f"{where}: {shown!r} appears twice; list every value once")
         found.append((shown, layer))
     return found
 
 
-def _spelt_out(tree: Tree) -> Tree:
-    """Return a configuration in which `data` and `noise` are sections."""
+def _expand(tree: Tree) -> Tree:
+    """Return a configuration with the short forms of `data` and `noise` written as sections."""
     return {
         key: {_SHORT[key]: value} if key in _SHORT and not isinstance(value, dict) else value
         for key, value in tree.items()

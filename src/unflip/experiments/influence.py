@@ -1,4 +1,4 @@
-"""How test accuracy depends on one option: means over seeds along an axis of a grid."""
+"""How test accuracy depends on one option: means over seeds along a grid axis."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,28 +11,28 @@ from unflip.experiments.tables import summary
 
 @dataclass(frozen=True)
 class Influence:
-    """The curves of one setting: data and noise."""
+    """The curves of one setting, which is a data set and a noise."""
 
     setting: str
     curves: Mapping[str, Mapping[float, Number]]
-    """Method -> value -> accuracy of the selected epoch, in per cent."""
+    """Method -> value -> accuracy of the selected epoch, in percent."""
     protocol: Mapping[str, object]
 
 
 def influence(lines: Sequence[Line], axis: str, fixed: Sequence[str] = ()) -> list[Influence]:
-    """Gather the results of grids that have ``axis``, and beside it no others than data, noise, method and seed."""
+    """Collect the results of grids with ``axis`` and otherwise only data, noise, method, seed and ``fixed`` axes."""
     axes = {"data", "noise", "method", "seed", axis, *fixed}
     settings: dict[str, dict[str, dict[float, list[Line]]]] = {}
     for line in lines:
         if axis in line["axes"] and axes.issuperset(line["axes"]):
             value = line["axes"][axis]
             if not isinstance(value, int | float) or line["test_accuracy"]["selected"] is None:
-                continue  # `auto` has no place on the axis, nor has what was not tested
+                continue  # skip `auto`, which is not a number, and untested runs
             setting = " ".join(str(find(line, key)) for key in ("data", "noise") if find(line, key) is not None)
             methods = settings.setdefault(setting, {})
             methods.setdefault(find(line, "method"), {}).setdefault(float(value), []).append(line)
     if not settings:
-        raise ConfigError(f"results: none of {len(lines)} is a tested one of a grid with the axis '{axis}'")
+        raise ConfigError(f"results: none of {len(lines)} has the axis '{axis}' and a test accuracy")
     found = []
     for setting, methods in settings.items():
         own = [line for values in methods.values() for rows in values.values() for line in rows]

@@ -1,4 +1,4 @@
-"""The pure level set of Lemma 1 and its growth, measured on a problem whose posterior is known."""
+"""The pure level set of Lemma 1 and its growth, measured on a problem with known posterior."""
 
 from dataclasses import dataclass
 from math import inf
@@ -12,25 +12,25 @@ from unflip.noise.definition import BinaryPmd
 from unflip.seeding import generator
 
 NOISE = BinaryPmd(t0=0.42, c1=10.0, c2=1.0, level=0.55)
-"""Noise by Definition 1 that is unrestricted nearly everywhere, and there more often wrong than right."""
+"""Noise by Definition 1 that is unrestricted almost everywhere, with more wrong than correct labels there."""
 CORRECTION = CorrectionOptions(rule="margin", threshold=0.7, limit=0.2, window=1)
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What Lemma 1 supposes, with the smallest values for which it holds in one round."""
+    """The constants that Lemma 1 assumes: the smallest values for which the assumptions hold in one round."""
 
     v: float
-    """The largest |f - eta| where all that is at least as confident has a right label."""
+    """The largest |f - eta| where all examples at least as confident have correct labels."""
     beta: float
-    """The smallest factor with which |f - eta| <= beta * E + v everywhere: the (beta, v)-consistency."""
+    """The smallest factor with |f - eta| <= beta * E + v everywhere: the (beta, v)-consistency."""
     xi: float
     """The largest probability of a wrong label outside the pure set."""
 
     def promised(self, pure: float) -> float | None:
-        """Return what 1/2 - tau is at least after the round, from what it was before; None: nothing is promised.
+        """Return the lower bound on 1/2 - tau after the round, given its value before; None if there is no bound.
 
-        (1 + xi v / (beta l)) (1/2 - tau), for 3 xi v <= tau < 1/2 and down to there (Theorem 1). l is 1 here.
+        (1 + xi v / (beta l)) (1/2 - tau) for 3 xi v <= tau < 1/2, and at most 1/2 - 3 xi v (Theorem 1). l is 1 here.
         """
         least = 3 * self.xi * self.v
         if not least <= 0.5 - pure < 0.5:
@@ -39,11 +39,11 @@ class Constants:
         return min(growth * pure, 0.5 - least)
 
     def follows(self, pure: float) -> bool:
-        """Whether the promise follows from the printed proof.
+        """Whether the bound follows from the printed proof.
 
         Its last step bounds |f - eta| in the new level set by v (1 + 2 xi / (1 + 2 v / (beta l))) and calls that at
-        most 3 xi v, which needs xi near 1 or v large beside beta. f is right where |f - eta| < |eta - 1/2|, so what
-        follows without that step needs the bound to be at most the new tau.
+        most 3 xi v, which requires xi near 1 or v large compared to beta. f is correct where |f - eta| < |eta - 1/2|,
+        so without that step the bound must be at most the new tau.
         """
         promised = self.promised(pure)
         share = self.beta / (self.beta + 2 * self.v) if self.beta else 0.0
@@ -52,20 +52,20 @@ class Constants:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: f is trained on the labels, the labels are corrected by f. Sizes are 1/2 - tau, in [0, 1/2]."""
+    """One round of training f on the labels and correcting them with f. Sizes are 1/2 - tau, in [0, 1/2]."""
 
     threshold: float
-    """The threshold of the correction."""
+    """The correction threshold."""
     pure: float
-    """Of the largest level set in which f agrees with the Bayes classifier."""
+    """Size of the largest level set on which f agrees with the Bayes classifier."""
     pure_labels: float
-    """Of the largest level set in which all labels do, after the correction."""
+    """Size of the largest level set on which all labels do, after the correction."""
     constants: Constants
-    """Of the training that follows."""
+    """The constants of the next training."""
 
     @property
     def start(self) -> float:
-        """The level set that is pure for f and for the labels that it is trained on next, from which the lemma goes."""
+        """Size of the level set that is pure for f and for the next training labels: the premise of the lemma."""
         return min(self.pure, self.pure_labels)
 
 
@@ -78,20 +78,28 @@ def simulate(
     correction: CorrectionOptions = CORRECTION,
     seed: int = 0,
 ) -> list[Round]:
-    """Train and correct ``rounds`` times, and measure what Lemma 1 (the paper's section 3.4) speaks of.
+    """Train and correct ``rounds`` times, and measure the quantities of Lemma 1 (the paper's section 3.4).
 
-    The problem: x spread evenly over [0, 1] with eta(x) = P(y = 1 | x) = x. So |eta - 1/2| has the density 2
-    everywhere, c_* = c^* = 2 and l = 1. Labels are drawn by eta and then flipped by ``noise``, which satisfies
-    Definition 1. The learner: f(x) is the mean label of the examples within ``bandwidth`` of x, which without noise
-    is eta, but for sampling and the ends of the range. Labels are changed by the Corrector of PLC.
+    The problem: x is evenly spaced in [0, 1] with eta(x) = P(y = 1 | x) = x. So |eta - 1/2| has density 2 everywhere,
+    c_* = c^* = 2 and l = 1. Labels are drawn from eta and then flipped by ``noise``, which satisfies Definition 1.
+    The learner: f(x) is the mean label of the examples within ``bandwidth`` of x, which without noise is eta, apart
+    from sampling error and boundary effects. Labels are corrected by the Corrector of PLC.
 
-    Lemma 1: if S(tau) = {x : |eta(x) - 1/2| >= tau} is pure for f, that is f gives the Bayes label throughout, then
-    after one round of correction and training 1/2 - tau_new >= (1 + xi v / (beta l)) (1/2 - tau), for
-    3 xi v <= tau < 1/2. Its constants are those of the (beta, v)-consistency
-    |f(x) - eta(x)| <= beta E(x) + v, with E(x) the share of labels unlike the Bayes label among examples at least as
-    confident as x, and xi, the proof's bound on the noise outside the pure set. No Gaussians are drawn here, so that
-    a = 1 in xi = (1 + a) / 2 * ...; and since labels drawn by eta may differ from the Bayes label without any noise, xi
-    is their largest probability of doing so, which the proof takes to be c_1 (1/2 - tau)^(1 + c_2).
+    Lemma 1: if S(tau) = {x : |eta(x) - 1/2| >= tau} is pure for f, that is, f gives the Bayes label everywhere in it,
+    then after one round of correction and training 1/2 - tau_new >= (1 + xi v / (beta l)) (1/2 - tau), for
+    3 xi v <= tau < 1/2. beta and v are those of the (beta, v)-consistency |f(x) - eta(x)| <= beta E(x) + v, where E(x)
+    is the fraction of labels that differ from the Bayes label among the examples at least as confident as x. xi is the
+    proof's bound on the noise outside the pure set. No Gaussians are sampled here, so a = 1 in xi = (1 + a) / 2 * ...
+    Labels drawn from eta may differ from the Bayes label even without noise, so here xi is the largest probability of
+    that, which the proof takes to be c_1 (1/2 - tau)^(1 + c_2).
+
+    Args:
+        rounds: number of rounds.
+        examples: number of examples.
+        bandwidth: half the width of the learner's window.
+        noise: the label noise.
+        correction: options of the Corrector.
+        seed: seed of the labels and the noise.
     """
     eta = (torch.arange(examples, dtype=torch.float64) + 0.5) / examples
     bayes = (eta >= 0.5).long()
@@ -116,7 +124,7 @@ def simulate(
 
 
 def running_mean(values: Tensor, half_window: int) -> Tensor:
-    """Return the mean over the ``half_window`` neighbours on both sides of each value, as many as there are."""
+    """Return the mean over each value and up to ``half_window`` neighbours on either side."""
     sums = torch.cat([values.new_zeros(1), values.cumsum(0)])
     positions = torch.arange(len(values))
     first = (positions - half_window).clamp(min=0)
@@ -125,23 +133,23 @@ def running_mean(values: Tensor, half_window: int) -> Tensor:
 
 
 def pure_size(eta: Tensor, right: Tensor) -> float:
-    """Return 1/2 - tau for the smallest tau with ``right`` throughout {|eta - 1/2| > tau}; 1/2 where all are."""
+    """Return 1/2 - tau for the smallest tau with ``right`` everywhere in {|eta - 1/2| > tau}; 1/2 if all are."""
     wrong = (eta - 0.5).abs()[~right]
     return 0.5 - (float(wrong.max()) if len(wrong) else 0.0)
 
 
 def largest_noise(eta: Tensor, noise: BinaryPmd, pure: float) -> float:
-    """Return the largest probability that a label drawn by eta and flipped is not the Bayes label, outside S(tau)."""
-    chance = eta * (1 - noise.rho_10(eta)) + (1 - eta) * noise.rho_01(eta)  # of a label 1
+    """Return the largest probability outside S(tau) that a label drawn from eta and flipped is not the Bayes label."""
+    chance = eta * (1 - noise.rho_10(eta)) + (1 - eta) * noise.rho_01(eta)  # that a label is 1
     wrong = torch.where(eta >= 0.5, 1 - chance, chance)
     return float(wrong[(eta - 0.5).abs() <= 0.5 - pure].max())
 
 
 def measure(eta: Tensor, f: Tensor, wrong: Tensor, xi: float) -> Constants:
-    """Return the smallest constants with which f, trained on labels of which ``wrong`` are wrong, is consistent."""
+    """Return the smallest constants for which f is consistent; ``wrong`` marks the wrong labels it was trained on."""
     order = (eta - 0.5).abs().argsort(descending=True, stable=True)
     error = (f - eta).abs()[order]
-    share = wrong[order].double().cumsum(0) / torch.arange(1, len(eta) + 1)  # E, at and beyond each confidence
+    share = wrong[order].double().cumsum(0) / torch.arange(1, len(eta) + 1)  # E, at each confidence and above
     v = float(error[share == 0].max()) if bool((share == 0).any()) else 0.0
     beyond = (error - v)[share > 0] / share[share > 0]
     return Constants(v, max(float(beyond.max()), 0.0) if len(beyond) else 0.0, xi)

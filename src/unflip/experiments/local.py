@@ -1,4 +1,4 @@
-"""Cells on this machine: one process a job, which serves cell after cell; if it dies, only its cell is lost."""
+"""Cells on this machine: one process per job, which runs cell after cell; if it dies, only its cell is lost."""
 
 import json
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-_PATIENCE = 10.0  # seconds for a worker to end by itself
+_PATIENCE = 10.0  # seconds that a worker has to exit by itself
 
 
 class LocalRunner:
-    """Runs cells one after the other in a process of its own, which is started when there is none."""
+    """Runs cells one after the other in its own process, which is started when needed."""
 
     def __init__(self, device: str, threads: int, gpu: str | None = None) -> None:
         self._device, self._threads = device, threads
@@ -24,12 +24,12 @@ class LocalRunner:
         self._process: subprocess.Popen[str] | None = None
 
     def __call__(self, folder: Path) -> str | None:
-        """Run the cell in ``folder``; return what went wrong."""
+        """Run the cell in ``folder``; return the error, None if there was none."""
         process = self._process = self._process or self._start(folder / "log.txt")
         assert process.stdin is not None
         assert process.stdout is not None
         order = {"folder": str(folder), "device": self._device, "threads": self._threads}
-        with suppress(BrokenPipeError):  # it died while idle or starting; then there is no answer either
+        with suppress(BrokenPipeError):  # it died while idle or starting; then no answer comes either
             process.stdin.write(json.dumps(order) + "\n")
             process.stdin.flush()
         answer = process.stdout.readline()
@@ -39,7 +39,7 @@ class LocalRunner:
         return _describe_end(process.wait())
 
     def close(self) -> None:
-        """End the process, if there is one. Another thread may be waiting for its answer: it gets none."""
+        """End the process, if there is one. A thread that is waiting for its answer gets none."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -63,7 +63,7 @@ class LocalRunner:
                 stderr=said,
                 text=True,
                 env=self._environment,
-                start_new_session=True,  # Ctrl-C is for the sweep, which then ends its workers
+                start_new_session=True,  # Ctrl-C goes only to the sweep, which then ends its workers
             )
 
 
@@ -77,16 +77,16 @@ class Local:
         self.jobs = len(self._gpus) or max(1, cores // threads)
 
     def runner(self, job: int) -> LocalRunner:
-        """Return what runs the cells of one job; with several GPUs the jobs take turns at them."""
+        """Return the runner of one job; the jobs are distributed over the GPUs."""
         gpu = self._gpus[job % len(self._gpus)] if self._gpus else None
         return LocalRunner(self._device, self._threads, gpu)
 
     def close(self) -> None:
-        """Nothing is left to end."""
+        """Do nothing: there is nothing to close."""
 
 
 def _gpus(visible: str | None, count: int) -> list[str]:
-    """Name the GPUs as CUDA_VISIBLE_DEVICES does.
+    """Return the GPUs as named in CUDA_VISIBLE_DEVICES.
 
     >>> _gpus(None, 2), _gpus("4,5", 2), _gpus("", 0)
     (['0', '1'], ['4', '5'], [])

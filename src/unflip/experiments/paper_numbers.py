@@ -15,19 +15,19 @@ _CELL = re.compile(r"(?P<mean>\d+\.\d+)(?: ± (?P<deviation>\d+\.\d+))?(?: (?P<a
 
 @dataclass(frozen=True)
 class Number:
-    """A table's cell in per cent, with the digits that are shown."""
+    """A table cell in percent, with the digits shown."""
 
     mean: Decimal
     deviation: Decimal | None = None
     gain: Decimal | None = None
-    """What it is above the table's baseline, where the table says so."""
+    """Its gain over the table's baseline, if the table shows it."""
     seeds: int | None = None
-    """Over how many seeds, where that is known of the single cell."""
+    """Number of seeds of this cell, if known."""
 
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A setting: what a result must be to belong to it (data, noise, network, test set), and each method's number."""
+    """A setting: its data, noise, network or test set, which results must match, and each method's number."""
 
     where: Mapping[str, str]
     cells: Mapping[str, Number]
@@ -35,22 +35,22 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table of the paper, settings by methods. Tables 3 and 4 are printed the other way round."""
+    """One table of the paper, with settings as rows and methods as columns. Tables 3 and 4 are printed transposed."""
 
     name: str
     title: str
-    """What follows on "Test accuracy": under which noise, on what."""
+    """The rest of a caption that starts with "Test accuracy": the noise and the data."""
     setup: str
     seeds: int
     baseline: str | None
-    """The method over which gains are shown; without one the best two of a row are marked."""
+    """The method over which gains are shown; without it, the best two of a row are marked."""
     methods: Mapping[str, str]
-    """Our names and the paper's, in its order."""
+    """Our name -> the paper's name, in the paper's order."""
     rows: tuple[PaperRow, ...]
 
     @property
     def keys(self) -> list[str]:
-        """What a row is known by."""
+        """The keys that identify a row."""
         return list(dict.fromkeys(key for row in self.rows for key in row.where))
 
 
@@ -100,10 +100,10 @@ def _number(text: str) -> Number:
 
 @cache
 def contradictions() -> dict[tuple[str, int, str], str]:
-    """Return what the paper contradicts elsewhere, by table, row (from 0) and method.
+    """Return the cells that the paper contradicts elsewhere, by table, row (from 0) and method.
 
-    That is a setting which two tables print with different numbers, and a printed gain that is not the difference of
-    the printed means.
+    A contradiction is a setting printed with different numbers in two tables, or a printed gain that is not the
+    difference of the printed means.
     """
     found: dict[tuple[str, int, str], str] = {}
     printed: dict[tuple[object, ...], list[tuple[str, int, str, Number]]] = {}

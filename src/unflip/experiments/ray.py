@@ -1,14 +1,14 @@
-"""Cells as tasks on a Ray cluster; all machines must see the sweep's folder and the data at the same paths."""
+"""Cells as tasks on a Ray cluster; all machines must have the sweep's folder and the data at the same paths."""
 
 import logging
 import socket
 from pathlib import Path
 from typing import Any
 
-from unflip.errors import ConfigError, MissingExtraError
+from unflip.errors import ConfigError, MissingExtraError, described
 from unflip.experiments.cell import run_cell
 
-_PATIENCE = 10.0  # seconds for a cluster to answer
+_PATIENCE = 10.0  # seconds to wait for a cluster
 
 
 class RayRunner:
@@ -19,12 +19,12 @@ class RayRunner:
         self._waiting: Any = None
 
     def __call__(self, folder: Path) -> str | None:
-        """Run the cell in ``folder``; return what went wrong."""
+        """Run the cell in ``folder``; return the error, None if there was none."""
         self._waiting = self._task.remote(str(folder), self._device, self._threads)
         try:
             return self._ray.get(self._waiting)  # type: ignore[no-any-return]
-        except self._ray.exceptions.RayError as error:  # the task's process or machine is lost
-            return " ".join(f"{type(error).__name__}: {error}".split())
+        except self._ray.exceptions.RayError as error:  # the task's process or machine died
+            return described(error)
         finally:
             self._waiting = None
 
@@ -35,7 +35,7 @@ class RayRunner:
 
 
 class Ray:
-    """A Ray cluster: the one at ``address``, or one that is started on this machine for the time of the sweep."""
+    """A Ray cluster: the one at ``address``, or one started on this machine for the duration of the sweep."""
 
     def __init__(self, device: str, threads: int, address: str | None) -> None:
         if address is not None:
@@ -47,30 +47,30 @@ class Ray:
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise _no_answer(address, " ".join(str(error).split())) from error
+            raise _no_answer(address, str(error)) from error
         self._ray, self._device, self._threads = ray, device, threads
         resources = ray.cluster_resources()
         if threads > resources.get("CPU", 0):
-            raise ConfigError(f"--threads {threads}: the Ray cluster has {int(resources.get('CPU', 0))} processors")
+            raise ConfigError(f"--threads {threads}: the Ray cluster has only {int(resources.get('CPU', 0))} CPUs")
         gpus = int(resources.get("GPU", 0)) if device != "cpu" else 0
         self.jobs = gpus or int(resources["CPU"]) // threads
-        # Trying again is the sweep's business, here as elsewhere.
+        # No retries here: the sweep retries failed cells.
         self._task = ray.remote(num_cpus=threads, num_gpus=min(1, gpus), max_retries=0)(run_cell)
 
     def runner(self, job: int) -> RayRunner:
-        """Return what runs the cells of one job."""
+        """Return the runner of one job."""
         return RayRunner(self._ray, self._task, self._device, self._threads)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started for the sweep ends."""
+        """Disconnect from the cluster; one started for the sweep is shut down."""
         self._ray.shutdown()
 
 
 def _check_answers(address: str) -> None:
-    """Refuse HOST:PORT and ray://HOST:PORT where nothing listens: Ray itself would go on trying for minutes."""
+    """Raise if nothing listens at HOST:PORT or ray://HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not (host and port.isdigit()):
-        return  # such as auto
+        return  # for example auto
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
     except (OSError, OverflowError) as error:

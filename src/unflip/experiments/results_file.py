@@ -1,4 +1,4 @@
-"""Reading results.jsonl, a line for each finished cell of a grid."""
+"""Read results.jsonl, which has one line per finished cell of a grid."""
 
 import json
 from collections import Counter
@@ -10,12 +10,12 @@ from unflip.errors import ConfigError, InputError, unknown
 
 Line = dict[str, Any]
 PROTOCOL = ("network", "epochs", "protocol")
-"""What results have in common that may stand in one table."""
+"""What all results in one table must have in common."""
 _NEEDED = ("cell", "axes", "method", "seed", "network", "epochs", "selection", "test_accuracy")
 
 
 def read_results(paths: Iterable[Path]) -> list[Line]:
-    """Return the lines of all files; a folder stands for the ``results.jsonl`` in it. The same twice counts once."""
+    """Return the lines of all files without duplicates; a folder stands for the ``results.jsonl`` in it."""
     lines: dict[tuple[str, str], Line] = {}
     for path in paths:
         file = path / "results.jsonl" if path.is_dir() else path
@@ -23,10 +23,10 @@ def read_results(paths: Iterable[Path]) -> list[Line]:
             rows = file.read_text("utf-8").splitlines()
         except OSError as error:
             raise InputError(
-                f"results {file}: {error.strerror}; name a results.jsonl that `unflip sweep` wrote"
+                f"results {file}: {error.strerror}; name a results.jsonl written by `unflip sweep`"
             ) from error
         except UnicodeDecodeError as error:
-            raise InputError(f"results {file}: not a text file in UTF-8") from error
+            raise InputError(f"results {file}: not UTF-8 text; name a results.jsonl of `unflip sweep`") from error
         for number, row in enumerate(rows, 1):
             line = _parse(row, f"results {file}, line {number}")
             lines[line["cell"], json.dumps(line["axes"], sort_keys=True)] = line
@@ -40,20 +40,20 @@ def _parse(row: str, place: str) -> Line:
         raise InputError(f"{place}: not JSON ({error})") from error
     missing = [key for key in _NEEDED if key not in line] if isinstance(line, dict) else _NEEDED
     if missing:
-        raise InputError(f"{place}: has no '{missing[0]}'; is it a results.jsonl that `unflip sweep` wrote?")
+        raise InputError(f"{place}: '{missing[0]}' is missing; is this a results.jsonl written by `unflip sweep`?")
     for key in ("axes", "test_accuracy"):
         if not isinstance(line[key], dict):
-            raise InputError(f"{place}: '{key}' is {line[key]!r}; `unflip sweep` writes an object there")
+            raise InputError(f"{place}: '{key}' is {line[key]!r}; it must be an object, as `unflip sweep` writes it")
     return dict(line)
 
 
 def find(line: Mapping[str, Any], key: str) -> Any:
-    """Return what a line has under ``key``: on that axis of its grid, by the name given there, or else of the run."""
+    """Return the value of ``key``: the name on that axis of the grid if there is one, otherwise the run's value."""
     return line["axes"].get(key, line.get(key))
 
 
 def parse_conditions(texts: Sequence[str]) -> dict[str, str]:
-    """Turn ``KEY=VALUE`` into conditions."""
+    """Parse ``KEY=VALUE`` conditions."""
     conditions = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -73,21 +73,21 @@ def keep(lines: Sequence[Line], conditions: Mapping[str, str]) -> list[Line]:
 
 
 def one_protocol(lines: Iterable[Line], what: str, keys: Sequence[str] = PROTOCOL) -> dict[str, Any] | None:
-    """Return how results came about, None of none; refuse those that differ in it: they are not to be compared."""
+    """Return the common protocol of results, None if there are none; raise if they differ and are not comparable."""
     ways = Counter(tuple(line.get(key, line["selection"]) for key in keys) for line in lines)
     if len(ways) > 1:
         (most, many), *_, (least, few) = ways.most_common()
         differing = [place for place in range(len(keys)) if most[place] != least[place]]
-        told = [", ".join(f"{keys[place]} {values[place]}" for place in differing) for values in (most, least)]
+        differences = [", ".join(f"{keys[place]} {values[place]}" for place in differing) for values in (most, least)]
         raise ConfigError(
-            f"results: {what} mixes {told[0]} ({many} results) with {told[1]} ({few}); keep one with "
+            f"results: {what} mixes {differences[0]} ({many} results) with {differences[1]} ({few}); keep one with "
             f"--where {keys[differing[0]]}='{most[differing[0]]}'"
         )
     return dict(zip(keys, next(iter(ways)), strict=True)) if ways else None
 
 
 def by_seed(lines: Iterable[Line], what: str) -> list[Line]:
-    """Return one line a seed; two cells of the same seed are refused."""
+    """Return one line per seed; raise if two cells have the same seed."""
     seeds: dict[int, Line] = {}
     for line in lines:
         twin = seeds.setdefault(line["seed"], line)

@@ -1,4 +1,4 @@
-"""Sweep: carry out every cell of some grids, survive what happens to them, and keep results.jsonl up to date."""
+"""Sweep: run every cell of some grids, handle failures, and keep results.jsonl up to date."""
 
 import json
 import queue
@@ -21,54 +21,54 @@ from unflip.files import write_text
 from unflip.lock import locked
 
 _ATTEMPTS = 2
-_LOOK_EVERY = 0.5  # seconds between two looks at the running cells
-_WRITE_EVERY = 1.0  # seconds between two versions of results.jsonl
+_WATCH_EVERY = 0.5  # seconds between checks of the running cells
+_WRITE_EVERY = 1.0  # seconds between updates of results.jsonl
 
 
 class Runner(Protocol):
     """Runs cells one after the other, for one job."""
 
     def __call__(self, folder: Path) -> str | None:
-        """Run the prepared cell in ``folder`` to its end; return what went wrong."""
+        """Run the prepared cell in ``folder``; return the error, None if there was none."""
 
     def close(self) -> None:
-        """End at once, even while another thread waits for a cell."""
+        """Stop at once, even while another thread waits for a cell."""
 
 
 class Place(Protocol):
     """Where cells run."""
 
     jobs: int
-    """How many cells at a time suit it."""
+    """Suitable number of cells to run at a time."""
 
     def runner(self, job: int) -> Runner:
-        """Return a runner for each job."""
+        """Return the runner of a job."""
 
     def close(self) -> None:
-        """Leave."""
+        """Release all resources."""
 
 
 @dataclass
 class Progress:
-    """How far a sweep is."""
+    """The progress of a sweep."""
 
     cells: Mapping[Cell, Sequence[Point]]
-    """Every cell once, with the points of the grids in which it stands."""
+    """Every cell once, with the grid points it belongs to."""
     jobs: int
     seconds: dict[Cell, float] = field(default_factory=dict)
-    """Of the cells that are done."""
+    """Run time of each finished cell."""
     running: dict[Cell, float] = field(default_factory=dict)
-    """Since when, by the monotonic clock."""
+    """Start time of each running cell, by the monotonic clock."""
     failed: dict[Cell, str] = field(default_factory=dict)
-    """Why, after all attempts."""
+    """The error of each cell that failed in all attempts."""
 
     @property
     def left(self) -> int:
-        """How many cells are still to begin."""
+        """Number of cells that have not started yet."""
         return len(self.cells) - len(self.seconds) - len(self.running) - len(self.failed)
 
     def seconds_left(self) -> float | None:
-        """Estimate from the cells that are done, those of the same method first; None while there is none."""
+        """Estimate the remaining time from finished cells, preferably of the same method; None if there are none."""
         if not self.seconds:
             return None
         by_method: dict[str, list[float]] = {}
@@ -84,15 +84,15 @@ class Progress:
 
 
 Watch = Callable[[Progress, str | None], None]
-"""Called with the progress every now and then, and with a line of news when a cell is done or failed."""
+"""Called regularly with the progress, and with a message when a cell has finished or failed."""
 
 
 def plan(grids: Sequence[Grid], out: Path, data_root: Path, fingerprints: Fingerprints) -> dict[Cell, list[Point]]:
-    """Resolve all points of the grids to cells, in their order; everything a grid can have wrong shows here."""
+    """Resolve all grid points to cells, in order; this finds every error in a grid."""
     names = [grid.name for grid in grids]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ConfigError(f"grid {twice}: named twice; results are told apart by the grid's name")
+        raise ConfigError(f"grid {twice}: given twice; grids need different names, which identify their results")
     cells: dict[str, tuple[Cell, list[Point]]] = {}
     for point in (point for grid in grids for point in grid.points):
         cell = find_cell(point, out / "cells", data_root, fingerprints)
@@ -101,18 +101,18 @@ def plan(grids: Sequence[Grid], out: Path, data_root: Path, fingerprints: Finger
 
 
 def fingerprints_in(out: Path) -> Fingerprints:
-    """Return the fingerprints that sweeps in ``out`` remember."""
+    """Return the cached fingerprints of the sweeps in ``out``."""
     return Fingerprints(out / "fingerprints.json")
 
 
 @contextmanager
 def claimed(out: Path) -> Iterator[None]:
-    """Have ``out`` for this sweep alone."""
+    """Lock ``out`` for this sweep."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(f"cannot write to {out}: {error.strerror}") from error
-    with locked(out / "lock", busy="another sweep is at work here; let it finish, or choose another --out"):
+    with locked(out / "lock", busy="another sweep is running here; let it finish, or choose another --out"):
         yield
 
 
@@ -126,10 +126,19 @@ def carry_out(
     keep: Keep = "all",
     watch: Watch = lambda progress, news: None,
 ) -> Progress:
-    """Run what is not finished of the grids, at ``place``; results go to ``out``. Ends when every cell had its chance.
+    """Run all unfinished cells of the grids and return when each has finished or failed.
 
-    A cell that fails is tried once more, after the others. Ctrl-C and SIGTERM raise KeyboardInterrupt, when all
-    workers are gone.
+    A cell that fails is tried once more, after the others. Ctrl-C and SIGTERM raise KeyboardInterrupt after all
+    workers have exited.
+
+    Args:
+        grids: the grids to run.
+        out: the folder for cells and results.
+        place: creates the place where cells run; called only if there is something to run.
+        data_root: the folder to which data paths are relative.
+        jobs: number of cells to run at a time; by default what suits the place.
+        keep: which files of a finished cell to keep.
+        watch: called with the progress and with messages.
     """
     with claimed(out):
         fingerprints = fingerprints_in(out)
@@ -156,7 +165,7 @@ def carry_out(
 
 
 class _Results:
-    """results.jsonl: a line for each finished point of each grid; those of grids that are not ours stay."""
+    """results.jsonl: one line per finished point of each grid; lines of other grids are kept."""
 
     def __init__(self, out: Path, ours: Sequence[str], cells: Mapping[Cell, Sequence[Point]]) -> None:
         self._path, self._cells = out / "results.jsonl", cells
@@ -165,7 +174,7 @@ class _Results:
         self._changed = True
 
     def add(self, cell: Cell) -> float:
-        """Take a finished cell in; return how long it took."""
+        """Add a finished cell; return how long it took."""
         seconds = 0.0
         for point in self._cells[cell]:
             line = result_line(point, cell)
@@ -175,10 +184,10 @@ class _Results:
         return seconds
 
     def write(self) -> None:
-        """Write the file if there is anything new."""
+        """Write the file if anything changed."""
         if self._changed:
             ours = [self._lines[key] for key in sorted(self._lines)]
-            lines = sorted([*self._others, *ours], key=lambda line: line["grid"])  # stable: a grid's order stays
+            lines = sorted([*self._others, *ours], key=lambda line: line["grid"])  # stable: keeps each grid's order
             write_text(self._path, "".join(json.dumps(line) + "\n" for line in lines))
             self._changed = False
 
@@ -188,12 +197,12 @@ class _Results:
         except FileNotFoundError:
             return []
         except (OSError, ValueError) as error:
-            raise RunFolderError(f"{self._path}: not a file of results ({error}); remove it and sweep again") from error
+            raise RunFolderError(f"{self._path}: not a results file ({error}); remove it and sweep again") from error
 
 
 @dataclass(frozen=True)
 class _News:
-    """What a job tells the sweep's own thread."""
+    """A message from a job to the sweep's main thread."""
 
     cell: Cell
     what: str  # begun, done, failed; or the job itself: broken
@@ -202,7 +211,7 @@ class _News:
 
 
 class _Crew:
-    """The jobs of a sweep: a thread each, that hands cells to its runner; one thread, the caller's, keeps the books."""
+    """The jobs of a sweep: one thread each, which passes cells to its runner; the caller's thread records results."""
 
     def __init__(
         self,
@@ -221,32 +230,32 @@ class _Crew:
         self._threads = [threading.Thread(target=self._job, args=(runner,), daemon=True) for runner in self._runners]
 
     def work(self) -> None:
-        """Go on until every cell had its chance."""
+        """Run until every cell has finished or failed."""
         with _terminable():
             try:
                 for thread in self._threads:
                     thread.start()
-                self._keep_books()
+                self._process_news()
             finally:
                 self._stopping.set()
                 for runner, thread in zip(self._runners, self._threads, strict=True):
                     runner.close()
-                    while thread.is_alive():  # it may have been about to begin a cell
+                    while thread.is_alive():  # it may have been about to start a cell
                         thread.join(0.1)
                         runner.close()
 
-    def _keep_books(self) -> None:
-        progress, looked, written = self._progress, 0.0, time.monotonic()
+    def _process_news(self) -> None:
+        progress, watched, written = self._progress, 0.0, time.monotonic()
         while len(progress.seconds) + len(progress.failed) < len(progress.cells):
             try:
-                news: _News | None = self._news.get(timeout=_LOOK_EVERY)
+                news: _News | None = self._news.get(timeout=_WATCH_EVERY)
             except queue.Empty:
                 news = None
-            told = self._record(news) if news else None
+            message = self._record(news) if news else None
             now = time.monotonic()
-            if told or now - looked >= _LOOK_EVERY:
-                self._watch(progress, told)
-                looked = now
+            if message or now - watched >= _WATCH_EVERY:
+                self._watch(progress, message)
+                watched = now
             if now - written >= _WRITE_EVERY:
                 self._results.write()
                 written = now
@@ -286,14 +295,14 @@ class _Crew:
                 if attempt < _ATTEMPTS:
                     self._todo.append((cell, attempt + 1))
                 self._news.put(_News(cell, "failed" if attempt == _ATTEMPTS else "will try again", why))
-            except Exception as error:  # not the cell's fault: the disk is full, the cluster is gone
+            except Exception as error:  # not the cell's fault: for example the disk is full or the cluster is gone
                 self._news.put(_News(cell, "broken", error=error))
                 return
 
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does; only a program's first thread can."""
+    """Make SIGTERM act like Ctrl-C; only possible in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The paper's tables with our results beside them: means, deviations, the best two, and what is missing."""
+"""The paper's tables next to our results: means, deviations, the best two, and what is missing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,32 +15,32 @@ SHOWN: Mapping[Shown, str] = {
     "selected": "Test accuracy (%)",
     "last": "Test accuracy (%)",
     "best": "Test accuracy (%)",
-    "labels": "Training labels right at the end (%)",
-    "quality": "Area under the ROC curve (x 100) of the given labels' quality",
+    "labels": "Correct training labels after the last epoch (%)",
+    "quality": "Area under the ROC curve (x 100) of the quality of the given labels",
 }
 IN_THE_PAPER: tuple[Shown, ...] = ("selected", "last", "best")
 Side = Literal["ours", "paper"]
 
-_DIGITS = Decimal("0.01")  # the paper's; differences are those of the numbers that are shown
+_DIGITS = Decimal("0.01")  # as in the paper; differences are computed from the displayed numbers
 
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A setting, each method's number here (None: missing) and in the paper (None: it has none)."""
+    """A setting with each method's number, ours (None: missing) and the paper's (None: not printed)."""
 
     where: Mapping[str, str]
     ours: Mapping[str, Number | None]
     paper: Mapping[str, Number | None]
 
     def difference(self, method: str) -> Decimal | None:
-        """Return ours less the paper's."""
+        """Return our number minus the paper's."""
         ours, paper = self.ours[method], self.paper[method]
         return None if ours is None or paper is None else ours.mean - paper.mean
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table of the paper beside our results."""
+    """A table of the paper next to our results."""
 
     table: PaperTable
     methods: Mapping[str, str]
@@ -48,12 +48,12 @@ class Comparison:
     rows: tuple[ComparedRow, ...]
     show: Shown
     sides: tuple[Side, ...]
-    """Whose numbers are shown."""
+    """Whose numbers to show."""
     protocols: Mapping[str, Mapping[str, object]]
-    """How the results of each data set came about: network, epochs, protocol."""
+    """Network, epochs and protocol of the results for each data set."""
 
     def mean(self) -> dict[str, Number | None]:
-        """Return the mean of our numbers over all rows; None for a method that lacks one."""
+        """Return the mean of our numbers over all rows; None for a method with a missing number."""
         means: dict[str, Number | None] = {}
         for method in self.methods:
             found = [number.mean for row in self.rows if (number := row.ours[method])]
@@ -71,12 +71,19 @@ def compare(
     methods: Sequence[str] | None = None,
     fixed: Sequence[str] = (),
 ) -> Comparison:
-    """Put results beside a table of the paper.
+    """Compare results with a table of the paper.
 
-    A result belongs to a row if it has the row's names on its axes. Results of grids with other axes (a sweep over
-    alpha) do not belong, unless those axes are ``fixed`` to one value. ``methods`` are the paper's by default. Results
-    of one data set that came about in different ways are refused: their numbers are not to be compared. What the paper
-    has no numbers of is shown without its side.
+    A result belongs to a row if its axes have the row's names. Results of grids with other axes, such as a sweep over
+    alpha, do not belong, unless those axes are ``fixed`` to one value. Results of one data set with different protocols
+    are an error, as their numbers are not comparable. If the paper has no such numbers, only ours are shown.
+
+    Args:
+        table: the paper's table.
+        lines: our results.
+        show: the number to show.
+        sides: whose numbers to show.
+        methods: the methods to show; by default those of the paper.
+        fixed: further axes that results may have.
     """
     axes = {*table.keys, *fixed, "method", "seed"}
     comparable = [line for line in lines if axes.issuperset(line["axes"])]
@@ -87,8 +94,8 @@ def compare(
     if lines and not any(belonging):
         names = ", ".join(f"{key} '{value}'" for key, value in table.rows[0].where.items() if key != "test")
         raise ConfigError(
-            f"results: none of {len(lines)} belongs to Table {table.name}; name the axes of the grid as its rows are "
-            f"named ({names} ...) and its methods ({', '.join(shown)})"
+            f"results: none of {len(lines)} belongs to Table {table.name}; the grid's axes must use the names of its "
+            f"rows ({names} ...) and its methods ({', '.join(shown)})"
         )
     protocols = _protocols(table, belonging)
     rows = tuple(_row(table, row, own, show, shown) for row, own in zip(table.rows, belonging, strict=True))
@@ -96,13 +103,13 @@ def compare(
 
 
 def all_methods(table: PaperTable, lines: Sequence[Line]) -> list[str]:
-    """Return the paper's methods, then all others that results have for a row of the table."""
+    """Return the paper's methods, then all others with results for a row of the table."""
     found = {find(line, "method") for line in lines for row in table.rows if _belongs(line, row)}
     return [*table.methods, *sorted(found - set(table.methods))]
 
 
 def best_two(numbers: Mapping[str, Number | None]) -> set[str]:
-    """Return the methods with the two highest means as shown, and what equals the second; none of fewer than three."""
+    """Return the methods with the two highest displayed means, including ties; none if there are fewer than three."""
     means = sorted((number.mean for number in numbers.values() if number), reverse=True)
     if len(means) < 3:
         return set()
@@ -110,7 +117,7 @@ def best_two(numbers: Mapping[str, Number | None]) -> set[str]:
 
 
 def gains(numbers: Sequence[Mapping[str, Number | None]], method: str, baseline: str) -> list[Decimal]:
-    """Return what ``method`` is above ``baseline`` in each row that has both."""
+    """Return the gain of ``method`` over ``baseline`` in each row that has both."""
     pairs = [(row.get(method), row.get(baseline)) for row in numbers]
     return [one.mean - base.mean for one, base in pairs if one and base]
 
@@ -150,12 +157,12 @@ def _value(line: Line, row: PaperRow, show: Shown) -> float | None:
     elif show == "selected":
         value = line.get("tests", {}).get(test, {}).get("top1")
     else:
-        raise ConfigError(f"--show {show}: of the test set {test} only the selected epoch's accuracy is kept")
+        raise ConfigError(f"--show {show}: test set {test} has results of the selected epoch only; try --show selected")
     return None if value is None else float(value)
 
 
 def summary(values: Sequence[float]) -> Number | None:
-    """Return mean and deviation of shares, in per cent."""
+    """Return mean and deviation of fractions, in percent."""
     if not values:
         return None
     return Number(_per_cent(fmean(values)), _per_cent(stdev(values)) if len(values) > 1 else None, seeds=len(values))
@@ -166,7 +173,7 @@ def _per_cent(share: float) -> Decimal:
 
 
 def _protocols(table: PaperTable, belonging: Sequence[Sequence[Line]]) -> dict[str, dict[str, object]]:
-    """Return the one protocol of each data set; the network is part of it unless it is one of the row's names."""
+    """Return the protocol of each data set; the network is part of it unless it identifies the rows."""
     keys = [key for key in PROTOCOL if key not in table.keys]
     by_data: dict[str, list[Line]] = {}
     for row, lines in zip(table.rows, belonging, strict=True):

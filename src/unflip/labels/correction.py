@@ -1,4 +1,4 @@
-"""Correction: which labels to change now. Rules and consent are pure; the window and the threshold remember."""
+"""Label correction: which labels to change now. Rules and consent are stateless; window and threshold keep state."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -16,13 +16,13 @@ _ONE_ABOVE = 2**32  # bytes of a window in float32 beyond which only a running m
 
 
 Consent = Callable[[Tensor], Tensor]
-"""A second view: the class probabilities (c, k) of some of the m examples, at these positions (c,)."""
+"""A second opinion: maps positions (c,) among the m examples to class probabilities (c, k)."""
 
 
 def ratio_rule(probs: Tensor, labels: Tensor, threshold: float) -> Tensor:
-    """Flip to the most probable class g where ``f_y / f_g < threshold``: released PLC's rule, delta there.
+    """Flip to the most probable class g where ``f_y / f_g < threshold``: the rule of PLC's released code (delta there).
 
-    It is the likelihood-ratio rule of AdaCorr too, ``f_g / f_y > delta``, with ``threshold = 1 / delta``.
+    AdaCorr's likelihood-ratio rule ``f_g / f_y > delta`` is the same, with ``threshold = 1 / delta``.
     """
     top, best = probs.max(1)
     own = probs.gather(1, labels[:, None])[:, 0]
@@ -40,7 +40,7 @@ def margin_rule(probs: Tensor, labels: Tensor, threshold: float) -> Tensor:
 
 
 def consented(wanted: Tensor, labels: Tensor, consent: Consent) -> Tensor:
-    """Let a label change only where the most probable class of a second view is the wanted one."""
+    """Let a label change only where a second opinion finds the wanted class the most probable."""
     rows = (wanted != labels).nonzero()[:, 0]
     rows = rows[consent(rows).argmax(1) == wanted[rows]]
     return labels.index_copy(0, rows, wanted[rows])
@@ -52,7 +52,7 @@ _LAST_THRESHOLD = {"ratio": 0.9, "margin": 0.1}
 
 
 class CorrectionOptions(Options):
-    """Progressive correction; the defaults are those of released PLC on CIFAR."""
+    """Progressive correction; the defaults are those of PLC's released code for CIFAR."""
 
     rule: Literal["ratio", "margin"] = "ratio"
     """`ratio` flips where f_y / f_g is below the threshold, `margin` where f_g - f_y is above it."""
@@ -61,24 +61,24 @@ class CorrectionOptions(Options):
     step: float = Field(0.1, ge=0.0, lt=1.0)
     """How far it moves, up for ratio, down for margin, whenever correction stalls."""
     limit: float | None = Field(None, gt=0.0, lt=1.0)
-    """How far it moves at most: 0.9 for ratio, 0.1 for margin."""
+    """Where it stops moving: 0.9 for ratio, 0.1 for margin."""
     stall: float = Field(0.001, ge=0.0, le=1.0)
     """Correction stalls when less than this share of the training labels changed."""
     window: PositiveInt = 5
     """Epochs whose training-pass probabilities are averaged."""
     warmup: NonNegativeInt | Literal["auto"] = 8
-    """Labels first change at the end of this epoch (0 counts as 1); `auto`: when noisy validation improves no more."""
+    """Labels first change at the end of this epoch (0 counts as 1); `auto`: when noisy validation stops improving."""
     rounds: PositiveInt = 1
-    """Times an epoch trains and corrects at the most; stops early when no label changes."""
+    """Most times that an epoch trains and corrects; it stops early when no label changes."""
     consent: bool = False
-    """Whether a change needs the vote of the class Gaussians."""
+    """Whether a label changes only if the class Gaussians vote for it."""
 
 
 class ProbabilityWindow:
-    """The last few epochs' probabilities and their mean, over those that exist.
+    """The class probabilities of the last few epochs, and their mean over the epochs so far.
 
-    Large windows are kept in half precision. Of one that is larger still, as with 10,000 classes, only the mean is
-    kept; once there are ``size`` epochs in it, each new one moves it by ``1 / size`` of the way.
+    Large windows are kept in half precision. Of still larger ones, as with 10,000 classes, only a running mean is kept;
+    once it covers ``size`` epochs, each new epoch moves it ``1 / size`` of the way.
     """
 
     def __init__(self, size: int) -> None:
@@ -87,7 +87,7 @@ class ProbabilityWindow:
         self.count = 0
 
     def add(self, probs: Tensor) -> None:
-        """Take in an epoch's probabilities (m, k); the oldest drop out, or fade."""
+        """Add an epoch's probabilities (m, k); the oldest drop out, or fade in the running mean."""
         bytes_needed = probs.numel() * 4 * self.size
         self.count = min(self.count + 1, self.size)
         if bytes_needed > _ONE_ABOVE and self.kept:
@@ -98,7 +98,7 @@ class ProbabilityWindow:
         self.kept = [*self.kept, probs.half() if bytes_needed > _HALF_ABOVE else probs.float()][-self.size :]
 
     def mean(self) -> Tensor:
-        """Return the mean (m, k) in float32; some rows at a time, so that they stay in the cache while adding up."""
+        """Return the mean (m, k) in float32; computed in blocks of rows that fit in the cache."""
         mean = torch.empty_like(self.kept[0], dtype=torch.float32)
         for start in range(0, len(mean), _ROWS):
             rows = mean[start : start + _ROWS].copy_(self.kept[0][start : start + _ROWS])
@@ -125,7 +125,7 @@ class Corrector:
         self.window = ProbabilityWindow(options.window)
 
     def propose(self, probs: Tensor, labels: Tensor, consent: Consent | None = None) -> Tensor:
-        """Return the labels that the rule wants, by the threshold as it stands, as far as there is ``consent``."""
+        """Return what the rule proposes at the current threshold, without changes that ``consent`` rejects."""
         wanted = RULES[self.options.rule](probs, labels, self.threshold)
         return wanted if consent is None else consented(wanted, labels, consent)
 

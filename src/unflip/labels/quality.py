@@ -1,4 +1,4 @@
-"""Label quality: how likely each given label is right, by two views that err differently."""
+"""Label quality: how likely each given label is right, according to two views that make different errors."""
 
 from torch import Tensor
 
@@ -10,8 +10,8 @@ def pooled(probs: Tensor, votes: Tensor) -> Tensor:
 
         q_c = sqrt(p_c v_c) / sum_j sqrt(p_j v_j)
 
-    with equal weights (Genest and Zidek 1986): it is sure only where both are, and what one of them rules out is ruled
-    out. Where each rules out what the other allows, as rounding may, all classes are as likely.
+    with equal weights (Genest and Zidek 1986): it is sure only where both are, and a class that either rules out is
+    ruled out. Where, after rounding, every class is ruled out by one of the two, all classes are equally likely.
     """
     log_pool = (probs.log() + votes.log()) / 2
     log_pool = log_pool.where(log_pool.isfinite().any(1, keepdim=True), 0.0)
@@ -19,13 +19,13 @@ def pooled(probs: Tensor, votes: Tensor) -> Tensor:
 
 
 def label_quality(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
-    """Return for each example the share (n,) that its given label has in the pool of both views."""
+    """Return the probability (n,) of each given label in the pool of both views."""
     return pooled(probs, votes).gather(1, given[:, None])[:, 0]
 
 
 def suggested_labels(given: Tensor, current: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
-    """Return what to propose to a person (n,): the current label where it was changed, else the likeliest of the pool.
+    """Return labels to suggest to a person (n,): the current one where it changed, else the pool's most likely class.
 
-    A method that changes few labels, or none, so has something to propose for the others too.
+    So even a method that changes few labels, or none, has a suggestion for the others.
     """
     return current.where(current != given, pooled(probs, votes).argmax(1))

@@ -1,4 +1,4 @@
-"""LabelStore: the labels as they came, as they are now, and every change between the two."""
+"""LabelStore: the given labels, the current labels, and every change in between."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ _HISTORY = {
 class LabelStore:
     """One row for every example that trains or validates.
 
-    ``given`` are the labels as they came, ``initial`` those that a run starts from: what people decided where they did,
-    the given ones elsewhere. Neither ever changes. ``current`` changes only through :meth:`change`, which records the
-    history: one row per change, in the order in which they happened.
+    ``given`` are the labels that came with the data, ``initial`` those that a run starts from: the reviewed label where
+    there is one, the given one elsewhere. Neither ever changes. ``current`` changes only through :meth:`change`, which
+    records the history: one row per change, in the order in which they happened.
 
-    ``reviewed`` (n,) holds the labels that people decided, -1 where they did not. :meth:`change` leaves them alone;
-    that is the one place that has to.
+    ``reviewed`` (n,) holds the labels that people decided, -1 for all others. :meth:`change` never changes them, so no
+    other code has to check.
     """
 
     def __init__(self, given: Tensor, num_classes: int, reviewed: Tensor | None = None) -> None:
@@ -41,12 +41,12 @@ class LabelStore:
 
     @property
     def given(self) -> Tensor:
-        """The labels as they came, whatever people decided later; a copy, so that nobody can change them."""
+        """The labels that came with the data, whatever people decided later; a copy, so that nobody can change them."""
         return self._given.clone()
 
     @property
     def initial(self) -> Tensor:
-        """The labels that a run starts from: as people decided, else as they came; a copy."""
+        """The labels that a run starts from: reviewed ones, else given ones; a copy."""
         return self._initial.clone()
 
     @property
@@ -56,11 +56,11 @@ class LabelStore:
 
     @property
     def current(self) -> Tensor:
-        """The labels after correction; to be read only, see :meth:`change`."""
+        """The labels after correction; read only, see :meth:`change`."""
         return self._current
 
     def change(self, epoch: int, indices: Tensor, labels: Tensor, confidence: Tensor) -> int:
-        """Set the current label of each of ``indices``, which are distinct; return how many really changed.
+        """Set the current labels at ``indices``, which are distinct; return how many actually changed.
 
         ``confidence`` is how sure the caller is of each new label. Labels that people decided stay.
         """
@@ -76,24 +76,24 @@ class LabelStore:
         return count
 
     def history(self) -> dict[str, Tensor]:
-        """Every change so far: columns ``epoch, index, old, new, confidence`` on the processor."""
+        """Return every change so far: columns ``epoch, index, old, new, confidence`` on the CPU."""
         return {
             name: torch.cat(chunks) if chunks else torch.empty(0, dtype=_HISTORY[name])
             for name, chunks in self._history.items()
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs besides the given labels."""
+        """Return all that a resumed run needs besides the given labels."""
         return {"current": self._current.clone(), "history": self.history(), "reviewed": self._reviewed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a saved state; refuse one that was made with other reviewed labels."""
+        """Restore a saved state; refuse one that was made with other reviewed labels."""
         before, now = state.get("reviewed"), self._reviewed
         same = before is now if before is None or now is None else torch.equal(before.to(now), now)
         if not same:
             raise RunFolderError(
-                "the reviewed labels are not those that the run began with; resume with the same, or start anew with "
-                "--force"
+                "the reviewed labels are not those that the run began with; resume with the same ones, or start over "
+                "with --force"
             )
         self._current = state["current"].to(self._current)
         self._history = {name: [state["history"][name].to(dtype)] for name, dtype in _HISTORY.items()}

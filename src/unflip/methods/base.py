@@ -1,4 +1,4 @@
-"""The Method contract: what a method is told, what it is asked, and what it answers by default."""
+"""The Method contract: what a method is given, the hooks the trainer calls, and their defaults."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,31 +21,31 @@ WARM_UP, FIRST, LATER, CALIBRATED = "warm-up", "end of the warm-up", "after the 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method may know of its run: no label and no truth among it."""
+    """What a method may know about its run; this includes no labels, given or true."""
 
     num_classes: int
     train: Tensor
-    """The rows of the label store that train (m,). All that is observed follows this order."""
+    """The rows of the label store used for training (m,). Everything observed follows this order."""
     epochs: int
     seed: int
     batch_size: int
     lr_factor: Callable[[int], float]
-    """The schedule: what an epoch multiplies the learning rate by."""
+    """The schedule: the factor on the learning rate in a given epoch."""
     device: torch.device
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One pass of an epoch: over which examples, and who learns from it."""
+    """One pass of an epoch: which examples it goes over, and which networks learn from it."""
 
     indices: Tensor
     """Rows of the label store, each visited once in random order."""
     learns: tuple[int, ...] = (0,)
     """Positions of the networks that learn; the others stay as they are."""
     unlabelled: Tensor | None = None
-    """Rows that accompany each batch without their labels, as many again, gone round as often as needed."""
+    """Rows added to each batch without their labels, as many as the batch has, repeated as often as needed."""
     views: int = 1
-    """How many random views of every example a batch holds."""
+    """Number of random views of each example in a batch."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Batch:
     indices: Tensor
     """Rows of the label store (b,)."""
     views: tuple[Tensor, ...]
-    """Inputs (b, ...), once for each view of the phase."""
+    """Inputs (b, ...), one tensor per view."""
     labels: Tensor
     """Current labels (b,)."""
     epoch: int
     progress: float
-    """Epochs done so far, with the fraction of this one."""
+    """Epochs done so far, including the fraction of the current one."""
     seed: int
-    """Of this step alone."""
+    """The seed of this step."""
     unlabelled: "Batch | None" = None
 
     @property
@@ -72,50 +72,49 @@ class Batch:
 
     @cached_property
     def generator(self) -> torch.Generator:
-        """For whatever the loss draws, on the processor."""
+        """The random generator of the loss, on the CPU."""
         return generator(self.seed, "loss")
 
 
 class Step(NamedTuple):
-    """What a loss answers."""
+    """What a loss returns."""
 
     terms: Mapping[str, Tensor]
-    """Named parts of the loss; their sum is what the networks learn from."""
+    """Named terms of the loss; their sum is minimised."""
     logits: Tensor | None = None
-    """Of the batch's first view (b, k), for the trainer to record where the method asks for that."""
+    """Logits of the batch's first view (b, k), for the trainer to record if the method asks for it."""
 
 
 class Observed(Protocol):
-    """What the trainer saw of an epoch. Rows follow ``Setting.train``."""
+    """What the trainer observed in an epoch. Rows follow ``Setting.train``."""
 
     @property
     def phases_done(self) -> int:
-        """Phases of this epoch that were trained before the run was stopped in its middle; 0 if it was not."""
+        """Number of this epoch's phases that were finished before the run was interrupted; 0 if it was not."""
 
     @property
     def probs(self) -> Tensor:
         """Softmax of the training passes (m, k); only for methods with ``records_probs``."""
 
     def features(self, network: int = 0) -> Tensor:
-        """Features (m, d) of a pass without gradient, made when asked for and once for the networks as they are."""
+        """Features (m, d) from a pass without gradients, computed on demand and cached until the networks change."""
 
     def logits(self, network: int = 0) -> Tensor:
-        """The logits of such a pass (m, k): features may be large, and this keeps none."""
+        """Logits (m, k) from a pass without gradients; does not keep the features, which may be large."""
 
     def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
-        """Both of the validation examples, with their given labels; None where there are none."""
+        """Features and logits of the validation examples, and their given labels; None without validation examples."""
 
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """Make what a process computed alone the same everywhere: the first process's."""
+        """Return the first process's tensor on every process."""
 
 
 class Method:
-    """Cross-entropy on the current labels; every hook may be replaced.
+    """Cross-entropy on the current labels; every hook may be overridden.
 
-    A subclass lives in one file, names its ``Options`` and is registered in ``unflip.methods``; that is all.
-    ``networks`` are set by the trainer before the first hook is called. They may be wrapped for several
-    processes: call them for logits, and use
-    :func:`unflip.networks.base.bare` to reach ``encode`` and ``head``.
+    A subclass lives in one file, names its ``Options`` and is registered in ``unflip.methods``; nothing else is needed.
+    The trainer sets ``networks`` before it calls the first hook. They may be wrapped for several processes: call
+    them for logits, and use :func:`unflip.networks.base.bare` to reach ``encode`` and ``head``.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -135,18 +134,18 @@ class Method:
 
     @classmethod
     def options_for(cls, epochs: int) -> dict[str, Any]:
-        """Return options that suit a run of ``epochs`` epochs where the defaults are those of much longer ones."""
+        """Return options that suit a run of ``epochs`` epochs, where the defaults are meant for much longer runs."""
         return {}
 
     def stage(self, epoch: int) -> tuple[str, ...]:
-        """Return what happens in ``epoch``. Epochs of one stage take equally long: a dry run rehearses one of them."""
+        """Return the stage of ``epoch``. Epochs of one stage take equally long, so a dry run times one per stage."""
         return (WARM_UP if epoch < self.warmup else FIRST if epoch == self.warmup else LATER,)
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
-        """Say what epoch ``epoch`` (from 1) iterates over; a generator resumes once its last phase has been trained.
+        """Yield the phases of ``epoch`` (counted from 1); a generator resumes after each phase has been trained.
 
-        A method with several phases begins with number ``observed.phases_done``, and without what it did before that
-        phase, which is in its state and the labels.
+        A method with several phases starts with phase number ``observed.phases_done``. It must not repeat what it did
+        before that phase: its state and the labels already contain it.
         """
         return [Phase(self.setting.train)]
 
@@ -160,17 +159,17 @@ class Method:
         return Step({"loss": self.criterion(logits, batch.labels, batch.indices).mean()}, logits)
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
-        """Correct labels, refit, move thresholds; return figures for the epoch's metrics."""
+        """Correct labels, refit, update thresholds; return values for the epoch's metrics."""
         return {}
 
     def beliefs(self) -> Tensor | None:
-        """Return the method's own class probabilities of the training examples (m, k), if it keeps any."""
+        """Return the method's own class probabilities for the training examples (m, k), if it keeps any."""
         return None
 
     def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
-        """Apply the method's correction rule, as it stands, to examples that did not train; by default none.
+        """Apply the method's current correction rule to examples not used for training; by default change nothing.
 
-        ``votes`` (m, k) are the class Gaussians' probabilities of these examples.
+        ``votes`` (m, k) are the class probabilities of these examples under the class Gaussians.
         """
         return labels
 
@@ -179,8 +178,8 @@ class Method:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resume needs beside networks and labels: tensors, numbers, strings, dicts, lists."""
+        """Return what a resume needs besides networks and labels: tensors, numbers, strings, dicts, lists."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to a saved state."""
+        """Restore a saved state."""

@@ -1,4 +1,4 @@
-"""Calibrated: wraps any method; after its epoch, fit Gaussians, draw features, train the head on them."""
+"""Calibrated: wraps any method; at each epoch's end, fit Gaussians, sample features, train the head on them."""
 
 import copy
 from collections.abc import Sequence
@@ -21,38 +21,38 @@ from unflip.stats.gaussians import ClassGaussians
 from unflip.stats.members import class_means
 
 SAMPLE_FRACTIONS = (0.10, 0.15, 0.20, 0.25)
-"""What ``sample_fraction = "auto"`` picks from: the values of the paper's Figure 5."""
+"""The candidates of ``sample_fraction = "auto"``: the values of the paper's Figure 5."""
 
 
 class CalibrationOptions(Options):
-    """How many features are drawn, and how the head learns from them."""
+    """How many features are sampled, and how the head is trained on them."""
 
     sample_fraction: Annotated[float, Field(gt=0.0, le=10.0)] | Literal["auto"] = 0.10
-    """lambda: draws an epoch as a share of the training examples, the same number for every class."""
+    """lambda: samples per epoch as a fraction of the training examples, the same number for each class."""
     head_lr: float = Field(1e-4, gt=0.0)
-    """Learning rate of the head's own optimiser; follows the same schedule."""
+    """Learning rate of the head's own optimiser, which follows the run's schedule."""
     head_momentum: float = Field(0.9, ge=0.0, lt=1.0)
     start: PositiveInt | None = None
-    """First epoch that is calibrated; by default the one after the inner method's warm-up."""
+    """First epoch with calibration; by default the one after the inner method's warm-up."""
     every: PositiveInt = 1
-    """Epochs from one calibration to the next."""
+    """Number of epochs from one calibration to the next."""
 
 
 class Calibrator(Protocol):
     """Features and labels in, class Gaussians out."""
 
     candidates: Sequence[float]
-    """Disturbances to pick from; one value where nothing is to be picked."""
+    """Disturbances to choose from; a single value if it is fixed."""
 
     def fit(
         self, features: Tensor, labels: Tensor, num_classes: int, previous: ClassGaussians | None = None
     ) -> ClassGaussians:
-        """Fit a Gaussian to every class; one that cannot be fitted keeps its previous one."""
+        """Fit one Gaussian per class; a class that cannot be fitted keeps its previous one."""
 
 
 @dataclass
 class _Head:
-    """What calibration remembers of one network: its head's optimiser and the class Gaussians."""
+    """Calibration state of one network: its head's optimiser and the class Gaussians."""
 
     optimizer: torch.optim.SGD
     gaussians: ClassGaussians | None = None
@@ -61,13 +61,13 @@ class _Head:
 class Calibrated(Wrapper):
     """Dynamic distribution calibration (the paper's Algorithm 2, steps 8 to 13) around any method.
 
-    At an epoch's end, before the inner method corrects labels: fit one Gaussian a class to the features under the
-    labels just trained on, draw from all of them, and train the head alone on the draws, with an optimiser of its own.
+    At an epoch's end, before the inner method corrects labels: fit one Gaussian per class to the features, under the
+    labels just trained on, sample from all of them, and train only the head on the samples, with its own optimiser.
 
     Where the disturbance or the sample fraction is ``auto``, each epoch tries every candidate on a copy of the head,
     scores the copies by their accuracy on the given labels of the validation examples, and takes the candidate with
-    the best mean score so far. Only heads are trained for that, so it costs a few head passes an epoch, not a run a
-    candidate.
+    the best mean score so far. Only heads are trained for this, so it costs a few head passes per epoch instead of one
+    run per candidate.
     """
 
     options: CalibrationOptions
@@ -98,7 +98,7 @@ class Calibrated(Wrapper):
         ]
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
-        """Calibrate every network's head, then let the inner method do its part."""
+        """Calibrate each network's head, then call the inner method's ``end_epoch``."""
         figures: dict[str, Any] = {}
         if self.calibrates(epoch):
             for position in range(len(self.heads)):
@@ -145,7 +145,7 @@ class Calibrated(Wrapper):
         epoch: int,
         position: int,
     ) -> None:
-        """One pass over fresh draws; identical on every process, since nothing of it depends on the rank."""
+        """Train the head for one pass over new samples; identical on every process, as nothing depends on the rank."""
         seed, size = self.setting.seed, self.setting.batch_size
         per_class = max(1, round(fraction * len(self.setting.train) / int(gaussians.present.sum())))
         draws = generator(seed, "draws", epoch, position)
@@ -174,7 +174,7 @@ class Calibrated(Wrapper):
             self.scores[str(candidate)] = self.scores.get(str(candidate), 0.0) + float(score)
 
     def _choice(self) -> tuple[float, float]:
-        """Return the candidate with the best score; of equals the first, and the first as long as there is none."""
+        """Return the candidate with the best score; the first one in a tie or while there are no scores."""
         return max(self.candidates, key=lambda candidate: self.scores.get(str(candidate), 0.0))
 
     def gaussians(self) -> ClassGaussians | None:
@@ -191,7 +191,7 @@ class Calibrated(Wrapper):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore all of it."""
+        """Restore a saved state."""
         self.inner.load_state_dict(state["inner"])
         for head, optimizer, gaussians in zip(self.heads, state["optimizers"], state["gaussians"], strict=True):
             head.optimizer.load_state_dict(optimizer)

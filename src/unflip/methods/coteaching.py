@@ -1,4 +1,4 @@
-"""Co-teaching+: two networks pick small-loss examples for each other where they disagree (Yu et al. 2019)."""
+"""Co-teaching+: two networks select small-loss examples for each other where they disagree (Yu et al. 2019)."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,30 +15,30 @@ from unflip.stats.mixture import low_probability
 
 
 class CoteachingOptions(Options):
-    """When the networks begin to look at disagreement, and how much they forget; the defaults are CIFAR-10's."""
+    """When selection by disagreement starts, and how many examples are dropped; the defaults are for CIFAR-10."""
 
     warmup: NonNegativeInt = 20
     """Epochs that select from whole batches: 20 for CIFAR-10, 5 for CIFAR-100."""
     forget_rate: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] = "auto"
-    """Share of a batch that is left out in the end, best the noise rate; `auto` estimates that in the warm-up."""
+    """Final fraction of a batch that is dropped, ideally the noise rate; `auto` estimates it during the warm-up."""
     climb: PositiveInt = 10
-    """Epochs over which the share grows in equal steps from nothing."""
+    """Epochs over which that fraction grows linearly from 0."""
 
 
 class Coteaching(Method):
-    """Cross-entropy of each network on what the other picked.
+    """Cross-entropy of each network on the examples that the other selected.
 
-    Each network picks the share ``R(e) = 1 - min(e / climb, 1) forget_rate`` of a batch with the smallest loss, for
-    the other to learn from (Han et al. 2018, Co-teaching). After the warm-up it picks among the examples of which the
-    two networks predict different classes (the +). Where less than one of those would remain, it picks from the whole
-    batch. Under several processes each picks from its share of the batch. Labels that people decided are picked before
-    all others, whether the networks agree or not.
+    Each network selects the fraction ``R(e) = 1 - min(e / climb, 1) forget_rate`` of a batch with the smallest loss,
+    for the other to learn from (Han et al. 2018, Co-teaching). After the warm-up it selects among the examples for
+    which the two networks predict different classes (the +). If that would leave no example, it selects from the whole
+    batch. With several processes, each selects from its share of the batch. Examples with reviewed labels are selected
+    first, whether the networks agree or not.
 
     With ``forget_rate = "auto"`` the noise rate is estimated at the end of each warm-up epoch: the mean probability
     of the upper of two Gaussians fitted to the examples' losses, averaged over the networks. Before the first
-    estimate nothing is forgotten, and with a warm-up of 0 the first epoch's is the estimate.
+    estimate nothing is dropped; with a warm-up of 0, the estimate is made at the end of the first epoch.
 
-    Labels are not corrected. Confidences are those of the chosen model, the mean of both networks.
+    Labels are not corrected. Confidences are those of the selected model, averaged over both networks.
     """
 
     Options = CoteachingOptions
@@ -53,7 +53,7 @@ class Coteaching(Method):
 
     @classmethod
     def options_for(cls, epochs: int) -> dict[str, Any]:
-        """A warm-up of a third of the epochs."""
+        """Set the warm-up to a third of the epochs."""
         return {"warmup": max(1, epochs // 3)}
 
     @property
@@ -62,12 +62,12 @@ class Coteaching(Method):
         return self.options.warmup
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> list[Phase]:
-        """One pass in which both networks learn."""
+        """Return one pass in which both networks learn."""
         self.trusted = labels.trusted
         return [Phase(self.setting.train, learns=(0, 1))]
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
-        """Return each network's loss on what the other picked."""
+        """Return each network's loss on the examples that the other selected."""
         logits = [network(batch.inputs) for network in self.networks]
         losses = [cross_entropy(scores, batch.labels) for scores in logits]
         with torch.no_grad():
@@ -81,7 +81,7 @@ class Coteaching(Method):
         return Step({"network_0": losses[0][second].mean(), "network_1": losses[1][first].mean()})
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
-        """Estimate the noise rate while the warm-up lasts, if it was not given."""
+        """Estimate the noise rate during the warm-up, unless it was given."""
         used = forget_rate(epoch, self.noise_rate, self.options.climb)
         if self.options.forget_rate == "auto" and epoch <= max(1, self.options.warmup):
             own = labels.current[self.setting.train]
@@ -100,14 +100,14 @@ class Coteaching(Method):
 
 
 def forget_rate(epoch: int, final: float, climb: int) -> float:
-    """Return ``min(epoch / climb, 1) final``, the share that epoch ``epoch`` (from 1) leaves out."""
+    """Return ``min(epoch / climb, 1) final``, the fraction dropped in ``epoch`` (counted from 1)."""
     return min(epoch / climb, 1.0) * final
 
 
 def pick(losses: Tensor, among: Tensor, rate: float) -> Tensor:
-    """Return the positions of the ``1 - rate`` smallest of ``losses`` (b,) where ``among`` (b,) holds.
+    """Return the positions of the smallest fraction ``1 - rate`` of ``losses`` (b,) where ``among`` (b,) is true.
 
-    Their number is rounded down. If none would remain, the pick is from all, and at least one.
+    Their number is rounded down. If that leaves none, select from all losses, and at least one.
     """
     count = _share(int(among.sum()), rate)
     if count:
@@ -122,8 +122,8 @@ def _share(count: int, rate: float) -> int:
 
 
 def noise_rate(losses: Tensor, seed: int) -> Tensor:
-    """Return the share of examples with a wrong label, from their losses under each network (networks, m).
+    """Estimate the fraction of wrong labels from the examples' losses under each network (networks, m).
 
-    It is the mean probability of belonging to the upper of two Gaussians on the line, averaged over the networks.
+    It is the mean probability of belonging to the upper of two one-dimensional Gaussians, averaged over the networks.
     """
     return torch.stack([1 - low_probability(row, seed).mean() for row in losses]).mean()

@@ -1,4 +1,4 @@
-"""DivideMix: two networks divide the examples for each other and learn half-supervised (Li et al. 2020)."""
+"""DivideMix: two networks split the examples for each other and learn semi-supervised (Li et al. 2020)."""
 
 import math
 from collections.abc import Iterator
@@ -20,53 +20,53 @@ from unflip.stats.mixture import low_probability, normalised
 
 
 class DivideMixOptions(Options):
-    """The paper's symbols; the defaults are those for CIFAR-10 at 20 % symmetric or at asymmetric noise."""
+    """The paper's symbols; the defaults are those for CIFAR-10 with 20 % symmetric or with asymmetric noise."""
 
     warmup: PositiveInt = 10
-    """Epochs of cross-entropy on the given labels: 10 for CIFAR-10, 30 for CIFAR-100, 1 for WebVision, Clothing1M."""
+    """Epochs of cross-entropy on the given labels: CIFAR-10: 10; CIFAR-100: 30; WebVision and Clothing1M: 1."""
     lambda_u: float = Field(0.0, ge=0.0)
-    """Weight of the unlabelled loss: 0 for little or real noise; CIFAR-10 25 from 50 % on, CIFAR-100 25 to 150."""
+    """Weight of the unlabelled loss: 0 for low or real noise; CIFAR-10: 25 from 50 % noise; CIFAR-100: 25 to 150."""
     rampup: PositiveInt = 16
-    """Epochs after the warm-up over which that weight climbs linearly from 0."""
+    """Epochs after the warm-up over which that weight grows linearly from 0."""
     alpha: float = Field(4.0, gt=0.0)
-    """Both parameters of the Beta that mixing weights are drawn from: 4, and 0.5 for WebVision and Clothing1M."""
+    """Both parameters of the Beta distribution of the mixing weights: 4; 0.5 for WebVision and Clothing1M."""
     temperature: float = Field(0.5, gt=0.0)
     """T: refined and guessed labels are raised to the power 1 / T; 1 leaves them as they are."""
     p_threshold: float = Field(0.5, ge=0.0, lt=1.0)
-    """An example is labelled where its label is right with more than this probability; 0.6 at 90 % noise."""
+    """An example counts as labelled if its label is correct with more than this probability; 0.6 at 90 % noise."""
     window: PositiveInt = 1
     """Epochs whose normalised losses are averaged before the mixture is fitted; 5 at 90 % noise."""
     asymmetric: bool = False
-    """Whether the warm-up adds the negative entropy, for noise that depends on the class (section 3.1)."""
+    """Whether to add the negative entropy during the warm-up, for class-dependent noise (section 3.1)."""
     prior_weight: float = Field(1.0, ge=0.0)
-    """Weight of the penalty that keeps the mean prediction near uniform; lower it where classes are far from even."""
+    """Weight of the penalty that keeps the mean prediction near uniform; lower it for very unbalanced classes."""
 
 
 class DivideMix(Method):
-    """Labels that a network finds unlikely are dropped by the other, and guessed by both.
+    """Labels that one network finds unlikely are dropped by the other and guessed by both.
 
     - **Warm-up**: cross-entropy of each network on all given labels.
     - **Co-divide**: two Gaussians are fitted to the losses ``-log p_y`` of each network (no augmentation, evaluation
-      mode); w, the probability of the lower one, says how likely a *given* label is right. What network k learns from
-      is divided by the *other* network's w: labelled where ``w > p_threshold``, unlabelled elsewhere.
-    - **Co-refine** (equations 3, 4): labelled examples are taught ``sharpen(w y + (1 - w) p)``, p being network k's
-      mean over two views. **Co-guess**: unlabelled ones ``sharpen(p)`` with the mean of both networks over both.
-    - **MixMatch** (5 to 12): every view is mixed with another of the whole batch, ``l a + (1 - l) b`` with
+      mode); w, the probability of the lower one, is how likely the *given* label is correct. The training data of
+      network k is split by the *other* network's w: labelled where ``w > p_threshold``, unlabelled elsewhere.
+    - **Co-refine** (equations 3, 4): the target of a labelled example is ``sharpen(w y + (1 - w) p)``, p being network
+      k's mean over two views. **Co-guess**: that of an unlabelled one is ``sharpen(p)``, p being the mean of both
+      networks over both views.
+    - **MixMatch** (5 to 12): every view is mixed with another one of the whole batch, ``l a + (1 - l) b`` with
       ``l = max(l, 1 - l), l ~ Beta(alpha, alpha)``, targets likewise. The loss is cross-entropy on the mixed labelled
       views, ``lambda_u`` times the squared error on the unlabelled ones, and the uniform-prior penalty.
 
-    An epoch is, as in the released code, one pass of each network over its labelled part, each batch with as many
-    unlabelled examples, so at most as many steps a network as an epoch of a one-network method.
+    As in the released code, an epoch is one pass of each network over its labelled part, each batch with as many
+    unlabelled examples. So each network takes at most as many steps as in an epoch of a one-network method.
 
-    The division, and the labels, are renewed at each epoch's end, from the end of the warm-up on. The corrected label
-    is the arg max of the mean refined label of both networks, without augmentation and sharpening; training itself
-    starts from the given labels every time. Calibration, around this method, so sees the labels by which the epoch
-    was divided.
+    From the end of the warm-up on, the split and the labels are updated at each epoch's end. The corrected label is the
+    arg max of both networks' mean refined label, without augmentation and sharpening; training itself always starts
+    from the given labels. Calibration around this method therefore sees the labels that belong to the epoch's split.
 
-    Labels that people decided have ``w = 1``: they are always labelled, and taught as they are.
+    Reviewed labels have ``w = 1``: they are always labelled and used unchanged.
 
-    Where no label is likely enough, the ``batch_size`` likeliest are labelled; where all are, nothing is unlabelled
-    and that part of the loss is left out. The prior is uniform over the classes that given labels name.
+    If no label is likely enough, the ``batch_size`` likeliest count as labelled; if all are, nothing is unlabelled and
+    that loss term is omitted. The prior is uniform over the classes that occur among the given labels.
     """
 
     Options = DivideMixOptions
@@ -76,15 +76,15 @@ class DivideMix(Method):
     def __init__(self, options: DivideMixOptions, setting: Setting) -> None:
         super().__init__(options, setting)
         self.losses = ProbabilityWindow(options.window)
-        self.clean: Tensor | None = None  # (2, m), by each network's own losses
+        self.clean: Tensor | None = None  # (2, m), from each network's own losses
         self.refined: Tensor | None = None  # (m, k)
         self.given = torch.empty(0, dtype=torch.long)  # by row of the label store
         self.weight = torch.empty(0)  # w of the phase, by row of the label store
-        self.classes = torch.empty(0, dtype=torch.long)  # those that given labels name
+        self.classes = torch.empty(0, dtype=torch.long)  # those that occur among the given labels
 
     @classmethod
     def options_for(cls, epochs: int) -> dict[str, Any]:
-        """A warm-up of a third of the epochs."""
+        """Set the warm-up to a third of the epochs."""
         return {"warmup": max(1, epochs // 3)}
 
     @property
@@ -93,7 +93,7 @@ class DivideMix(Method):
         return self.options.warmup
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
-        """Each network in turn: over all examples in the warm-up, then over what the other divided."""
+        """Yield one phase per network: over all examples in the warm-up, then over the other network's split."""
         train = self.setting.train
         self.given = labels.initial
         self.classes = self.given[train].unique()
@@ -108,7 +108,7 @@ class DivideMix(Method):
             yield Phase(train[labelled], learns=(network,), unlabelled=rest if len(rest) else None, views=2)
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
-        """Return the warm-up's loss, or that of the divided batch."""
+        """Return the warm-up loss, or that of a batch with labelled and unlabelled examples."""
         (network,) = phase.learns
         if self.clean is None:
             return self._warmup_loss(batch, network)
@@ -135,10 +135,10 @@ class DivideMix(Method):
         return Step({f"{name}_{network}": term for name, term in terms.items()})
 
     def _targets(self, inputs: Tensor, batch: Batch, network: int) -> Tensor:
-        """Return what each view is taught (4b, k); the same for the two views of an example.
+        """Return the target of each view (4b, k); the same for both views of an example.
 
-        The learning network is asked in training mode, as in the released code, and without what several processes
-        wrap around it: only the pass that is learnt from may go through that.
+        As in the released code, the learning network predicts in training mode. It does so without the wrapper for
+        several processes: only the pass with gradients may go through that.
         """
         size, classes = len(batch.indices), self.setting.num_classes
         logits = [bare(self.networks[network])(inputs)]
@@ -152,7 +152,7 @@ class DivideMix(Method):
         return sharp.view(-1, 1, size, classes).expand(-1, 2, -1, -1).reshape(-1, classes)
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
-        """Divide anew by the networks as they are, and correct the labels."""
+        """Split the examples again with the current networks, and correct the labels."""
         if epoch < self.options.warmup:
             return {}
         train = self.setting.train
@@ -170,24 +170,24 @@ class DivideMix(Method):
         return {"changed": changed, "labelled": (self.clean > self.options.p_threshold).float().mean(1).tolist()}
 
     def beliefs(self) -> Tensor | None:
-        """Return the mean refined label of both networks, once there is one."""
+        """Return both networks' mean refined label, once there is one."""
         return self.refined
 
     def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
-        """Take the most probable class where it has more than half of the probability.
+        """Take the most probable class where its probability is above 0.5.
 
-        Of examples that did not train, no network says how likely their given label is right; the mean prediction
-        has to outweigh it alone.
+        For examples not used for training there is no estimate of how likely their given label is correct, so the
+        mean prediction alone decides.
         """
         top, best = probs.max(1)
         return torch.where(top > 0.5, best, labels)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses, the division and the refined labels."""
+        """Return the losses, the split and the refined labels."""
         return {"losses": self.losses.state_dict(), "clean": self.clean, "refined": self.refined}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the losses, the division and the refined labels."""
+        """Restore the losses, the split and the refined labels."""
         device = self.setting.device
         self.losses.load_state_dict(state["losses"], device)
         self.clean, self.refined = (
@@ -196,7 +196,7 @@ class DivideMix(Method):
 
 
 def divide(clean: Tensor, threshold: float, least: int) -> Tensor:
-    """Return which examples are labelled (m,): those with ``clean > threshold``, if none the ``least`` likeliest."""
+    """Return which examples count as labelled (m,): ``clean > threshold``, or the ``least`` likeliest if none is."""
     labelled = clean > threshold
     if not bool(labelled.any()):
         labelled[clean.topk(min(least, len(clean))).indices] = True
@@ -210,17 +210,17 @@ def refine(labels: Tensor, probs: Tensor, clean: Tensor) -> Tensor:
 
 
 def sharpen(probs: Tensor, temperature: float) -> Tensor:
-    """Return ``p_c^(1/T) / sum_j p_j^(1/T)`` (equation 4); over the largest, whose power cannot vanish."""
+    """Return ``p_c^(1/T) / sum_j p_j^(1/T)`` (equation 4); scaled by the largest p to avoid underflow."""
     powers = (probs / probs.amax(1, keepdim=True)).pow(1 / temperature)
     return powers / powers.sum(1, keepdim=True)
 
 
 def mix(inputs: Tensor, targets: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mix every row with another one, inputs and targets alike (equations 5 to 8).
+    """Mix each row with another one, both inputs and targets (equations 5 to 8).
 
-    One weight ``l = max(l, 1 - l), l ~ Beta(alpha, alpha)`` for all, so that a row stays nearer to itself.
+    All rows share one weight ``l = max(l, 1 - l), l ~ Beta(alpha, alpha)``, so each stays closer to itself.
     """
-    seed = int(torch.randint(2**62, (), generator=generator))  # torch draws no Beta from a given generator
+    seed = int(torch.randint(2**62, (), generator=generator))  # torch cannot draw a Beta from a given generator
     draw = float(np.random.default_rng(seed).beta(alpha, alpha))
     other = torch.randperm(len(inputs), generator=generator).to(inputs.device)
     weight = max(draw, 1 - draw)
@@ -229,7 +229,7 @@ def mix(inputs: Tensor, targets: Tensor, alpha: float, generator: torch.Generato
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """Return ``log p``, computed by columns: with few classes that takes half the time of computing it by rows."""
+    """Return ``log p``, computed along columns: with few classes this is twice as fast as along rows."""
     return logits.t().log_softmax(0).t()
 
 
@@ -239,14 +239,14 @@ def soft_cross_entropy(log_probs: Tensor, targets: Tensor) -> Tensor:
 
 
 def squared_error(log_probs: Tensor, targets: Tensor) -> Tensor:
-    """Return ``mean_i mean_c (q_c - p_c)^2`` (equation 10; the mean over classes is the released code's)."""
+    """Return ``mean_i mean_c (q_c - p_c)^2`` (equation 10; the mean over classes follows the released code)."""
     return (log_probs.exp() - targets).square().mean()
 
 
 def prior_penalty(log_probs: Tensor, classes: Tensor) -> Tensor:
     """Return ``sum_c pi_c log(pi_c / mean_i p_c)`` (equation 11), pi being uniform over ``classes``.
 
-    The mean's logarithm is a log-sum-exp over the batch, so that it stays finite where every p_c vanishes.
+    The logarithm of the mean is a log-sum-exp over the batch, so it stays finite if every p_c underflows.
     """
     totals = log_probs.logsumexp(0).index_select(0, classes)  # (k,) log sum_i p_c
     return math.log(len(log_probs) / len(classes)) - totals.mean()
@@ -258,5 +258,5 @@ def negative_entropy(log_probs: Tensor) -> Tensor:
 
 
 def climb(progress: float, warmup: int, rampup: int) -> float:
-    """Return the share of lambda_u, from 0 at the end of the warm-up to 1 ``rampup`` epochs later."""
+    """Return the factor on lambda_u: 0 at the end of the warm-up, 1 ``rampup`` epochs later."""
     return min(1.0, max(0.0, (progress - warmup) / rampup))

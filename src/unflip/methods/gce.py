@@ -13,14 +13,14 @@ from unflip.options import Options
 
 
 class GCEOptions(Options):
-    """The loss's power, and when examples are pruned."""
+    """The exponent of the loss, and when examples are pruned."""
 
     q: float = Field(0.7, gt=0.0, le=1.0)
     """Between cross-entropy (towards 0) and mean absolute error (1)."""
     truncation: float | None = Field(None, gt=0.0, lt=1.0)
-    """k: examples whose p_y is at most k are left out; none by default, 0.5 in the paper."""
+    """k: examples with p_y of at most k are left out; off by default, 0.5 in the paper."""
     prune_from: PositiveInt = 40
-    """Epoch at whose end the first pruning happens: 40 for CIFAR-10, 80 for CIFAR-100."""
+    """Epoch after which examples are first pruned: 40 for CIFAR-10, 80 for CIFAR-100."""
     prune_every: PositiveInt = 10
     """Epochs between prunings."""
 
@@ -28,9 +28,9 @@ class GCEOptions(Options):
 class GCE(Method):
     """``(1 - p_y^q) / q`` in place of cross-entropy.
 
-    With ``truncation`` k, equation 9 of the source: an example costs ``L_q(k)``, a constant, where p_y <= k. A
-    constant teaches nothing, so those examples are left out of the epochs until the next pruning, which sees
-    all of them again. If all would be pruned, none is. Labels that people decided stay.
+    With ``truncation`` k (equation 9 of the paper), the loss of an example is the constant ``L_q(k)`` where p_y <= k.
+    A constant has no gradient, so those examples are left out until the next pruning, which considers all examples
+    again. If all would be pruned, none is. Examples with reviewed labels are never pruned.
     """
 
     Options = GCEOptions
@@ -41,7 +41,7 @@ class GCE(Method):
         self.kept = torch.ones(len(setting.train), dtype=torch.bool, device=setting.device)
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> list[Phase]:
-        """Leave the pruned examples out."""
+        """Return one pass over the examples that are not pruned."""
         return [Phase(self.setting.train[self.kept])]
 
     def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class GCE(Method):
         return generalized_cross_entropy(logits, labels, self.options.q)
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
-        """Prune anew where it is time, by the network as it is now."""
+        """Prune with the current network if it is due."""
         options = self.options
         if options.truncation is None:
             return {}

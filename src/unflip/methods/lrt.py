@@ -1,4 +1,4 @@
-"""LRT: correction by the likelihood ratio, AdaCorr (Zheng et al. 2020)."""
+"""LRT: label correction by likelihood ratio, AdaCorr (Zheng et al. 2020)."""
 
 from typing import Any
 
@@ -14,38 +14,38 @@ from unflip.methods.base import Method, Observed, Setting
 from unflip.options import Options
 from unflip.stats.discriminant import gaussian_votes
 
-_SPREAD = 1e-4  # weight of each class that was not predicted, in the retroactive loss
+_SPREAD = 1e-4  # weight in the retroactive loss of each class that was not predicted
 
 
 class LRTOptions(Options):
-    """When and how strictly labels change; the defaults are those for CIFAR at 180 epochs."""
+    """When and how strictly labels are corrected; the defaults are for CIFAR with 180 epochs."""
 
     warmup: PositiveInt = 30
-    """Labels first change at the end of this epoch (25 for CIFAR-10 at 80 % and for asymmetric noise)."""
+    """Labels first change at the end of this epoch (25 for CIFAR-10 with 80 % or asymmetric noise)."""
     delta: float = Field(1.2, ge=1.0)
-    """A label is rejected where another class is this many times as likely."""
+    """A label is rejected if another class is more than this many times as likely."""
     delta_step: float = Field(0.02, ge=0.0)
-    """What delta gains each epoch past the start."""
+    """Increase of delta per epoch after the warm-up."""
     window: PositiveInt = 10
     """Epochs whose training-pass probabilities are averaged."""
     retro_lead: NonNegativeInt = 5
-    """Epochs before the first correction from which on the retroactive loss holds the network."""
+    """The retroactive loss starts this many epochs before the first correction."""
     retro_weight: float = Field(0.9, ge=0.0)
-    """rho, its weight; 0 switches it off."""
+    """rho, the weight of the retroactive loss; 0 switches it off."""
     retro_refresh: PositiveInt = 40
-    """Epochs after which the predictions that it holds the network to are taken anew."""
+    """Epochs after which the predictions used by the retroactive loss are renewed."""
     consent: bool = False
-    """Whether a change needs the vote of the class Gaussians."""
+    """Whether a label changes only if the class Gaussians agree."""
 
 
 class LRT(Method):
-    """Cross-entropy on corrected labels, and a retroactive loss that holds the network near earlier predictions.
+    """Cross-entropy on corrected labels, and a retroactive loss that keeps the network near earlier predictions.
 
     A label y becomes the most probable class g where ``f_g / f_y > delta``, f being the mean over the window.
 
-    The retroactive loss is ``-(A s)^T log f`` with an A (k x k) for every example whose row of the class predicted
-    earlier is rho and whose other rows are 1e-4. As s sums to one, ``A s`` is rho at that class and 1e-4 elsewhere: so
-    one integer an example is all that has to be kept, where the released code keeps n x k x k numbers. There the
+    The retroactive loss is ``-(A s)^T log f`` with one matrix A (k x k) per example: rho in the row of the class
+    predicted earlier, 1e-4 in the other rows. As s sums to one, ``A s`` is rho at that class and 1e-4 elsewhere. So it
+    is enough to keep one integer per example, where the released code keeps n x k x k numbers. In that code the
     "earlier prediction" is in effect the given label; here it is the network's own, as the paper describes.
     """
 
@@ -62,7 +62,7 @@ class LRT(Method):
 
     @classmethod
     def options_for(cls, epochs: int) -> dict[str, Any]:
-        """A warm-up of a third of the epochs."""
+        """Set the warm-up to a third of the epochs."""
         return {"warmup": max(1, epochs // 3)}
 
     @property
@@ -79,7 +79,7 @@ class LRT(Method):
         return loss + (self.options.retro_weight - _SPREAD) * cross_entropy(logits, self.earlier[indices]) + spread
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
-        """Remember predictions when it is time, correct labels from the end of the warm-up on."""
+        """Renew the earlier predictions if it is due; correct labels from the end of the warm-up on."""
         options, train = self.options, self.setting.train
         self.window.add(observed.probs)
         first = max(1, options.warmup - options.retro_lead)
@@ -101,20 +101,20 @@ class LRT(Method):
         return self.options.delta + self.options.delta_step * max(0, epoch - self.options.warmup)
 
     def beliefs(self) -> Tensor:
-        """Return the window's mean."""
+        """Return the mean probabilities of the window."""
         return self.window.mean()
 
     def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
-        """Apply the rule as it stands after the last epoch."""
+        """Apply the rule with the delta of the last epoch."""
         wanted = ratio_rule(probs, labels, 1 / self._delta(self.setting.epochs))
         return consented(wanted, labels, votes.__getitem__) if self.options.consent else wanted
 
     def state_dict(self) -> dict[str, Any]:
-        """Return window and earlier predictions."""
+        """Return the window and the earlier predictions."""
         return {"window": self.window.state_dict(), "earlier": self.earlier, "held_since": self.held_since}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore window and earlier predictions."""
+        """Restore the window and the earlier predictions."""
         self.window.load_state_dict(state["window"], self.setting.device)
         self.earlier = state["earlier"].to(self.earlier)
         self.held_since = state["held_since"]

@@ -1,4 +1,4 @@
-"""PLC: progressive label correction (Zhang et al. 2021), what MDDC and CDDC calibrate."""
+"""PLC: progressive label correction (Zhang et al. 2021), the method that MDDC and CDDC calibrate."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,17 +11,17 @@ from unflip.labels.store import LabelStore
 from unflip.methods.base import Method, Observed, Phase, Setting
 from unflip.stats.discriminant import gaussian_votes
 
-_PATIENCE = 3  # epochs after which a warm-up ends whose noisy validation accuracy has not improved
+_PATIENCE = 3  # the warm-up ends after this many epochs without a better noisy validation accuracy
 
 
 class PLC(Method):
     """Cross-entropy on labels that are corrected at each epoch's end, from the end of the warm-up on.
 
-    The confidence that decides is the mean softmax of the last epochs' training passes, so no further pass is needed.
+    The rule uses the mean softmax of the last epochs' training passes, so it needs no extra pass.
 
-    A network first learns what most labels have in common, and single wrong labels later, by heart. From then on its
-    accuracy on the noisy labels of validation examples rises no more. So an ``auto`` warm-up ends when it has not risen
-    for three epochs, and after a third of all epochs at the latest, or without validation examples.
+    A network first learns what most labels have in common and memorises individual wrong labels later. From then on its
+    accuracy on the noisy labels of the validation examples stops improving. So an ``auto`` warm-up ends when that has
+    not improved for three epochs, at the latest (and without validation examples always) after a third of the epochs.
     """
 
     Options = CorrectionOptions
@@ -32,22 +32,22 @@ class PLC(Method):
         super().__init__(options, setting)
         self.corrector = Corrector(options, setting.train)
         self.changed = 0
-        self.scores: list[float] = []  # noisy validation accuracy, as long as the end of the warm-up is looked for
+        self.scores: list[float] = []  # noisy validation accuracy of each warm-up epoch
 
     @classmethod
     def options_for(cls, epochs: int) -> dict[str, Any]:
-        """A warm-up of a third of the epochs."""
+        """Set the warm-up to a third of the epochs."""
         return {"warmup": max(1, epochs // 3)}
 
     @property
     def warmup(self) -> int:
-        """Epochs on the given labels; as long as their number is not known, the most that it can be."""
+        """Epochs on the given labels; the maximum, while the actual number is not yet known."""
         if self.options.warmup == "auto":
             return warmup_end(self.scores, math.ceil(self.setting.epochs / 3))
         return max(1, self.options.warmup)
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
-        """One pass; with ``rounds`` more, each after another correction, until no label changes."""
+        """Yield one pass, or up to ``rounds``, each after another correction, until no label changes."""
         first = observed.phases_done
         if first == 0:
             self.changed = 0
@@ -57,7 +57,7 @@ class PLC(Method):
             yield Phase(self.setting.train)
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
-        """Correct the labels, or in the warm-up only remember the probabilities."""
+        """Correct the labels; in the warm-up, only record the probabilities."""
         if self.options.warmup == "auto" and epoch <= self.warmup and (held_out := observed.validation()):
             scan, given = held_out
             self.scores.append(float((scan.logits.argmax(1) == given).float().mean()))
@@ -78,26 +78,26 @@ class PLC(Method):
         return changed
 
     def beliefs(self) -> Tensor:
-        """Return the window's mean."""
+        """Return the mean probabilities of the window."""
         return self.corrector.window.mean()
 
     def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
-        """Apply the rule with the threshold as it stands."""
+        """Apply the rule with the current threshold."""
         return self.corrector.propose(probs, labels, votes.__getitem__ if self.options.consent else None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return threshold, window, scores, and what the epoch under way has changed."""
+        """Return threshold, window, scores, and the number of labels changed in the current epoch."""
         return {"corrector": self.corrector.state_dict(), "scores": list(self.scores), "changed": self.changed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore all of it."""
+        """Restore a saved state."""
         self.corrector.load_state_dict(state["corrector"])
         self.changed = state["changed"]
         self.scores = list(state["scores"])
 
 
 def warmup_end(scores: Sequence[float], latest: int) -> int:
-    """Return the epoch (from 1) at which the best of ``scores`` so far is three epochs old; ``latest`` at most."""
+    """Return the first epoch (counted from 1) whose best score is three epochs old; at most ``latest``."""
     best = 0
     for position, score in enumerate(scores):
         if score > scores[best]:

@@ -1,4 +1,4 @@
-"""From a method's name to its parts: which sections of the configuration it reads, and how it is built."""
+"""Recipes: from a method's name to the configuration sections it reads and how it is built."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,37 +14,37 @@ from unflip.methods.unflip import Unflip, UnflipCalibration, UnflipMean
 from unflip.options import Options
 
 SUFFIXES = {"m": "mean", "c": "covariance"}
-"""``NAME-m`` and ``NAME-c`` are the method NAME, calibrated."""
+"""``NAME-m`` and ``NAME-c`` are the method NAME with calibration."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make a method."""
+    """How to build a method."""
 
     sections: Mapping[str, type[Options]]
-    """The sections of the configuration that it reads."""
+    """The configuration sections it reads."""
     num_networks: int
     build: Callable[[Mapping[str, Options], Setting], Method]
     options_for: Callable[[int], Mapping[str, Mapping[str, Any]]]
-    """By section, options that suit a run of so many epochs; see :meth:`unflip.methods.base.Method.options_for`."""
+    """Options by section for a run of this many epochs; see :meth:`unflip.methods.base.Method.options_for`."""
     inner: "Recipe | None" = None
-    """What it calibrates, if it does: calibrated otherwise, that is calibrated anew and not twice."""
+    """The uncalibrated recipe of a calibrated one: calibrating again replaces the calibration, it does not nest."""
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return how to make the method called ``name``, which may end in -m or -c."""
+    """Return the recipe of the method called ``name``, which may end in -m or -c."""
     inner, _, suffix = name.rpartition("-")
     if name not in methods and suffix in SUFFIXES and inner in methods:
         return calibrated(find_recipe(inner), SUFFIXES[suffix])
     if name not in methods:
         choices = [*methods.names(), *(f"{inner}-{suffix}" for suffix in SUFFIXES if inner in methods)]
-        raise ConfigError(f"{unknown('method', name, choices)} (and NAME-m, NAME-c: calibrated)")
+        raise ConfigError(f"{unknown('method', name, choices)} (NAME-m and NAME-c add calibration)")
     part: Recipe | type[Method] = methods.load(name)
     return part if isinstance(part, Recipe) else _plain(name, part)
 
 
 def calibrated(method: Recipe, calibrator: str, sections: Mapping[str, type[Options]] = MappingProxyType({})) -> Recipe:
-    """Put calibration around a recipe; ``sections`` replaces options, for other defaults."""
+    """Wrap a recipe in calibration; ``sections`` replaces option classes, to change defaults."""
     part, inner = calibrators.load(calibrator), method.inner or method
 
     def build(options: Mapping[str, Options], setting: Setting) -> Method:

@@ -14,9 +14,9 @@ class SLOptions(Options):
     alpha: float = Field(0.1, ge=0.0)
     """Weight of cross-entropy: 0.1 for CIFAR-10, 6 for CIFAR-100, 10 for WebVision."""
     beta: float = Field(1.0, ge=0.0)
-    """Weight of reverse cross-entropy: 1, 0.1 for CIFAR-100."""
+    """Weight of reverse cross-entropy: 1; 0.1 for CIFAR-100."""
     log_zero: float = Field(-4.0, lt=0.0)
-    """A, what log 0 is taken for: -4 in the paper, -9.21 in its released code."""
+    """A, the value used for log 0: -4 in the paper, -9.21 in its released code."""
 
 
 class SL(Method):

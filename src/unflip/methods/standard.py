@@ -1,7 +1,7 @@
-"""Standard: cross-entropy on the labels as they came, the baseline of every table."""
+"""Standard: cross-entropy on the given labels, the baseline of every table."""
 
 from unflip.methods.base import Method
 
 
 class Standard(Method):
-    """All defaults of a method."""
+    """A method with all defaults."""

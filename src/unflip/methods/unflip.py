@@ -1,4 +1,4 @@
-"""unflip: progressive correction whose changes need the consent of the class Gaussians; our own method."""
+"""unflip: progressive label correction that changes a label only if the class Gaussians agree; our own method."""
 
 from typing import Any, Literal
 
@@ -11,34 +11,34 @@ from unflip.methods.plc import PLC
 
 
 class UnflipOptions(CorrectionOptions):
-    """Those of plc with other defaults, which serve every data set."""
+    """The options of plc, with defaults that work for every data set."""
 
     warmup: NonNegativeInt | Literal["auto"] = "auto"
-    """Labels first change at the end of this epoch (0 counts as 1); `auto`: when noisy validation improves no more."""
+    """Labels first change at the end of this epoch (0 counts as 1); `auto`: when noisy validation stops improving."""
     consent: bool = True
-    """Whether a change needs the vote of the class Gaussians."""
+    """Whether a label changes only if the class Gaussians agree."""
 
 
 class UnflipCalibration(CalibrationOptions):
-    """Those of calibration with another default."""
+    """The options of calibration, with another default."""
 
     head_lr: float = Field(0.01, gt=0.0)
-    """Learning rate of the head's own optimiser; follows the same schedule."""
+    """Learning rate of the head's own optimiser, which follows the run's schedule."""
 
 
 class UnflipMean(MeanOptions):
-    """Those of mean-based calibration with another default."""
+    """The options of mean-based calibration, with another default."""
 
     directions: PositiveInt | None = 64
-    """In how many leading directions of the pooled covariance the mean is robust."""
+    """Number of leading directions of the pooled covariance in which the mean is estimated robustly."""
 
 
 class Unflip(PLC):
-    """What `unflip` calibrates (see ``recipes.py``): plc with consent, and a warm-up that ends by itself."""
+    """The method inside `unflip` (see ``recipes.py``): plc with consent and an automatic warm-up."""
 
     Options = UnflipOptions
 
     @classmethod
     def options_for(cls, epochs: int) -> dict[str, Any]:
-        """Nothing: its warm-up ends by itself."""
+        """Return nothing: the warm-up ends automatically."""
         return {}

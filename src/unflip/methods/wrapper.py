@@ -1,4 +1,4 @@
-"""Wrapper: a method around another one; what it does not define itself, the inner method does."""
+"""Wrapper: a method around another one, which handles every hook the wrapper does not define."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from unflip.methods.base import Method, Setting
 
 
 class Wrapper(Method):
-    """Passes on every hook of :class:`unflip.methods.base.Method` that a subclass does not define.
+    """Passes every hook of :class:`unflip.methods.base.Method` that a subclass does not define on to the inner method.
 
-    That holds for hooks that are added later, too: they are found in the contract, not listed here.
+    This also covers hooks added later: they are read from the contract, not listed here.
     """
 
     inner: Method

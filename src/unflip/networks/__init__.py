@@ -1,4 +1,4 @@
-"""Networks: ``encode(inputs) -> features``, ``head(features) -> logits``; one file an architecture. And backbones."""
+"""Networks: ``encode(inputs) -> features``, ``head(features) -> logits``; one file per architecture. And backbones."""
 
 from unflip.registry import Entry, Registry
 
@@ -7,7 +7,7 @@ _PREACT = "unflip.networks.preact_resnet"
 networks = Registry(
     "network",
     Entry("mlp", "fully connected layers, for feature arrays", "unflip.networks.mlp:MLP"),
-    Entry("preact_resnet8", "small residual network, for images on a processor", f"{_PREACT}:PreActResNet8"),
+    Entry("preact_resnet8", "small residual network, for images on a CPU", f"{_PREACT}:PreActResNet8"),
     Entry("preact_resnet18", "pre-activation ResNet-18, for 32x32 images", f"{_PREACT}:PreActResNet18"),
     Entry("preact_resnet34", "pre-activation ResNet-34, the paper's for CIFAR", f"{_PREACT}:PreActResNet34"),
     Entry("senet18", "ResNet-18 with gated channels, for 32x32 images", "unflip.networks.senet:SENet18"),

@@ -1,4 +1,4 @@
-"""Backbone: a pretrained network that turns images into features, its weights, and what it expects of images."""
+"""Backbone: a pretrained network that turns images into features, its weights, and the images it expects."""
 
 import pickle
 from collections.abc import Callable
@@ -22,45 +22,45 @@ class Backbone:
 
     encode: Callable[[Tensor], Tensor]
     network: nn.Module
-    """What ``encode`` computes with."""
+    """The module behind ``encode``."""
     mean: Triple
-    """By channel, of bytes; images are fed as ``(x - mean) / std``."""
+    """Per channel, in units of bytes; images are fed as ``(x - mean) / std``."""
     std: Triple
     size: int
-    """Side of the images that it was trained with."""
+    """Side of the images that it was trained with, in pixels."""
     fixed_size: bool = False
-    """Whether it takes no other."""
+    """Whether it takes no other size."""
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read tensors by name from a .safetensors file, or from one that torch.save wrote; nothing in it is executed."""
+    """Read named tensors from a .safetensors file or one that torch.save wrote; no code in it is executed."""
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError) as error:
         reason = " ".join(str(error).split("\n")[0].split())
-        raise InputError(f"weights {path}: not a file of weights alone ({reason})") from error
-    except (EOFError, LookupError, TypeError, ValueError) as error:  # what reading anything as a pickle may end in
+        raise InputError(f"weights {path}: not a plain file of weights ({reason})") from error
+    except (EOFError, LookupError, TypeError, ValueError) as error:  # from reading arbitrary bytes as a pickle
         raise InputError(f"weights {path}: neither a .safetensors file nor written by torch.save") from error
     except OSError as error:
         raise InputError(f"weights {path}: {error.strerror or 'not a readable file'}") from error
-    if isinstance(content, dict):  # not if somebody saved a tensor
-        for key in ("state_dict", "model"):  # where checkpoints of training keep them
+    if isinstance(content, dict):  # somebody may have saved a lone tensor
+        for key in ("state_dict", "model"):  # where training checkpoints keep them
             content = content[key] if isinstance(content.get(key), dict) else content
         if content and all(isinstance(value, Tensor) for value in content.values()):
             return content
-    raise InputError(f"weights {path}: holds no tensors by name; give the state_dict of a network")
+    raise InputError(f"weights {path}: holds no named tensors; give the state_dict of a network")
 
 
 def fill(network: nn.Module, weights: dict[str, Tensor], what: str, *, besides: tuple[str, ...] = ()) -> None:
-    """Give a network all its weights; of what is too many, only names that begin with one of ``besides`` may be."""
+    """Load all weights of a network; names that it does not have must begin with one of ``besides``."""
     try:
         found = network.load_state_dict(weights, strict=False)
     except RuntimeError as error:
         reason = " ".join(str(error).split("\n")[-1].split())
-        raise InputError(f"weights {what}: of another network: {reason}") from error
+        raise InputError(f"weights {what}: do not fit this network: {reason}") from error
     stray = [name for name in found.unexpected_keys if not name.startswith(besides)]
     if found.missing_keys or stray:
-        lacks, first = ("lacks", found.missing_keys) if found.missing_keys else ("also holds", stray)
-        raise InputError(f"weights {what}: of another network: it {lacks} '{first[0]}' and {len(first) - 1} others")
+        problem, names = ("missing", found.missing_keys) if found.missing_keys else ("unexpected", stray)
+        raise InputError(f"weights {what}: do not fit this network: {problem} '{names[0]}' and {len(names) - 1} others")

@@ -26,7 +26,7 @@ class Network(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} does not define encode")
 
     def load_first_weights(self) -> None:
-        """Start from weights made elsewhere, if there are any; called when training builds the network."""
+        """Load pretrained weights, if any are wanted; called when training builds the network."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map inputs (b, ...) to logits (b, k)."""
@@ -37,9 +37,15 @@ class Network(nn.Module):
 def build_network(
     name: str, options: Options, input_shape: Sequence[int], num_classes: int, seed: int, *, fresh: bool = True
 ) -> Network:
-    """Build a registered network whose first weights depend on ``seed`` alone; its convolutions run channels-last.
+    """Build a registered network; its convolutions run channels-last.
 
-    One that is not ``fresh`` is about to be given all its weights, so none are fetched.
+    Args:
+        name: of the network, as registered.
+        options: of the network's own type.
+        input_shape: the shape of one example.
+        num_classes: the number of logits.
+        seed: what the initial weights depend on, and nothing else.
+        fresh: whether to load pretrained weights; not needed if the caller is about to replace all weights.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -51,12 +57,12 @@ def build_network(
 
 
 def initial_seed(seed: int, position: int) -> int:
-    """Return the seed of the first weights of a run's network number ``position``."""
+    """Return the seed of the initial weights of a run's network number ``position``."""
     return derive(seed, "network", position)
 
 
 def bare(network: nn.Module) -> Network:
-    """Return a network without what several processes or the precision wrapped around it."""
+    """Return a network without the wrappers for several processes or for precision."""
     while not isinstance(network, Network):
         network = network.module  # type: ignore[assignment]
     return network

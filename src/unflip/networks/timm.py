@@ -1,4 +1,4 @@
-"""Networks of the package timm, as ``timm:NAME``: ImageNet-size architectures, with their weights if wanted."""
+"""Networks of the package timm, as ``timm:NAME``: ImageNet-size architectures, optionally with pretrained weights."""
 
 import importlib
 import logging
@@ -19,7 +19,7 @@ class TimmOptions(Options):
     """Options of every timm network; their section is `timm`."""
 
     pretrained: bool = False
-    """Start from timm's weights, fetched when first used; the head starts anew."""
+    """Start from timm's weights, fetched when first used; the head starts from scratch."""
 
 
 class TimmNetwork(Network):
@@ -45,7 +45,7 @@ class TimmNetwork(Network):
         """Fetch timm's weights, if wanted."""
         if not self._pretrained:
             return
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every attempt; we tell of the last
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt; we report the last
         try:
             self.encoder = self._create(pretrained=True)
         except (OSError, RuntimeError) as error:
@@ -68,7 +68,7 @@ def named(name: str) -> type[TimmNetwork]:
 
 
 def backbone(name: str) -> Callable[[Path | None], Backbone]:
-    """Return what makes a backbone of timm's architecture ``name``, with its weights from a file or from the hub."""
+    """Return a function that loads timm's architecture ``name`` as a backbone, with weights from a file or the hub."""
     kind = named(name)
 
     def load(weights: Path | None) -> Backbone:
@@ -92,7 +92,7 @@ def backbone(name: str) -> Callable[[Path | None], Backbone]:
 
 
 def import_timm() -> Any:
-    """Import timm, also where torchvision's operators do not fit this torch."""
+    """Import timm, even if torchvision's operators do not fit this torch."""
     try:
         return importlib.import_module("timm")
     except ModuleNotFoundError as error:

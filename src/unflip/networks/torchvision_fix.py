@@ -1,7 +1,7 @@
 """Makes a torchvision that was built for another torch importable: its compiled operators are declared, not defined.
 
-The torchvision of the package index is built for CUDA. Beside a processor-only torch its library does not load, and
-the import fails with "operator torchvision::nms does not exist". Nothing here computes boxes, so declarations do.
+The torchvision on PyPI is built for CUDA. With a CPU-only torch its library does not load, and the import fails with
+"operator torchvision::nms does not exist". Nothing here computes boxes, so declarations are enough.
 """
 
 import torch
@@ -11,7 +11,7 @@ _kept: list[torch.library.Library] = []  # a declaration lives as long as its li
 
 
 def declare_operators() -> None:
-    """Declare what torchvision asks for while it is imported."""
+    """Declare the operators that torchvision needs while it is imported."""
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(name + _SIGNATURE)

@@ -15,7 +15,7 @@ class WideOptions(Options):
     depth: int = Field(40, ge=10)
     """Layers: 6n + 4, for three stages of n blocks."""
     width: PositiveInt = 2
-    """Times the 16, 32 and 64 channels of the three stages."""
+    """Factor for the 16, 32 and 64 channels of the three stages."""
     dropout: float = Field(0.0, ge=0.0, lt=1.0)
     """Share of values dropped between the two convolutions of a block."""
 
@@ -28,7 +28,7 @@ class WideOptions(Options):
 
 
 class WideResNet(Network):
-    """A stem of 16 channels, three stages, batch norm, ReLU, mean, head."""
+    """A stem of 16 channels, three stages, batch norm, ReLU, mean pooling, head."""
 
     Options = WideOptions
 

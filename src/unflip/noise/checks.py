@@ -1,4 +1,4 @@
-"""What noise refuses: labels, levels, matrices and posteriors that are not what they must be."""
+"""Checks of what noise is made from: labels, levels, matrices and posteriors."""
 
 import torch
 from torch import Tensor
@@ -6,10 +6,10 @@ from torch import Tensor
 from unflip.errors import InputError
 
 ROW_SUM_TOLERANCE = 1e-6
-"""How far a row of a transition matrix may be from one; float32 files stay well below."""
+"""How far the sum of a row of a transition matrix may be from one; float32 files stay well below."""
 
 POSTERIOR_SUM_TOLERANCE = 1e-3
-"""How far a row of posteriors may be from one; float16 files stay below."""
+"""How far the sum of a row of posteriors may be from one; float16 files stay below."""
 
 
 def check_level(level: float) -> float:
@@ -21,11 +21,11 @@ def check_level(level: float) -> float:
 
 
 def check_labels(labels: Tensor, num_classes: int, *, what: str = "labels") -> Tensor:
-    """Return ``labels`` as int64 on the processor if they are (n,) integers in 0..num_classes-1."""
+    """Return ``labels`` as int64 on the CPU if they are (n,) integers in 0..num_classes-1."""
     if num_classes < 2:
         raise InputError(f"num_classes is {num_classes}; label noise needs at least 2 classes")
     if labels.ndim != 1 or len(labels) == 0:
-        raise InputError(f"{what} have shape {tuple(labels.shape)}; expected one label an example, (n,)")
+        raise InputError(f"{what} have shape {tuple(labels.shape)}; expected one label per example, (n,)")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"{what} are {labels.dtype}; expected integer class ids 0 to {num_classes - 1}")
     labels = labels.detach().cpu().long()
@@ -39,7 +39,7 @@ def check_labels(labels: Tensor, num_classes: int, *, what: str = "labels") -> T
 
 
 def check_same_length(labels: Tensor, reference: Tensor, *, what: str) -> None:
-    """Refuse two label vectors of which one is longer."""
+    """Refuse label vectors of different lengths."""
     if len(labels) != len(reference):
         raise InputError(f"{what}: {len(labels)} labels for {len(reference)} clean ones; give one for each")
 
@@ -69,17 +69,17 @@ def check_matrix(matrix: Tensor, num_classes: int | None = None) -> Tensor:
         row = int(wrong.int().argmax())
         raise InputError(
             f"transition matrix: row {row} sums to {float(sums[row]):.8g}; every row must sum to 1 "
-            "(row i holds where labels of class i go)"
+            "(row i says where labels of class i go)"
         )
     return matrix / sums[:, None]
 
 
 def check_posterior(posterior: Tensor, num_examples: int, num_classes: int) -> Tensor:
-    """Return ``posterior`` on the processor if it holds one distribution over the classes for every example."""
+    """Return ``posterior`` on the CPU if it holds one distribution over the classes for every example."""
     if posterior.ndim != 2 or posterior.shape[0] != num_examples or posterior.shape[1] != num_classes:
         raise InputError(
             f"posterior has shape {tuple(posterior.shape)}; expected ({num_examples}, {num_classes}), "
-            "a row an example and a column a class"
+            "one row per example and one column per class"
         )
     if not posterior.is_floating_point():
         raise InputError(f"posterior is {posterior.dtype}; expected floating-point probabilities")
@@ -88,7 +88,7 @@ def check_posterior(posterior: Tensor, num_examples: int, num_classes: int) -> T
         posterior = posterior.float()
     sums = posterior.sum(dim=1)
     smallest = posterior.amin(dim=1)
-    # One comparison finds NaN too, since a comparison with NaN is false.
+    # This finds NaN too, since every comparison with NaN is false.
     good = ((sums - 1).abs() <= POSTERIOR_SUM_TOLERANCE) & (smallest >= 0)
     if not good.all():
         row = int((~good).int().argmax())

@@ -1,4 +1,4 @@
-"""A recipe carried out: clean labels in; noisy labels, and the record of how they came about, out."""
+"""Applying a recipe: clean labels in; noisy labels and a record of how they were made out."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,17 @@ from unflip.seeding import generator
 T = TypeVar("T")
 
 DIGITS = 6
-"""Decimals of rates in the record: one label in a million still shows."""
+"""Decimals of rates in the record, enough to show one label in a million."""
 
 
 @dataclass(frozen=True)
 class NoisyLabels:
-    """What a recipe made."""
+    """The result of a recipe."""
 
     labels: Tensor
     """(n,) int64."""
     provenance: dict[str, Any]
-    """JSON-able: recipe, seed, what each step did, the noise there is now and hashes of the inputs."""
+    """Ready for JSON: recipe, seed, what each step did, the resulting noise and hashes of the inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +54,19 @@ def corrupt(
     base_labels: Tensor | None = None,
     relations: ClassRelations | None = None,
 ) -> NoisyLabels:
-    """Lay the steps of ``recipe`` over ``base_labels`` (the clean labels, if none are given), one after the other.
+    """Apply the steps of ``recipe`` to labels, one after the other.
 
-    Every step draws from its own generator, derived from the seed, its place and its name. A PMD step replaces every
-    label, so it is refused on labels that are noisy already.
+    Every step draws from its own generator, derived from the seed, its position and its name. A PMD step replaces every
+    label, so it is refused on labels that are already noisy.
+
+    Args:
+        recipe: the steps, from :func:`unflip.noise.recipe.parse`.
+        clean_labels: the true labels (n,).
+        num_classes: k.
+        seed: of all draws.
+        posterior: class probabilities (n, k), which PMD steps need.
+        base_labels: the labels that the first step is applied to (n,); by default the clean ones.
+        relations: the class map, superclasses or matrix that ``asym`` and ``matrix`` steps need.
     """
     clean = check_labels(clean_labels, num_classes, what="clean labels")
     base = clean if base_labels is None else check_labels(base_labels, num_classes, what="base labels")
@@ -65,13 +74,13 @@ def corrupt(
 
     labels = base
     steps: list[dict[str, Any]] = []
-    for place, step in enumerate(recipe.steps):
-        draws = generator(seed, "noise", place, step.name)
+    for position, step in enumerate(recipe.steps):
+        draws = generator(seed, "noise", position, step.name)
         if step.pmd_kind is not None:
-            labels, did = _pmd_step(step, step.pmd_kind, clean, labels, posterior, num_classes, draws)
+            labels, details = _pmd_step(step, step.pmd_kind, clean, labels, posterior, num_classes, draws)
         else:
-            labels, did = _class_step(step, labels, relations or ClassRelations(), num_classes, draws)
-        steps.append({"step": str(step), "asked": step.level} | did | {"noise_rate": _share(labels != clean)})
+            labels, details = _class_step(step, labels, relations or ClassRelations(), num_classes, draws)
+        steps.append({"step": str(step), "asked": step.level} | details | {"noise_rate": _share(labels != clean)})
 
     measured = measure_noise(clean, labels, num_classes)
     inputs = {
@@ -105,8 +114,8 @@ def _pmd_step(
 ) -> tuple[Tensor, dict[str, Any]]:
     if not torch.equal(labels, clean):
         raise ConfigError(
-            f"the noise step {step} draws every label anew and would undo the noise it is laid over; "
-            "use sym, asym, pair or matrix on labels that are noisy already"
+            f"the noise step {step} redraws every label and would undo the noise that is already there; "
+            "use sym, asym, pair or matrix on noisy labels"
         )
     posterior = _needed(posterior, step, "posteriors")
     level = _needed(step.level, step, "a level")
@@ -121,7 +130,7 @@ def _pmd_step(
 def _class_step(
     step: Step, labels: Tensor, relations: ClassRelations, num_classes: int, draws: torch.Generator
 ) -> tuple[Tensor, dict[str, Any]]:
-    did: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     if step.name == "matrix":
         matrix = check_matrix(_needed(relations.matrix, step, "a transition matrix"), num_classes)
     else:
@@ -133,11 +142,11 @@ def _class_step(
         else:
             class_map = _class_map(step, relations, num_classes, draws)
             matrix = asymmetric(num_classes, level, class_map)
-            did["class_map"] = {str(source): target for source, target in sorted(class_map.items())}
+            details["class_map"] = {str(source): target for source, target in sorted(class_map.items())}
     noisy = apply_matrix(labels, matrix, draws)
-    # What compares with the asked level: the share of changed labels among the classes that the step may change.
+    # To compare with the requested level: the share of changed labels among the classes that the step may change.
     may_change = (matrix.diagonal() < 1)[labels]
-    return noisy, {"realised": _share((noisy != labels)[may_change])} | did
+    return noisy, {"realised": _share((noisy != labels)[may_change])} | details
 
 
 def _class_map(step: Step, relations: ClassRelations, num_classes: int, draws: torch.Generator) -> Mapping[int, int]:

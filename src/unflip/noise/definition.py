@@ -1,4 +1,4 @@
-"""Definition 1 of PMD noise, the binary case: noise functions that satisfy it, and the smallest c1 of any others."""
+"""Definition 1 of PMD noise, the binary case: noise functions that satisfy it, and the smallest c1 for any other."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class BinaryPmd:
 
     rho_01 = P(noisy = 1 | y = 0, x) <= c1 * eta^(1 + c2) wherever eta <= 1/2 - t0, and
     rho_10 = P(noisy = 0 | y = 1, x) <= c1 * (1 - eta)^(1 + c2) wherever eta >= 1/2 + t0.
-    Here both are at the bound there, capped at ``level``, and equal to ``level`` where they may be arbitrary.
+    Here both equal the bound there, capped at ``level``, and equal ``level`` where the noise is unrestricted.
     """
 
     t0: float
@@ -64,11 +64,11 @@ def pmd_bound(minor: Tensor, *, c1: float, c2: float) -> Tensor:
 
 
 def smallest_c1(minor: Tensor, flip: Tensor, *, t0: float, c2: float) -> float:
-    """Return the smallest c1 with which ``flip`` keeps to Definition 1 on these examples, given c2 and t0.
+    """Return the smallest c1 for which ``flip`` satisfies Definition 1 on these examples, given c2 and t0.
 
     ``flip`` is the probability that the more probable class becomes the other, ``minor`` as in :func:`pmd_bound`;
     for PMD of types I to III and any k that is 1 - keep and (1 - margin) / 2. The bound holds where
-    minor <= 1/2 - t0. No example there: 0. A flip that does not vanish where minor = 0: infinity, no c1 will do.
+    minor <= 1/2 - t0. The result is 0 if there is no such example, and infinity if a flip does not vanish at minor = 0.
     """
     _check_constants(t0, c2)
     restricted = minor <= 0.5 - t0
@@ -91,5 +91,5 @@ def _check_eta(eta: Tensor) -> Tensor:
     outside = ~((eta >= 0) & (eta <= 1))
     if outside.any():
         row = int(outside.int().argmax())
-        raise InputError(f"eta: row {row} holds {float(eta[row]):g}; probabilities lie in [0, 1]")
+        raise InputError(f"eta: row {row} holds {float(eta[row]):g}; probabilities must be in [0, 1]")
     return eta

@@ -36,7 +36,7 @@ CIFAR100_CLASSES: dict[str, tuple[str, ...]] = {
     "vehicles_1": ("bicycle", "bus", "motorcycle", "pickup_truck", "train"),
     "vehicles_2": ("lawn_mower", "rocket", "streetcar", "tank", "tractor"),
 }
-"""The 100 classes of CIFAR-100 by superclass; ids are the places in the alphabet, of either."""
+"""The 100 classes of CIFAR-100 by superclass; ids follow alphabetical order, for classes and superclasses alike."""
 
 CIFAR100_SUPERCLASSES: tuple[int, ...] = tuple(
     superclass
@@ -66,7 +66,7 @@ def cycle_map(superclasses: Sequence[int]) -> dict[int, int]:
 
 
 def resolve_map(mapping: Mapping[str | int, str | int], class_names: Sequence[str]) -> dict[int, int]:
-    """Turn a map of class names or ids into one of ids; an id may be text too, as the keys of JSON and TOML are.
+    """Turn a map of class names or ids into one of ids; an id may also be text, like the keys of JSON and TOML.
 
     >>> resolve_map({"cat": "dog", 0: "1"}, ["bird", "cat", "dog"])
     {1: 2, 0: 1}
@@ -81,7 +81,7 @@ def resolve_map(mapping: Mapping[str | int, str | int], class_names: Sequence[st
 
 
 def _members(superclasses: Sequence[int]) -> list[list[int]]:
-    """Classes of each superclass in order of their ids; a class alone in its superclass has no one to be taken for."""
+    """Return the classes of each superclass in order of their ids, without superclasses that have only one class."""
     groups: dict[int, list[int]] = {}
     for class_id, superclass in enumerate(superclasses):
         groups.setdefault(superclass, []).append(class_id)

@@ -1,4 +1,4 @@
-"""PMD noise of types I, II and III: labels become one of the two most probable classes; the level is solved for."""
+"""PMD noise of types I, II and III: labels become one of the two most probable classes, at a requested level."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from unflip.errors import InputError
 from unflip.noise.checks import check_labels, check_level, check_posterior
 
 LARGEST_FACTOR = 1e6
-"""Beyond it no label stays at u, to within what the expected rate is solved for."""
+"""Beyond this factor practically no label becomes u."""
 
 
 class TopTwo(NamedTuple):
@@ -26,7 +26,7 @@ class TopTwo(NamedTuple):
 
 @dataclass(frozen=True)
 class PmdLabels:
-    """Labels drawn from PMD noise, and what they were drawn with."""
+    """Labels drawn from PMD noise, and how they were drawn."""
 
     labels: Tensor
     """(n,) int64, u or s of every example."""
@@ -49,14 +49,22 @@ def pmd(
     """Draw PMD labels whose expected noise rate, measured against the clean labels, is ``level``.
 
     The label becomes u with probability (1 - rho) / factor, clipped to [0, 1], else s (the paper's section 4.2;
-    the factor is the released generator's, here solved for). What the label was does not matter.
+    the factor is from the released generator, and here solved for). The clean label has no influence on the draw.
+
+    Args:
+        clean_labels: (n,).
+        posterior: class probabilities (n, k).
+        num_classes: k.
+        kind: the type, 1, 2 or 3.
+        level: the noise rate, in (0, 1).
+        generator: of the draws, on the CPU.
     """
     check_level(level)
     clean = check_labels(clean_labels, num_classes, what="clean labels")
     top = top_two(check_posterior(posterior, len(clean), num_classes))
     factor = solve_factor(top, clean, kind=kind, level=level)
     keep = keep_probability(top.margin, kind=kind, factor=factor)
-    # Drawn evenly among the examples whose clean label is u, among those where it is s, and among the others.
+    # Three groups to draw evenly in: examples whose clean label is u, those where it is s, and the others.
     group = (clean == top.first).int() + 2 * (clean == top.second).int()
     kept = draw_evenly(keep, group, generator)
     return PmdLabels(
@@ -105,13 +113,13 @@ def expected_rate(top: TopTwo, clean_labels: Tensor, keep: Tensor) -> float:
 
 
 def solve_factor(top: TopTwo, clean_labels: Tensor, *, kind: int, level: float) -> float:
-    """Find the factor whose expected noise rate is ``level``; of several, the one nearest to 1 (in ratio).
+    """Find the factor whose expected noise rate is ``level``; if there are several, the one nearest to 1 (in ratio).
 
     With w = 1 / factor and a_i = 1 - rho_i, the expected number of wrong labels is
     n - n_s - sum_i sign_i * min(a_i * w, 1), sign_i = +1 where the clean label is u, -1 where it is s, else 0.
     It is linear in w between the knots 1 / a_i, so its values at the knots give the reachable range and the solution
-    exactly, also where clean labels that are s keep it from falling steadily. Six digits of the factor remain, so that
-    the order in which a machine adds up does not show in the labels.
+    exactly, even where clean labels equal to s make it non-monotonic. The factor is rounded to six digits, so that the
+    labels do not depend on the order in which a machine adds numbers.
     """
     sign = (clean_labels == top.first).double() - (clean_labels == top.second).double()
     steepness = 1 - rho(top.margin, kind=kind)
@@ -137,7 +145,7 @@ def solve_factor(top: TopTwo, clean_labels: Tensor, *, kind: int, level: float) 
 
 
 def _rate_at_knots(steepness: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the knots w and -sum_i sign_i * min(a_i * w, 1) there, for a_i that descend; flat beyond the last."""
+    """Return the knots w and -sum_i sign_i * min(a_i * w, 1) there, for descending a_i; it is flat beyond the last."""
     slopes = (sign * steepness).flip(0).cumsum(0).flip(0)  # of the examples from i on, those not yet clipped at w_i
     knots = 1 / steepness
     at_knots = -(sign.cumsum(0) - sign) - slopes * knots
@@ -149,10 +157,10 @@ def _rate_at_knots(steepness: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_evenly(probability: Tensor, group: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw yes or no for every example with its own probability, the number of yes in each group nearly fixed.
+    """Draw yes or no for every example with its own probability, with a nearly fixed number of yes in each group.
 
-    Systematic sampling in random order: examples stand in a row, group by group, each as long as its probability;
-    those that hold a whole number (counted from a random start) are drawn. The count of any group is then within one
+    Systematic sampling in random order: examples are intervals on a line, group by group, each as long as its
+    probability; those that contain a whole number (from a random start) are drawn. The count of any group is within one
     of its expectation, whereas independent draws at n = 10,000 miss a rate by more than 0.5 % in a third of all cases.
     Lengths are whole multiples of 2^-32, so that their sum is exact on every machine.
     """

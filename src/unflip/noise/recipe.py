@@ -1,4 +1,4 @@
-"""The text of a noise recipe, such as ``pmd1:0.35 + sym:0.30``, to steps and back; what they do is `corrupt.py`."""
+"""Parsing noise recipes such as ``pmd1:0.35 + sym:0.30`` into steps, which `corrupt.py` applies."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ STEPS: dict[str, str] = {
     "pmd2": "PMD type II",
     "pmd3": "PMD type III",
     "sym": "any other class, all equally likely",
-    "asym": "the class that the data's map names; within superclasses where there is no map, as asym-pairs",
+    "asym": "the class that the data's map names; without a map, within superclasses as asym-pairs",
     "asym-pairs": "two classes, drawn in every superclass, become each other",
     "asym-cycle": "every class becomes the next in its superclass",
     "pair": "every class becomes the next",
@@ -30,11 +30,11 @@ class Step:
 
     name: str
     level: float | None
-    """A fraction in (0, 1); none for ``matrix``, whose matrix says it all."""
+    """A fraction in (0, 1); None for ``matrix``, whose matrix defines it."""
 
     @property
     def pmd_kind(self) -> int | None:
-        """1, 2 or 3 for PMD noise, else none."""
+        """1, 2 or 3 for PMD noise, else None."""
         return int(self.name[3:]) if self.name.startswith("pmd") else None
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Steps in a row, each laid over the labels that the one before it made. Made by :func:`parse`."""
+    """A sequence of steps, each applied to the labels made by the one before; see :func:`parse`."""
 
     steps: tuple[Step, ...]
 
@@ -59,7 +59,7 @@ class Recipe:
 def parse(text: str) -> Recipe:
     """Read a recipe: steps ``name:level`` joined by ``+``; an error points at the character, counted from 1.
 
-    A PMD step comes first or not at all: it draws every label from the posterior, whatever the label was.
+    A PMD step comes first or not at all: it draws every label from the posterior, regardless of the label before.
 
     >>> str(parse("pmd1:0.35+sym:0.30"))
     'pmd1:0.35 + sym:0.3'
@@ -86,13 +86,13 @@ def _parse_step(text: str, start: int, *, is_first: bool) -> tuple[Step, int]:
     if name not in STEPS:
         raise _error(text, start, unknown("step", match[0], STEPS))
     if name.startswith("pmd") and not is_first:
-        raise _error(text, start, f"{name} draws every label anew, so it must be the first step; put it first")
+        raise _error(text, start, f"{name} redraws every label, so it must be the first step")
 
     colon = _skip_space(text, match.end())
     has_level = text[colon : colon + 1] == ":"
     if name == "matrix":
         if has_level:
-            raise _error(text, colon, "the step 'matrix' takes no level; its matrix says it all")
+            raise _error(text, colon, "the step 'matrix' takes no level; its matrix defines it")
         return Step(name, None), match.end()
     if not has_level:
         raise _error(text, colon, f"expected ':' and a level, as in {name}:0.3, found {_found(text, colon)}")

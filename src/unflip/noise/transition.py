@@ -45,13 +45,13 @@ def pair(num_classes: int, level: float) -> Tensor:
 
 
 def apply_matrix(labels: Tensor, matrix: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw each label anew from its row of ``matrix``, independently: the inverse CDF of one uniform a label."""
+    """Redraw each label independently from its row of ``matrix``: the inverse CDF of one uniform number per label."""
     matrix = check_matrix(matrix)
     labels = check_labels(labels, len(matrix))
-    # Row i of the cumulated matrix lies in [i, i + 1], so one sorted vector of k * k values serves all rows.
-    cumulated = matrix.cumsum(dim=1)
+    # Row i of the cumulative matrix lies in [i, i + 1], so one sorted vector of k * k values serves all rows.
+    cumulative = matrix.cumsum(dim=1)
     offsets = torch.arange(len(matrix), dtype=torch.float64)
-    steps = (cumulated / cumulated[:, -1:] + offsets[:, None]).flatten()
+    steps = (cumulative / cumulative[:, -1:] + offsets[:, None]).flatten()
     # A float32 uniform added to a class id is exact in float64: it cannot be rounded up into the next row.
     uniform = torch.rand(len(labels), generator=generator, dtype=torch.float32)
     return torch.searchsorted(steps, labels + uniform.double(), right=True) - labels * len(matrix)
@@ -59,12 +59,12 @@ def apply_matrix(labels: Tensor, matrix: Tensor, generator: torch.Generator) -> 
 
 @dataclass(frozen=True)
 class NoiseProfile:
-    """What noise there is between clean and noisy labels."""
+    """The noise in labels, measured against clean ones."""
 
     rate: float
     """Share of labels that are wrong."""
     class_rates: Tensor
-    """(k,) the same, for the examples of each clean class; 0 for a class without examples."""
+    """(k,) the same, among the examples of each clean class; 0 for a class without examples."""
     class_counts: Tensor
     """(k,) examples of each clean class."""
     matrix: Tensor
@@ -74,8 +74,8 @@ class NoiseProfile:
 def measure_noise(clean_labels: Tensor, noisy_labels: Tensor, num_classes: int) -> NoiseProfile:
     """Measure the noise in ``noisy_labels``.
 
-    A class without examples has had no label flipped, so its row is the identity's: the matrix stays row-stochastic
-    and free of NaN, and ``class_counts`` tells.
+    A class without examples gets the identity's row, so that the matrix stays row-stochastic and free of NaN;
+    ``class_counts`` shows which classes are empty.
     """
     clean = check_labels(clean_labels, num_classes, what="clean labels")
     noisy = check_labels(noisy_labels, num_classes, what="noisy labels")

@@ -1,4 +1,4 @@
-"""Presets: sets of values by name, a TOML file each; the first line of a file says what it is."""
+"""Presets: named sets of values, one TOML file each; the first line of a file describes it."""
 
 from importlib import resources
 

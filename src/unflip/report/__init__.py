@@ -1,1 +1,1 @@
-"""Report: what people look at."""
+"""Report: pages, tables and figures for people to read."""

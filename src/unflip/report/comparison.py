@@ -1,4 +1,4 @@
-"""A page that compares runs: their figures, their curves, what was different about them, where their labels agree."""
+"""A page that compares runs: results, curves, differences in configuration, and agreement of labels."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,31 +18,31 @@ from unflip.report.svg import Line, line_chart, swatch
 from unflip.runs.config import Tree
 from unflip.runs.folder import Run
 
-_AGREEING = 12  # runs whose labels are compared pair by pair
+_AGREEING = 12  # largest number of runs whose labels are compared pairwise
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A column of the table: what it is called, its value for each run, and whether more is better."""
+    """A column of the table: its name, its value for each run, and whether higher is better."""
 
     name: str
     values: tuple[float | None, ...]
     ranked: bool = False
     form: str | None = None
-    """How to write it, if not as per cent."""
+    """The number format, if not a percentage."""
 
     @property
     def best(self) -> float | None:
-        """The highest value, where that means something."""
+        """The highest value, if that is meaningful."""
         known = [value for value in self.values if value is not None]
         return max(known) if self.ranked and len(known) > 1 else None
 
 
 def write_comparison(runs: Sequence[Run], out: Path) -> Path:
-    """Write the page about two or more finished runs and return where."""
+    """Write a page about two or more finished runs and return its path."""
     named = name_runs(runs)
     if len(named) < 2:
-        raise InputError("a comparison needs two runs or more, each named once")
+        raise InputError("a comparison needs at least two different runs")
     names, results = list(named), [checked_result(run) for run in named.values()]
     trees = [run.config.tree() for run in named.values()]
     labels = [_read_labels(run) for run in named.values()]
@@ -64,15 +64,15 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
 
 
 def _figures(results: Sequence[Mapping[str, Any]], labels: Sequence["_Labels | None"]) -> list[Figure]:
-    """Return the figures that any of the runs has."""
+    """Return the columns for which any run has a value."""
     columns = [
         Figure("test accuracy", _pick(results, "test_accuracy", "selected"), ranked=True),
         Figure("… last epoch", _pick(results, "test_accuracy", "last"), ranked=True),
         Figure("validation agreement", _pick(results, "val_accuracy")),
-        Figure("labels right as given", _pick(results, "label_accuracy_all", "given")),
-        Figure("labels right now", _pick(results, "label_accuracy_all", "current"), ranked=True),
+        Figure("given labels correct", _pick(results, "label_accuracy_all", "given")),
+        Figure("corrected labels correct", _pick(results, "label_accuracy_all", "current"), ranked=True),
         Figure("labels changed", tuple(None if each is None else each.changed for each in labels)),
-        Figure("labels wrong, estimated", _pick(results, "noise_rate_estimate")),
+        Figure("estimated noise", _pick(results, "noise_rate_estimate")),
         Figure("quality AUROC", _pick(results, "quality_auroc"), ranked=True, form="%.3f"),
         Figure("seconds", _pick(results, "seconds"), form="%.1f"),
     ]
@@ -90,7 +90,7 @@ def _pick(results: Sequence[Mapping[str, Any]], *keys: str) -> tuple[float | Non
 
 
 def _charts(named: Mapping[str, Run]) -> list[dict[str, Any]]:
-    """Draw every curve that any run has, a line a run."""
+    """Draw every curve that any run has, one line per run."""
     charts = []
     for key, title in CURVES.items():
         lines = [
@@ -106,12 +106,12 @@ def _charts(named: Mapping[str, Run]) -> list[dict[str, Any]]:
 
 
 def _task(tree: Tree) -> str:
-    """Return what a run had to learn: its data and noise."""
+    """Return the task of a run: its data and noise."""
     return json.dumps([tree["data"], tree["noise"]], sort_keys=True)
 
 
 def _groups(trees: Sequence[Tree], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return mean and deviation of what differs in nothing but the seed."""
+    """Return mean and deviation over runs that differ only in the seed."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for tree, result in zip(trees, results, strict=True):
         rest = {key: value for key, value in tree.items() if key != "seed"}
@@ -128,7 +128,7 @@ def _groups(trees: Sequence[Tree], results: Sequence[Mapping[str, Any]]) -> list
 
 
 def _differences(trees: Sequence[Tree]) -> list[tuple[str, list[str]]]:
-    """Return the settings in which runs that have them differ, and each run's value."""
+    """Return the settings that differ between the runs that have them, with each run's value."""
     flat = [_flatten(tree) for tree in trees]
     keys = list(dict.fromkeys(key for each in flat for key in each))
     rows = [(key, [each.get(key, "") for each in flat]) for key in keys]
@@ -150,7 +150,7 @@ class _Labels:
 
 
 def _read_labels(run: Run) -> _Labels | None:
-    """Read a run's labels; cells of a sweep may keep none."""
+    """Read a run's labels; cells of a sweep may not keep them."""
     if not run.has_labels:
         return None
     table = run.labels(["id", "current", "changed"])
@@ -160,7 +160,7 @@ def _read_labels(run: Run) -> _Labels | None:
 
 
 def _agreement(labels: Sequence[_Labels | None]) -> list[list[float]] | None:
-    """Return the share of examples that each two runs call the same, where all have the same examples."""
+    """Return the fraction of equal labels for each pair of runs, if all have the same examples."""
     known = [each for each in labels if each is not None]
     if len(known) != len(labels) or len(known) > _AGREEING or any(each.ids != known[0].ids for each in known):
         return None

@@ -1,4 +1,4 @@
-"""Learning curves of runs: test accuracy, agreement with noisy validation labels, training labels right."""
+"""Learning curves of runs: test accuracy, agreement with noisy validation labels, correct training labels."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,13 +14,13 @@ from unflip.runs.folder import Run
 _PANELS = {
     "test_accuracy": "test accuracy (%)",
     "val_accuracy": "validation: agreement with given labels (%)",
-    "label_accuracy": "training labels right (%)",
+    "label_accuracy": "correct training labels (%)",
 }
 _STYLES = ("-", "--", ":", "-.")
 
 
 def draw_curves(path: Path, runs: Sequence[Run]) -> None:
-    """Draw every figure by epoch that any of the runs has, in a panel each, and the chosen epoch of finished runs."""
+    """Draw every metric that any run has, one panel each, and mark the selected epoch of finished runs."""
     named = name_runs(runs)
     known = [key for key in _PANELS if any(line.get(key) is not None for run in runs for line in run.metrics)]
     if not known:
@@ -31,12 +31,12 @@ def draw_curves(path: Path, runs: Sequence[Run]) -> None:
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", fontsize="small")
     if any(run.is_finished for run in runs):
-        figure.suptitle("a dot marks the epoch whose model was chosen", fontsize="small")
+        figure.suptitle("a dot marks the selected epoch", fontsize="small")
     save(figure, path)
 
 
 def draw_metric(axes: Axes, runs: Mapping[str, Run], key: str) -> None:
-    """Draw one figure by epoch, a line a run, with a dot at the chosen epoch."""
+    """Draw one metric by epoch, one line per run, with a dot at the selected epoch."""
     for place, (name, run) in enumerate(runs.items()):
         lines = [line for line in run.metrics if line.get(key) is not None]
         if not lines:

@@ -1,4 +1,4 @@
-"""The examples whose given labels a run doubts most: their pictures, or what their neighbours are called."""
+"""The examples with the most doubtful labels: their images, or the labels of their neighbours."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,33 +22,33 @@ _SIDE = 160  # pixels
 
 @dataclass(frozen=True)
 class Doubtful:
-    """One example."""
+    """An example with a doubtful label."""
 
     id: str
     given: str
     suggested: str
     quality: float
     picture: str | None = None
-    """As an address that is part of the page; None where there is none, or its file broke."""
+    """As a data URL; None if there is no image or it cannot be read."""
     neighbours: tuple[tuple[str, int], ...] = ()
-    """What its nearest neighbours are called now, and how many of them: the most frequent first."""
+    """The current labels of its nearest neighbours with their counts, the most frequent first."""
 
 
 @dataclass(frozen=True)
 class Doubts:
-    """The most doubtful examples, and why there is not more to see of them."""
+    """The most doubtful examples, and why images may be missing."""
 
     examples: tuple[Doubtful, ...]
     pictured: bool
     small: bool
-    """Whether the pictures have so few pixels that each should be seen."""
+    """Whether the images are so small that single pixels should stay visible."""
     note: str | None
     below_half: int
     """Examples whose given label has a quality below one half."""
 
 
 def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: str | None) -> Doubts:
-    """Take the examples of lowest quality that nobody decided about; ``data`` says where the data is by now."""
+    """Find the unreviewed examples with the lowest quality; ``data`` is where the data is now, if it was moved."""
     compute = pyarrow.compute
     below_half = int(compute.sum(compute.less(table["quality"], 0.5)).as_py() or 0)
     open_ones = table.filter(compute.invert(table["reviewed"])) if "reviewed" in table.column_names else table
@@ -70,15 +70,15 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: st
             ]
             return Doubts(tuple(shown), True, pictures.media_type == "image/png", None, below_half)
     except UnflipError as error:
-        if data is not None:  # somebody named it
+        if data is not None:  # given explicitly
             raise
-        note = f"The pictures are missing: {error}."
+        note = f"The images are missing ({error})."
     features = run.features
     if features is None or len(features) != len(table) or not examples:
         return Doubts(tuple(examples), False, False, note, below_half)
     points = torch.from_numpy(features)
     found = nearest(points, points[places].float(), _NEIGHBOURS, leave_out=places)
-    current = np.append(table["current"].to_numpy(), -1)  # -1 where there are too few
+    current = np.append(table["current"].to_numpy(), -1)  # index -1 stands for a missing neighbour
     shown = [
         replace(example, neighbours=tuple(Counter(names[c] for c in around if c >= 0).most_common()))
         for example, around in zip(examples, current[found.indices.numpy()].tolist(), strict=True)
@@ -87,7 +87,7 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: st
 
 
 def _picture(pictures: Pictures, place: int) -> str | None:
-    """Return a picture as part of the page; None where its file broke or went since the run."""
+    """Return an image as a data URL; None if its file was damaged or removed since the run."""
     try:
         return embedded(pictures.thumbnail(place, _SIDE), pictures.media_type)
     except InputError:

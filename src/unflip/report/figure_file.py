@@ -1,4 +1,4 @@
-"""What figures have in common: colours that a colour-blind reader can tell apart, and how they are saved."""
+"""What all figures share: colours that are safe for colour-blind readers, and saving."""
 
 from pathlib import Path
 
@@ -8,20 +8,20 @@ from unflip.errors import ConfigError, RunFolderError
 from unflip.files import write_atomically
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B3A100")
-"""Okabe and Ito's palette, its yellow darkened for white paper."""
+"""The palette of Okabe and Ito, with a darker yellow for white paper."""
 MARKERS = "osD^vP*X"
 _FORMATS = (".png", ".svg", ".pdf")
 
 
 def check_target(path: Path) -> None:
-    """Refuse a name that cannot be drawn to, before anything is computed."""
+    """Reject a path that cannot be written, before anything is computed."""
     if path.suffix.lower() not in _FORMATS:
-        raise ConfigError(f"--out {path}: cannot draw '{path.suffix}'; name a {', '.join(_FORMATS[:-1])} or .pdf file")
+        raise ConfigError(f"--out {path}: cannot write format '{path.suffix}'; use {', '.join(_FORMATS[:-1])} or .pdf")
     if not path.absolute().parent.is_dir():
-        raise RunFolderError(f"--out {path}: there is no folder {path.parent}; make it first")
+        raise RunFolderError(f"--out {path}: the folder {path.parent} does not exist; create it first")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure atomically in the format that its name says."""
+    """Write the figure atomically in the format of its file extension."""
     form = path.suffix.lower().removeprefix(".")
     write_atomically(path, lambda temporary: figure.savefig(temporary, dpi=150, format=form))

@@ -10,11 +10,11 @@ from unflip.experiments.influence import Influence
 from unflip.report.figure_file import COLOURS, MARKERS, save
 
 _COLUMNS = 2
-_LEAST_SPAN = 2.0  # points of accuracy: what varies less than that should look so
+_LEAST_SPAN = 2.0  # percentage points, so that small differences look small
 
 
 def draw_influence(path: Path, settings: Sequence[Influence], label: str) -> None:
-    """Draw a panel a setting and a line a method, with deviations over seeds; all panels span as many points."""
+    """Draw one panel per setting and one line per method, with deviations over seeds, on axes of equal span."""
     columns = min(_COLUMNS, len(settings))
     rows = ceil(len(settings) / columns)
     figure = Figure(figsize=(4.4 * columns, 3.2 * rows + 0.5), layout="constrained")
@@ -23,7 +23,7 @@ def draw_influence(path: Path, settings: Sequence[Influence], label: str) -> Non
     span = max(_LEAST_SPAN, 1.15 * max(high - low for low, high in ranges))
     methods = list(dict.fromkeys(method for setting in settings for method in setting.curves))
     values = sorted({value for setting in settings for curve in setting.curves.values() for value in curve})
-    step = 0.012 * (values[-1] - values[0])  # methods stand side by side, so that their deviations can be seen
+    step = 0.012 * (values[-1] - values[0])  # offset the methods so that their error bars do not overlap
     for axes, setting, (low, high) in zip(panels, settings, ranges, strict=False):
         for method, curve in setting.curves.items():
             place = methods.index(method)
@@ -53,7 +53,7 @@ def _range(setting: Influence) -> tuple[float, float]:
 
 def _caption(settings: Sequence[Influence]) -> str:
     ways = {
-        f"network {s.protocol['network']}, {s.protocol['epochs']} epochs, model chosen by: {s.protocol['protocol']}"
+        f"network {s.protocol['network']}, {s.protocol['epochs']} epochs, selection: {s.protocol['protocol']}"
         for s in settings
     }
     seeds = {number.seeds for s in settings for curve in s.curves.values() for number in curve.values()}

@@ -1,4 +1,4 @@
-"""What became of the labels: given against corrected, pair by pair and class by class."""
+"""Label changes: given against corrected labels, by pair and by class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,68 +8,68 @@ import pyarrow
 
 from unflip.data.files.arrays import Array
 
-_NAMED = 20  # classes whose matrix is a table with names
-_DRAWN = 150  # classes whose matrix is drawn whole
+_NAMED = 20  # largest number of classes shown as a table with names
+_DRAWN = 150  # largest number of classes drawn in full
 _PAIRS = 12
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Labels of one class that became another."""
+    """Labels of one class that were changed to another."""
 
     given: str
     now: str
     count: int
     share: float
-    """Of the labels given so."""
+    """As a fraction of the labels with this given class."""
 
 
 @dataclass(frozen=True)
 class ClassRow:
-    """What is known of one class."""
+    """The figures of one class."""
 
     name: str
     given: int
     now: int
     left: float | None
-    """Share of the labels given so that are others now; None where no label is."""
+    """Fraction of the labels given as this class that were changed; None if the run changed no label."""
     noise: float | None
-    """Estimated share of the class's own examples that were given another label."""
+    """Estimated fraction of the class's true examples that were given another label."""
     accuracy: float | None
     """On the first test set."""
 
 
 @dataclass(frozen=True)
 class LabelChanges:
-    """Given labels against those in their place."""
+    """Given labels against those that replace them."""
 
     kind: str
-    """What stands in their place: ``current`` where the run corrected any, else ``suggested``."""
+    """What replaces them: ``current`` if the run corrected any, otherwise ``suggested``."""
     counts: Array
-    """(k, k), given by row; of very many classes those that changed most."""
+    """(k, k), given labels by row; with very many classes, only those with the most changes."""
     names: tuple[str, ...]
-    """Of the classes in ``counts``."""
+    """Names of the classes in ``counts``."""
     total: int
-    """Examples."""
+    """Number of examples."""
     changed: int
     num_classes: int
     pairs: tuple[Pair, ...]
-    """The most frequent ones."""
+    """The most frequent changes."""
 
     @property
     def is_small(self) -> bool:
-        """Whether the matrix fits a table with names."""
+        """Whether the matrix is small enough for a table with names."""
         return len(self.counts) <= _NAMED
 
     @property
     def shares(self) -> Array:
-        """The matrix as shares of its rows."""
+        """The matrix as fractions of its rows."""
         shares: Array = self.counts / np.maximum(1, self.counts.sum(1, keepdims=True))
         return shares
 
 
 def count_changes(table: pyarrow.Table, names: Sequence[str]) -> LabelChanges:
-    """Count which labels stand in place of which given ones."""
+    """Count which labels replace which given ones."""
     given = table["given"].to_numpy()
     kind = "current" if bool(table["changed"].to_numpy().any()) else "suggested"
     now = table[kind].to_numpy()
@@ -101,7 +101,7 @@ def count_changes(table: pyarrow.Table, names: Sequence[str]) -> LabelChanges:
 def class_rows(
     table: pyarrow.Table, names: Sequence[str], noise: Sequence[float] | None, accuracy: Sequence[float] | None
 ) -> list[ClassRow]:
-    """Return a row a class, those with the most noise first."""
+    """Return one row per class, the noisiest first."""
     given, current = table["given"].to_numpy(), table["current"].to_numpy()
     size = max(int(max(given.max(), current.max())) + 1, len(noise or ()), len(accuracy or ()))
     before, after = np.bincount(given, minlength=size), np.bincount(current, minlength=size)

@@ -1,4 +1,4 @@
-"""A picture of label noise: how its rate falls with the margin, and which class became which."""
+"""A figure of label noise: its rate by margin, and the transition matrix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from unflip.noise.pmd import keep_probability, top_two
 from unflip.report.figure_file import save
 
 _BINS = 20
-_T0, _C2 = 0.1, 1.0  # the margin and the power for which the bound of Definition 1 is drawn
+_T0, _C2 = 0.1, 1.0  # the parameters for which the bound of Definition 1 is drawn
 
-_DRAWN_C1 = 100.0  # beyond that the bound leaves the picture at once
+_DRAWN_C1 = 100.0  # with a larger c1 the bound would be outside the plot
 
 
 @dataclass(frozen=True)
 class PmdCurve:
-    """What a pmd step did: its type, its factor and the posteriors it drew from."""
+    """A pmd step: its type, its factor and the posteriors it used."""
 
     kind: int
     factor: float
@@ -38,7 +38,16 @@ def draw_noise(
     class_names: Sequence[str] | None = None,
     pmd: PmdCurve | None = None,
 ) -> None:
-    """Save the picture; the curve (the paper's Figure 2) only where a pmd step was among the noise."""
+    """Save the figure of a label noise.
+
+    Args:
+        path: the file to write.
+        clean: (n,) true labels.
+        noisy: (n,) labels with noise.
+        matrix: (k, k) transition matrix.
+        class_names: names of the classes; by default their numbers.
+        pmd: the pmd step, if there was one; only then is the curve (the paper's Figure 2) drawn.
+    """
     figure = Figure(figsize=(11 if pmd else 5.5, 4.6), layout="constrained")
     axes = figure.subplots(1, 2 if pmd else 1, squeeze=False)[0]
     if pmd:
@@ -58,18 +67,18 @@ def _draw_curve(axes: Axes, clean: Tensor, noisy: Tensor, pmd: PmdCurve) -> None
 
     grid = torch.linspace(0, 1, 401, dtype=torch.float64)
     flip = 1 - keep_probability(grid, kind=pmd.kind, factor=pmd.factor)
-    axes.plot(grid, flip, color="#08519c", label="chance of the second class")
-    # Definition 1 speaks of min(eta, 1 - eta), which for the two most probable classes is (1 - margin) / 2.
+    axes.plot(grid, flip, color="#08519c", label="probability of the second class")
+    # Definition 1 uses min(eta, 1 - eta), which is (1 - margin) / 2 for the two most probable classes.
     seen = 1 - keep_probability(margin, kind=pmd.kind, factor=pmd.factor)
     c1 = smallest_c1((1 - margin) / 2, seen, t0=_T0, c2=_C2)
     restricted = grid > 2 * _T0
     bound = pmd_bound((1 - grid) / 2, c1=c1 if c1 < _DRAWN_C1 else 0.0, c2=_C2)
-    # Types I to III do not vanish fast enough at margin 1, so where the data reaches it no useful bound holds.
+    # Types I to III do not vanish fast enough near margin 1: if the data gets there, no useful bound holds.
     label = f"bound of Definition 1, $c_1$ = {c1:.3g}" + ("" if c1 < _DRAWN_C1 else ": not drawn")
     axes.plot(grid[restricted], bound[restricted], color="#cb181d", ls="--" if c1 < _DRAWN_C1 else "", label=label)
     axes.axvspan(0, 2 * _T0, color="#eeeeee", zorder=0, label=f"unrestricted, $t_0$ = {_T0}")
-    axes.set(xlim=(0, 1), ylim=(0, 1.05), xlabel=r"margin $\eta_u - \eta_s$", ylabel="share")
-    axes.set_title("Noise against the margin")
+    axes.set(xlim=(0, 1), ylim=(0, 1.05), xlabel=r"margin $\eta_u - \eta_s$", ylabel="fraction")
+    axes.set_title("Noise by margin")
     axes.legend(fontsize="small", loc="upper right")
 
 
@@ -92,4 +101,4 @@ def _draw_matrix(figure: Figure, axes: Axes, matrix: Tensor, class_names: Sequen
                 if (value := float(matrix[i, j])) >= 0.005:
                     axes.text(j, i, f"{value:.2f}".lstrip("0") if value < 1 else "1", ha="center", va="center",
                               fontsize=6 if count > 10 else 7, color="white" if value > 0.5 else "black")  # fmt: skip
-    axes.set(xlabel="label now", ylabel="true class", title="Which class became which")
+    axes.set(xlabel="noisy label", ylabel="true class", title="Transition matrix")

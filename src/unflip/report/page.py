@@ -1,4 +1,4 @@
-"""Pages: templates with everything escaped, no script, nothing fetched; one file that opens from disk."""
+"""Pages: one HTML file from templates, with everything escaped, no scripts and no external resources."""
 
 from base64 import b64encode
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ def write_page(path: Path, template: str, **content: Any) -> None:
 
 
 def render(template: str, **content: Any) -> str:
-    """Fill a template. The content security policy allows this page's own style, pictures in it, and nothing else."""
+    """Fill a template. The content security policy allows only the page's own style and embedded images."""
     environment = _environment()
     style = environment.get_template("style.css").render()
     digest = b64encode(sha256(style.encode()).digest()).decode()
@@ -32,7 +32,7 @@ def render(template: str, **content: Any) -> str:
 
 
 def embedded(content: bytes, media_type: str) -> str:
-    """Return the address of a picture that is part of the page."""
+    """Return an image as a data URL."""
     return f"data:{media_type};base64,{b64encode(content).decode()}"
 
 

@@ -15,15 +15,15 @@ _TYPES = {1: "I", 2: "II", 3: "III"}
 
 
 def draw_pmd(path: Path) -> None:
-    """Draw noise that satisfies Definition 1 under its bound, and how likely each type takes the second class."""
+    """Draw noise that satisfies Definition 1 with its bound, and the flip probability of each type."""
     figure = Figure(figsize=(10.5, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2)
 
     eta = torch.linspace(0, 1, 501, dtype=torch.float64)
     t0, c1, c2 = _EXAMPLE.t0, _EXAMPLE.c1, _EXAMPLE.c2
     flip = torch.where(eta < 0.5, _EXAMPLE.rho_01(eta), _EXAMPLE.rho_10(eta))
-    # Definition 1 bounds the noise from above; what lies below is as good an example as what touches it.
-    left.plot(eta, 0.8 * flip, color=COLOURS[0], label="noise, an example")
+    # Definition 1 is an upper bound, so the example stays a little below it.
+    left.plot(eta, 0.8 * flip, color=COLOURS[0], label="example noise")
     minor = torch.minimum(eta, 1 - eta)
     for number, side in enumerate((eta <= 0.5 - t0, eta >= 0.5 + t0)):
         bound = pmd_bound(minor, c1=c1, c2=c2)[side]
@@ -31,7 +31,7 @@ def draw_pmd(path: Path) -> None:
         left.plot(eta[side], bound, color=COLOURS[1], ls="--", label=None if number else label)
     left.axvspan(0.5 - t0, 0.5 + t0, color="#eeeeee", zorder=0, label=f"unrestricted, $t_0$ = {t0:g}")
     left.set(xlim=(0, 1), ylim=(0, 0.75), xlabel=r"$\eta(x) = P(y = 1 | x)$", title="Definition 1, two classes")
-    left.set_ylabel("chance that the more probable label flips")
+    left.set_ylabel("probability that the likelier label flips")
     left.legend(fontsize="small", loc="upper center")
 
     margin = torch.linspace(0, 1, 501, dtype=torch.float64)
@@ -41,7 +41,7 @@ def draw_pmd(path: Path) -> None:
             flip = 1 - keep_probability(margin, kind=kind, factor=factor)
             right.plot(margin, flip, color=COLOURS[kind - 1], ls=style, label=label)
     right.set(xlim=(0, 1), ylim=(0, 1.02), xlabel=r"margin $\eta_u - \eta_s$ of the two most probable classes")
-    right.set(ylabel="chance of the second class", title="Types I to III; the factor sets the level")
+    right.set(ylabel="probability of the second class", title="Types I to III; the factor sets the level")
     right.legend(fontsize="small", loc="lower left", ncols=2)
     for axes in (left, right):
         axes.grid(alpha=0.3)

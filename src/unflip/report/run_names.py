@@ -1,4 +1,4 @@
-"""What runs are called when several are shown."""
+"""Names for runs when several are shown."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,6 @@ from unflip.runs.folder import Run
 
 
 def name_runs(runs: Sequence[Run]) -> dict[str, Run]:
-    """Name runs by their folder, by its whole path where two have the same name."""
+    """Name runs by their folder, or by its full path if two folders have the same name."""
     names = [run.folder.resolve().name for run in runs]
     return {name if names.count(name) == 1 else str(run.folder): run for name, run in zip(names, runs, strict=True)}

@@ -1,4 +1,4 @@
-"""report.html: what a run did and found, on one page that opens anywhere."""
+"""report.html: what a run did and found, on one self-contained page."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,10 +19,9 @@ from unflip.runs.folder import Run
 CURVES = {
     "test_accuracy": "test accuracy",
     "val_accuracy": "validation: agreement with the given labels",
-    "label_accuracy": "training labels that are right",
+    "label_accuracy": "correct training labels",
 }
-"""What is drawn by epoch, where a run has it."""
-_COLUMNS = ("id", "index", "split", "given", "current", "changed", "suggested", "quality")
+"""The metrics drawn by epoch, if a run has them."""
 _RESULT = (
     "data", "epochs", "label_accuracy_all", "method", "noise", "noise_rate", "noise_rate_by_class",
     "noise_rate_estimate", "peak_rss_mb", "protocol", "quality_auroc", "restores", "seconds", "seconds_per_epoch",
@@ -31,14 +30,13 @@ _RESULT = (
 
 
 def write_report(run: Run, out: Path | None = None, data: str | None = None) -> Path:
-    """Write the page about a finished run, by default into its folder, and return where.
+    """Write the report of a finished run, by default into its folder, and return its path.
 
-    ``data`` says where the run's data is by now, if that has moved: the pictures come from there.
+    ``data`` is where the run's data is now, if it was moved; images are read from there.
     """
     result, metrics, table = checked_result(run), run.metrics, run.labels()
     if not metrics:
-        raise RunFolderError(f"{run.folder / layout.METRICS}: no epoch in it")
-    _check_keys(run.folder / layout.LABELS, table.column_names, _COLUMNS)
+        raise RunFolderError(f"{run.folder / layout.METRICS}: contains no epochs; train the run again with --force")
     names = run.class_names
     changes = count_changes(table, names)
     tests = result["tests"]
@@ -73,7 +71,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
 
 
 def checked_result(run: Run) -> dict[str, Any]:
-    """Return a run's result, if it has all that pages show."""
+    """Return a run's result after checking that it has everything the pages show."""
     result = run.result
     _check_keys(run.folder / layout.RESULT, result, _RESULT)
     return result
@@ -82,11 +80,11 @@ def checked_result(run: Run) -> dict[str, Any]:
 def _check_keys(path: Path, there: Collection[str], needed: Sequence[str]) -> None:
     missing = next((key for key in needed if key not in there), None)
     if missing is not None:
-        raise RunFolderError(f"{path}: no '{missing}' in it; was it written by another version of unflip?")
+        raise RunFolderError(f"{path}: '{missing}' is missing; was it written by another version of unflip?")
 
 
 def truth_notes(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Say where true labels took part: in choosing the model, in making the noise, in measuring."""
+    """Return where true labels were used: for selection, for making noise, for evaluation."""
     _, _, used = result["protocol"].partition("(uses the truth: ")
     return {
         "chose": used.removesuffix(")") or None,
@@ -98,12 +96,12 @@ def truth_notes(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lines_of(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    """Return epoch and value of every epoch that has one."""
+    """Return (epoch, value) for every epoch that has a value."""
     return [(line["epoch"], line[key]) for line in metrics if line.get(key) is not None]
 
 
 def _charts(metrics: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Draw the curves, and where labels changed, how many and at which threshold."""
+    """Draw the accuracies, the number of changed labels, the threshold and the loss by epoch."""
     chosen = result["selected_epoch"]
     lines = [
         Line(name, points, place, chosen)
@@ -113,23 +111,23 @@ def _charts(metrics: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> 
     charts = []
     if lines:
         said = "; ".join(f"{line.name} {100 * dict(line.points)[chosen]:.1f} %" for line in lines)
-        label = f"Accuracies by epoch. At the chosen epoch, {chosen}: {said}."
+        label = f"Accuracies by epoch. At the selected epoch, {chosen}: {said}."
         charts.append(_chart("Accuracy", lines, label, chosen=chosen, percent=True))
     if any(value for _, value in lines_of(metrics, "changed")):
         points = lines_of(metrics, "changed")
         most = max(points, key=lambda point: point[1])
-        label = f"Labels changed in each epoch; the most, {most[1]}, in epoch {most[0]}."
+        label = f"Labels changed per epoch; the most, {most[1]}, in epoch {most[0]}."
         charts.append(_chart("Labels changed", [Line("labels changed", points, 3)], label, bars=True))
     if threshold := lines_of(metrics, "threshold"):
-        label = f"The threshold of the correction, from {threshold[0][1]:.2f} to {threshold[-1][1]:.2f}."
-        charts.append(_chart("Threshold", [Line("threshold of the correction", threshold, 4)], label, zero=True))
+        label = f"The correction threshold, from {threshold[0][1]:.2f} to {threshold[-1][1]:.2f}."
+        charts.append(_chart("Threshold", [Line("correction threshold", threshold, 4)], label, zero=True))
     losses = list(dict.fromkeys(name for line in metrics for name in line.get("loss", {})))
     lines = [
         Line(name, [(line["epoch"], line["loss"][name]) for line in metrics if name in line.get("loss", {})], 5 + place)
         for place, name in enumerate(losses)
     ]
     if lines:
-        charts.append(_chart("Loss", lines, "The training loss by epoch, term by term.", zero=True))
+        charts.append(_chart("Loss", lines, "The terms of the training loss by epoch.", zero=True))
     return charts
 
 
@@ -139,20 +137,18 @@ def _chart(title: str, lines: Sequence[Line], label: str, **options: Any) -> dic
 
 
 def _matrix_map(changes: LabelChanges) -> Markup:
-    label = (
-        f"Given labels by row against {changes.kind} ones by column, as shares of the row; the list has the largest."
-    )
+    label = f"Given labels by row, {changes.kind} ones by column, as fractions of the row; the list shows the largest."
     return heat_map(changes.shares, label=label)
 
 
 def _shift(run: Run, names: Sequence[str]) -> dict[str, Any]:
-    """Draw the class Gaussians, or say why there are none."""
+    """Draw the class Gaussians, or return why they are missing."""
     try:
         shift = measure_shift(run)
     except UnflipError as error:
         return {"missing": str(error)}
     panels = [
-        (panel.title, scatter(shift, panel, label=f"Class means and ellipses of two deviations: {panel.title}."))
+        (panel.title, scatter(shift, panel, label=f"Class means and 2-sigma ellipses: {panel.title}."))
         for panel in shift.panels
     ]
     legend = [(swatch(Line("", (), place)), names[c]) for place, c in enumerate(shift.classes)]
@@ -168,7 +164,7 @@ def _shift(run: Run, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _columns(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the columns of the table of epochs and what they are called."""
+    """Return the columns of the table of epochs and their headings."""
     wanted = {
         "lr": "learning rate",
         **CURVES,

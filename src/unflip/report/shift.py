@@ -1,4 +1,4 @@
-"""Where the class Gaussians of a run lie in two dimensions: under the given labels, corrected, calibrated."""
+"""The class Gaussians of a run in two dimensions: with given labels, corrected labels, and calibrated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from unflip.errors import RunFolderError
 from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians
 
-_CLASSES = 6  # that can still be told apart
-_POINTS = 150  # shown of each class
-_ROWS = 20_000  # from which spreads are taken
+_CLASSES = 6  # as many as can still be told apart
+_POINTS = 150  # shown per class
+_ROWS = 20_000  # used to estimate spreads
 _CHUNK = 8192
 _DEVIATIONS = 2.0
 
@@ -25,42 +25,42 @@ class Panel:
 
     title: str
     points: tuple[Array, ...]
-    """Of each class some members (m, 2)."""
+    """Some examples of each class (m, 2)."""
     outlines: tuple[Array, ...]
-    """Of each class the ellipse (m, 2) of two deviations; its ends meet."""
+    """The ellipse of two standard deviations of each class (m, 2), as a closed curve."""
     means: Array
-    """Of each class (c, 2)."""
+    """The mean of each class (c, 2)."""
 
 
 @dataclass(frozen=True)
 class Shift:
-    """The panels, which share a plane; the first is that of the given labels."""
+    """The panels, all in the same plane; the first is that of the given labels."""
 
     classes: tuple[int, ...]
     num_classes: int
     panels: tuple[Panel, ...]
     calibrated: bool
-    """Whether the last panel is that of the Gaussians with which the run calibrated its head."""
+    """Whether the last panel shows the Gaussians with which the run calibrated its head."""
 
 
 def measure_shift(run: Run) -> Shift:
     """Project a run's features and Gaussians.
 
-    The Gaussians of the given labels, and of the current labels where any changed, have plain means and covariances of
-    the training examples; a run that calibrated its head kept the Gaussians it did that with. Features are those of the
-    last epoch where there are such Gaussians, else those of the chosen model. The plane is spanned by the first two
-    principal directions of the last panel's means, in features scaled to unit variance within classes. Of many classes
-    those are taken whose mean moved farthest.
+    The Gaussians of the given labels, and of the current labels if any changed, use plain means and covariances of the
+    training examples; a run that calibrated its head saved the Gaussians it used. If there are such Gaussians, the
+    features are those of the last epoch, otherwise those of the selected model. The plane is spanned by the first two
+    principal directions of the last panel's means, in features scaled to unit variance within classes. With many
+    classes, those whose mean moved farthest are taken.
     """
     calibrated = run.gaussians
     mapped = run.features if calibrated is None else run.gaussian_features
     if mapped is None:
-        raise RunFolderError(f"{run.folder}: no features.npy; it was too large to be kept, or the run is not finished")
+        raise RunFolderError(f"{run.folder}: no features.npy; it was too large to keep, or the run is not finished")
     features = torch.from_numpy(mapped)
     table = run.labels(["split", "given", "current"])
     given, current = (torch.tensor(table[name].to_numpy()) for name in ("given", "current"))
     if len(given) != len(features):
-        raise RunFolderError(f"{run.folder}: {len(features)} features for {len(given)} labels; is it two runs' files?")
+        raise RunFolderError(f"{run.folder}: {len(features)} features for {len(given)} labels; two runs mixed up?")
     train = torch.tensor(table["split"].to_numpy() == "train").nonzero()[:, 0]
     count = int(max(given.max(), current.max())) + 1 if calibrated is None else len(calibrated.means)
 
@@ -93,7 +93,7 @@ def measure_shift(run: Run) -> Shift:
 
 
 def ellipse(gaussians: ClassGaussians, c: int, plane: Tensor) -> Array:
-    """Return the outline (m, 2) of class c at two deviations, projected onto ``plane`` (d, 2); its ends meet."""
+    """Return the closed outline (m, 2) of class c at two standard deviations, projected onto ``plane`` (d, 2)."""
     factor = gaussians.factors[c] @ plane
     ones = plane.sum(0)
     covariance = factor.T @ factor + gaussians.variances[c] * (plane.T @ plane)
@@ -109,7 +109,7 @@ def _outline(mean: Tensor, covariance: Tensor) -> Array:
 
 
 def _means(features: Tensor, labels: Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the mean feature (k, d) and the number (k,) of each class's members among ``rows``."""
+    """Return the mean feature (k, d) and the number of examples (k,) of each class among ``rows``."""
     sums = torch.zeros(count, features.shape[1])
     for part in rows.split(_CHUNK):
         sums.index_add_(0, labels[part], features[part].float())
@@ -118,7 +118,7 @@ def _means(features: Tensor, labels: Tensor, rows: Tensor, count: int) -> tuple[
 
 
 def _members(features: Tensor, labels: Tensor, rows: Tensor, classes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return features and labels of the classes' members among ``rows``; of many, evenly spaced ones."""
+    """Return features and labels of the examples of ``classes`` among ``rows``; an even sample if there are many."""
     chosen = rows[torch.isin(labels[rows], torch.tensor(classes))]
     chosen = chosen[:: -(-len(chosen) // _ROWS)]
     return features[chosen].float(), labels[chosen]
@@ -135,7 +135,7 @@ def _panel(title: str, points: Tensor, labels: Tensor, means: Tensor, classes: S
 
 
 def _plane(features: Tensor, labels: Tensor, means: Tensor, classes: Sequence[int]) -> Tensor:
-    """Return two directions (d, 2) in which the classes lie apart, measured by the spread within them."""
+    """Return the two directions (d, 2) that separate the classes best, relative to the spread within them."""
     inner = features - means[labels]
     scale = inner.square().mean(0).sqrt().clamp(min=1e-6)
     chosen = means[classes] / scale

@@ -1,4 +1,4 @@
-"""The mean shift and the class Gaussians of a run in two dimensions: as given, corrected, calibrated (Figures 1, 3)."""
+"""The mean shift and the class Gaussians of a run in two dimensions (the paper's Figures 1 and 3)."""
 
 from pathlib import Path
 
@@ -14,14 +14,14 @@ from unflip.runs.folder import Run
 
 
 def draw_shift(path: Path, run: Run) -> None:
-    """Draw the last epoch's features in panels, with an ellipse of two deviations a class.
+    """Draw the last epoch's features in panels, with one ellipse of two standard deviations per class.
 
-    Arrows go from a class's mean under the given labels to that of the panel; the plane is that of ``measure_shift``.
+    Arrows point from a class's mean under the given labels to its mean in the panel; see ``measure_shift``.
     """
     if run.gaussians is None:
         raise RunFolderError(
-            f"{run.folder}: no gaussians.safetensors; name the finished run of a method that calibrates, such as mddc "
-            "or cddc"
+            f"{run.folder}: gaussians.safetensors is missing; use a finished run of a method that calibrates, "
+            "such as mddc or cddc"
         )
     shift = measure_shift(run)
     names = run.class_names
@@ -42,7 +42,7 @@ def draw_shift(path: Path, run: Run) -> None:
     total, few = shift.num_classes, len(shift.classes)
     shown = "" if few == total else f"; the {few} of {total} classes whose means moved farthest"
     figure.suptitle(
-        f"features of the last epoch; ellipses: two deviations; arrows: from the mean under the given labels{shown}",
+        f"features of the last epoch; ellipses: 2 sigma; arrows: from the mean under the given labels{shown}",
         fontsize="small",
     )
     save(figure, path)

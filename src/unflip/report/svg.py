@@ -1,4 +1,4 @@
-"""Charts as inline SVG. Colours come from the page's style sheet, so that they follow light, dark and print."""
+"""Charts as inline SVG. Colours come from the page's style sheet, so they follow light mode, dark mode and print."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from markupsafe import Markup
 from unflip.data.files.arrays import Array
 from unflip.report.shift import Panel, Shift
 
-COLOURS = 8  # that the style sheet has, as the classes c0 to c7
+COLOURS = 8  # number of colours in the style sheet, the classes c0 to c7
 _DASHES = ("", "6 3", "2 3", "8 3 2 3")
-_WIDTH, _HEIGHT = 360.0, 210.0  # narrow, so that text is still readable on a phone
+_WIDTH, _HEIGHT = 360.0, 210.0  # narrow, so that text stays readable on a phone
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42.0, 8.0, 10.0, 32.0
-_HEAT = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # shares above which a cell is a shade darker
+_HEAT = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # fractions above which a cell gets the next darker shade
 
 
 @dataclass(frozen=True)
@@ -24,24 +24,24 @@ class Line:
     name: str
     points: Sequence[tuple[float, float]]
     place: int
-    """Which colour and, once those are used up, which dashes it has."""
+    """Sets the colour and, once the colours are used up, the dash pattern."""
     mark: float | None = None
-    """Where on the x axis it has a dot."""
+    """The x value at which it has a dot."""
 
     @property
     def colour(self) -> str:
-        """The class of the style sheet."""
+        """Its class in the style sheet."""
         return f"c{self.place % COLOURS}"
 
     @property
     def dashes(self) -> str:
-        """As SVG wants them."""
+        """The dash pattern in SVG syntax."""
         return _DASHES[self.place // COLOURS % len(_DASHES)]
 
 
 @dataclass(frozen=True)
 class _Axes:
-    """Where values stand in the picture."""
+    """Maps values to positions in the chart."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -67,17 +67,17 @@ def line_chart(
     """Draw lines by epoch.
 
     Args:
-        lines: what to draw; a gap where an epoch has no value.
-        label: what a person who cannot see the chart is told.
-        chosen: an epoch at which an upright line stands.
-        percent: whether values are shares, to be written as per cent.
-        zero: whether the vertical axis begins at 0.
+        lines: what to draw; epochs without a value are skipped.
+        label: text alternative for people who cannot see the chart.
+        chosen: an epoch to mark with a vertical line.
+        percent: whether values are fractions, to be written as percentages.
+        zero: whether the vertical axis starts at 0.
         bars: whether to draw bars from 0 instead of lines.
     """
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     low, high = (0.0 if zero or bars else min(ys)), max(ys)
-    if percent:  # what varies by less than ten points should look so
+    if percent:  # span at least ten percentage points, so that small changes look small
         middle, least = (low + high) / 2, 0.05
         low, high = max(0.0, min(low, middle - least)), min(1.0, max(high, middle + least))
     marks = ticks(low, high if high > low else low + 1)
@@ -103,7 +103,7 @@ def swatch(line: Line) -> Markup:
 
 
 def bar(share: float, colour: str) -> Markup:
-    """Draw a share of 1 as a bar, for a cell of a table."""
+    """Draw a fraction as a bar, for a table cell."""
     return Markup(
         '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
         '<rect class="track" width="100" height="10"/><rect class="{} fill" width="{}" height="10"/></svg>'
@@ -111,12 +111,12 @@ def bar(share: float, colour: str) -> Markup:
 
 
 def heat(share: float) -> int:
-    """Return how dark a cell is: 0 for nothing, then 1 to 6."""
+    """Return the shade of a cell: 0 for none, then 1 to 6."""
     return sum(share > bound for bound in _HEAT)
 
 
 def heat_map(shares: Array, *, label: str) -> Markup:
-    """Draw a large matrix, without its diagonal: a shade a cell, numbers of classes along the sides."""
+    """Draw a large matrix without its diagonal: one shade per cell, class numbers along the sides."""
     count = len(shares)
     size, side = 320.0, 320.0 / count
     levels = np.searchsorted(np.array(_HEAT), shares, side="left")
@@ -137,20 +137,20 @@ def heat_map(shares: Array, *, label: str) -> Markup:
             middle = (mark + 0.5) * side
             content.append(_text(_LEFT + middle, _TOP + size + 14, f"{mark:g}", "middle"))
             content.append(_text(_LEFT - 5, _TOP + middle + 4, f"{mark:g}", "end"))
-    content.append(_text(_LEFT + size / 2, _TOP + size + 29, "number of the class now", "middle"))
-    content.append(_upright("number of the class given", _TOP + size / 2))
+    content.append(_text(_LEFT + size / 2, _TOP + size + 29, "new class number", "middle"))
+    content.append(_upright("given class number", _TOP + size / 2))
     return _svg(_LEFT + size + _RIGHT, _TOP + size + 36, label, content)
 
 
 def heat_legend() -> list[tuple[int, str]]:
-    """Return every shade and the shares that it stands for."""
+    """Return each shade and the fractions it stands for."""
     bounds = [f"{100 * bound:g}" for bound in _HEAT]
     ends = [*(f"up to {bound} %" for bound in bounds[1:]), f"above {bounds[-1]} %"]
     return list(enumerate(ends, 1))
 
 
 def scatter(shift: Shift, panel: Panel, *, label: str) -> Markup:
-    """Draw one panel of the classes in the plane; all panels of a shift have the same axes."""
+    """Draw one panel of a shift; all its panels have the same axes."""
     outlines = np.concatenate([outline for each in shift.panels for outline in (*each.outlines, each.means)])
     low, high = outlines.min(0), outlines.max(0)
     room = 0.06 * np.maximum(high - low, 1e-9)
@@ -182,7 +182,7 @@ def scatter(shift: Shift, panel: Panel, *, label: str) -> Markup:
 
 
 def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
-    """Return about five round numbers from below ``low`` to above ``high``, whole ones if told so within them."""
+    """Return about five round numbers from below ``low`` to above ``high``; with ``whole``, integers between them."""
     span = high - low
     if span <= 0:
         return [low]
@@ -262,7 +262,7 @@ def _svg(width: float, height: float, label: str, content: Iterable[Markup]) -> 
 
 
 def _number(value: float) -> str:
-    """Write a length with a tenth of a unit, as short as that goes."""
+    """Format a length with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 

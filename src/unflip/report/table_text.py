@@ -1,4 +1,4 @@
-"""A compared table as text, Markdown, LaTeX or CSV."""
+"""A comparison table as text, Markdown, LaTeX or CSV."""
 
 import csv
 import io
@@ -88,7 +88,7 @@ def _latex(comparison: Comparison) -> str:
 
 
 def _csv(comparison: Comparison) -> str:
-    """One line a setting and method, all numbers in columns of their own; a side that is not shown is empty."""
+    """Return one line per setting and method, each number in its own column; a side that is not shown is empty."""
     table, doubts = comparison.table, contradictions()
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -188,29 +188,29 @@ def _notes(comparison: Comparison, marked: str) -> list[str]:
 
 def _our_notes(comparison: Comparison) -> list[str]:
     table = comparison.table
-    told: dict[str, list[str]] = {}
+    notes_by_protocol: dict[str, list[str]] = {}
     for data, values in comparison.protocols.items():
-        chosen = "the last epoch" if values["protocol"] == "last" else f"the epoch chosen by {values['protocol']}"
+        chosen = "the last epoch" if values["protocol"] == "last" else f"the epoch selected by {values['protocol']}"
         of = {
             "selected": f", test accuracy of {chosen}",
             "last": ", test accuracy of the last epoch",
-            "best": ", test accuracy of the epoch best on it (uses the truth: test labels)",
+            "best": ", best test accuracy of any epoch (uses the truth: test labels)",
         }.get(comparison.show, "")
         network = f"network {values['network']}, " if "network" in values else ""
-        told.setdefault(f"{network}{values['epochs']} epochs{of}", []).append(data)
-    notes = [f"Ours, {' and '.join(data)}: {text}." for text, data in told.items()]
+        notes_by_protocol.setdefault(f"{network}{values['epochs']} epochs{of}", []).append(data)
+    notes = [f"Ours, {' and '.join(data)}: {text}." for text, data in notes_by_protocol.items()]
     cells = [number for row in comparison.rows for number in row.ours.values()]
     if any(number and number.deviation is not None for number in cells):
-        notes.append("Ours: mean ± standard deviation (of a sample) over seeds.")
+        notes.append("Ours: mean ± sample standard deviation over seeds.")
     if any(number and (number.seeds or 0) < table.seeds for number in cells):
         notes.append(f"(n): over n seeds, fewer than {table.seeds}.")
     if missing := sum(number is None for number in cells):
-        notes.append(f"{_MISSING}: missing, {missing} of {len(cells)} cells of ours.")
+        notes.append(f"{_MISSING}: missing, {missing} of our {len(cells)} cells.")
     return notes
 
 
 def _findings(comparison: Comparison) -> list[str]:
-    """Count what the paper claims: rows whose best two are its methods, and their mean gain over PLC."""
+    """Check the paper's claims: count rows whose best two are its methods, and give their mean gain over PLC."""
     pair = ("mddc", "cddc")
     if not set(pair) <= set(comparison.methods):
         return []

@@ -1,1 +1,1 @@
-"""The review page: a local web page on which people go through doubtful labels."""
+"""The review page: a local web page on which people check doubtful labels."""

@@ -1,4 +1,4 @@
-"""DecisionStore: every decision of every person, on disk before anybody is told that it is kept."""
+"""DecisionStore: a log of all decisions, each on disk before it is confirmed."""
 
 import sqlite3
 import threading
@@ -15,8 +15,8 @@ import numpy as np
 from unflip.data.files.arrays import Array
 from unflip.errors import InputError, RunFolderError, UnflipError
 
-_FORMAT = 1  # of the file; kept in its user_version
-_APPLICATION = 0x756E666C  # "unfl": so that another program's file is not taken for ours
+_FORMAT = 1  # of the file; stored in its user_version
+_APPLICATION = 0x756E666C  # "unfl": tells our files from those of other programs
 _TABLES = """
 CREATE TABLE about (fingerprint TEXT NOT NULL);
 CREATE TABLE decisions (
@@ -37,7 +37,7 @@ CREATE TABLE decisions (
 
 
 class State(IntEnum):
-    """What became of an example; the label of those from ACCEPTED to CHANGED is decided."""
+    """The state of an example; from ACCEPTED to CHANGED its label is decided."""
 
     OPEN = 0
     ACCEPTED = 1
@@ -47,16 +47,16 @@ class State(IntEnum):
 
     @property
     def is_decided(self) -> bool:
-        """Whether a person settled the label."""
+        """Whether a person decided on a label."""
         return self in (State.ACCEPTED, State.KEPT, State.CHANGED)
 
 
 class NotSavedError(UnflipError):
-    """The disk did not take a decision; nothing of it counts."""
+    """A decision could not be written to disk and does not count."""
 
 
 class Choice(NamedTuple):
-    """What somebody wants an example to be, and the version of it that they saw."""
+    """A person's choice for an example, and the version that they saw."""
 
     example: int
     version: int
@@ -65,7 +65,7 @@ class Choice(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A row of the log. The highest version of an example is what holds."""
+    """A row of the log. The highest version of an example is the valid one."""
 
     id: int
     at: str
@@ -80,18 +80,18 @@ class Decision(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a request: what was written, and what somebody else had decided first."""
+    """The result of a request: what was written, and what others had decided first."""
 
     written: list[Decision]
     conflicts: list[Decision]
 
 
 class DecisionStore:
-    """A log of decisions in SQLite, and in memory what follows from it.
+    """A log of decisions in SQLite, with the current state in memory.
 
-    Rows are only ever added. A choice names the version that its maker saw; if another decision came first, the choice
-    is not written but handed back as a conflict. A request that is sent again, since its answer got lost, changes
-    nothing and gets the same answer. Undoing adds a row too, with what held before.
+    Rows are only ever added. A choice names the version that the person saw; if another decision came first, the choice
+    is not written but returned as a conflict. A request that is repeated because its response was lost changes nothing
+    and gets the same response. An undo also adds a row, with the previous decision.
     """
 
     def __init__(self, path: Path, *, fingerprint: str, count: int) -> None:
@@ -101,25 +101,25 @@ class DecisionStore:
         self._lock = threading.Lock()
         self._rows: dict[int, Decision] = {}
         self._current: dict[int, Decision] = {}
-        self._stands_for: dict[int, int | None] = {}  # example -> the decision whose content holds, past all undoing
-        self._before: dict[int, int | None] = {}  # decision -> the one that its undoing brings back
+        self._in_force: dict[int, int | None] = {}  # example -> the decision in force, after all undos
+        self._before: dict[int, int | None] = {}  # decision -> the one that undoing it restores
         self._requests: dict[str, list[int]] = defaultdict(list)
-        self._undoable: dict[str, list[str]] = defaultdict(list)  # person -> requests, the last one last
+        self._undoable: dict[str, list[str]] = defaultdict(list)  # person -> requests, oldest first
         self._connection = _open(path, fingerprint)
         try:
             for row in self._connection.execute("SELECT * FROM decisions ORDER BY id"):
                 self._remember(Decision(*row)._replace(state=State[row[7].upper()]))
         except (sqlite3.Error, KeyError, IndexError) as error:
             self.close()
-            raise RunFolderError(f"{path}: damaged ({error}); bring a copy back") from error
+            raise RunFolderError(f"{path}: damaged ({error}); restore a backup") from error
         self._file = path.stat()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def current(self, example: int) -> Decision | None:
-        """Return what holds for an example; None before anybody decided."""
+        """Return the valid decision about an example; None if there is none yet."""
         return self._current.get(example)
 
     def since(self, last: int, limit: int) -> list[Decision]:
@@ -128,16 +128,16 @@ class DecisionStore:
 
     @property
     def last_id(self) -> int:
-        """The number of the newest row; 0 for none."""
+        """The number of the newest row; 0 if there are none."""
         return len(self._rows)
 
     def decided(self) -> list[Decision]:
-        """Return what was settled, in order of the examples."""
+        """Return the decisions that set a label, in order of the examples."""
         current = dict(self._current)
         return [current[i] for i in sorted(current) if current[i].state.is_decided]
 
     def decide(self, choices: Sequence[Choice], *, person: str, reviewer: str, request: str) -> Outcome:
-        """Write those of the choices that nobody came before; they are on disk when this returns."""
+        """Write the choices that have no conflict; they are on disk when this returns."""
         with self._lock:
             done = {self._rows[i].example: self._rows[i] for i in self._requests.get(request, [])}
             free: list[tuple[Choice, int | None]] = []
@@ -149,21 +149,21 @@ class DecisionStore:
                 if choice.version == (held.version if held else 0):
                     free.append((choice, None))
                 elif held is None:
-                    raise InputError(f"version {choice.version} of example {choice.example}: nobody has decided it yet")
+                    raise InputError(f"version {choice.version} of example {choice.example} does not exist yet")
                 else:
                     conflicts.append(held)
             return Outcome([*done.values(), *self._append(free, person, reviewer, request)], conflicts)
 
     def undo(self, *, person: str, reviewer: str, request: str) -> list[Decision]:
-        """Take back a person's last request, as far as it still holds; asked again, the one before it.
+        """Undo a person's last request, as far as it is still in force; called again, undo the one before it.
 
-        What others decided since stays as it is, and is passed over.
+        What others decided since then is skipped and stays as it is.
         """
         with self._lock:
             if request in self._requests:
                 return [self._rows[i] for i in self._requests[request]]
             for earlier in reversed(self._undoable[person]):
-                standing = [i for i in self._requests[earlier] if self._stands_for[self._rows[i].example] == i]
+                standing = [i for i in self._requests[earlier] if self._in_force[self._rows[i].example] == i]
                 if standing:
                     back = [(self._content_before(i), i) for i in standing]
                     return self._append(back, person, reviewer, request)
@@ -179,7 +179,7 @@ class DecisionStore:
     def _append(
         self, choices: Sequence[tuple[Choice, int | None]], person: str, reviewer: str, request: str
     ) -> list[Decision]:
-        """Write rows in one transaction, and only when they are on disk take them into account."""
+        """Write rows in one transaction, and update the state in memory once they are on disk."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         first = self.last_id + 1
         rows = [
@@ -202,7 +202,7 @@ class DecisionStore:
         return rows
 
     def _check_file(self) -> None:
-        """Refuse to write where nobody would find it: SQLite goes on in a file that was removed under it."""
+        """Refuse to write to a file that is gone: SQLite would keep writing to a deleted file."""
         try:
             same = samestat(self._path.stat(), self._file)
         except OSError:
@@ -215,12 +215,12 @@ class DecisionStore:
         self._current[row.example] = row
         self.states[row.example] = row.state
         if row.undoes is None:
-            self._before[row.id] = self._stands_for.get(row.example)
-            self._stands_for[row.example] = row.id
+            self._before[row.id] = self._in_force.get(row.example)
+            self._in_force[row.example] = row.id
             if row.request not in self._requests:
                 self._undoable[row.person].append(row.request)
         else:
-            self._stands_for[row.example] = self._before[row.undoes]
+            self._in_force[row.example] = self._before[row.undoes]
         self._requests[row.request].append(row.id)
 
 
@@ -228,7 +228,7 @@ def _open(path: Path, fingerprint: str) -> sqlite3.Connection:
     """Open or create the file.
 
     WAL lets an export read while a decision is written. With synchronous FULL a decision is on disk before it is
-    acknowledged, so that even a power cut does not lose it; that costs one flush a request.
+    confirmed, so it survives even a power cut; this costs one flush per request.
     """
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
@@ -245,11 +245,11 @@ def _open(path: Path, fingerprint: str) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, fingerprint: str) -> str | None:
-    """Create the tables where there are none; return what is wrong with a file that has others."""
+    """Create the tables if the file is new; return what is wrong with the file, if anything."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if tables and application != _APPLICATION:
-        return "not a review of unflip's; move it away"
+        return "not an unflip review; move the file away"
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     if not tables:
@@ -262,7 +262,7 @@ def _prepare(connection: sqlite3.Connection, fingerprint: str) -> str | None:
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != _FORMAT:
-        return f"of format {version}, this unflip reads {_FORMAT}; use the version that wrote it"
+        return f"has format {version}, this version of unflip reads {_FORMAT}; use the version that wrote it"
     if connection.execute("SELECT fingerprint FROM about").fetchall() != [(fingerprint,)]:
-        return "decisions about other examples than the run now has; move it away to begin a new review"
+        return "belongs to other examples than those of the run; move the file away to start a new review"
     return None

@@ -1,4 +1,4 @@
-"""Examples: the labels of a run in memory, in order of quality, filtered and cut into pages."""
+"""Examples: the labels of a run in memory, ordered by quality, filtered and split into pages."""
 
 import hashlib
 import json
@@ -9,9 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from unflip.data.files.arrays import Array
-from unflip.errors import RunFolderError
 from unflip.review.decisions import State
-from unflip.runs import layout
 from unflip.runs.folder import Run
 from unflip.runs.labels import looks_wrong, most_doubtful_first
 
@@ -22,34 +20,34 @@ _COLUMNS = [
 
 
 class Filter(NamedTuple):
-    """Which examples to show; None stands for all."""
+    """Which examples to show; None means all."""
 
     differs: bool = False
-    """Only those whose suggestion is not the given label, and which nobody had reviewed before training."""
+    """Only those whose suggested label differs from the given one and that were not reviewed before training."""
     given: int | None = None
     suggested: int | None = None
     label_class: int | None = None
-    """Given or suggested, whichever."""
+    """The given or the suggested label."""
     states: frozenset[State] | None = None
 
 
 class Page(NamedTuple):
-    """Some of the examples that a filter lets through."""
+    """A page of the examples that match a filter."""
 
     indices: list[int]
     total: int
-    """How many the filter lets through."""
+    """Number of examples that match the filter."""
     first: int
-    """How many of these come before this page."""
+    """Number of these before this page."""
     last: int
-    """The rank of the last one: what the next page begins after."""
+    """The rank of the last one; the next page starts after it."""
 
 
 class Examples:
-    """The examples of a run; ranks are places in the order of quality, the most doubtful first."""
+    """The examples of a run; their rank is their position by quality, the most doubtful first."""
 
     def __init__(self, run: Run) -> None:
-        table = _read(run)
+        table = run.labels().select(_COLUMNS)
         self.columns: dict[str, Array] = {
             name: table[name].to_numpy() for name in table.column_names if name not in ("id", "split")
         }
@@ -68,9 +66,16 @@ class Examples:
         return len(self.ids)
 
     def page(self, wanted: Filter, states: Array, *, count: int, after: int = -1, before: int | None = None) -> Page:
-        """Return the first ``count`` examples that rank behind ``after``, or the last that rank before ``before``.
+        """Return the first ``count`` examples ranked after ``after``, or the last ones ranked before ``before``.
 
-        Pages are found by rank since the number of those in front changes while people decide.
+        Pages are addressed by rank, as the number of matching examples changes while people decide.
+
+        Args:
+            wanted: the filter.
+            states: (n,) the current state of each example.
+            count: the largest number of examples to return.
+            after: return examples with a higher rank than this.
+            before: return examples with a lower rank than this; replaces ``after``.
         """
         ranks = np.flatnonzero(self.mask(wanted, states)[self.order])
         if before is None:
@@ -83,7 +88,7 @@ class Examples:
         return Page(self.order[chosen].tolist(), len(ranks), first, int(chosen[-1]) if len(chosen) else after)
 
     def mask(self, wanted: Filter, states: Array) -> Array:
-        """Return which examples (n,) a filter lets through, given the ``states`` (n,) of all."""
+        """Return which examples (n,) match a filter, given the ``states`` (n,) of all."""
         given, suggested = self.given, self.suggested
         mask: Array = np.ones(len(self), bool)
         if wanted.differs:
@@ -99,7 +104,7 @@ class Examples:
         return mask
 
     def pairs(self) -> list[tuple[int, int, int]]:
-        """Return (given, suggested, how many) of all pairs that differ, the most frequent first."""
+        """Return (given, suggested, count) of all pairs that differ, the most frequent first."""
         classes = len(self.class_names)
         codes = self.given[self._suspect] * classes + self.suggested[self._suspect]
         codes, counts = np.unique(codes, return_counts=True)
@@ -108,7 +113,7 @@ class Examples:
         return [(code // classes, code % classes, count) for code, count in pairs]
 
     def row(self, index: int) -> dict[str, Any]:
-        """Return what is known of an example, as plain values."""
+        """Return everything known about an example, as plain values."""
         row = {name: column[index].item() for name, column in self.columns.items()}
         row = {name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}
         row = {name: None if value != value else value for name, value in row.items()}  # JSON has no NaN
@@ -121,23 +126,23 @@ class Examples:
         }
 
     def history(self, index: int) -> list[dict[str, Any]]:
-        """Return every change of an example's label while the run trained."""
+        """Return every change of an example's label during training."""
         return self._history.of(index)
 
     def members(self, label: int) -> Array:
-        """Return the examples that the run, in the end, called ``label``."""
+        """Return the examples whose final label in the run is ``label``."""
         return np.flatnonzero(self.columns["current"] == label)
 
     @cached_property
     def fingerprint(self) -> str:
-        """What tells these examples from others: ids, given labels and classes, not what the run thinks."""
+        """Identifies these examples: a hash of ids, given labels and classes, not of the run's results."""
         digest = hashlib.sha256(np.ascontiguousarray(self.given, np.int64).tobytes())
         digest.update(json.dumps([self.ids, self.class_names]).encode())
         return digest.hexdigest()
 
 
 class _History:
-    """The changes of a run, found by example."""
+    """The label changes of a run, indexed by example."""
 
     def __init__(self, table: pa.Table) -> None:
         self._columns = {name: table[name].to_numpy() for name in ("epoch", "old", "new", "confidence")}
@@ -149,13 +154,3 @@ class _History:
         start, end = np.searchsorted(self._sorted, [index, index + 1])
         rows = self._order[start:end]
         return [{name: column[row].item() for name, column in self._columns.items()} for row in rows]
-
-
-def _read(run: Run) -> pa.Table:
-    table = run.labels()
-    missing = [name for name in _COLUMNS if name not in table.column_names]
-    if missing:
-        raise RunFolderError(
-            f"{run.folder / layout.LABELS}: no column '{missing[0]}'; train again with this version of unflip"
-        )
-    return table.select(_COLUMNS)

@@ -1,4 +1,4 @@
-"""The result of a review: a CSV of the labels that people settled, for ``unflip train --reviewed``."""
+"""The result of a review: a CSV of the decided labels, for ``unflip train --reviewed``."""
 
 import csv
 import io
@@ -10,9 +10,9 @@ from unflip.review.examples import Examples
 
 
 def as_csv(examples: Examples, decisions: DecisionStore) -> str:
-    """Return ``index,path,label`` of what was accepted, kept or changed.
+    """Return ``index,path,label`` of the labels that were accepted, kept or changed.
 
-    Examples that are no files have an ``id`` in the place of the path, or neither where that would only be the index.
+    Examples that are not files have an ``id`` instead of the path, or neither if it would only repeat the index.
     """
     named = next((i for i, name in enumerate(examples.ids) if name != str(i)), None)
     column = [] if named is None else ["path" if is_image(PurePath(examples.ids[named]).name) else "id"]

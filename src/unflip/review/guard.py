@@ -1,4 +1,4 @@
-"""Guard: what a request must bring before anything answers it, and what every answer carries."""
+"""Guard: what a request needs to be let in, and the headers of every response."""
 
 import ipaddress
 import json
@@ -10,13 +10,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_MAX_BODY = 256 * 1024  # bytes; a thousand decisions take a third of it
+_MAX_BODY = 256 * 1024  # bytes; a thousand decisions need a third of it
 _PERSON = re.compile(r"[0-9a-f]{32}")
 _YEAR = 365 * 24 * 3600
 _WILDCARDS = ("0.0.0.0", "::", "")
 _HEADERS = {
-    # Nothing but our own files runs or is shown, nothing is sent elsewhere, nobody may frame the page, and text from
-    # the data cannot become markup even by mistake of ours (trusted types).
+    # Only our own files are run or shown, nothing is sent elsewhere, the page cannot be framed, and text from the data
+    # cannot become markup even if we make a mistake (trusted types).
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
@@ -36,24 +36,24 @@ class _Refusal(NamedTuple):
 
 
 class Guard:
-    """Lets a request through that names this machine, comes from our own page, and knows the token.
+    """Lets a request in if it names this machine, comes from our own page, and has the token.
 
-    The token is in the address that is opened first, and from then on in a cookie that scripts cannot read and that
-    other sites' requests do not carry; programs may send it as ``Authorization: Bearer``. Of a wildcard host every
-    address of numbers is this machine's name, and its own name: what an attacker can point at us is another name.
+    The token is part of the address that is opened first. After that it is in a cookie that scripts cannot read and
+    that requests from other sites do not carry; programs may send it as ``Authorization: Bearer``. With a wildcard
+    host, the machine's own name and all numeric addresses are accepted: an attacker can only point other names at us.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, host: str, port: int) -> None:
         self._app = app
         self._token = token.encode()
-        self._cookie = f"unflip-{port}"  # cookies do not tell ports apart, and there may be two reviews at a time
+        self._cookie = f"unflip-{port}"  # cookies ignore the port, and two reviews may run at once
         self._any_address = host in _WILDCARDS
         self._names = {"127.0.0.1", "::1", "localhost", host.lower()}
         if self._any_address:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a refused request at once; let the application answer any other."""
+        """Reject a request, or pass it on to the application."""
         if scope["type"] != "http":
             return
         headers: dict[str, list[str]] = {}
@@ -96,14 +96,14 @@ class Guard:
     def _refuse(self, method: str, headers: dict[str, list[str]], token: str, *, by_cookie: bool) -> _Refusal | None:
         hosts = headers.get("host", [])
         if len(hosts) != 1 or not self._is_our_name(hosts[0]):
-            return _Refusal(421, "this name is not the review page's; open the address that `unflip review` printed")
+            return _Refusal(421, "wrong host name; open the address that `unflip review` printed")
         origins = headers.get("origin", [])
         if any(urlsplit(origin).netloc.lower() != hosts[0].lower() for origin in origins):
-            return _Refusal(403, "requests come from the review page itself, not from another site")
+            return _Refusal(403, "requests must come from the review page, not from another site")
         if not secrets.compare_digest(token.encode("latin-1", "replace"), self._token):
-            return _Refusal(403, "no token, or an old one; open the address that `unflip review` printed")
+            return _Refusal(403, "missing or old token; open the address that `unflip review` printed")
         if method not in ("GET", "HEAD") and by_cookie and not origins:
-            return _Refusal(403, "no Origin header; a program sends the token as Authorization: Bearer")
+            return _Refusal(403, "no Origin header; programs must send the token as Authorization: Bearer")
         return None
 
     def _is_our_name(self, host: str) -> bool:
@@ -123,7 +123,7 @@ def _is_address(name: str) -> bool:
 
 
 def _cookies(headers: dict[str, list[str]]) -> dict[str, str]:
-    """Return the cookies; other programs of this machine set theirs for us too, in whatever form."""
+    """Return the cookies; other programs on this machine may have set some too, in any form."""
     pairs = (part.strip().partition("=") for part in ";".join(headers.get("cookie", [])).split(";"))
     return {name: value for name, _, value in pairs}
 
@@ -142,8 +142,8 @@ def _set_cookie(name: str, value: str) -> tuple[bytes, bytes]:
 
 
 async def _read_body(headers: dict[str, list[str]], receive: Receive) -> bytes | _Refusal:
-    """Take in a body, however it is sent, as long as it is small."""
-    too_large = _Refusal(413, f"more than {_MAX_BODY} bytes; decide about fewer examples at once")
+    """Read a body, sent in one or more parts, up to the size limit."""
+    too_large = _Refusal(413, f"more than {_MAX_BODY} bytes; decide on fewer examples at once")
     announced = headers.get("content-length", ["0"])[0]
     if not announced.isascii() or not announced.isdigit() or int(announced[:20]) > _MAX_BODY:
         return too_large
@@ -161,7 +161,7 @@ async def _read_body(headers: dict[str, list[str]], receive: Receive) -> bytes |
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that gives the body once and then goes on with the real one."""
+    """Return a ``receive`` that yields the body once and then calls the real one."""
     given = False
 
     async def replay() -> Message:

@@ -1,4 +1,4 @@
-"""The application: what the review page asks, and what it is answered."""
+"""The application: the requests of the review page and their responses."""
 
 from importlib.resources import files
 from typing import Annotated, Any, Literal
@@ -16,16 +16,16 @@ from unflip.review.export import as_csv
 from unflip.review.review import Review, described
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-_FOREVER = "private, max-age=31536000, immutable"  # the address of a picture changes with the run's examples
+_FOREVER = "private, max-age=31536000, immutable"  # the address of an image changes with the run's examples
 _SIZES = {"small": 256, "large": 1024}  # pixels of the longer side
-_CHANGES = 500  # told at once
-_LARGEST = 2**53  # what JavaScript counts exactly
+_CHANGES = 500  # per response
+_LARGEST = 2**53  # the largest integer that JavaScript represents exactly
 
 
 def _readable(name: str) -> str:
     name = name.strip()
     if not name or not name.isprintable():
-        raise ValueError("a name of printable characters")
+        raise ValueError("must be a name of printable characters")
     return name
 
 
@@ -34,7 +34,7 @@ class _Body(BaseModel):
 
     reviewer: Annotated[str, Field(max_length=80), AfterValidator(_readable)]
     request: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
-    """A new name; sending the same again, since no answer came, does nothing twice."""
+    """A unique id; repeating a request after a lost response has no further effect."""
 
 
 class _Item(BaseModel):
@@ -82,14 +82,14 @@ Index = Annotated[int, Path(ge=0, le=_LARGEST)]
 
 
 def build_app(review: Review) -> FastAPI:
-    """Return the application, which trusts whoever reaches it: see :class:`unflip.review.guard.Guard`."""
+    """Return the application, which trusts every request that reaches it; see :class:`unflip.review.guard.Guard`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     static = {path.name: path.read_bytes() for path in (files("unflip.review") / "static").iterdir()}
     _report_errors(app)
 
     def check(index: int) -> int:
         if index >= len(review.examples):
-            raise HTTPException(404, f"example {index}: there are {len(review.examples)}, counted from 0")
+            raise HTTPException(404, f"example {index}: there are only {len(review.examples)}, counted from 0")
         return index
 
     @app.get("/")
@@ -139,9 +139,9 @@ def build_app(review: Review) -> FastAPI:
     @app.post("/api/decide")
     def decide(body: _Decide, request: Request) -> Any:
         if (body.action == "choose") != (body.label is not None):
-            raise InputError("label: action 'choose' names one, no other does")
+            raise InputError("label: needed for action 'choose', not allowed for any other")
         if len({item.index for item in body.items}) < len(body.items):
-            raise InputError("items: an example stands there twice")
+            raise InputError("items: an example appears twice")
         choices = [
             Choice(check(item.index), item.version, *review.meaning(body.action, item.index, body.label))
             for item in body.items
@@ -168,18 +168,18 @@ def build_app(review: Review) -> FastAPI:
     @app.get("/picture/{examples}/{size}/{index}")
     def picture(examples: str, size: Literal["small", "large"], index: Index) -> Response:
         if review.pictures is None or examples != review.picture_key:
-            raise HTTPException(404, "no such picture")
+            raise HTTPException(404, "no such image")
         try:
             content = review.pictures.thumbnail(check(index), _SIZES[size])
         except InputError as error:
-            raise HTTPException(404, f"the picture of example {index} cannot be read") from error
+            raise HTTPException(404, f"the image of example {index} cannot be read") from error
         return Response(content, media_type=review.pictures.media_type, headers={"cache-control": _FOREVER})
 
     return app
 
 
 def _report_errors(app: FastAPI) -> None:
-    """Answer whatever goes wrong with one line of JSON."""
+    """Turn every error into a JSON response with one line of text."""
 
     def say(status: int, line: str) -> JSONResponse:
         return JSONResponse({"error": line}, status)

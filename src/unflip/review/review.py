@@ -1,4 +1,4 @@
-"""Review: a run's examples, their pictures and neighbours, and what people decided about their labels."""
+"""Review: a run's examples, their images and neighbours, and people's decisions about their labels."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,13 +19,22 @@ from unflip.runs import layout
 from unflip.runs.folder import Run
 from unflip.stats.neighbours import nearest
 
-_NEIGHBOURS = 6  # of either class
-_PAIRS = 300  # offered as filters, the most frequent
+_NEIGHBOURS = 6  # per class
+_PAIRS = 300  # the most frequent ones, offered as filters
 Action = Literal["accept", "keep", "choose", "unsure", "clear"]
 
 
 class Review:
-    """All that the review page shows, without a word about how it travels."""
+    """Everything that the review page shows, independent of HTTP.
+
+    Args:
+        run: the finished run.
+        examples: its examples.
+        decisions: what people decided so far.
+        reviewer: the default name of the reviewer.
+        pictures: the images of the examples, if they have any.
+        rows: the feature values of the examples, if they have no images.
+    """
 
     def __init__(
         self,
@@ -40,18 +49,18 @@ class Review:
         self.examples, self.decisions, self.pictures, self.reviewer = examples, decisions, pictures, reviewer
         self._rows = rows
         self.picture_key = examples.fingerprint[:16]
-        """Part of the address of pictures, so that a browser never shows another run's."""
+        """Part of the address of images, so that a browser never shows those of another run."""
         self._name = run.folder.resolve().name
         self._result = run.result
         features = run.features
         if features is not None and len(features) != len(examples):
             raise RunFolderError(
-                f"{run.folder}: {len(features)} features for {len(examples)} labels; is it two runs' files?"
+                f"{run.folder}: {len(features)} features for {len(examples)} labels; two runs mixed up?"
             )
         self._features = None if features is None else torch.from_numpy(features)
 
     def about(self) -> dict[str, Any]:
-        """Return what stays the same while the page is open."""
+        """Return what does not change while the page is open."""
         pairs = self.examples.pairs()
         return {
             "run": self._name,
@@ -71,7 +80,7 @@ class Review:
         return {**self.examples.row(index), "decision": described(self.decisions.current(index))}
 
     def detail(self, index: int) -> dict[str, Any]:
-        """Return what the single view shows: the row, how its label changed in training, and who it resembles."""
+        """Return what the single view shows: the row, its label changes in training, and its neighbours."""
         return {
             **self.brief(index),
             "history": self.examples.history(index),
@@ -81,29 +90,29 @@ class Review:
         }
 
     def progress(self, wanted: Filter) -> dict[str, Any]:
-        """Return how many examples are in each state, of all and of those that the filter is about."""
+        """Return the number of examples in each state, among all and among those the filter selects."""
         states = self.decisions.states
         here = states[self.examples.mask(wanted._replace(states=None), states)]
         return {name: _counts(of) for name, of in (("all", states), ("here", here))}
 
     def meaning(self, action: Action, index: int, label: int | None) -> tuple[State, int | None]:
-        """Return the state and label that an action leads to."""
+        """Return the state and label that result from an action."""
         if action == "clear":
             return State.OPEN, None
         if action == "unsure":
             return State.UNSURE, None
         given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
         if label is not None and label >= len(self.examples.class_names):
-            raise InputError(f"label {label}: there are {len(self.examples.class_names)} classes, counted from 0")
+            raise InputError(f"label {label}: there are only {len(self.examples.class_names)} classes, from 0")
         chosen = {"accept": suggested, "keep": given}.get(action, label)
         state = State.KEPT if chosen == given else State.ACCEPTED if chosen == suggested else State.CHANGED
         return state, chosen
 
     def _neighbours(self, index: int) -> list[dict[str, Any]]:
-        """Return for the given and for the suggested class its members that are nearest by their features.
+        """Return the nearest examples, by features, of the given and of the suggested class.
 
-        Members are those which the run, in the end, called so. Where both are the same, the second group is the
-        nearest of all other classes.
+        The classes are those of the run's final labels. If both are the same, the second group is the nearest examples
+        of all other classes.
         """
         if self._features is None:
             return []
@@ -125,39 +134,39 @@ class Review:
 
 @contextmanager
 def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iterator[Review]:
-    """Open the review of a run for this process alone: others see decisions through it.
+    """Open the review of a run and lock it for this process.
 
-    ``data`` says where the data is by now, if it has moved.
+    ``data`` is where the data is now, if it was moved.
     """
     run = finished_run(folder)
     try:
         pictures = run.pictures(data)
         rows = run.rows(data) if pictures is None else None
     except InputError as error:
-        raise InputError(f"{error} Say with --data where it is") from error
+        raise InputError(f"{error} Name its location with --data") from error
     examples = Examples(run)
     with (
-        locked(folder / layout.REVIEW_LOCK, busy="another process serves its review; open the address that it printed"),
+        locked(folder / layout.REVIEW_LOCK, busy="another process is serving its review; open the address it printed"),
         closing(open_decisions(folder, examples)) as decisions,
     ):
         yield Review(run, examples, decisions, reviewer, pictures=pictures, rows=rows)
 
 
 def finished_run(folder: Path) -> Run:
-    """Return the run in ``folder``, if it has come to its end."""
+    """Return the run in ``folder``; raise if it is not finished."""
     run = Run(folder)
     if not run.is_finished:
-        raise RunFolderError(f"{folder}: no finished run in it; a review needs its result.json")
+        raise RunFolderError(f"{folder}: contains no finished run; a review needs its result.json")
     return run
 
 
 def open_decisions(folder: Path, examples: Examples) -> DecisionStore:
-    """Open what people decided about the examples of the run in ``folder``."""
+    """Open the decisions about the examples of the run in ``folder``."""
     return DecisionStore(folder / layout.DECISIONS, fingerprint=examples.fingerprint, count=len(examples))
 
 
 def described(row: Decision | None) -> dict[str, Any] | None:
-    """Return a decision as the page sees it; whose it is only by name."""
+    """Return a decision as the page sees it; of the person it contains only the name."""
     if row is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""Serving the review page: a socket, a token, and uvicorn on it."""
+"""Serve the review page: a socket, a token, and uvicorn."""
 
 import secrets
 import socket
@@ -13,21 +13,21 @@ from unflip.review.review import Review
 
 
 class Serving(NamedTuple):
-    """A server that has its port and is about to answer."""
+    """A server that is bound to its port and ready to run."""
 
     address: str
-    """What to open, with the token in it."""
+    """The address to open, including the token."""
     server: uvicorn.Server
     listening: socket.socket
 
     def run(self) -> None:
-        """Answer until a signal comes, or until somebody sets ``server.should_exit``."""
+        """Serve until a signal arrives or ``server.should_exit`` is set."""
         with self.listening:
             self.server.run(sockets=[self.listening])
 
 
 def prepare(review: Review, *, host: str, port: int) -> Serving:
-    """Bind the port and draw a token; nothing is answered yet."""
+    """Bind the port and create a token, without serving yet."""
     listening = _listen(host, port)
     bound: int = listening.getsockname()[1]
     token = secrets.token_urlsafe(32)
@@ -42,14 +42,14 @@ def prepare(review: Review, *, host: str, port: int) -> Serving:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Bind before anything is said, so that a port in use is an error and not a page that never comes."""
+    """Bind the port early, so that a port in use is an error instead of a page that never loads."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
         raise ConfigError(f"--host {host}: {error.strerror}; try 127.0.0.1") from error
-    # With the protocol named, asyncio sends answers at once (TCP_NODELAY); without, each waits 40 ms.
+    # With the protocol set, asyncio sends responses at once (TCP_NODELAY); otherwise each waits 40 ms.
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,5 +57,5 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.listen(256)
     except OSError as error:
         listening.close()
-        raise ConfigError(f"--host {host} --port {port}: {error.strerror}; --port 0 takes one that is free") from error
+        raise ConfigError(f"--host {host} --port {port}: {error.strerror}; --port 0 picks a free port") from error
     return listening

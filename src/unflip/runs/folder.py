@@ -25,7 +25,7 @@ from unflip.files import write_json, write_tensors, write_text
 from unflip.lock import locked
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, read_toml
-from unflip.runs.labels import read_table
+from unflip.runs.labels import read_labels, read_table
 from unflip.runs.model_file import Model, load_model
 from unflip.stats.gaussians import ClassGaussians
 
@@ -103,7 +103,7 @@ class Run:
     def labels(self, columns: Sequence[str] | None = None) -> pyarrow.Table:
         """The rows of ``labels.parquet``, one per example; see :func:`unflip.runs.labels.label_table`."""
         self._check_format()
-        return read_table(self.folder / layout.LABELS, columns)
+        return read_labels(self.folder / layout.LABELS, columns)
 
     @property
     def has_labels(self) -> bool:
@@ -152,7 +152,9 @@ class Run:
         By default it is looked for where it was when the run finished, whatever folder that was started from. The
         pictures of features that `unflip embed` computed are the images that they were computed from.
         """
-        path = data or self.result.get("images_path")
+        path = data or self.result.get("pictures_path")
+        if path is None:
+            return None
         if data is not None and data.endswith(".npz") and (origin := read_origin(Path(data))) is not None:
             path = origin.data
         return open_pictures(self._data_options(path), self.labels(["id"])["id"].to_pylist(), self.config.parts)

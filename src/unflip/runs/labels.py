@@ -18,6 +18,11 @@ from unflip.labels.quality import label_quality, suggested_labels
 from unflip.labels.store import LabelStore
 from unflip.runs import layout
 
+COLUMNS = (
+    "index", "id", "split", "given", "current", "changed", "confidence_current", "confidence_given", "vote_given",
+    "suggested", "confidence_suggested", "vote_suggested", "last_change", "changes", "quality", "reviewed",
+)  # fmt: skip
+"""Every table of labels has these."""
 _NAMED = ("given", "current", "suggested")
 
 
@@ -100,6 +105,15 @@ def write_labels(folder: Path, table: pa.Table, history: dict[str, Tensor]) -> N
     write_atomically(folder / layout.HISTORY, lambda path: pa.parquet.write_table(changes, path))
 
 
+def read_labels(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a table of labels, all columns or some; refuse one that lacks any."""
+    table = read_table(path, columns)
+    missing = next((name for name in columns or COLUMNS if name not in table.column_names), None)
+    if missing is not None:
+        raise RunFolderError(f"{path}: no column '{missing}'; train again with this version of unflip")
+    return table
+
+
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a Parquet file of a run, all columns or some."""
     try:
@@ -107,4 +121,4 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     except FileNotFoundError as error:
         raise RunFolderError(f"{path.parent}: no {path.name}; is this the folder of a finished run?") from error
     except (OSError, pa.ArrowException) as error:
-        raise RunFolderError(f"{path}: not a readable Parquet file ({error})".replace("\n", " ")) from error
+        raise RunFolderError(f"{path}: not a readable Parquet file ({error})") from error

@@ -103,4 +103,4 @@ def load_model(path: Path) -> Model:
             ],
         )
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise RunFolderError(f"{path}: not a readable model ({error})".replace("\n", " ")) from error
+        raise RunFolderError(f"{path}: not a readable model ({error})") from error

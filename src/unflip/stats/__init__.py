@@ -1,1 +1,1 @@
-"""Statistics: pure functions on tensors, and the small things that remember their results."""
+"""Statistics: pure functions on tensors, and small classes that hold their results."""

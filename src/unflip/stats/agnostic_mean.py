@@ -1,4 +1,4 @@
-"""AgnosticMean (Algorithm 1): the mean of each class, although some of its members belong elsewhere."""
+"""AgnosticMean (Algorithm 1): a robust mean of each class, some of whose members belong elsewhere."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from unflip.stats.subspace import leading_half
 Normalise = Literal["sum", "count"]
 Complement = Literal["weighted", "plain"]
 
-_BLOCK = 2**17  # numbers whose medians are taken at once: they stay in the core's cache
+_BLOCK = 2**17  # numbers whose medians are taken at once: they fit in the cache of a core
 
 
 def agnostic_mean(
@@ -26,7 +26,7 @@ def agnostic_mean(
     normalise: Normalise = "sum",
     complement: Complement = "weighted",
 ) -> Tensor:
-    """Return the robust mean (d,) of one class' features (n, d); see `class_agnostic_means`."""
+    """Return the robust mean (d,) of one class's features (n, d); see `class_agnostic_means`."""
     labels = torch.zeros(len(features), dtype=torch.int64, device=features.device)
     return class_agnostic_means(features, labels, 1, damping=damping, normalise=normalise, complement=complement)[0]
 
@@ -53,20 +53,20 @@ def class_agnostic_means(
     Two departures from the printed algorithm, both measured in docs/agnostic-mean.md: Z is Σ ω_i, while the
     paper divides by the number of members, which makes the estimate depend on where the origin is; and the
     mean on W is weighted, while a plain one lets far outliers, whose direction damping moves into W, count
-    in full. Where Σ_ω is singular, directions without variance count as W whatever their number.
+    in full. Where Σ_ω is singular, directions without variance count as part of W, however many there are.
 
     Args:
-        features: (n, d), on any device. Half precision is widened class by class; float64 stays so.
+        features: (n, d), on any device. Half precision is widened class by class; float64 is kept.
         labels: (n,) integers below ``num_classes``.
         num_classes: the number of rows to return.
         damping: C; larger values damp less.
         normalise: Z is the ``"sum"`` of the weights, or, as printed, the ``"count"`` of the members.
         complement: the mean on W is μ_ω (``"weighted"``) or, as printed, the mean of S (``"plain"``).
 
-    The work is done on the processor: most of it is eigenvectors of matrices of some hundred rows, which
-    accelerators are slow at or lack, and so every device gets the same means. It is done for as many classes
-    at a time as torch has threads, each on one thread: eigenvectors gain little from a second one, and the
-    result does not depend on how many there are.
+    The work is done on the CPU: most of it is eigenvectors of matrices with a few hundred rows, at which
+    accelerators are slow, and so the means are the same for every device. As many classes are worked on in
+    parallel as torch has threads, one thread per class: eigenvectors gain little from a second thread, and so
+    the result does not depend on the number of threads.
     """
     if features.ndim != 2 or len(features) != len(labels):
         raise InputError(
@@ -89,7 +89,7 @@ def class_agnostic_means(
 
 
 def damping_weights(features: Tensor, *, damping: float = 1.0, normalise: Normalise = "sum") -> Tensor:
-    """Return ω_i / Z (eq. weights) of the members (n, d) of one class: (n,), small for what lies far out."""
+    """Return ω_i / Z (eq. weights) of the members (n, d) of one class: (n,), small for outliers."""
     form = _Form(damping, normalise, "weighted")
     if not len(features):
         return torch.zeros(0, device=features.device)
@@ -100,7 +100,7 @@ def damping_weights(features: Tensor, *, damping: float = 1.0, normalise: Normal
 
 @dataclass(frozen=True)
 class _Form:
-    """How the algorithm is read."""
+    """Which variant of the algorithm to compute."""
 
     damping: float
     normalise: Normalise
@@ -117,8 +117,8 @@ class _Form:
 def _robust_mean(x: Tensor, dim: int, padding: Padding, form: _Form, origin: Tensor | None) -> Tensor:
     """Return the robust means (b, 1, r) of x (b, r, n), which it overwrites.
 
-    ``dim`` is the dimension the algorithm has come down to; r is less where only r directions vary. The point
-    where x is zero has the coordinates ``origin`` (b, 1, r); only the printed weights depend on them.
+    ``dim`` is the dimension at this level of the recursion; r is less where only r directions vary. ``origin``
+    (b, 1, r) is where x = 0 was in the coordinates of the features; only the printed weights depend on it.
     """
     medians, mean, squares = _centre(x, padding)
     if dim == 1:
@@ -142,7 +142,7 @@ def _robust_mean(x: Tensor, dim: int, padding: Padding, form: _Form, origin: Ten
 def _centre(x: Tensor, padding: Padding) -> tuple[Tensor, Tensor, Tensor]:
     """Subtract the median of every coordinate in place.
 
-    Return the medians (b, 1, r), the means and the squared lengths that are left, (b, 1, r) and (b, 1, n).
+    Return the medians (b, 1, r), and of what is left the means (b, 1, r) and squared lengths (b, 1, n).
     """
     b, _, n = x.shape
     middle = n // 2
@@ -150,7 +150,7 @@ def _centre(x: Tensor, padding: Padding) -> tuple[Tensor, Tensor, Tensor]:
     medians, means = [], []
     for block in x.split(max(1, _BLOCK // (b * n)), dim=1):
         scratch = block + padding.fence if padding.padded else block.clone()
-        # numpy selects the middle in a third of the time that torch.median or kthvalue take.
+        # numpy's partition takes a third of the time of torch.median or kthvalue.
         ordered = scratch.numpy()
         ordered.partition(middle, axis=2)
         median = scratch[:, :, middle : middle + 1].clone()
@@ -162,16 +162,16 @@ def _centre(x: Tensor, padding: Padding) -> tuple[Tensor, Tensor, Tensor]:
         medians.append(median.mT)
         means.append(torch.bmm(padding.uniform, block.mT))
     if not bool(torch.isfinite(squares).all()):
-        raise InputError("features must be finite, and their squares too; these hold NaN, infinity or more")
+        raise InputError("features and their squares must be finite; these hold NaN, infinity or too large values")
     return torch.cat(medians, dim=2), torch.cat(means, dim=2), squares
 
 
 def _damping(mean: Tensor, squares: Tensor, padding: Padding, form: _Form) -> Tensor:
     """Return the weights ω_i / Z (b, 1, n), given mean (b, 1, r) and squared lengths about the median."""
     trace = (squares * padding.uniform).sum(2, keepdim=True) - (mean * mean).sum(2, keepdim=True)
-    scale = form.damping * torch.where(trace > 0, trace, 1)  # s²; members that all coincide weigh the same
+    scale = form.damping * torch.where(trace > 0, trace, 1)  # s²; identical members get equal weights
     squares = squares + padding.beyond
     if form.normalise == "count":
         return torch.exp(-squares / scale) * padding.uniform
-    weights = torch.exp((squares.amin(2, keepdim=True) - squares) / scale)  # cancels; spares underflow
+    weights = torch.exp((squares.amin(2, keepdim=True) - squares) / scale)  # the minimum cancels; it avoids underflow
     return weights / weights.sum(2, keepdim=True)

@@ -1,4 +1,4 @@
-"""Discriminant: how likely each class is by a feature alone, if classes were Gaussians of one covariance."""
+"""Linear discriminant: class probabilities from features alone, for Gaussian classes that share one covariance."""
 
 import math
 from collections.abc import Callable
@@ -10,17 +10,17 @@ from torch import Tensor
 from unflip.errors import ConfigError, InputError
 from unflip.stats.members import class_means, pooled_covariance
 
-_ROWS = 4096  # features at once; they then stay in the cache
+_ROWS = 4096  # features at once; they fit in the cache
 
 
 @dataclass(frozen=True)
 class Discriminant:
-    """Linear discriminant analysis: class c has N(μ_c, Σ), with a Σ common to all, and prior n_c / n.
+    """Linear discriminant analysis: class c has N(μ_c, Σ), with the same Σ for all classes, and prior n_c / n.
 
     Attributes:
         whiten: (d, d), the inverse L⁻¹ of Σ = L Lᵀ.
-        origin: (d,), L⁻¹ μ for the mean μ of all features: what follows is about it, which spares rounding errors.
-        means: (k, d), m_c = L⁻¹ (μ_c - μ); of no meaning for a class without members.
+        origin: (d,), L⁻¹ μ for the mean μ of all features, from which all is measured to avoid rounding errors.
+        means: (k, d), m_c = L⁻¹ (μ_c - μ); meaningless for a class without members.
         counts: (k,), n_c.
     """
 
@@ -32,10 +32,10 @@ class Discriminant:
     def posterior(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return P(c | h) for features (m, d) as (m, k): proportional to ``n_c exp(-|L⁻¹ (h - μ_c)|² / 2)``.
 
-        With ``labels``, the features are those that were fitted under these labels, and none votes for itself: the mean
-        of its own class is taken without it. Left out of n members, h is ``n / (n - 1)`` times as far from the mean,
-        so its distance D to its own class becomes ``(n / (n - 1))² D`` and the count n - 1; Σ is left as it is. An only
-        member stays in.
+        Give ``labels`` for features that the fit used, with the labels it used; then none votes for itself: the mean of
+        its own class is taken without it. Leaving h out of n members moves their mean ``n / (n - 1)`` times as far off,
+        so the squared distance D of h to its own class becomes ``(n / (n - 1))² D`` and the count n - 1; Σ stays the
+        same. The only member of a class is not left out.
         """
         result = features.new_empty(len(features), len(self.means), dtype=torch.float32)
         for start in range(0, len(features), _ROWS):
@@ -68,9 +68,7 @@ def fit_discriminant(features: Tensor, labels: Tensor, num_classes: int, *, shri
     features = features.detach().float()
     counts = labels.bincount(minlength=num_classes).to(features)
     means = class_means(features, labels, num_classes)
-    pooled = pooled_covariance(
-        features, labels, means
-    ).cpu()  # factoring a matrix of some hundred rows is no work for an accelerator
+    pooled = pooled_covariance(features, labels, means).cpu()  # accelerators are slow at factoring small matrices
     scale = float(pooled.diagonal().mean())
     if not math.isfinite(scale):
         raise InputError("features must be finite; these hold NaN or infinity")
@@ -83,10 +81,10 @@ def fit_discriminant(features: Tensor, labels: Tensor, num_classes: int, *, shri
 
 
 def gaussian_votes(features: Tensor, labels: Tensor, num_classes: int) -> Callable[[Tensor], Tensor]:
-    """Return a function from positions (c,) among the features (m, d) to how likely each class is there (c, k).
+    """Return a function that maps positions (c,) among the features (m, d) to class probabilities (c, k).
 
-    By Gaussians fitted to the features under ``labels`` (m,): a second view of the same labels, which has far fewer
-    parameters than a network, so that it cannot learn single wrong labels by heart. No example votes for its own label.
+    They come from Gaussians fitted to the features under ``labels`` (m,): a second opinion with far fewer parameters
+    than a network, which cannot memorise single wrong labels. No example votes for its own label.
     """
     fitted = fit_discriminant(features, labels, num_classes)
     return lambda rows: fitted.posterior(features[rows], labels[rows])

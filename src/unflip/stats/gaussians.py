@@ -9,17 +9,17 @@ from torch import Tensor
 from unflip.errors import ConfigError, InputError
 from unflip.stats.members import class_members
 
-_JITTER = 1e-6  # what a singular correlation matrix gets on its diagonal
+_JITTER = 1e-6  # added to the diagonal of a singular correlation matrix
 
 
 class ClassGaussians:
-    """Class c has N(μ_c, F_cᵀ F_c + v_c I + α 1 1ᵀ), with α the disturbance, or is not present (yet).
+    """Class c has N(μ_c, F_cᵀ F_c + v_c I + α 1 1ᵀ), with α the disturbance, if it is present.
 
-    F_c has as many rows as is cheap: the centred features themselves or a triangular factor; v_c is the
+    F_c is whichever is cheaper, the centred features themselves or a triangular factor; v_c is the
     variance of an isotropic Gaussian. α 1 is the all-ones matrix of the paper's eq. sample_estimator_dis.
 
     Attributes:
-        means: (k, d), zero where not present.
+        means: (k, d), zero for classes that are not present.
         present: (k,), which classes have a Gaussian.
         factors: k tensors (r_c, d).
         variances: (k,).
@@ -51,7 +51,7 @@ class ClassGaussians:
         """Draw ``per_class`` features for every class present, in the order of classes; return them and their labels.
 
         A draw is μ + Fᵀ ε + √v ζ + √α ξ (1, ..., 1), with ε in R^r, ζ in R^d and ξ in R standard normal. They are drawn
-        on the processor, whose ``generator`` it must be, so that every device sees the same.
+        on the CPU, to which ``generator`` must belong, so that every device sees the same.
         """
         device = self.means.device
         classes = self.present.nonzero()[:, 0]
@@ -69,7 +69,7 @@ class ClassGaussians:
         return drawn, labels
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return a copy of all of it as plain tensors."""
+        """Return a copy of everything as plain tensors."""
         return {
             "means": self.means.clone(),
             "present": self.present.clone(),
@@ -81,7 +81,7 @@ class ClassGaussians:
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Tensor]) -> Self:
-        """Return the Gaussians whose `state_dict` this is."""
+        """Rebuild Gaussians from their `state_dict`."""
         factors = state["factors"].split(state["ranks"].tolist())
         return cls(state["means"], state["present"], factors, state["variances"], float(state["disturbance"]))
 
@@ -112,7 +112,7 @@ def fit_gaussians(
     """
     shape = (num_classes, features.shape[1])
     if previous is not None and previous.means.shape != shape:
-        raise InputError(f"previous Gaussians are for means of {tuple(previous.means.shape)}, these are of {shape}")
+        raise InputError(f"previous Gaussians have means of shape {tuple(previous.means.shape)}, the new ones {shape}")
     features = features.detach()
     fitted = torch.zeros(shape, device=features.device)
     variances = torch.zeros(num_classes, device=features.device)
@@ -145,10 +145,10 @@ def fit_gaussians(
 def covariance_factor(rows: Tensor) -> Tensor:
     """Return F (r, d) with Fᵀ F = rowsᵀ rows = Σ for rows (n, d), such that drawing with F is cheap.
 
-    That is the rows themselves where there are at most 2 d, since factoring Σ would cost more than it saves, else the
-    Cholesky factor of Σ, found for the coordinates scaled to unit variance. A constant coordinate stays constant.
-    Where others depend on each other, so that Σ is singular, their variances grow by a millionth or, if rounding asks
-    for it, a little more.
+    F is the rows themselves if there are at most 2 d, since factoring Σ would cost more than it saves, else the
+    Cholesky factor of Σ, computed for coordinates scaled to unit variance. A constant coordinate stays constant. Where
+    Σ is singular because coordinates depend on each other, their variances grow by a millionth or, if rounding requires
+    it, a little more.
     """
     n, d = rows.shape
     if n <= 2 * d:
@@ -160,7 +160,7 @@ def covariance_factor(rows: Tensor) -> Tensor:
     correlation.fill_diagonal_(1.0)
     lower, failed = torch.linalg.cholesky_ex(correlation)
     jitter = _JITTER
-    while bool(failed) and jitter < 1:  # NaN among the rows fails for good; what is fitted with them is refused
+    while bool(failed) and jitter < 1:  # rows with NaN always fail; the caller refuses them
         lower, failed = torch.linalg.cholesky_ex(correlation.fill_diagonal_(1.0 + jitter))
         jitter *= 10
     factor: Tensor = lower.T * spread

@@ -1,11 +1,11 @@
-"""Which examples belong to each class, their means, and how they vary about them."""
+"""The members of each class, their means, and their covariance about the means."""
 
 import torch
 from torch import Tensor
 
 from unflip.errors import InputError
 
-_ROWS = 4096  # features at once; they then stay in the cache
+_ROWS = 4096  # features at once; they fit in the cache
 _ENOUGH, _PER_DIMENSION = 8192, 16  # examples that a covariance is estimated from
 
 
@@ -16,10 +16,10 @@ def class_members(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:
     (tensor([1]), tensor([0, 2]), tensor([], dtype=torch.int64))
     """
     if labels.ndim != 1 or labels.is_floating_point():
-        raise InputError(f"labels must be one row of integers, not {tuple(labels.shape)} of {labels.dtype}")
+        raise InputError(f"labels must be integers of shape (n,), not {labels.dtype} of shape {tuple(labels.shape)}")
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
         raise InputError(
-            f"labels must be within 0 and {num_classes - 1}, these go from {int(labels.min())} "
+            f"labels must be from 0 to {num_classes - 1}, these go from {int(labels.min())} "
             f"to {int(labels.max())}; is num_classes={num_classes} right?"
         )
     # A stable sort of 16-bit labels takes a third of the time of one of 64-bit labels.
@@ -38,8 +38,8 @@ def class_means(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 def pooled_covariance(features: Tensor, labels: Tensor, means: Tensor) -> Tensor:
     """Return ``sum_i (h_i - mu_y(i)) (h_i - mu_y(i))^T / n`` (d, d) of n features about the means (k, d) of classes.
 
-    Of very many features, n are picked at random, always the same ones: 8,192, or 16 a dimension if that is more. An
-    entry's deviation from that of all is then about a hundredth of the two coordinates' deviations.
+    Where there are more, n features are picked at random, always the same ones: 8,192, or 16 per dimension if that is
+    more. The error of an entry is then about a hundredth of the product of its two coordinates' standard deviations.
     """
     d = features.shape[1]
     enough = max(_ENOUGH, _PER_DIMENSION * d)

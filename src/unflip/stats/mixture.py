@@ -1,21 +1,21 @@
-"""Mixture: which of many numbers are the low ones, by two Gaussians on the line."""
+"""Mixture of two Gaussians in one dimension: which of many values belong to the lower one."""
 
 import warnings
 
 import torch
 from torch import Tensor
 
-_FITTED = 5_000  # values that a mixture is fitted to at most
+_FITTED = 5_000  # most values that a mixture is fitted to
 
 
 def low_probability(values: Tensor, seed: int) -> Tensor:
     """Return for each of ``values`` (m,) the probability that it belongs to the component with the smaller mean.
 
-    Two Gaussians are fitted by expectation maximisation to what :func:`normalised` makes of the values: at most 10
+    Two Gaussians are fitted by expectation maximisation to the values, scaled by :func:`normalised`: at most 10
     iterations, tolerance 1e-2, 5e-4 added to the variances (Li et al. 2020, section 3.1 and the released code). A fit
-    that has not converged by then is used as it stands. Where all values are the same, nothing tells two kinds of
-    them apart: all count as low. Of many values evenly spaced ones of their sorted row are fitted to, which changes
-    the five parameters by less than the tolerance does and takes a fraction of the time.
+    that has not converged by then is used as it is. If all values are equal, all count as low. If there are many, the
+    fit uses a subset, evenly spaced among the sorted values, which changes the five parameters by less than the
+    tolerance does and takes a fraction of the time.
     """
     from sklearn.exceptions import ConvergenceWarning  # takes as long to import as torch, and few runs need it
     from sklearn.mixture import GaussianMixture
@@ -37,7 +37,7 @@ def low_probability(values: Tensor, seed: int) -> Tensor:
 
 
 def spread(values: Tensor, count: int) -> Tensor:
-    """Return ``count`` evenly spaced ones of the sorted values, the middles of as many equal parts; all if fewer."""
+    """Return ``count`` of the sorted values, the middles of as many equal parts; all if there are fewer."""
     if len(values) <= count:
         return values
     places = (torch.arange(count, dtype=torch.float64, device=values.device) + 0.5) * (len(values) / count)
@@ -45,7 +45,7 @@ def spread(values: Tensor, count: int) -> Tensor:
 
 
 def normalised(values: Tensor) -> Tensor:
-    """Return ``(v - min) / (max - min)``, and zeros where all are the same or there is none."""
+    """Return ``(v - min) / (max - min)``, zeros if all are equal, nothing if there are none."""
     if not len(values):
         return values
     above = values - values.min()

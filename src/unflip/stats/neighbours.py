@@ -1,4 +1,4 @@
-"""Nearest neighbours of a few features among many, which may be of half precision and mapped from a file."""
+"""Nearest neighbours of a few features among many, which may be in half precision and mapped from a file."""
 
 from typing import NamedTuple
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 from unflip.errors import InputError
 
-_VALUES = 2**18  # that are widened at once: they stay in the processor's cache
-_QUERIES = 64  # at once, so that their distances to all features take little memory
-_SPARE = 8  # candidates beyond those asked for, since rounding may swap what is all but equally near
+_VALUES = 2**18  # numbers widened at once: they fit in the CPU's cache
+_QUERIES = 64  # queries at once, so that their distances to all features take little memory
+_SPARE = 8  # extra candidates, since rounding may swap neighbours at almost the same distance
 
 
 class Neighbours(NamedTuple):
-    """The nearest of each query, the nearest first; of those equally near, the one that stands first."""
+    """The neighbours of each query, the nearest first; at the same distance, the one with the lower index first."""
 
     indices: Tensor
     """(q, k), into the features; -1 where there are fewer than k."""
@@ -25,17 +25,19 @@ class Neighbours(NamedTuple):
 def nearest(
     features: Tensor, queries: Tensor, k: int, *, rows: Tensor | None = None, leave_out: Tensor | None = None
 ) -> Neighbours:
-    """Find the ``k`` of the features (n, d) that are nearest to each query (q, d), on the processor.
+    """Find the ``k`` of the features (n, d) that are nearest to each query (q, d), on the CPU.
 
     Args:
-        features: of any floating precision; they are widened a part at a time.
+        features: of any floating-point type; they are widened in parts.
         queries: points in the same space.
-        k: how many.
-        rows: which features to look among (m,), each once; by default all.
-        leave_out: for each query the index of a feature that is not to be found (q,): most often its own.
+        k: the number of neighbours.
+        rows: indices of the features to search (m,), without repeats; all by default.
+        leave_out: for each query the index of a feature to leave out (q,), usually its own.
     """
     if features.ndim != 2 or queries.ndim != 2 or features.shape[1] != queries.shape[1]:
-        raise InputError(f"neighbours: features {tuple(features.shape)} and queries {tuple(queries.shape)} do not fit")
+        raise InputError(
+            f"neighbours: features {tuple(features.shape)} and queries {tuple(queries.shape)} must be (n, d) and (q, d)"
+        )
     if k < 1:
         raise InputError(f"neighbours: k must be 1 or more, not {k}")
     indices = torch.full((len(queries), k), -1)
@@ -51,7 +53,7 @@ def nearest(
         found = candidates.indices if rows is None else rows[candidates.indices]
         exact = torch.linalg.vector_norm(features[found].float() - points[:, None], dim=2)
         exact.masked_fill_(candidates.values.isinf(), torch.inf)
-        found, order = found.sort(dim=1)  # so that the one that stands first wins
+        found, order = found.sort(dim=1)  # so that ties go to the lower index
         exact, nearer = exact.gather(1, order).sort(dim=1, stable=True)
         exact, found = exact[:, :k], found.gather(1, nearer)[:, :k]
         distances[part, : exact.shape[1]] = exact
@@ -62,7 +64,7 @@ def nearest(
 def _scores(features: Tensor, points: Tensor, rows: Tensor | None) -> Tensor:
     """Return |h|² - 2 hᵀ q, which orders features h as their distance from q does, for every point q: (q, m).
 
-    Both are taken from the middle of the points: far from the origin little but rounding would be left.
+    Both are relative to the mean of the points: far from the origin, rounding errors would dominate.
     """
     count, columns = len(features) if rows is None else len(rows), features.shape[1]
     size = max(1, _VALUES // max(1, columns))

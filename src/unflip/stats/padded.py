@@ -1,4 +1,4 @@
-"""Classes of about the same size side by side in one tensor, as many such tensors at a time as there are threads."""
+"""Classes of about the same size, padded into one tensor, and work on such tensors in parallel threads."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,22 +7,22 @@ from math import inf
 import torch
 from torch import Tensor
 
-_GROUP = 2**19  # padded numbers in a group of classes: what one worker has in hand, about 2 MB
+_GROUP = 2**19  # padded numbers in a group of classes: the work of one thread, about 2 MB
 _CHUNK = 4096  # examples gathered at once
 
 
 class Padding:
-    """What to know of classes that are worked on together, each padded to the length of the longest.
+    """Masks and weights for classes that are worked on together, each padded to the length of the longest.
 
-    ``fence`` is added before medians are taken: it is 0 at members, and of the padding it sends so much to
-    -∞ and the rest to +∞ that every class has its (upper) median in the middle of the padded row.
+    ``fence`` is added before medians are taken: it is 0 for members, and moves part of the padding to -∞ and
+    the rest to +∞, such that the (upper) median of every class is in the middle of the padded row.
     """
 
     def __init__(self, counts: Sequence[int], dtype: torch.dtype) -> None:
         size = torch.tensor(counts)[:, None, None]
         longest = int(size.max())
         position = torch.arange(longest)
-        member = position < size  # (b, 1, n), as the following
+        member = position < size  # (b, 1, n), like those below
         low = position < size + longest // 2 - size // 2
         self.padded = bool((size < longest).any())
         self.fence = torch.where(member, 0.0, torch.where(low, -inf, inf)).to(dtype)
@@ -33,24 +33,24 @@ class Padding:
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return what features of a type are computed in: float32 unless they are float64."""
+    """Return the type to compute in for features of type ``dtype``: float32, or float64 if they are."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def gather(features: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, Padding]:
-    """Return the classes' features, (b, d, longest), on the processor, and what to know of them."""
+    """Return the classes' features, (b, d, longest), on the CPU, and their padding."""
     counts = [len(indices) for indices in members]
     x = torch.empty(len(members), features.shape[1], max(counts), dtype=wide(features.dtype))
     for row, indices in zip(x, members, strict=True):
         row[:, len(indices) :] = 0
         for part, chosen in zip(row.split(_CHUNK, dim=1), indices.split(_CHUNK), strict=False):
-            # Widened first: torch is slow at doing that and transposing at once.
+            # Widened first: torch is slow at widening and transposing in one step.
             part[:, : len(chosen)] = features.index_select(0, chosen).to("cpu", x.dtype).T
     return x, Padding(counts, x.dtype)
 
 
 def group_classes(counts: Sequence[int], dim: int) -> list[tuple[int, ...]]:
-    """Put classes of about the same size together as long as they are small; the largest come first."""
+    """Group small classes of about the same size; the largest come first."""
     groups: list[tuple[int, ...]] = []
     longest = 0
     for c in sorted((c for c, count in enumerate(counts) if count), key=lambda c: -counts[c]):
@@ -64,10 +64,10 @@ def group_classes(counts: Sequence[int], dim: int) -> list[tuple[int, ...]]:
 
 
 def one_thread_each(work: Callable[[Sequence[int]], Tensor], groups: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Work on as many groups at a time as torch has threads; torch's setting is as before afterwards.
+    """Work on as many groups in parallel as torch has threads; torch's setting is restored afterwards.
 
-    torch keeps the number of threads for each thread, and the last one set for threads to come: a worker's
-    setting leaves the caller's alone, and what is to come is put right in the end.
+    torch keeps the number of threads per thread, and gives new threads the last one set: a worker's setting
+    does not affect the caller, and the value for new threads is restored at the end.
     """
     threads = torch.get_num_threads()
     if threads == 1:  # starting a thread takes longer than a small group

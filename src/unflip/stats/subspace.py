@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_CHUNK = 2048  # examples added to a covariance at once: no second copy of the class, and it stays in the cache
+_CHUNK = 2048  # examples added to a covariance at once: avoids a copy of the class, and fits in the cache
 
 
 @dataclass(frozen=True)
 class Subspace:
-    """The span V: the data in its coordinates, and the way there and back for rows (b, 1, r)."""
+    """The span V: the data in its coordinates, and functions that map rows (b, 1, r) to them and back."""
 
     data: Tensor  # (b, k, n)
     project: Callable[[Tensor], Tensor]
@@ -21,7 +21,7 @@ class Subspace:
 def leading_half(x: Tensor, keep: int, weights: Tensor) -> Subspace:
     """Return V, spanned by at most ``keep`` leading eigenvectors of x diag(ω) xᵀ, where x is (b, r, n).
 
-    Eigenvectors whose eigenvalue is rounding error are replaced by zero: nothing varies along them.
+    Eigenvectors whose eigenvalue is a rounding error are replaced by zero: nothing varies along them.
     """
     if x.shape[2] < x.shape[1]:
         return _leading_half_by_example(x, keep, weights)
@@ -38,8 +38,8 @@ def _leading_half_by_example(x: Tensor, keep: int, weights: Tensor) -> Subspace:
     """Return the same V for n < r, from the smaller matrix G = YᵀY with Y = x diag(√ω).
 
     If G u = λ u, then v = Y u / √λ is an eigenvector of Y Yᵀ = x diag(ω) xᵀ with the same eigenvalue, and
-    vᵀ x = √λ uᵀ diag(1/√ω); where weights are so small that this would magnify rounding errors, it is
-    multiplied out.
+    vᵀ x = √λ uᵀ diag(1/√ω); where weights are so small that this would magnify rounding errors, vᵀ x is
+    computed directly.
     """
     root = weights.sqrt()
     y = x * root
@@ -63,12 +63,12 @@ def _leading_half_by_example(x: Tensor, keep: int, weights: Tensor) -> Subspace:
 
 
 def _varying(values: Tensor) -> Tensor:
-    """Return which of the ascending eigenvalues (b, 1, k) stand out from rounding errors."""
+    """Return which of the ascending eigenvalues (b, 1, k) are larger than rounding errors."""
     return values > 16 * torch.finfo(values.dtype).eps * values[:, :, -1:]
 
 
 def _add_upper(total: Tensor, left: Tensor, right: Tensor, beta: float) -> None:
-    """Set ``total`` to beta · total + left rightᵀ in the upper triangle (and a part of the rest).
+    """Set ``total`` to beta · total + left rightᵀ in the upper triangle (and part of the rest).
 
     Its transpose is what eigh reads: a lower triangle, column by column.
     """

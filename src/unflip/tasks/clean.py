@@ -28,7 +28,7 @@ from unflip.runs.folder import Run
 from unflip.runs.labels import looks_wrong, most_doubtful_first, names_of
 from unflip.runs.options import Execution
 from unflip.tasks.defaults import choose_size
-from unflip.tasks.embed import Embedding, plan_embedding
+from unflip.tasks.embed import EmbedPlan, plan_embedding
 from unflip.tasks.options import CleanOptions, EmbeddingOptions, option_tree
 from unflip.tasks.report import report_finished
 from unflip.training.rehearsal import rehearse
@@ -40,7 +40,7 @@ _REHEARSED = 2048  # rows from which training on features that are not there yet
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class CleanResult:
     """A finished run, and what it says about the labels."""
 
     run: Run
@@ -61,14 +61,14 @@ class Cleaned:
 
 
 @dataclass(frozen=True)
-class Cleaning:
+class CleanPlan:
     """What is going to be done, and how long that will take."""
 
     run: Run
     config: RunConfig
     execution: Execution
     raw: RawData
-    embedding: Embedding | None
+    embedding: EmbedPlan | None
     """Images only: how they become features."""
     force: bool
     what: str
@@ -87,7 +87,7 @@ class Cleaning:
             steps.insert(0, f"features by {origin.backbone} at {origin.image_size} pixels ({how})")
         return f"{self.what}: {', then '.join(steps)}; about {duration(embed + learn)} in all"
 
-    def execute(self) -> Cleaned:
+    def execute(self) -> CleanResult:
         """Do it: write the run, its report, the list of suspects and, where there are any, the duplicates."""
         raw, folder = self.raw, self.run.folder
         skipped: tuple[Skipped, ...] = ()
@@ -110,7 +110,7 @@ class Cleaning:
         return cleaned
 
 
-def clean(data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[CleanOptions]) -> Cleaned:
+def clean(data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[CleanOptions]) -> CleanResult:
     """Find the labels that look wrong; write a run folder with a list of them and a report.
 
     Does what ``unflip clean`` does. Images become features first, which are kept in ``out`` as ``embedded.npz`` and
@@ -127,7 +127,7 @@ def clean(data: str | Path, out: str | Path, *, force: bool = False, **options: 
 
 def plan_cleaning(
     data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[CleanOptions]
-) -> Cleaning:
+) -> CleanPlan:
     """Read the data, choose what to do with it, and find out how long that takes; nothing is written.
 
     The arguments are those of :func:`clean`.
@@ -164,13 +164,13 @@ def plan_cleaning(
         embed, width = embedding.estimate()
         learn = _rehearse_made_up(config, execution, count, width, classes)
         what = f"{raw.name}: {count:,} images in {classes} classes"
-        return Cleaning(run, config, execution, raw, embedding, force, what, (embed, learn))
+        return CleanPlan(run, config, execution, raw, embedding, force, what, (embed, learn))
     own = data_options.model_dump(mode="json", exclude_defaults=True)
     config = _configure(own, count, tree, of_columns=raw.columns is not None)
     learn = rehearse(config, execution, raw).seconds
     width = int(np.prod(examples.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples of {width} features in {classes} classes"
-    return Cleaning(run, config, execution, raw, None, force, what, (0.0, learn))
+    return CleanPlan(run, config, execution, raw, None, force, what, (0.0, learn))
 
 
 def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunConfig:
@@ -188,7 +188,7 @@ def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunCo
     return resolve_layers(flags, preset="features", settings=settings)
 
 
-def _check_reviewed(path: str, embedding: Embedding, examples: LabelledSet, which: str) -> None:
+def _check_reviewed(path: str, embedding: EmbedPlan, examples: LabelledSet, which: str) -> None:
     labels = examples.labels
     assert labels is not None
     names = find_classes(labels, embedding.raw.class_names, which)[1] or [str(i) for i in range(int(labels.max()) + 1)]
@@ -208,7 +208,7 @@ def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width
     return rehearse(config, execution, raw).seconds * count / rows
 
 
-def _find_suspects(run: Run, raw: RawData, data: str, skipped: Sequence[Skipped]) -> Cleaned:
+def _find_suspects(run: Run, raw: RawData, data: str, skipped: Sequence[Skipped]) -> CleanResult:
     """Write the labels that look wrong, and the same examples under different labels."""
     table = run.labels()
     of_images = raw.train.digests is not None
@@ -225,7 +225,7 @@ def _find_suspects(run: Run, raw: RawData, data: str, skipped: Sequence[Skipped]
         rows = pa.table(columns).take(np.concatenate(duplicates)).add_column(0, "group", group)
         write_atomically(run.folder / layout.DUPLICATES, lambda path: pa.csv.write_csv(rows, path))
     pairs = Counter(zip(suspects["given"].to_pylist(), suspects["suggested"].to_pylist(), strict=True))
-    return Cleaned(
+    return CleanResult(
         run=run,
         data=data,
         of_images=of_images,

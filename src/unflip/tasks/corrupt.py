@@ -30,7 +30,7 @@ from unflip.training.preparation import find_posterior
 
 
 @dataclass(frozen=True)
-class Corrupted:
+class CorruptResult:
     """Labels that were made, and where everything about them is."""
 
     labels: Path
@@ -48,7 +48,7 @@ def corrupt(
     save_posterior: str | Path | None = None,
     force: bool = False,
     **options: Unpack[CorruptOptions],
-) -> Corrupted:
+) -> CorruptResult:
     """Make labels wrong by a recipe; write them, how they were made (.json) and a picture (.png).
 
     Args:
@@ -82,7 +82,7 @@ def corrupt(
     if posterior is not None and (kind := recipe.steps[0].pmd_kind) is not None:
         curve = PmdCurve(kind, after.noise_record["steps"][0]["factor"], posterior)
     draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
-    return Corrupted(out, record, picture, measured, after.class_names)
+    return CorruptResult(out, record, picture, measured, after.class_names)
 
 
 def _check_targets(paths: list[Path], force: bool) -> None:

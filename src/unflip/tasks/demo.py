@@ -15,7 +15,7 @@ METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 
 
 @dataclass(frozen=True)
-class Demonstrated:
+class DemoResult:
     """The runs by method, a picture of them and a page that compares them."""
 
     runs: dict[str, Run]
@@ -23,7 +23,7 @@ class Demonstrated:
     page: Path
 
 
-def demo(out: str | Path, *, quiet: bool = True) -> Demonstrated:
+def demo(out: str | Path, *, quiet: bool = True) -> DemoResult:
     """Make a third of the labels wrong where digits look alike, and train each method on them."""
     out = Path(out)
     labels = out / "labels.npy"
@@ -41,4 +41,4 @@ def demo(out: str | Path, *, quiet: bool = True) -> Demonstrated:
     }  # fmt: skip
     picture = out / "demo.png"
     draw_demo(picture, runs)
-    return Demonstrated(runs, picture, write_comparison(list(runs.values()), out / "comparison.html"))
+    return DemoResult(runs, picture, write_comparison(list(runs.values()), out / "comparison.html"))

@@ -45,7 +45,7 @@ _MEASURE_FOR = 1.0  # seconds of batches from which the whole is estimated
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbedResult:
     """A finished feature file."""
 
     path: Path
@@ -68,7 +68,7 @@ class Embedded:
         return int(self.features.train.inputs.shape[1])
 
 
-def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[EmbedOptions]) -> Embedded:
+def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[EmbedOptions]) -> EmbedResult:
     """Write the features that a pretrained network computes of all images of a data set to ``out``, an .npz file.
 
     Does what ``unflip embed`` does. Labels, class names, ids and the split into train, val and test sets go with the
@@ -95,7 +95,7 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
 
 
 @dataclass(frozen=True)
-class Embedding:
+class EmbedPlan:
     """All that a feature file needs, found and checked; nothing is computed yet."""
 
     out: Path
@@ -139,7 +139,7 @@ class Embedding:
         left = sum(len(rows) for file, _, rows in self._plan() if not file.exists())
         return each * left, features.shape[1]
 
-    def run(self, reporter: Reporter) -> Embedded:
+    def run(self, reporter: Reporter) -> EmbedResult:
         """Compute what is missing and write the file."""
         started, reused = time.perf_counter(), self.is_done
         sets = dict(self._relabelled() if reused else self._embed(reporter))
@@ -152,7 +152,7 @@ class Embedding:
             normalisation=None,
             images_path=self.origin.data,
         )
-        return Embedded(self.out, features, self.origin, self.skipped, reused, time.perf_counter() - started)
+        return EmbedResult(self.out, features, self.origin, self.skipped, reused, time.perf_counter() - started)
 
     def _relabelled(self) -> Mapping[str, LabelledSet]:
         """Give features that are there the labels that the images have now."""
@@ -256,7 +256,7 @@ def plan_embedding(
     *,
     force: bool = False,
     track: Track = untracked,
-) -> Embedding:
+) -> EmbedPlan:
     """Check the images, leave out broken ones where that is wanted, and choose what the backbone sees of them.
 
     Args:
@@ -300,7 +300,7 @@ def plan_embedding(
     network = chosen.network.to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.eval().requires_grad_(False)
     size = embedding.batch_size or (_BATCH if place.type == "cpu" else _GPU_BATCH)
-    plan = Embedding(out, origin, raw, sets, skipped, options, chosen, size, place)
+    plan = EmbedPlan(out, origin, raw, sets, skipped, options, chosen, size, place)
     if out.exists() and not force and not plan.is_done:
         raise RunFolderError(f"--out {out}: is there, and holds something else; replace it with --force")
     return plan

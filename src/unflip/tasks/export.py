@@ -10,13 +10,11 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from unflip.data.images.files import is_image
-from unflip.errors import ConfigError, RunFolderError, unknown
+from unflip.errors import ConfigError, unknown
 from unflip.files import write_atomically, write_text
-from unflip.runs import layout
 from unflip.runs.folder import Run
 from unflip.runs.labels import looks_wrong, names_of
 
-_NEEDED = ("given", "current", "suggested", "confidence_suggested", "quality", "reviewed")
 _SUFFIXES = {
     "csv": (".csv",),
     "parquet": (".parquet",),
@@ -43,11 +41,6 @@ def export(run: str | Path | Run, out: str | Path, form: str = "csv", *, prefix:
     if prefix and form != "label-studio":
         raise ConfigError(f"--prefix is for the format label-studio, not for {form}; leave it out")
     table = run.labels()
-    missing = next((name for name in _NEEDED if name not in table.column_names), None)
-    if missing is not None:
-        raise RunFolderError(
-            f"{run.folder / layout.LABELS}: no column '{missing}'; train again with this version of unflip"
-        )
     if form == "label-studio":
         write_text(out, json.dumps(_tasks(table, run.result["method"], prefix), ensure_ascii=False, indent=1) + "\n")
     else:

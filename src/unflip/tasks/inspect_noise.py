@@ -13,14 +13,14 @@ from unflip.report.noise_figure import draw_noise
 
 
 @dataclass(frozen=True)
-class Inspected:
+class InspectResult:
     """The noise between two sets of labels."""
 
     measured: NoiseProfile
     class_names: list[str] | None
 
 
-def inspect_noise(labels: Path, clean: Path, *, take: int | None = None, out: Path | None = None) -> Inspected:
+def inspect_noise(labels: Path, clean: Path, *, take: int | None = None, out: Path | None = None) -> InspectResult:
     """Compare labels with the true ones.
 
     Args:
@@ -50,7 +50,7 @@ def inspect_noise(labels: Path, clean: Path, *, take: int | None = None, out: Pa
     measured = measure_noise(clean_numbers, noisy_numbers, num_classes)
     if out is not None:
         draw_noise(out, clean_numbers, noisy_numbers, measured.matrix, class_names=names)
-    return Inspected(measured, names)
+    return InspectResult(measured, names)
 
 
 def _read_clean(path: Path) -> Array:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unflip.compute.processes import is_first_process
-from unflip.errors import ConfigError, RunFolderError, UnflipWarning
+from unflip.errors import ConfigError, RunFolderError, UnflipWarning, described
 from unflip.report.comparison import write_comparison
 from unflip.report.run_report import write_report
 from unflip.runs import layout
@@ -41,9 +41,8 @@ def report_finished(run: Run) -> None:
     try:
         write_report(run)
     except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
         warnings.warn(
-            f"the run is finished, but its report could not be written ({why}); to try again: "
+            f"the run is finished, but its report could not be written ({described(error)}); to try again: "
             f"unflip report {run.folder}",
             UnflipWarning,
             stacklevel=3,

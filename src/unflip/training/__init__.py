@@ -1,1 +1,1 @@
-"""Training: the only loop, and what surrounds it."""
+"""Training: the training loop and everything around it."""

@@ -1,9 +1,9 @@
-"""How an epoch is cut into batches, and each batch among processes."""
+"""Batches: how an epoch is split into batches, and each batch among processes."""
 
 import torch
 from torch import Tensor
 
-_LEAST = 2  # examples a process needs for batch normalisation
+_LEAST = 2  # examples per process that batch normalisation needs
 
 
 def shuffled(indices: Tensor, generator: torch.Generator) -> Tensor:
@@ -15,10 +15,10 @@ def cut(order: Tensor, batch_size: int, processes: int, rank: int) -> tuple[Tens
     """Return this process's share of each batch of an epoch.
 
     Every process takes the same number of steps of the same sizes, so the mean of their gradients is that of the
-    whole batch. To that end the order is filled up from its own beginning to a multiple of ``processes`` (as
-    torch's DistributedSampler does). Process r takes every ``processes``-th example from r on, so that
-    interleaving the shares gives the order back. A last batch too small for batch normalisation joins the one
-    before it; an epoch smaller than that goes round, and an empty one has no batch.
+    whole batch. For this the order is padded from its own beginning to a multiple of ``processes``, as in torch's
+    DistributedSampler. Process r takes every ``processes``-th example starting at r, so interleaving the shares
+    restores the order. A last batch too small for batch normalisation is merged into the one before it. An epoch that
+    is too small repeats its examples; an empty one has no batch.
     """
     if not len(order):
         return ()
@@ -35,6 +35,6 @@ def cut(order: Tensor, batch_size: int, processes: int, rank: int) -> tuple[Tens
 
 
 def repeated(indices: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return ``count`` of ``indices``: random orders of all of them, one after the other."""
+    """Return ``count`` of ``indices``: as many random permutations of them as needed, one after the other."""
     rounds = -(-count // len(indices))
     return torch.cat([shuffled(indices, generator) for _ in range(rounds)])[:count]

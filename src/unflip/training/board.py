@@ -1,4 +1,4 @@
-"""Board: each epoch's figures for TensorBoard, where that is installed."""
+"""Board: writes each epoch's metrics for TensorBoard, if that is installed."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from unflip.errors import RunFolderError
 
 
 class Board:
-    """Writes to ``folder``; does nothing without the extra ``tensorboard``."""
+    """Writes to ``folder``; does nothing if the extra ``tensorboard`` is not installed."""
 
     def __init__(self, folder: Path, *, enabled: bool) -> None:
         self._writer: Any = None
@@ -34,7 +34,7 @@ class Board:
                 self._writer.close()
 
     def write(self, metrics: Mapping[str, Any]) -> None:
-        """Write every number of an epoch's line, nested ones as ``group/name``."""
+        """Write every number of an epoch's metrics, nested ones as ``group/name``."""
         if self._writer is None:
             return
         with self._writing():
@@ -47,5 +47,5 @@ class Board:
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:  # of a write before: a thread does them
+        except OSError as error:  # may come from an earlier write: a thread does the writing
             raise RunFolderError(f"cannot write {self._folder}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""Building a run's trainer, and the model that it leaves behind."""
+"""Build a run's trainer, and the model that the run saves."""
 
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ _Trainer = TypeVar("_Trainer", bound=Trainer)
 
 
 def make_model(config: RunConfig, dataset: Dataset, best: BestEpoch) -> Model:
-    """Return the chosen networks with all that is needed to rebuild and feed them."""
+    """Return the selected networks with everything needed to rebuild them and prepare their inputs."""
     return Model(
         network=config.common.network,
         options=config.network_options.model_dump(mode="json"),
@@ -40,7 +40,16 @@ def make_trainer(
     kind: type[_Trainer],
     lr_scale: float = 1.0,
 ) -> _Trainer:
-    """Build a run's method and networks, and the trainer that trains them."""
+    """Build a run's method and networks, and the trainer that trains them.
+
+    Args:
+        config: the run's configuration.
+        dataset: the data to learn from.
+        processes: the device, and the other processes of the run.
+        reporter: receives every step.
+        kind: the class of trainer to build.
+        lr_scale: a factor on the learning rate.
+    """
     common, device = config.common, processes.device
     setting = Setting(
         num_classes=dataset.num_classes,

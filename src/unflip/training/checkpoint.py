@@ -1,4 +1,4 @@
-"""Checkpoints: a tree of tensors and plain values in one safetensors file, written atomically, no pickle."""
+"""Checkpoints: a tree of tensors and plain values in one safetensors file, written atomically, without pickle."""
 
 import hashlib
 import json
@@ -16,15 +16,16 @@ from unflip.errors import RunFolderError, UnflipWarning
 from unflip.files import write_tensors
 
 FORMAT = 2
-"""Of checkpoints. It is raised when an older version's files can no longer be read."""
-_SHARE = 0.02  # of the time, for the checkpoints of epochs' ends
+"""The checkpoint format; incremented when older files can no longer be read."""
+_SHARE = 0.02  # of the run time may be spent on end-of-epoch checkpoints
 
 
 class Checkpoints:
-    """A run's checkpoints: when the next one is due, and which are kept.
+    """A run's checkpoints: when the next one is due, and which ones are kept.
 
-    An epoch's end is saved unless the last checkpoint is so young that saving would take more than 2 % of the time;
-    within an epoch, one is due after ``minutes``. Of all, the last ``keep`` stay, and the last of an epoch's end.
+    The end of an epoch is saved unless the last checkpoint is so recent that saving would take more than 2 % of the
+    run time; within an epoch, a checkpoint is due every ``minutes``. The last ``keep`` checkpoints are kept, and always
+    the last one from the end of an epoch.
     """
 
     def __init__(self, folder: Path, keep: int, minutes: float) -> None:
@@ -32,12 +33,12 @@ class Checkpoints:
         self._saved, self._cost = time.monotonic(), 0.0
 
     def is_due(self, *, midway: bool) -> bool:
-        """Whether it is time for the next one, at an epoch's end or ``midway``."""
+        """Whether the next checkpoint is due, at the end of an epoch or ``midway``."""
         wait = 60 * self.minutes if midway else min(60 * self.minutes, self._cost / _SHARE)
         return time.monotonic() - self._saved >= wait
 
     def save(self, tree: Any, epoch: int, midway: tuple[int, int] | None = None) -> None:
-        """Write the state at the end of ``epoch``, or ``midway`` in it after so many (phases, steps)."""
+        """Write the state at the end of ``epoch``, or ``midway`` through it, after this many (phases, steps)."""
         started = time.monotonic()
         place = "" if midway is None else "-phase-{:03d}-step-{:08d}".format(*midway)  # sorts before the epoch's end
         try:
@@ -52,7 +53,7 @@ class Checkpoints:
         self._cost = self._saved - started
 
     def load_last(self, *, whole: bool = False) -> Any | None:
-        """Return the last one that can be read, None if there is none at all; ``whole``: of an epoch's end."""
+        """Return the last readable checkpoint, None if there are none; ``whole``: only from the end of an epoch."""
         damaged: list[RunFolderError] = []
         for path in reversed(self._paths()):
             if whole and not _is_whole(path):
@@ -63,10 +64,10 @@ class Checkpoints:
                 damaged.append(error)
                 continue
             for unreadable in damaged:
-                warnings.warn(f"{unreadable}; going on from {path.name} before it", UnflipWarning, stacklevel=2)
+                warnings.warn(f"{unreadable}; continuing from the earlier {path.name}", UnflipWarning, stacklevel=2)
             return found
         if damaged:
-            raise RunFolderError(f"{damaged[0]}, and there is no other; start anew with --force") from damaged[0]
+            raise RunFolderError(f"{damaged[0]}, and there is no other; start again with --force") from damaged[0]
         return None
 
     def _paths(self) -> list[Path]:
@@ -78,7 +79,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def save_tree(path: Path, tree: Any) -> None:
-    """Write nested dicts and lists of tensors, numbers, strings and None, with a checksum of it all."""
+    """Write nested dicts and lists of tensors, numbers, strings and None, with a checksum."""
     tensors: dict[str, Tensor] = {}
     structure = json.dumps(_encode(tree, "", tensors))
     write_tensors(
@@ -87,7 +88,7 @@ def save_tree(path: Path, tree: Any) -> None:
 
 
 def load_tree(path: Path) -> Any:
-    """Read what :func:`save_tree` wrote, onto the processor."""
+    """Read what :func:`save_tree` wrote, into CPU memory."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -95,10 +96,10 @@ def load_tree(path: Path) -> Any:
         if metadata.get("format", "1") != str(FORMAT):
             raise ValueError(f"format {metadata.get('format', '1')}, this version of unflip reads {FORMAT}")
         if metadata["sha256"] != _checksum(metadata["structure"], tensors):
-            raise ValueError("its checksum does not fit")
+            raise ValueError("its checksum does not match")
         return _decode(json.loads(metadata["structure"]), tensors)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path}: not a readable checkpoint ({error})".replace("\n", " ")) from error
+        raise RunFolderError(f"{path}: not a readable checkpoint ({error})") from error
 
 
 def _checksum(structure: str, tensors: Mapping[str, Tensor]) -> str:
@@ -110,9 +111,9 @@ def _checksum(structure: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _encode(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """Put the tensors of a tree aside; dict and list become tagged lists, since JSON keys are strings only."""
+    """Move the tensors of a tree to ``tensors``; dicts and lists become tagged lists, as JSON keys must be strings."""
     if isinstance(node, Tensor):
-        name = f"{len(tensors)}{path}"  # with its number: keys may hold a slash
+        name = f"{len(tensors)}{path}"  # the number makes it unique: keys may contain a slash
         tensors[name] = node.detach().to("cpu", copy=True).contiguous()  # a copy: safetensors refuses shared memory
         return ["tensor", name]
     if isinstance(node, dict):
@@ -136,5 +137,5 @@ def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def copy_state(network: torch.nn.Module) -> dict[str, Tensor]:
-    """Return a copy of a network's state that later training does not change."""
+    """Return a copy of a network's state, unaffected by later training."""
     return {name: value.detach().clone() for name, value in network.state_dict().items()}

@@ -1,4 +1,4 @@
-"""EpochProgress: how far an epoch has come, and what it has seen so far."""
+"""EpochProgress: how far an epoch has got, and what was recorded in it so far."""
 
 import time
 from collections.abc import Mapping
@@ -11,34 +11,34 @@ from torch import Tensor
 
 @dataclass
 class EpochProgress:
-    """What a run that goes on in the middle of an epoch needs beside networks, optimisers, method and labels."""
+    """What a run resumed in the middle of an epoch needs besides networks, optimisers, method and labels."""
 
     phase: int = 0
-    """Phases that are done."""
+    """Number of finished phases."""
     losses: dict[str, float] = field(default_factory=dict)
-    """Of these phases."""
+    """Mean loss terms of the finished phases."""
     probs: Tensor | None = None
-    """Recorded in these phases (m, k)."""
+    """Probabilities recorded in the finished phases (m, k)."""
     terms: list[dict[str, Tensor]] = field(default_factory=list)
-    """Of the loss, in each step of the phase under way."""
+    """Loss terms of each step of the current phase."""
     logits: list[Tensor] = field(default_factory=list)
-    """Recorded in the phase under way."""
+    """Logits recorded in the current phase."""
     started: float = field(default_factory=lambda: time.perf_counter())
-    """When; a resumed epoch counts the time that it had taken."""
+    """Start time; in a resumed epoch it accounts for the time already spent."""
 
     @property
     def steps(self) -> int:
-        """Steps of the phase under way that are done."""
+        """Number of finished steps of the current phase."""
         return len(self.terms)
 
     def end_phase(self, losses: Mapping[str, float]) -> None:
-        """Count the phase under way as done."""
+        """Count the current phase as finished."""
         self.phase += 1
         self.losses |= losses
         self.terms, self.logits = [], []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all of it, the steps as columns."""
+        """Return the whole state, with the steps as columns."""
         names = self.terms[0] if self.terms else ()
         return {
             "phase": self.phase,
@@ -51,7 +51,7 @@ class EpochProgress:
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], device: torch.device) -> Self:
-        """Go back to a saved state."""
+        """Restore a saved state."""
         columns = {name: column.to(device) for name, column in state["terms"].items()}
         steps = max((len(column) for column in columns.values()), default=0)
         return cls(

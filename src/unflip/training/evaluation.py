@@ -1,4 +1,4 @@
-"""Evaluation: accuracies, and the only place that holds the truth."""
+"""Evaluation: accuracies, and the only place that knows the true labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from unflip.data.labelled import EvaluationSet
 
 @dataclass(frozen=True)
 class Truth:
-    """The clean labels (n,) of a run's examples, where they are known, and its test sets."""
+    """The clean labels (n,) of a run's examples, if known, and its test sets."""
 
     clean: Tensor | None
     tests: dict[str, EvaluationSet]
     clean_val: bool = False
-    """Whether the validation labels that came with the data are clean ones."""
+    """Whether the validation labels that came with the data are clean."""
 
     @classmethod
     def of(cls, dataset: Dataset, processes: Processes) -> "Truth":
-        """Take the truth out of a data set, onto the device."""
+        """Take the truth from a data set and move it to the device."""
         clean = None if dataset.clean is None else dataset.clean.to(processes.device)
         tests = {
             name: EvaluationSet(test.source.to(processes.device), test.labels.to(processes.device))
@@ -32,24 +32,24 @@ class Truth:
         return cls(clean, tests, dataset.clean_val)
 
     def label_accuracy(self, labels: Tensor, rows: Tensor | None = None) -> float | None:
-        """Return the share of ``labels`` that are right, among ``rows`` if given; None where nobody knows."""
+        """Return the fraction of ``labels`` that are correct, among ``rows`` if given; None if the truth is unknown."""
         if self.clean is None:
             return None
         right = labels == self.clean
         return float((right if rows is None else right[rows]).float().mean())
 
     def quality_auroc(self, quality: Tensor, given: Tensor, rows: Tensor) -> float | None:
-        """Return how well ``quality`` (n,) tells right given labels among ``rows`` from wrong ones."""
+        """Return how well ``quality`` (n,) separates correct from wrong given labels among ``rows``."""
         if self.clean is None:
             return None
         return separation(quality.to(given.device)[rows], (given == self.clean)[rows])
 
 
 def separation(scores: Tensor, right: Tensor) -> float | None:
-    """Return how likely a right label's score is above a wrong one's: the area under the ROC curve, ties counting half.
+    """Return the probability that a correct label scores above a wrong one: the area under the ROC curve, ties half.
 
-    With m right labels among n, whose mean ranks are r_i, that is ``(sum r_i - m (m + 1) / 2) / (m (n - m))`` (Mann and
-    Whitney 1947). None where all labels are right or none is.
+    With m correct labels among n, whose mean ranks are r_i, it is ``(sum r_i - m (m + 1) / 2) / (m (n - m))`` (Mann and
+    Whitney 1947). None if all labels are correct, or none.
     """
     _, position, counts = scores.double().unique(return_inverse=True, return_counts=True)
     ranks = (counts.cumsum(0) - (counts - 1) / 2)[position]  # from 1; equal scores share their mean rank
@@ -60,7 +60,7 @@ def separation(scores: Tensor, right: Tensor) -> float | None:
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
-    """Return the share of examples whose most probable class is their label."""
+    """Return the fraction of examples whose most probable class is their label."""
     return float((probs.argmax(1) == labels).float().mean())
 
 
@@ -73,9 +73,9 @@ def accuracies(networks: Sequence[nn.Module], truth: Truth, processes: Processes
 
 
 def full_report(networks: Sequence[nn.Module], test: EvaluationSet, processes: Processes) -> dict[str, Any]:
-    """Return ``top1, top5, balanced, per_class`` of a test set; a class without test examples is None.
+    """Return ``top1, top5, balanced, per_class`` of a test set; None for a class without test examples.
 
-    Balanced accuracy is the mean over classes that have examples. With fewer than five classes, top-5 is 1.
+    Balanced accuracy is the mean over the classes that have examples. With up to five classes, top-5 is 1.
     """
     probs = predict_probs(networks, test.source, processes)
     num_classes = probs.shape[1]

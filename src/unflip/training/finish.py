@@ -1,4 +1,4 @@
-"""The end of a run: every example is scored with the chosen model, and everything is written to the run folder."""
+"""The end of a run: score every example with the selected model and write everything to the run folder."""
 
 import numpy as np
 import torch
@@ -22,15 +22,15 @@ from unflip.training.trainer import Trainer
 def write_results(
     run: Run, config: RunConfig, dataset: Dataset, trainer: Trainer, state: RunState, truth: Truth
 ) -> None:
-    """Score every example with the chosen model, correct those that validated, and write the results.
+    """Score every example with the selected model, correct the validation labels, and write the results.
 
     Args:
-        run: the folder; the first process alone writes to it.
-        config: of the run.
-        dataset: what it learnt from.
-        trainer: as the last epoch left it.
-        state: the epochs' figures, and which of them was chosen.
-        truth: clean labels and test sets, for evaluation.
+        run: the run folder; only the first process writes to it.
+        config: the run's configuration.
+        dataset: the data it learnt from.
+        trainer: the trainer after the last epoch.
+        state: the metrics of the epochs, and which one was selected.
+        truth: clean labels and test sets, for evaluation only.
     """
     processes, epochs = trainer.processes, config.common.epochs
     gaussians, last_features = trainer.method.gaussians(), None

@@ -1,4 +1,4 @@
-"""A run in memory: arrays in, model and labels out, no folder and no checkpoint."""
+"""A run in memory: arrays in, model and labels out, without folder and checkpoints."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -25,26 +25,26 @@ from unflip.training.trainer import Trainer
 
 
 class MemoryRun(NamedTuple):
-    """What a run in memory leaves behind."""
+    """The results of a run in memory."""
 
     model: Model
     labels: pa.Table
-    """As in ``labels.parquet``."""
+    """The same table as ``labels.parquet``."""
     noise: NoiseProfile | None
-    """What is believed of the given labels."""
+    """The estimated noise of the given labels, if there is an estimate."""
 
 
 def train_in_memory(config: RunConfig, raw: RawData, processes: Processes, reviewed: Tensor | None = None) -> MemoryRun:
-    """Train to the end and return what came out; the selection rule is ``last`` or ``noisy-val``.
+    """Train to the end and return the results; the selection rule is ``last`` or ``noisy-val``.
 
-    ``reviewed`` (n,) are labels that people decided, -1 where they did not.
+    ``reviewed`` (n,) are labels decided by people, -1 for the others.
     """
     common = config.common
     dataset = prepare_data(config, posterior_fit(config, processes, quiet=True), raw)
     dataset = replace(dataset, reviewed=reviewed)
     trainer = make_trainer(config, dataset, processes, Reporter(), Trainer)
     best, val = BestEpoch(), trainer.val_rows
-    with torch.random.fork_rng(devices=[]):  # layers draw from torch's own generator; the caller's goes on as it was
+    with torch.random.fork_rng(devices=[]):  # layers draw from torch's global generator; leave the caller's unchanged
         for epoch in range(1, common.epochs + 1):
             line = trainer.run_epoch(epoch)
             if common.select == "noisy-val":

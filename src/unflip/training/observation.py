@@ -1,4 +1,4 @@
-"""Observation: what the trainer saw of one epoch, for the method to look at."""
+"""Observation: what the trainer observed in one epoch, for the method to read."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Observation:
-    """What the trainer saw of one epoch; see :class:`unflip.methods.base.Observed`."""
+    """What the trainer observed in one epoch; see :class:`unflip.methods.base.Observed`."""
 
     def __init__(self, trainer: "Trainer", progress: EpochProgress) -> None:
         self._trainer = trainer
@@ -23,13 +23,13 @@ class Observation:
         self._features: dict[int, Tensor] = {}
 
     def record(self, order: Tensor, logits: Tensor) -> None:
-        """Keep the softmax of a training pass that went through ``order``."""
+        """Keep the softmax of a training pass that visited the examples in ``order``."""
         train = self._trainer.method.setting.train
         probs = self._trainer.processes.interleave(logits.softmax(1), len(order))
         position = torch.empty(len(self._trainer.labels), dtype=torch.long, device=train.device)
         position[train] = torch.arange(len(train), device=train.device)
         before = self._progress.probs
-        # a copy: a method may have kept what it was shown after the phase before
+        # a copy: the method may have kept the tensor of an earlier phase
         self._progress.probs = probs.new_zeros(len(train), probs.shape[1]) if before is None else before.clone()
         self._progress.probs[position[order]] = probs
 
@@ -41,13 +41,13 @@ class Observation:
         return self._progress.probs
 
     def features(self, network: int = 0) -> Tensor:
-        """Features of the training examples, computed once until the networks learn again."""
+        """Features of the training examples, cached until the networks are trained again."""
         if network not in self._features:
             self._features[network] = self._scan(network, self._trainer.method.setting.train).features
         return self._features[network]
 
     def logits(self, network: int = 0) -> Tensor:
-        """Logits of the training examples, by the head as it is, without keeping the features."""
+        """Logits of the training examples from the current head, without keeping the features."""
         if network not in self._features:
             return self._scan(network, self._trainer.method.setting.train, keep_features=False).logits
         with torch.no_grad():  # calibration trains heads between phases
@@ -62,7 +62,7 @@ class Observation:
         return self._scan(network, rows), self._trainer.labels.initial[rows]
 
     def forget_features(self) -> None:
-        """Drop what a phase of training has made out of date."""
+        """Drop cached features after a phase has changed the networks."""
         self._features = {}
 
     def _scan(self, network: int, rows: Tensor, *, keep_features: bool = True) -> Scan:

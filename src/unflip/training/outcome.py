@@ -1,4 +1,4 @@
-"""Outcome: what the chosen model and the method make of every example in the end."""
+"""Outcome: what the selected model and the method finally say about every example."""
 
 from typing import NamedTuple
 
@@ -15,20 +15,20 @@ from unflip.training.trainer import Trainer
 
 
 class Outcome(NamedTuple):
-    """What is believed of every example in the end."""
+    """The final assessment of every example."""
 
     probs: Tensor
-    """Class probabilities (n, k): the method's own where it keeps any, else the chosen model's."""
+    """Class probabilities (n, k): the method's own if it keeps any, otherwise the selected model's."""
     votes: Tensor
-    """Those of class Gaussians (n, k)."""
+    """Class probabilities under the class Gaussians (n, k)."""
     features: Tensor
-    """Of the chosen model (n, d), with two networks the first's."""
+    """Features of the selected model (n, d); with two networks, those of the first."""
     noise: NoiseProfile | None
-    """What is believed of the given labels."""
+    """The estimated noise of the given labels, if there is an estimate."""
 
 
 def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> Outcome:
-    """Score every example with the chosen model, and correct those that validated."""
+    """Score every example with the selected model, and correct the validation labels."""
     for network, state in zip(trainer.networks, best.states, strict=True):
         bare(network).load_state_dict(state)
     labels, method, val = trainer.labels, trainer.method, trainer.val_rows
@@ -44,10 +44,10 @@ def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool)
 
 
 def _judge(trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what the networks (n, k), and Gaussians fitted to their features (n, k), say of every example's class.
+    """Return class probabilities of every example from the networks (n, k) and from Gaussians on their features (n, k).
 
-    The Gaussians are fitted under the corrected labels of the training examples. With two networks, their mean.
-    Third come the features of every example (n, d), with two networks the first's.
+    The Gaussians are fitted to the training examples with their corrected labels. With two networks, both results are
+    averaged. The third result is the features of every example (n, d); with two networks, those of the first.
     """
     train, labels = trainer.method.setting.train, trainer.labels
     rows = torch.arange(len(labels), device=train.device)
@@ -65,13 +65,13 @@ def _judge(trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _estimate_noise(labels: LabelStore, probs: Tensor, val: Tensor) -> NoiseProfile | None:
-    """What is believed of the given labels: rate, rate by class, and which class is called what.
+    """Estimate the noise of the given labels: its rate, the rate by class, and the transition matrix.
 
-    Where labels were corrected, the corrected ones stand for the truth. Where none was, the chosen model's predictions
-    do, on the validation examples ``val`` alone: of those it did not learn the labels.
+    If labels were corrected, the corrected ones stand in for the truth. If not, the selected model's predictions do,
+    but only on the validation examples ``val``, whose labels it did not learn from.
     """
     given, current = labels.given.cpu(), labels.current.cpu()
-    if bool((labels.initial.cpu() != current).any()):  # beyond what people decided
+    if bool((labels.initial.cpu() != current).any()):  # other than reviewed ones
         return measure_noise(current, given, labels.num_classes)
     if len(val):
         return measure_noise(probs[val].argmax(1).cpu(), given[val.cpu()], labels.num_classes)

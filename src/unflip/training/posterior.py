@@ -1,4 +1,4 @@
-"""Posteriors: eta(x) of clean labelled data, estimated with our own trainer."""
+"""Posteriors: eta(x) of cleanly labelled data, estimated with the library's own trainer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ _Trainer = TypeVar("_Trainer", bound=Trainer)
 FOLDS = 5
 PosteriorEstimator = Callable[[Source, Tensor, int, str], Tensor]
 """(inputs, clean labels, number of classes, CROSS_FIT or IN_SAMPLE) -> class probabilities (n, k)."""
-EPOCHS = 10  # on a fold; the released generator trains 25 epochs on everything
+EPOCHS = 10  # per fold; the released generator trains for 25 epochs on all data
 
 
 class Recorded(Standard):
-    """Cross-entropy, with the softmax of the training passes kept."""
+    """Cross-entropy that keeps the softmax of the training passes."""
 
     records_probs = True
 
@@ -41,7 +41,7 @@ class Recorded(Standard):
 
 @dataclass(frozen=True)
 class PosteriorFit:
-    """How posteriors are estimated: which network, how long, on which device."""
+    """How posteriors are estimated: with which network, for how long, on which device."""
 
     network: str
     network_options: Options
@@ -52,12 +52,12 @@ class PosteriorFit:
     epochs: int = EPOCHS
 
     def __call__(self, source: Source, clean: Tensor, num_classes: int, kind: str) -> Tensor:
-        """Return class probabilities (n, k) of all of ``source``.
+        """Return the class probabilities (n, k) of all examples in ``source``.
 
-        ``cross-fit``: each of five folds is predicted by a network that learnt from the other four, so that no
-        point's own label makes it certain; one temperature for all is then fitted to the clean labels (Guo et al.
-        2017). ``in-sample``, as the released generator does: the training-pass softmax of the last epoch of one
-        network that learnt from everything.
+        ``cross-fit``: each of five folds is predicted by a network trained on the other four, so no example's own
+        label makes its prediction overconfident; then one common temperature is fitted to the clean labels (Guo et
+        al. 2017). ``in-sample``, as in the released generator: the training-pass softmax in the last epoch of one
+        network trained on all examples.
         """
         source = source.to(self.processes.device)
         clean = clean.to(self.processes.device)
@@ -86,7 +86,16 @@ class PosteriorFit:
     def make_trainer(
         self, source: Source, labels: Tensor, num_classes: int, rows: Tensor, number: int, kind: type[_Trainer]
     ) -> tuple[Recorded, _Trainer]:
-        """Build what trains on ``rows`` for fold ``number``."""
+        """Build the method and the trainer for one fold.
+
+        Args:
+            source: inputs of all examples.
+            labels: (n,) clean labels of all examples.
+            num_classes: number of classes.
+            rows: the examples to train on.
+            number: the fold, from 0; it sets the seed.
+            kind: the class of trainer to build.
+        """
         seed = derive(self.seed, "posterior", number)
         setting = Setting(
             num_classes=num_classes,
@@ -106,8 +115,8 @@ class PosteriorFit:
 def temperature(logits: Tensor, labels: Tensor) -> float:
     """Return the T > 0 that minimises the cross-entropy of ``softmax(logits / T)``, within [0.01, 100].
 
-    The cross-entropy is convex in b = 1 / T and its derivative is ``mean(sum_j p_j z_j - z_y)``, so b is where that
-    changes sign; found by bisection of log b.
+    The cross-entropy is convex in b = 1 / T with derivative ``mean(sum_j p_j z_j - z_y)``, so the best b is where that
+    changes sign; it is found by bisection on log b.
     """
     logits = logits.double()
     own = logits.gather(1, labels[:, None])[:, 0]

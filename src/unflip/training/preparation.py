@@ -1,4 +1,4 @@
-"""Preparing a run's data: load, corrupt, split, in this order; every step can be called apart."""
+"""Preparation of a run's data: load, corrupt, split, in this order; each step can be called on its own."""
 
 from torch import Tensor
 
@@ -20,7 +20,7 @@ def prepare_data(
 ) -> Dataset:
     """Return the data of a run, with noise if the configuration asks for it, split and checked.
 
-    ``raw`` is what a loader found, if the data was read already. ``estimate`` computes the posteriors that pmd noise
+    ``raw`` is the output of a loader, if the data was read already. ``estimate`` computes the posteriors that pmd noise
     may need.
     """
     common = config.common
@@ -39,7 +39,7 @@ def prepare_data(
 
 
 def find_posterior(data: LabelledData, noise: NoiseOptions, estimate: PosteriorEstimator) -> Tensor | None:
-    """Return the class probabilities (n, k) that a recipe draws from, read or estimated; None if it needs none."""
+    """Return the class probabilities (n, k) that a noise recipe needs, read or estimated; None if it needs none."""
     if not needs_posterior(noise):
         return None
     given = given_posterior(noise, data)

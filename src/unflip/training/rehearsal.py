@@ -1,4 +1,4 @@
-"""Rehearsal: a few steps of every kind of epoch, to say what a run would do and how long it would take."""
+"""Rehearsal: a few steps of each kind of epoch, to show what a run would do and how long it would take."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -28,27 +28,27 @@ from unflip.training.preparation import prepare_data
 from unflip.training.run import posterior_fit
 from unflip.training.trainer import Trainer
 
-_STEPS_FOR = 1.0  # seconds of measured steps a phase
-_SCAN_FOR = 0.25  # seconds that a measured part of a scan takes at least
-_SOON = 2.0  # seconds of a rehearsed epoch up to which it is worth a second one
-_LEAST_STEPS = 4  # of a phase; the first is not measured
-_BASIS = (
-    "measured: about a second of steps of each phase, a part of each pass without gradient, and in full what the",
-    "method does at an epoch's end; not in it: reading the data, writing the run",
+_STEPS_FOR = 1.0  # seconds of timed steps per phase
+_SCAN_FOR = 0.25  # minimum seconds of the timed part of a scan
+_QUICK_EPOCH = 2.0  # a rehearsed epoch that takes fewer seconds is followed by a second one
+_LEAST_STEPS = 4  # per phase; the first one is not timed
+_NOTES = (
+    "measured: about a second of steps per phase, part of each pass without gradients, and everything the method",
+    "does at the end of an epoch; not included: reading the data, writing the run",
 )
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Epochs that are alike, as the first of them was rehearsed."""
+    """Epochs of one kind, described by the first of them, which was rehearsed."""
 
     epochs: Sequence[int]
     passes: Sequence[tuple[Phase, int]]
-    """What an epoch goes over, and in how many steps."""
+    """The phases of an epoch, each with its number of steps."""
     calibrates: bool
     corrects: bool
     seconds: float
-    """An epoch takes this long, without evaluation."""
+    """Time per epoch, without evaluation."""
 
 
 @dataclass(frozen=True)
@@ -60,30 +60,30 @@ class DryRun:
     warmup: int
     stages: Sequence[Stage]
     evaluation: float
-    """After every epoch: validation and test examples."""
+    """Per epoch, for validation and test examples."""
     finish: float
-    """At the end: every example once more."""
+    """At the end, for scoring every example."""
     posterior: float
-    """At the beginning: the posteriors that pmd noise needs."""
+    """At the start, for the posteriors that pmd noise needs."""
     place: str
 
     @property
     def seconds(self) -> float:
-        """The whole run, from when the data has been read."""
+        """The whole run, after reading the data."""
         epochs = sum(len(stage.epochs) * (stage.seconds + self.evaluation) for stage in self.stages)
         return self.posterior + epochs + self.finish
 
     def text(self) -> str:
-        """Return configuration, phases and estimate as a person reads them; the first part is TOML."""
-        lines = [self.config.to_toml(), "# what the epochs go over"]
+        """Return configuration, phases and time estimate as text; all of it is valid TOML."""
+        lines = [self.config.to_toml(), "# phases of the epochs"]
         lines += [f"#   {self._describe(stage)}" for stage in self.stages]
         lines.append(f"# estimate: {duration(self.seconds)} for {self.config.common.epochs} epochs on {self.place}")
         if self.posterior:
-            lines.append(f"#   of these {duration(self.posterior)} for the posteriors of the noise")
-        lines.append(f"#   of these {duration(self.evaluation)} an epoch for validation and test examples")
-        lines += [f"#   {line}" for line in _BASIS]
+            lines.append(f"#   including {duration(self.posterior)} for the posteriors of the noise")
+        lines.append(f"#   including {duration(self.evaluation)} per epoch for validation and test examples")
+        lines += [f"#   {line}" for line in _NOTES]
         if any(phase.unlabelled is not None for stage in self.stages for phase, _ in stage.passes):
-            lines.append("#   the networks that divided the examples were hardly trained: the real shares will differ")
+            lines.append("#   the networks that split the examples were hardly trained: the real split will differ")
         return "\n".join(lines)
 
     def _describe(self, stage: Stage) -> str:
@@ -92,7 +92,7 @@ class DryRun:
         parts += [self._describe_pass(phase, steps) for phase, steps in stage.passes]
         parts += ["then calibrate the head on draws from class Gaussians"] if stage.calibrates else []
         parts += ["then correct labels"] if stage.corrects else []
-        return ", ".join(parts) + f"; {duration(stage.seconds)} an epoch"
+        return ", ".join(parts) + f"; {duration(stage.seconds)} per epoch"
 
     def _describe_pass(self, phase: Phase, steps: int) -> str:
         who = "" if self.num_networks == 1 else f"network {' and '.join(str(i) for i in phase.learns)}: "
@@ -103,10 +103,10 @@ class DryRun:
 
 
 def rehearse(config: RunConfig, execution: Execution, raw: RawData | None = None) -> DryRun:
-    """Check everything that a run would check, and rehearse the first epoch of every kind.
+    """Check everything that a run would check, and rehearse the first epoch of each kind.
 
-    Steps are real ones, on the real data and networks; only there are fewer of them, and the rest is extrapolated.
-    Posteriors for pmd noise are made up. ``raw`` is the data, if it was read already.
+    The steps are real, on the real data and networks, but there are fewer of them; the rest is extrapolated. Posteriors
+    for pmd noise are made up. ``raw`` is the data, if it was read already.
     """
     processes = start_processes(execution.device, execution.threads, config.common.precision)
     posterior = _Posterior(posterior_fit(config, processes, quiet=True))
@@ -114,7 +114,7 @@ def rehearse(config: RunConfig, execution: Execution, raw: RawData | None = None
     truth = Truth.of(dataset, processes)
     trainer = make_trainer(config, dataset, processes, Reporter(), Rehearsal)
     method = trainer.method
-    stages = [trainer.rehearse(epochs) for epochs in _alike(method)]
+    stages = [trainer.rehearse(epochs) for epochs in _group_by_stage(method)]
     rows = torch.arange(len(dataset.given), device=processes.device)
     watched = [(trainer.source, trainer.val_rows)]
     watched += [(test.source, rows.new_tensor(range(len(test.source)))) for test in truth.tests.values()]
@@ -133,37 +133,37 @@ def rehearse(config: RunConfig, execution: Execution, raw: RawData | None = None
 
 
 class Rehearsal(Trainer):
-    """A trainer that takes a few steps of every phase, and works out how long all would have taken."""
+    """A trainer that takes a few steps of each phase and estimates how long all would take."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.passes: list[tuple[Phase, int]] = []
-        self.unspent = 0.0  # seconds that what was left out would have taken
+        self.unspent = 0.0  # seconds that the skipped work would have taken
 
     def rehearse(self, epochs: Sequence[int]) -> Stage:
-        """Go through the first of ``epochs``, and the second if that is soon done: the first may load what it needs."""
+        """Time the first of ``epochs`` or, if it is quick, the second, which has no start-up costs."""
         for epoch in epochs[:2]:
             self.passes, self.unspent = [], 0.0
             started = self._now()
             figures = self.run_epoch(epoch)
             spent = self._now() - started
-            if self._agreed(int(spent > _SOON)):
+            if self._agree(int(spent > _QUICK_EPOCH)):
                 break
         corrects = "changed" in figures and epochs[0] >= self.method.warmup
         return Stage(epochs, self.passes, CALIBRATED in self.method.stage(epochs[0]), corrects, spent + self.unspent)
 
     def time_scans(self, source: Source, rows: Tensor) -> float:
-        """Return how long all networks would take to look at the examples at ``rows``."""
+        """Return how long all networks would take to process the examples at ``rows``."""
         return sum(self.glimpse(i, source, rows, keep_features=False)[1] for i in range(len(self.networks)))
 
     def glimpse(self, network: int, source: Source, rows: Tensor, *, keep_features: bool) -> tuple[Scan, float]:
-        """Scan some of ``rows``, repeat the outcome for all, and return how long a scan of all would take."""
+        """Scan some of ``rows``, repeat the result for all, and return how long a full scan would take."""
         size = min(len(rows), self.options.batch_size)
         while True:
             started = self._now()
             found = scan(self.networks[network], source, rows[:size], self.processes, keep_features=keep_features)
             spent = self._now() - started
-            if size == len(rows) or self._agreed(int(spent > _SCAN_FOR)):
+            if size == len(rows) or self._agree(int(spent > _SCAN_FOR)):
                 break
             size = min(len(rows), 4 * size)
         whole = Scan(_repeated(found.features, len(rows)), _repeated(found.logits, len(rows)))
@@ -178,7 +178,7 @@ class Rehearsal(Trainer):
             marks.append(self._now())
             if len(marks) == _LEAST_STEPS:
                 step = (marks[-1] - marks[1]) / (len(marks) - 2)
-                allowed = self._agreed(max(_LEAST_STEPS, int(_STEPS_FOR / step)))
+                allowed = self._agree(max(_LEAST_STEPS, int(_STEPS_FOR / step)))
             if len(marks) > allowed:
                 break
         taken = len(marks) - 1
@@ -188,8 +188,8 @@ class Rehearsal(Trainer):
     def _observe(self, progress: EpochProgress) -> Observation:
         return _Glimpses(self, progress)
 
-    def _agreed(self, value: int) -> int:
-        """The first process's value: all must take the same number of steps."""
+    def _agree(self, value: int) -> int:
+        """Return the first process's value, since all must take the same number of steps."""
         return int(self.processes.broadcast(torch.tensor(value, device=self.processes.device)))
 
     def _now(self) -> float:
@@ -198,7 +198,7 @@ class Rehearsal(Trainer):
 
 
 class _Glimpses(Observation):
-    """What a rehearsal saw of an epoch, repeated until there is something for every example."""
+    """What a rehearsal observed in an epoch, repeated to cover every example."""
 
     _trainer: Rehearsal
 
@@ -216,7 +216,7 @@ class _Glimpses(Observation):
 
 
 class _Posterior:
-    """Makes posteriors up instead of estimating them, and works out how long that would have taken."""
+    """Makes up posteriors instead of estimating them, and measures how long that would have taken."""
 
     def __init__(self, fit: PosteriorFit) -> None:
         self._fit = fit
@@ -234,7 +234,7 @@ class _Posterior:
         return torch.zeros(len(clean), num_classes).scatter_(1, clean[:, None], top).scatter_(1, second, 1 - top)
 
 
-def _alike(method: Method) -> list[list[int]]:
+def _group_by_stage(method: Method) -> list[list[int]]:
     """Group a run's epochs by their stage."""
     stages: dict[tuple[str, ...], list[int]] = {}
     for epoch in range(1, method.setting.epochs + 1):
@@ -243,14 +243,14 @@ def _alike(method: Method) -> list[list[int]]:
 
 
 def _repeated(values: Tensor, count: int) -> Tensor:
-    """Return ``count`` rows, gone round as often as needed."""
+    """Return ``count`` rows, repeating them as often as needed."""
     if len(values) == count:
         return values
     return values[torch.arange(count, device=values.device) % len(values)]
 
 
 def _ranges(epochs: Sequence[int]) -> str:
-    """Say which epochs, shortly: `3`, `3-8` or `3, 5, ... 9`."""
+    """Return the epochs in short form: `3`, `3-8` or `3, 5, ... 9`."""
     first, last = epochs[0], epochs[-1]
     if last - first + 1 == len(epochs):
         return str(first) if first == last else f"{first}-{last}"

@@ -1,4 +1,4 @@
-"""result.json: what came out of a run, in fractions; null where the truth is not known."""
+"""result.json: the results of a run, as fractions; null where the truth is unknown."""
 
 import platform
 import resource
@@ -34,17 +34,17 @@ def make_result(
     noise: NoiseProfile | None,
     tests: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Gather the figures of a finished run. Later versions add keys and rename none.
+    """Collect the results of a finished run. Later versions add keys but rename none.
 
     Args:
-        config: of the run.
-        dataset: what it learnt from.
-        state: its epochs, and which of them was chosen.
-        truth: clean labels and test sets, for evaluation.
-        trainer: with the labels as they are in the end.
-        quality: (n,) of every given label.
-        noise: what is believed of the given labels.
-        tests: by test set, what :func:`unflip.training.evaluation.full_report` says.
+        config: the run's configuration.
+        dataset: the data it learnt from.
+        state: the metrics of its epochs, and which one was selected.
+        truth: clean labels and test sets, for evaluation only.
+        trainer: the trainer, which holds the final labels.
+        quality: (n,) quality of each given label.
+        noise: the estimated noise of the given labels, if there is an estimate.
+        tests: the result of :func:`unflip.training.evaluation.full_report` by test set.
     """
     labels, train_rows = trainer.labels, trainer.method.setting.train
     metrics, selected_epoch = state.metrics, state.best.epoch
@@ -56,8 +56,8 @@ def make_result(
     return {
         "method": common.method,
         "data": dataset.name,
-        "data_path": None if is_embedded(common.data.path) else str(Path(common.data.path).absolute()),
-        "images_path": dataset.images_path,
+        "data_path": _absolute(common.data.path),
+        "pictures_path": _absolute(dataset.pictures_path),
         "classes": dataset.class_names or [str(i) for i in range(dataset.num_classes)],
         "seed": common.seed,
         "epochs": common.epochs,
@@ -97,8 +97,13 @@ def make_result(
     }
 
 
+def _absolute(path: str | None) -> str | None:
+    """Return where data is, whatever folder a run was started from; embedded data keeps its name."""
+    return path if path is None or is_embedded(path) else str(Path(path).absolute())
+
+
 def _transition_error(noise: NoiseProfile | None, truth: Truth, labels: LabelStore) -> float | None:
-    """Mean over classes of the total variation between the estimated and the true row of the transition matrix."""
+    """Return the total variation distance between estimated and true rows of the transition matrix, averaged."""
     if noise is None or truth.clean is None:
         return None
     true = measure_noise(truth.clean.cpu(), labels.given.cpu(), labels.num_classes)

@@ -1,4 +1,4 @@
-"""train_run: the entry to training, for tasks and for the cells of a sweep. It knows of no report."""
+"""train_run: the entry point of training, for tasks and the cells of a sweep. It writes no report."""
 
 from unflip.compute.processes import Processes, start_processes
 from unflip.data.raw import RawData
@@ -27,9 +27,9 @@ def train_run(
         run: the folder that everything is written to.
         config: what to learn, from what and how.
         execution: device, threads, checkpoints and the like.
-        raw: the data, if it was read already; else it is read from ``config.common.data.path``.
-        resume: continue the run in the folder where it stopped.
-        force: replace the run in the folder.
+        raw: the data, if it was read already; otherwise it is read from ``config.common.data.path``.
+        resume: continue the run in the folder from its last checkpoint.
+        force: replace a run that is already in the folder.
     """
     run.check_free(resume=resume, force=force)
     if resume:
@@ -56,16 +56,16 @@ def posterior_fit(config: RunConfig, processes: Processes, *, quiet: bool) -> Po
 
 
 def _check_same(run: Run, config: RunConfig) -> None:
-    """A resumed run is the same run; it may only be made longer."""
+    """Check that a resumed run has the same configuration; only the number of epochs may grow."""
     before, now = _flat(read_toml(run.config_path)), _flat(config.tree())
     if now["epochs"] < before["epochs"]:
-        raise ConfigError(f"{run.folder} was started for {before['epochs']} epochs; a resumed run can only be longer")
-    keys = [*before, *(key for key in now if key not in before)]  # whole before part: the method before its options
+        raise ConfigError(f"{run.folder} was started with epochs = {before['epochs']}; --resume can only raise that")
+    keys = [*before, *(key for key in now if key not in before)]  # top-level keys first: the method before its options
     for key in (key for key in keys if key != "epochs"):
         if before.get(key) != now.get(key):
             raise ConfigError(
                 f"{run.folder} was started with {key} = {before.get(key)}, now it is {now.get(key)}; "
-                "resume with the same, or start anew with --force"
+                "resume with the same value, or start again with --force"
             )
 
 

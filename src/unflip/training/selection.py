@@ -6,11 +6,11 @@ from typing import Any
 from unflip.errors import ConfigError
 
 USES_TRUTH = {"clean-val": "clean validation labels", "best-test": "test labels"}
-"""Rules that look at the truth, and at which; whoever shows their result says so."""
+"""Rules that use the truth, and which labels they use; wherever their result is shown, this is stated."""
 
 
 def selection_score(rule: str, metrics: Mapping[str, Any]) -> float:
-    """Return how good an epoch is under a rule; of equals the first is kept, with ``last`` the last."""
+    """Return the score of an epoch under a rule; the first of equal epochs is kept, with ``last`` the last epoch."""
     if rule == "last":
         return float(metrics["epoch"])
     key = {"noisy-val": "val_accuracy", "clean-val": "clean_val_accuracy", "best-test": "test_accuracy"}[rule]
@@ -18,7 +18,7 @@ def selection_score(rule: str, metrics: Mapping[str, Any]) -> float:
 
 
 def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool) -> None:
-    """Refuse a rule for which the data has not what it looks at."""
+    """Reject a rule if the data lacks what it needs."""
     if rule in ("noisy-val", "clean-val") and not has_val:
         raise ConfigError(f"select = '{rule}' needs validation examples; raise data.val_fraction or try --select last")
     if rule == "clean-val" and not has_truth:
@@ -28,6 +28,6 @@ def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool
 
 
 def protocol(rule: str, *, clean_val: bool = False) -> str:
-    """Say in words how the model was chosen, and whether the truth took part: validation labels may come clean."""
+    """Describe how the model was selected, and whether that used the truth: validation labels may be clean."""
     used = USES_TRUTH["clean-val"] if rule == "noisy-val" and clean_val else USES_TRUTH.get(rule)
     return f"{rule} (uses the truth: {used})" if used else rule

@@ -1,4 +1,4 @@
-"""Session: one run, from its first epoch (or the one after its last checkpoint) to its result."""
+"""Session: one run, from its first epoch or last checkpoint to its result."""
 
 import time
 import warnings
@@ -27,11 +27,19 @@ from unflip.training.finish import write_results
 from unflip.training.state import BestEpoch, RunState
 from unflip.training.trainer import Trainer
 
-_RESTORES = 6  # how often a run goes back; the learning rate is then 1/64 of what it was
+_RESTORES = 6  # how often a run may be restored; the learning rate is then 1/64 of the original
 
 
 class Session:
-    """One run in its folder: epochs, each trained, evaluated and saved, and the results in the end."""
+    """One run in its folder: trains, evaluates and saves each epoch, and writes the results at the end.
+
+    Args:
+        run: the run folder.
+        config: the run's configuration.
+        dataset: the prepared data.
+        processes: the device, and the other processes of the run.
+        execution: device, threads, checkpoints and other settings that do not affect the results.
+    """
 
     def __init__(
         self, run: Run, config: RunConfig, dataset: Dataset, processes: Processes, execution: Execution
@@ -43,11 +51,11 @@ class Session:
         self.checkpoints = Checkpoints(run.checkpoints, execution.keep, execution.checkpoint_minutes)
         self.interruption = Interruption()
         self.state = RunState()
-        self.unfinished: EpochProgress | None = None  # the epoch in whose middle a resumed run goes on
+        self.unfinished: EpochProgress | None = None  # the partly trained epoch that a resumed run continues
         self._build()
 
     def _build(self) -> None:
-        """Make method, networks and trainer as they are before the first epoch; every restore halves the lr."""
+        """Build method, networks and trainer as before the first epoch; every restore halves the learning rate."""
         scale = 0.5 ** len(self.state.restores)
         self.trainer = make_trainer(self.config, self.dataset, self.processes, self.reporter, Trainer, scale)
 
@@ -74,9 +82,9 @@ class Session:
         return self.run
 
     def _run_epoch(self, epoch: int) -> None:
-        """Train, evaluate and save one epoch, or the rest of it."""
+        """Train one epoch or the rest of it, evaluate it, and save."""
         progress, self.unfinished = self.unfinished or EpochProgress(), None
-        alone = self.processes.count == 1  # several would have to agree on the step
+        alone = self.processes.count == 1  # several processes would have to agree on the step
         line = self.trainer.run_epoch(epoch, progress, self._after_step if alone else None) | self._evaluate()
         self._check_weights(f"at the end of epoch {epoch}")
         self.state.best.consider(self.config.common.select, line, self.trainer.networks)
@@ -95,7 +103,7 @@ class Session:
             self._stop(f"after epoch {epoch}")
 
     def _evaluate(self) -> dict[str, Any]:
-        """Return an epoch's accuracies; the test sets and clean labels are looked at, never learnt from."""
+        """Return an epoch's accuracies; test sets and clean labels are only evaluated on, never learnt from."""
         trainer, truth, val = self.trainer, self.truth, self.trainer.val_rows
         figures: dict[str, Any] = {"val_accuracy": None, "test_accuracy": None}
         if len(val):
@@ -112,10 +120,10 @@ class Session:
         return figures
 
     def _after_step(self, epoch: int, progress: EpochProgress) -> None:
-        """Save within an epoch when it is time or a signal came; then stop."""
+        """Save within an epoch if a checkpoint is due or a signal arrived; after a signal, stop."""
         stop = self.interruption.signal is not None
         if stop or self.checkpoints.is_due(midway=True):
-            self.trainer.mean_losses(epoch, progress)  # fails where one is not finite
+            self.trainer.mean_losses(epoch, progress)  # raises if one is not finite
             self._check_weights(f"in epoch {epoch}, batch {progress.steps}")
             self._save(epoch, progress)
         if stop:
@@ -124,33 +132,33 @@ class Session:
     def _stop(self, where: str) -> None:
         assert self.interruption.signal is not None
         raise Stopped(
-            f"stopped {where}, and saved; go on with: unflip train --out {self.run.folder} --resume",
+            f"stopped {where} and saved; continue with: unflip train --out {self.run.folder} --resume",
             self.interruption.signal,
         )
 
     def _check_weights(self, when: str) -> None:
-        """Never save weights that are lost."""
+        """Raise if weights are not finite, so that they are never saved."""
         for network in self.trainer.networks:
             if not all(bool(weight.isfinite().all()) for weight in network.parameters()):
                 raise DivergedError(f"the weights became NaN or infinite {when}; {DIVERGED_HINT}")
 
     def _go_back(self, error: DivergedError) -> None:
-        """Go on from the last saved epoch's end, or the beginning, with half the learning rate, if that is wanted."""
+        """Restore the last saved epoch, or the start, with half the learning rate; raise if ``on_nan`` says stop."""
         restores = self.state.restores
         if self.execution.on_nan == "stop":
             raise error
         if len(restores) == _RESTORES:
-            raise DivergedError(f"{error} (went back {_RESTORES} times, each time with half the learning rate)")
+            raise DivergedError(f"{error} (restored {_RESTORES} times, halving the learning rate each time)")
         restores = [*restores, {"epoch": self.state.epochs_done + 1, "reason": str(error).partition(";")[0]}]
         self._load(self.checkpoints.load_last(whole=True), restores)
         warnings.warn(
-            f"{restores[-1]['reason']}; going on after epoch {self.state.epochs_done} with half the learning rate",
+            f"{restores[-1]['reason']}; continuing after epoch {self.state.epochs_done} with half the learning rate",
             UnflipWarning,
             stacklevel=2,
         )
 
     def _claim_folder(self, claim: ExitStack, *, resume: bool, force: bool) -> None:
-        """Let the first process have the folder for itself; if it cannot, all stop."""
+        """Lock the folder for the first process; if that fails, stop all processes."""
         message = None
         if self.processes.is_first:
             try:
@@ -184,11 +192,11 @@ class Session:
             self.checkpoints.save(content, epoch, None if progress is None else (progress.phase, progress.steps))
         except RunFolderError as error:
             raise RunFolderError(
-                f"{error}; what was saved before is intact: fix it and continue with --resume"
+                f"{error}; earlier checkpoints are intact: fix the cause and continue with --resume"
             ) from error
 
     def _load(self, saved: dict[str, Any] | None, restores: list[dict[str, Any]] | None = None) -> None:
-        """Go back to a saved state, without one to the beginning; ``restores`` replaces those that led to it."""
+        """Restore a saved state, or start from the beginning if there is none; ``restores`` replaces the saved list."""
         self.state = RunState(restores=restores if restores is not None else saved["restores"] if saved else [])
         self._build()
         if saved is None:

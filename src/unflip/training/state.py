@@ -1,4 +1,4 @@
-"""RunState: what a run has come to after its epochs so far; all of it is part of a checkpoint."""
+"""RunState: the state of a run after its epochs so far; all of it is part of a checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from unflip.training.selection import selection_score
 
 @dataclass
 class BestEpoch:
-    """The epoch that the selection rule likes best so far."""
+    """The best epoch so far under the selection rule."""
 
     epoch: int = 0
     score: float = float("-inf")
     states: list[dict[str, Tensor]] = field(default_factory=list)
 
     def consider(self, rule: str, line: Mapping[str, Any], networks: Sequence[nn.Module]) -> None:
-        """Keep the networks as they are if the epoch with these figures is better than those before."""
+        """Keep a copy of the networks if the epoch with these metrics is better than all before."""
         score = selection_score(rule, line)
         if score > self.score:
             self.epoch, self.score = line["epoch"], score
@@ -29,15 +29,15 @@ class BestEpoch:
 
 @dataclass
 class RunState:
-    """The figures of every epoch, the best one, and what went wrong on the way."""
+    """The metrics of every epoch, the best epoch, and every restore."""
 
     metrics: list[dict[str, Any]] = field(default_factory=list)
     best: BestEpoch = field(default_factory=BestEpoch)
     restores: list[dict[str, Any]] = field(default_factory=list)
-    """Every time that training diverged and went back: epoch and reason."""
+    """Epoch and reason of every restore after training diverged."""
     seconds: float = 0.0
 
     @property
     def epochs_done(self) -> int:
-        """How many epochs have come to their end."""
+        """Number of finished epochs."""
         return len(self.metrics)

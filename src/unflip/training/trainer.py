@@ -1,4 +1,4 @@
-"""Trainer: the one loop. Epochs, phases and steps for every method; what it knows of methods is their contract."""
+"""Trainer: the one training loop, with epochs, phases and steps for every method; it knows only their contract."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from unflip.training.epoch_progress import EpochProgress
 from unflip.training.observation import Observation
 
 AfterStep = Callable[[int, EpochProgress], None]
-"""Called after every step, with the epoch and how far it has come."""
+"""Called after every step, with the epoch and its progress."""
 
 
 class Trainer:
@@ -33,13 +33,13 @@ class Trainer:
 
     Args:
         method: what to learn from a batch, and what to do between epochs.
-        networks: as many as the method wants; each gets an optimiser.
+        networks: as many as the method needs; each gets its own optimiser.
         source: inputs of all examples, by row of ``labels``.
         labels: what the method learns from and may correct.
         options: of the optimisers.
         processes: the device, and the other processes of the run.
-        reporter: is told about every step.
-        val_rows: rows that validate (m,); none by default.
+        reporter: receives every step.
+        val_rows: rows of the validation examples (m,); none by default.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Trainer:
     def run_epoch(
         self, epoch: int, progress: EpochProgress | None = None, after_step: AfterStep | None = None
     ) -> dict[str, Any]:
-        """Train one epoch (from 1), or the rest of it, let the method do its part, and return the figures.
+        """Train one epoch (counted from 1) or the rest of it, call the method's ``end_epoch``, and return the metrics.
 
-        ``after_step`` is called after every step, with the epoch and how it stands.
+        ``after_step`` is called after every step, with the epoch and its progress.
         """
         progress = progress or EpochProgress()
         lr = self.options.lr * self.method.setting.lr_factor(epoch)
@@ -136,21 +136,21 @@ class Trainer:
         return shuffled(phase.indices, generator(self.method.setting.seed, "order", epoch, number))
 
     def _batches(self, epoch: int, number: int, phase: Phase, done: int = 0) -> Iterator[Batch]:
-        """Yield the batches of a phase after the first ``done`` ones."""
+        """Yield the batches of a phase, skipping the first ``done``."""
         seed, count, rank = self.method.setting.seed, self.processes.count, self.processes.rank
         shares = cut(self._order(epoch, number, phase), self.options.batch_size, count, rank)
-        fellows: Sequence[Tensor | None] = [None] * len(shares)
+        extra_shares: Sequence[Tensor | None] = [None] * len(shares)
         if phase.unlabelled is not None:
             lengths = [len(share) for share in shares]
             draws = generator(seed, "unlabelled", epoch, number)
-            fellows = torch.split(repeated(phase.unlabelled, sum(lengths) * count, draws)[rank::count], lengths)
+            extra_shares = torch.split(repeated(phase.unlabelled, sum(lengths) * count, draws)[rank::count], lengths)
 
-        def make(step: int) -> Batch:  # labels change between phases only, so it does not matter when this is done
+        def make(step: int) -> Batch:  # labels change only between phases, so this may run early
             step_seed = derive(seed, "step", epoch, number, step, rank)
             progress = epoch - 1 + step / len(shares)
             unlabelled = None
-            if (fellow := fellows[step]) is not None:
-                unlabelled = self._batch(fellow, phase.views, epoch, progress, derive(step_seed, "unlabelled"))
+            if (extra := extra_shares[step]) is not None:
+                unlabelled = self._batch(extra, phase.views, epoch, progress, derive(step_seed, "unlabelled"))
             return self._batch(shares[step], phase.views, epoch, progress, step_seed, unlabelled)
 
         return prepared((partial(make, step) for step in range(done, len(shares))), self.source.ahead)
@@ -165,10 +165,10 @@ class Trainer:
         return Batch(indices, inputs, self.labels.current[indices], epoch, progress, seed, unlabelled)
 
     def mean_losses(self, epoch: int, progress: EpochProgress) -> dict[str, float]:
-        """Average each term over the phase's steps, and over processes; one look at the device for all of them."""
+        """Average each term over the phase's steps and the processes; raise if one is not finite."""
         means = {}
         for name in progress.terms[0] if progress.terms else ():
-            values = self.processes.mean(torch.stack([step[name] for step in progress.terms]))  # all see what one saw
+            values = self.processes.mean(torch.stack([step[name] for step in progress.terms]))  # same everywhere
             wrong = ~values.isfinite()
             if bool(wrong.any()):
                 raise DivergedError(

@@ -1,6 +1,7 @@
 """Array files: what is read, what is refused."""
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -36,17 +37,17 @@ def test_all_arrays_of_an_npz_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("read", "name"), [(read_array, "a.npy"), (read_npz, "a.npz")])
-def test_a_pickle_is_refused_and_not_run(tmp_path: Path, read: object, name: str) -> None:
+def test_a_pickle_is_refused_and_not_run(tmp_path: Path, read: Callable[[Path], object], name: str) -> None:
     trap = np.array([Trap(tmp_path / "trace")], dtype=object)
     if name == "a.npz":
         np.savez(tmp_path / name, train=trap)
     else:
         np.save(tmp_path / name, trap)
     with pytest.raises(InputError, match="not a readable"):
-        read(tmp_path / name)  # type: ignore[operator]
+        read(tmp_path / name)
     (tmp_path / name).write_bytes(pickle.dumps(Trap(tmp_path / "trace")))
     with pytest.raises(InputError, match="not a readable"):
-        read(tmp_path / name)  # type: ignore[operator]
+        read(tmp_path / name)
     assert not (tmp_path / "trace").exists()
 
 

@@ -129,8 +129,8 @@ def test_an_unknown_name_is_told_its_row_and_the_closest_class() -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (np.zeros((3, 1)), r"^x: 2 dimensions \(3, 1\), labels have one"),
-        (np.array(1), r"^x: 0 dimensions \(\), labels have one"),
+        (np.zeros((3, 1)), r"^x: shape \(3, 1\); labels must be \(n,\)"),
+        (np.array(1), r"^x: shape \(\); labels must be \(n,\)"),
         (np.array([1j, 2]), "cannot read labels of type complex128; give integers or class names"),
         (np.array([b"a"]), "cannot read labels of type"),
     ],

@@ -126,7 +126,7 @@ def test_a_cut_pickle_is_refused_in_one_line(tmp_path: Path, length: int) -> Non
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (pickle.dumps([1, 2]), "holds a list, a batch is a dictionary"),
+        (pickle.dumps([1, 2]), "holds a list; a batch must be a dictionary"),
         (pickle.dumps({"data": DATA.astype(np.float32)}, 4), "'data': not an array of bytes"),
         (pickle.dumps({"data": np.array([{}])}, 4), "'data': not an array of bytes"),
         (official(DATA, [1]).replace(b"M\x2c\x01", b"M\x2d\x01"), "expected 903 bytes .*, found 900"),

@@ -57,9 +57,9 @@ def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"index": [0, 4], "label": ["cat", "cat"]}, "row 1: index '4' is no example; give 0 to 3"),
-        ({"index": ["-1"], "label": ["cat"]}, "row 0: index '-1' is no example"),
-        ({"index": ["1.5"], "label": ["cat"]}, "row 0: index '1.5' is no example"),
+        ({"index": [0, 4], "label": ["cat", "cat"]}, "row 1: index '4' is not an example; give 0 to 3"),
+        ({"index": ["-1"], "label": ["cat"]}, "row 0: index '-1' is not an example"),
+        ({"index": ["1.5"], "label": ["cat"]}, "row 0: index '1.5' is not an example"),
         ({"path": ["a.png", "e.png"], "label": ["cat", "cat"]}, "row 1: the data has no path 'e.png'"),
         ({"index": [0, 1], "label": ["cat", "dot"]}, "row 1: unknown class 'dot', did you mean 'dog'"),
         ({"index": [0], "label": ["3"]}, "row 0: unknown class '3'; choose from: 7, cat, dog"),
@@ -67,12 +67,12 @@ def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> N
         ({"name": ["a.png"], "class": ["cat"]}, "no column 'label'; it has name, class"),
         ({"name": ["a.png"], "label": ["cat"]}, "no column 'index' or 'path'; it has name, label"),
         ({"path": ["a.png"], "given": ["cat"]}, "no column 'label'; it has path, given"),
-        ({"index": [], "label": []}, "no row in it"),
+        ({"index": [], "label": []}, "no rows; leave out --reviewed"),
         (
             {"index": [1, 0, 1], "label": ["cat", "cat", "dog"]},
             "row 2: example 1 is 'dog', in row 0 it was 'cat'; keep one of them",
         ),
-        ({"index": [1], "path": ["a.png"], "label": ["cat"]}, "row 0: index 1 is 'b.png' here, and path 'a.png'"),
+        ({"index": [1], "path": ["a.png"], "label": ["cat"]}, "row 0: index 1 is 'b.png' in the data"),
     ],
 )
 def test_what_a_table_must_not_hold_is_named_with_its_row(
@@ -110,9 +110,9 @@ def test_files_that_are_no_tables_are_refused_in_one_line(
 
 def test_examples_without_or_with_the_same_path_need_an_index(tmp_path: Path) -> None:
     path = write(tmp_path / "reviewed.csv", {"path": ["a"], "label": ["cat"]})
-    with pytest.raises(InputError, match="examples of this data have no path; name them by the column 'index'"):
+    with pytest.raises(InputError, match="examples of this data have no path; use the column 'index'"):
         read_reviewed(path, 2, None, NAMES)
-    with pytest.raises(InputError, match="row 0: several examples are called 'a'; name them by the column 'index'"):
+    with pytest.raises(InputError, match="row 0: several examples are called 'a'; use the column 'index'"):
         read_reviewed(path, 2, ["a", "a"], NAMES)
 
 
@@ -129,7 +129,7 @@ def wrong_on_purpose(tmp_path: Path) -> tuple[Path, Path, np.ndarray[Any, Any]]:
     return data, reviewed, expected
 
 
-EAGER = {
+EAGER: dict[str, dict[str, Any]] = {
     "unflip": {"unflip.warmup": 1, "unflip.threshold": 0.9, "unflip.consent": False},
     "plc": {"plc.warmup": 1, "plc.threshold": 0.9},
     "mddc": {"plc.warmup": 1, "plc.threshold": 0.9},
@@ -224,7 +224,7 @@ def test_the_command_takes_it_and_says_what_is_wrong_in_one_line(
     path = write(tmp_path / "reviewed.csv", {"index": [3, 900], "label": [0, 0]})
     answer = cli("train", "--data", features, "--out", tmp_path / "run", "--reviewed", path)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == f"unflip: reviewed {path}, row 1: index '900' is no example; give 0 to 149\n"
+    assert answer.err == f"unflip: reviewed {path}, row 1: index '900' is not an example; give 0 to 149\n"
     assert not (tmp_path / "run").exists()
     write(path, {"index": [3], "label": [0]})
     answer = cli("train", "--data", features, "--out", tmp_path / "run", "--reviewed", path, "--epochs", 1, "-q")

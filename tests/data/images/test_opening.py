@@ -83,8 +83,8 @@ def test_a_jpeg_that_is_unpacked_at_a_fraction_of_its_size_shows_the_same_part(t
     picture = Image.fromarray(
         np.stack([np.tile(steps, (600, 1)), np.tile(steps[:600, None], (1, 1000))] * 2, 2)[..., :3]
     )
-    for name, options in (("a.jpg", {"quality": 95}), ("a.png", {})):
-        picture.save(tmp_path / name, **options)
+    picture.save(tmp_path / "a.jpg", quality=95)
+    picture.save(tmp_path / "a.png")
     files = ImageFiles(tmp_path, as_names(["a.jpg", "a.png"]))
     boxes = torch.tensor([[100.0, 300.0, 400.0, 500.0]]).expand(2, -1)
     with make_pool(1) as pool:

@@ -75,8 +75,11 @@ def test_a_record_is_labels_then_rows_of_red_green_and_blue(tmp_path: Path, monk
     for kind in KINDS:
         files = {name: (pixels, np.array([6], np.uint8)) for name in (*kind.train, kind.test)}
         loaded = load(write(tmp_path / kind.name, kind, "binary", files))
-        assert loaded.tests["test"].inputs[0, 1, 5, 7] == 9
-        assert loaded.tests["test"].labels.tolist() == [6]  # type: ignore[union-attr]
+        test = loaded.tests["test"]
+        assert isinstance(test.inputs, np.ndarray)
+        assert test.inputs[0, 1, 5, 7] == 9
+        assert test.labels is not None
+        assert test.labels.tolist() == [6]
 
 
 def test_classes_are_named_in_the_order_of_their_numbers() -> None:

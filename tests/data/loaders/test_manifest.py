@@ -72,7 +72,7 @@ BAD = {
     "no label": (("pictures/0.png",), "path", "no column 'label' in it; it has path: .*; give a file with --labels"),
     "no rows": ((), "path,label", "no row in it; nothing to train on"),
     "no train": (("pictures/0.png,cat,test",), "path,label,split", "no row of split train"),
-    "split": ((*GOOD, "pictures/2.png,cat,valid"), "path,label,split", "m.csv, row 2: split 'valid'; it is train, val"),
+    "split": ((*GOOD, "pictures/2.png,cat,valid"), "path,label,split", "m.csv, row 2: split 'valid'; must be train,"),
     "empty path": ((*GOOD, ",cat,train"), "path,label,split", "m.csv, row 2: the column 'path' is empty"),
     "empty label": ((*GOOD, "pictures/2.png,,train"), "path,label,split", "m.csv, row 2: the column 'label' is empty"),
     "short row": ((*GOOD, "pictures/2.png"), "path,label,split", "m.csv, row 2: 1 columns, the header has 3"),

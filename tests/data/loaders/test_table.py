@@ -67,7 +67,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         {},
         r"town \('Rome'\), day \('2020-01-01'\); .*--ignore town --ignore day",
     ),
-    "a stray word": ("x,label\n1,a\n2,b\noops,a\n", {}, r"no numbers: x \('oops'\)"),
+    "a stray word": ("x,label\n1,a\n2,b\noops,a\n", {}, r"not hold numbers: x \('oops'\)"),
     "an empty cell": ("x,y,label\n1,2,a\n2,,b\n", {}, "row 1: the column 'y' is empty, in 1 rows"),
     "an empty label": ("x,label\n1,a\n2,\n", {}, "row 1: the column 'label' is empty"),
     "the same name twice": ("x,x,label\n1,2,a\n", {}, "two columns 'x'"),

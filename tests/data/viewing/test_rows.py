@@ -1,6 +1,7 @@
 """Rows of examples: the values that the data holds, by the run's order."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ def test_they_are_those_of_the_arrays_validation_last(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz", **content, val=val, val_labels=content["train_labels"][:7])
     rows = open_rows(DataOptions(path=str(path)), 37)
     assert rows is not None
-    assert rows.values(3) == [(f"column {i}", pytest.approx(value)) for i, value in enumerate(content["train"][3])]
+    near: list[tuple[str, Any]] = [(f"column {i}", pytest.approx(value)) for i, value in enumerate(content["train"][3])]
+    assert rows.values(3) == near
     assert [value for _, value in rows.values(36)] == pytest.approx(val[6].tolist())
     taken = open_rows(DataOptions(path=str(path), take=10), 17)
     assert taken is not None

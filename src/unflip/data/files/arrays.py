@@ -1,4 +1,4 @@
-"""Arrays from .npy and .npz files; a pickle inside is refused, never run."""
+"""Arrays from .npy and .npz files; pickles are refused, never run."""
 
 import struct
 import tokenize
@@ -19,7 +19,7 @@ _UNREADABLE = (
     EOFError,
     LookupError,
     MemoryError,
-    RuntimeError,  # an encrypted archive, or one packed in an unknown way
+    RuntimeError,  # an encrypted archive, or an unknown compression
     SyntaxError,
     TypeError,
     ValueError,
@@ -28,7 +28,7 @@ _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What numpy answers to a damaged file; its headers are Python literals, so almost anything."""
+"""What numpy raises for a damaged file: almost anything, since its headers are Python literals."""
 
 
 def read_array(path: Path, mmap_mode: Any = None) -> Array:
@@ -46,9 +46,9 @@ def read_array(path: Path, mmap_mode: Any = None) -> Array:
 
 
 def read_npz(path: Path, *, only: tuple[str, ...] | None = None) -> dict[str, Array]:
-    """Read the arrays of an .npz file, all or ``only`` some, where they are there; pickles are refused."""
+    """Read the arrays of an .npz file, all of them or those in ``only`` that exist; pickles are refused."""
     try:
-        with path.open("rb") as stream:  # opened here, since numpy leaves it open when it is no archive
+        with path.open("rb") as stream:  # opened here, since numpy leaves it open if it is not an archive
             content = np.load(stream, allow_pickle=False)
             if isinstance(content, np.ndarray):
                 raise InputError(f"{path}: not a readable .npz file; it holds one array, so name it .npy")
@@ -61,12 +61,12 @@ def read_npz(path: Path, *, only: tuple[str, ...] | None = None) -> dict[str, Ar
 
 
 def _reason(path: Path, error: Exception) -> str:
-    """Tell why numpy could not read a file; what is no array to it, it takes for a pickle and says how to load that."""
+    """Say why numpy cannot read a file; its own message takes any file that is not an array for a pickle."""
     with path.open("rb") as file:
         begins = file.read(6)
     if not begins.startswith((b"\x93NUMPY", b"PK")):
-        return f"it begins with {begins!r}, as neither arrays nor archives of them do" if begins else "it is empty"
-    return str(error).replace("\n", " ")
+        return f"it begins with {begins!r}, unlike any array or archive of arrays" if begins else "it is empty"
+    return str(error)
 
 
 def write_array(path: Path, array: Array) -> None:

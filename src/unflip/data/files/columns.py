@@ -1,4 +1,4 @@
-"""Columns by name from tables: .csv, .parquet and .jsonl files; and what columns of labels and splits may hold."""
+"""Columns by name from tables (.csv, .parquet and .jsonl files), and checks of label and split columns."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ Columns = dict[str, list[Any]]
 def read_columns(path: Path, wanted: Collection[str], what: str) -> tuple[Columns, list[str]]:
     """Return those of the ``wanted`` columns that a table has, and the names of all that it has.
 
-    Cells of a .csv are strings, those of the others what they are there. Names are compared in lower case. Errors call
+    Cells of a .csv are strings, those of other files keep their types. Names are compared in lower case. Errors call
     the table ``what``.
     """
     reader = _READERS.get(path.suffix.lower())
@@ -28,7 +28,7 @@ def read_columns(path: Path, wanted: Collection[str], what: str) -> tuple[Column
     except UnicodeDecodeError as error:
         raise InputError(f"{what}: not a text file in UTF-8 ({error.reason})") from error
     except (OSError, csv.Error) as error:
-        raise InputError(f"{what}: {getattr(error, 'strerror', None) or error}".replace("\n", " ")) from error
+        raise InputError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _read_csv(path: Path, wanted: Collection[str], what: str) -> tuple[Columns, list[str]]:
@@ -49,7 +49,7 @@ def _read_parquet(path: Path, wanted: Collection[str], what: str) -> tuple[Colum
         found = [name for name in header if name.lower() in wanted]
         content = pyarrow.parquet.read_table(path, columns=found).to_pydict()
     except (OSError, pyarrow.ArrowException) as error:
-        raise InputError(f"{what}: not a readable Parquet file ({error})".replace("\n", " ")) from error
+        raise InputError(f"{what}: not a readable Parquet file ({error})") from error
     return {name.lower(): cells for name, cells in content.items()}, header
 
 
@@ -75,7 +75,7 @@ _READERS: dict[str, Callable[[Path, Collection[str], str], tuple[Columns, list[s
 
 
 def column_names(path: Path) -> list[str]:
-    """Return what the columns of a .csv or .parquet table are called, in lower case, without reading its rows."""
+    """Return the names of the columns of a .csv or .parquet table, in lower case, without reading its rows."""
     if path.suffix.lower() == ".parquet":
         return [name.lower() for name in _read_parquet(path, (), str(path))[1]]
     try:
@@ -86,14 +86,14 @@ def column_names(path: Path) -> list[str]:
 
 
 def find_label_column(path: Path, header: Sequence[str], wanted: str | None) -> str | None:
-    """Return which column holds the labels: the ``wanted`` one, or `label` if there is one."""
+    """Return the name of the label column: the ``wanted`` one, or `label` if there is one."""
     if wanted is not None and wanted not in header:
         raise InputError(f"{path}: --label-column: {unknown('column', wanted, header)}")
     return wanted or next((name for name in header if name.lower() == "label"), None)
 
 
 def check_filled(path: Path, columns: Columns) -> None:
-    """Refuse an empty cell, naming row and column."""
+    """Refuse empty cells, naming row and column."""
     for name, cells in columns.items():
         empty = next((i for i, cell in enumerate(cells) if cell is None or cell == ""), None)
         if empty is not None:
@@ -106,7 +106,7 @@ def rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
     wrong = ~(np.isin(splits, ("train", "val")) | np.char.startswith(splits, "test"))
     if wrong.any():
         row = int(wrong.argmax())
-        raise InputError(f"{path}, row {row}: split '{splits[row]}'; it is train, val or test (test2 ... too)")
+        raise InputError(f"{path}, row {row}: split '{splits[row]}'; must be train, val or test (or test2, ...)")
     found = {split: (splits == split).nonzero()[0] for split in sorted(set(splits.tolist()))}
     if "train" not in found:
         raise InputError(f"{path}: no row {'of split train' if found else 'in it'}; nothing to train on")

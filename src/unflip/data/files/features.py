@@ -15,7 +15,7 @@ from unflip.files import write_atomically
 
 LABELS, IDS, DIGESTS, _ABOUT = "_labels", "_ids", "_digests", "about"
 BESIDE = (LABELS, IDS, DIGESTS)
-"""What goes with an array: these endings, behind its name."""
+"""Suffixes of the arrays that belong to another one, after its name."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class FeatureOrigin:
     data: str
     """The images: what was embedded, as an absolute path."""
     fingerprint: str
-    """Of the images and of all that was done to them."""
+    """Hash of the images and of all that was done to them."""
     class_map: str | None = None
     clean_val: bool = False
     """Both as in :class:`unflip.data.raw.RawData`."""
@@ -45,13 +45,13 @@ def write_features(
     for name, part in sets.items():
         assert not isinstance(part.inputs, ImageFiles)
         ids = None if part.ids is None else part.ids.astype(np.str_)
-        beside = {LABELS: part.labels, IDS: ids, DIGESTS: part.digests}
-        arrays |= {name: part.inputs} | {name + key: array for key, array in beside.items() if array is not None}
+        others = {LABELS: part.labels, IDS: ids, DIGESTS: part.digests}
+        arrays |= {name: part.inputs} | {name + key: array for key, array in others.items() if array is not None}
     write_atomically(path, lambda temporary: np.savez(temporary, allow_pickle=False, **arrays))
 
 
 def read_origin(path: Path) -> FeatureOrigin | None:
-    """Return how a feature file was made; None if there is no such file, or `unflip embed` did not write it."""
+    """Return how a feature file was made; None if it does not exist, or `unflip embed` did not write it."""
     return origin_of(path, read_npz(path, only=(_ABOUT,))) if path.is_file() else None
 
 

@@ -1,4 +1,4 @@
-"""Labels from files (.npy, .csv, .txt), and from integers or names to class numbers."""
+"""Labels: read from files (.npy, .csv, .txt), and turned into class numbers."""
 
 import csv
 from pathlib import Path
@@ -14,7 +14,7 @@ _MOST_CLASSES = 1_000_000
 
 
 def read_labels(path: Path) -> Array:
-    """Read labels as they stand in a file: numbers or names, one an example."""
+    """Read labels as they are in a file: numbers or names, one per example."""
     readers = {".npy": read_array, ".csv": _read_csv, ".txt": _read_text}
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -51,7 +51,7 @@ def _read_csv(path: Path) -> Array:
 
 
 def numbers_or_names(cells: list[str]) -> Array:
-    """Numbers if every cell is one, else names."""
+    """Return numbers if every cell is one, else names."""
     try:
         return np.array([float(cell) for cell in cells])
     except ValueError:
@@ -72,9 +72,9 @@ def find_classes(labels: Array, declared: int | tuple[str, ...] | None, what: st
 
 
 def to_class_numbers(labels: Array, num_classes: int, names: list[str] | None, what: str) -> Tensor:
-    """Turn labels as they came into class numbers 0..k-1, or say which row holds what it must not."""
+    """Turn labels into class numbers 0..k-1; an error names the first row with a wrong label."""
     if labels.ndim != 1:
-        raise InputError(f"{what}: {labels.ndim} dimensions {labels.shape}, labels have one")
+        raise InputError(f"{what}: shape {labels.shape}; labels must be (n,)")
     if labels.dtype.kind == "U":
         return _names_to_numbers(labels, num_classes, names, what)
     if labels.dtype.kind not in "iufb":

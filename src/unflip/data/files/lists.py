@@ -1,4 +1,4 @@
-"""Text files that list images, a line each: ``path`` or ``path label``."""
+"""Text files that list images, one per line: ``path`` or ``path label``."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""CIFAR's Python batches: pickles, of which nothing is run. What they hold is a dictionary of lists and one array."""
+"""CIFAR's Python batches: pickles of a dictionary of lists and one array; no code in them is run."""
 
 import pickle
 from pathlib import Path
@@ -11,7 +11,7 @@ from unflip.errors import InputError
 
 
 def read_batch(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary; arrays of bytes in it become numpy's, whatever else a pickle can name is refused."""
+    """Read a pickled dictionary; arrays of bytes become numpy arrays, all else that a pickle can name is refused."""
     try:
         with path.open("rb") as file:
             content = _Unpickler(file, path).load()
@@ -19,10 +19,10 @@ def read_batch(path: Path) -> dict[str, Any]:
         raise
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
-    except Exception as error:  # whatever a broken pickle runs into
-        raise InputError(f"{path}: not a readable pickle ({error})".replace("\n", " ")) from error
+    except Exception as error:  # a broken pickle can raise anything
+        raise InputError(f"{path}: not a readable pickle ({error})") from error
     if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a {type(content).__name__}, a batch is a dictionary")
+        raise InputError(f"{path}: holds a {type(content).__name__}; a batch must be a dictionary")
     named = {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
     return {key: _plain(value, f"{path}, '{key}'") for key, value in named.items()}
 
@@ -34,7 +34,7 @@ class _Dtype:
         self.code = code.decode("latin1") if isinstance(code, bytes) else code
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and the like; bytes have none."""
+        """Ignore byte order and the like, which bytes do not have."""
 
 
 class _Array:
@@ -56,14 +56,14 @@ _STAND_INS: dict[tuple[str, str], type] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the three names that an array needs, and gives harmless stand-ins for those."""
+    """Knows only the names that an array needs, and replaces them by harmless stand-ins."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         super().__init__(file, encoding="bytes")
         self._path = path
 
     def find_class(self, module: str, name: str) -> type:
-        """Refuse every name but those of arrays: to name something is how a pickle runs code."""
+        """Refuse every name that is not needed for arrays: names are how a pickle runs code."""
         if (module, name) not in _STAND_INS:
             raise InputError(f"{self._path}: refused, this pickle asks for {module}.{name}; a batch holds arrays only")
         return _STAND_INS[module, name]

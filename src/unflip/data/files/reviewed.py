@@ -1,4 +1,4 @@
-"""Reviewed labels: what people decided of single examples, from a table ``index`` or ``path``, ``label``."""
+"""Reviewed labels: what people decided about single examples, from a table ``index`` or ``path``, ``label``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,15 +11,15 @@ from unflip.data.files.columns import Columns, read_columns
 from unflip.errors import InputError, unknown
 
 _WANTED = ("index", "path", "id", "label")
-_LISTED = 50  # classes that an error looks through
+_LISTED = 50  # classes that an error compares with
 
 
 def read_reviewed(path: Path, count: int, ids: Sequence[str] | None, names: Sequence[str]) -> Tensor:
-    """Return the reviewed label of each of ``count`` examples (n,), -1 where nobody reviewed.
+    """Return the reviewed label of each of ``count`` examples (n,), -1 for those not reviewed.
 
-    An example is named by its row in ``labels.csv`` (``index``), or by its ``path``, which is the column ``id`` there
-    and may be called so here. Where a table has both, they must fit each other. A label is a class name or, where no
-    class is called so, a class number.
+    An example is identified by its row in ``labels.csv`` (``index``), or by its ``path``, which is the column ``id``
+    there and may have that name here too. If a table has both, they must agree. A label is a class name or, if no class
+    has that name, a class number.
     """
     what = f"reviewed {path}"
     columns, header = read_columns(path, _WANTED, what)
@@ -28,7 +28,7 @@ def read_reviewed(path: Path, count: int, ids: Sequence[str] | None, names: Sequ
         missing = "'label'" if "label" not in columns else "'index' or 'path'"
         raise InputError(f"{what}: no column {missing}; it has {', '.join(header) or 'none'}")
     if not columns["label"]:
-        raise InputError(f"{what}: no row in it; leave --reviewed out where nothing is reviewed")
+        raise InputError(f"{what}: no rows; leave out --reviewed if nothing is reviewed")
     rows = _indices(columns, by_path, count, ids, what)
     numbers = _class_numbers(columns["label"], names, what)
     reviewed = torch.full((count,), -1)
@@ -45,28 +45,30 @@ def read_reviewed(path: Path, count: int, ids: Sequence[str] | None, names: Sequ
 
 
 def _indices(columns: Columns, by_path: str | None, count: int, ids: Sequence[str] | None, what: str) -> list[int]:
-    """Return which example each row is about."""
+    """Return the example that each row is about."""
     if "index" not in columns:
         assert by_path is not None
         return _find_paths(columns[by_path], ids, by_path, what)
     indices = [_whole_number(cell) for cell in columns["index"]]
     wrong = next((i for i, index in enumerate(indices) if index is None or not 0 <= index < count), None)
     if wrong is not None:
-        raise InputError(f"{what}, row {wrong}: index {columns['index'][wrong]!r} is no example; give 0 to {count - 1}")
+        raise InputError(
+            f"{what}, row {wrong}: index {columns['index'][wrong]!r} is not an example; give 0 to {count - 1}"
+        )
     found = [index for index in indices if index is not None]
     if by_path and ids is not None:
         for row, (index, name) in enumerate(zip(found, columns[by_path], strict=True)):
             if str(name) != ids[index]:
                 raise InputError(
-                    f"{what}, row {row}: index {index} is '{ids[index]}' here, and {by_path} '{name}'; leave out the "
-                    "column that does not hold"
+                    f"{what}, row {row}: index {index} is '{ids[index]}' in the data, but {by_path} is '{name}'; leave "
+                    "out the column that is wrong"
                 )
     return found
 
 
 def _find_paths(cells: Sequence[Any], ids: Sequence[str] | None, column: str, what: str) -> list[int]:
     if ids is None:
-        raise InputError(f"{what}: examples of this data have no {column}; name them by the column 'index'")
+        raise InputError(f"{what}: examples of this data have no {column}; use the column 'index'")
     places: dict[str, int] = {}
     twice = set()
     for place, name in enumerate(ids):
@@ -77,9 +79,7 @@ def _find_paths(cells: Sequence[Any], ids: Sequence[str] | None, column: str, wh
         if name not in places:
             raise InputError(f"{what}, row {row}: the data has no {column} '{name}'; write it as labels.csv does")
         if name in twice:
-            raise InputError(
-                f"{what}, row {row}: several examples are called '{name}'; name them by the column 'index'"
-            )
+            raise InputError(f"{what}, row {row}: several examples are called '{name}'; use the column 'index'")
         found.append(places[name])
     return found
 

@@ -1,1 +1,1 @@
-"""Images: which files, decoding, augmentation, and sources of batches."""
+"""Images: files, decoding, augmentation, and sources of batches."""

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches of images; draws come from a processor generator, so every device sees the same."""
+"""Augmentation of whole batches of images; draws come from a CPU generator, so every device sees the same."""
 
 from math import log
 
@@ -10,7 +10,7 @@ _TRIES = 10  # draws of a crop's shape before the largest central one is taken
 
 
 def flip_crop(images: Tensor, generator: torch.Generator, *, size: int | None = None, pad: int = 4) -> Tensor:
-    """Crop each image (n, c, h, w) at random from its zero-padded self, and mirror every second one on average.
+    """Pad each image (n, c, h, w) with zeros, crop it at random, and mirror it with probability 1/2.
 
     ``size`` is the side of the crop, by default the images' own. One gather does both: a mirrored crop reads its
     columns backwards.
@@ -32,13 +32,13 @@ def flip_crop(images: Tensor, generator: torch.Generator, *, size: int | None = 
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Return ``(images - mean) / std`` as float32; mean and std, (c, 1, 1), are in the images' own units.
 
-    Converting first and then working in place is several times faster on bytes than what promotes types as it goes.
+    For bytes, converting first and then working in place is several times faster than implicit type promotion.
     """
     return images.to(torch.float32, copy=True).sub_(mean).div_(std)
 
 
 def mirror(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror every second image (n, c, h, w) on average."""
+    """Mirror each image (n, c, h, w) with probability 1/2."""
     flips = _integers(len(images), 1, generator).bool().to(images.device)
     return torch.where(flips[:, None, None, None], images.flip(3), images)
 
@@ -53,7 +53,7 @@ def central_boxes(sizes: Tensor, share: float) -> Tensor:
 
 
 def random_squares(sizes: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Draw boxes (n, 4) as large as the central ones, at any place."""
+    """Draw boxes (n, 4) as large as the central ones, at random places."""
     heights, widths = sizes
     side = torch.minimum(heights, widths) * share
     where = _uniform((2, len(heights)), 0.0, 1.0, generator)
@@ -66,7 +66,7 @@ def random_boxes(
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Tensor:
-    """Draw boxes (n, 4) of whole pixels in images of ``sizes`` (2, n); a shape that does not fit is drawn anew.
+    """Draw boxes (n, 4) of whole pixels in images of ``sizes`` (2, n); a shape that does not fit is redrawn.
 
     ``scale`` is a box's share of the area, ``ratio`` its width over its height (Szegedy et al. 2015).
     """

@@ -1,7 +1,7 @@
-"""Reading image files: which are broken, and what the network sees of the others.
+"""Decoding image files: which are broken, and what the network sees of the others.
 
-All of it is done by a pool of threads: reading, decoding and scaling release Python's lock. What they return does not
-depend on how many there are.
+All of it runs in a pool of threads, since reading, decoding and scaling release Python's global lock. Results do not
+depend on the number of threads.
 """
 
 import os
@@ -18,30 +18,30 @@ from torch import Tensor
 from unflip.data.files.arrays import Array
 from unflip.data.images.augment import central_boxes
 from unflip.data.images.files import Frame, ImageFiles
-from unflip.errors import InputError
+from unflip.errors import InputError, one_line
 from unflip.progress import Track, untracked
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_CHUNK = 4096  # images that are under way at once when all are gone through
+_CHUNK = 4096  # images in progress at once when all are read
 _Result = TypeVar("_Result")
 
 
 def make_pool(workers: int | None) -> Executor:
-    """Return threads that read images, by default one for each core that this process may use."""
+    """Return threads that read images, by default one per core that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return ThreadPoolExecutor(workers or cores, thread_name_prefix="images")
 
 
 def find_broken(files: ImageFiles, pool: Executor, *, decode: bool, track: Track = untracked) -> dict[int, str]:
-    """Return what is wrong with which image: whether its file is there or, with ``decode``, all that can be wrong."""
+    """Return the broken images, with reasons: those whose file is missing or, with ``decode``, cannot be decoded."""
 
     def examine(index: int) -> str | None:
         try:
             if decode:
                 image = _open(files, index)
-                image.draft("RGB", (1, 1))  # a JPEG is read to its end, but unpacked to an eighth of its size only
+                image.draft("RGB", (1, 1))  # a JPEG is read to its end, but decoded at an eighth of its size only
                 to_rgb(image)
             else:
                 files.path(index).stat()
@@ -72,8 +72,17 @@ def sizes_of(images: Sequence["Image"]) -> Tensor:
 def cut_images(
     files: ImageFiles, rows: Sequence[int], images: Sequence["Image"], boxes: Tensor, frame: Frame, pool: Executor
 ) -> Tensor:
-    """Scale what each box (n, 4) of top, left, height, width holds of its image to bytes (n, 3, size, size)."""
-    pixels = np.empty((len(images), frame.size, frame.size, 3), np.uint8)  # the layout that convolutions prefer
+    """Crop a box out of each image and scale it to bytes (n, 3, size, size).
+
+    Args:
+        files: where the images come from, for errors.
+        rows: which of the files they are.
+        images: opened by :func:`open_images`.
+        boxes: (n, 4), top, left, height and width.
+        frame: the size to scale to, and how.
+        pool: threads that do the work.
+    """
+    pixels = np.empty((len(images), frame.size, frame.size, 3), np.uint8)  # the memory layout that convolutions prefer
 
     def cut(place: int, box: list[float]) -> None:
         with _naming(files, rows[place]):
@@ -84,7 +93,7 @@ def cut_images(
 
 
 def read_all(files: ImageFiles, frame: Frame | None, pool: Executor, track: Track = untracked) -> Array:
-    """Return all images as bytes (n, 3, h, w): what the frame shows of them, or all, if they are of one size."""
+    """Return all images as bytes (n, 3, h, w): cropped to the frame, or whole, if they have the same size."""
     width, height = (frame.size, frame.size) if frame else open_images(files, [0], pool)[0].size
     pixels = np.empty((len(files), 3, height, width), np.uint8)
 
@@ -115,23 +124,23 @@ def broken(files: ImageFiles, index: int, reason: str) -> InputError:
 
 @contextmanager
 def _naming(files: ImageFiles, index: int) -> Iterator[None]:
-    """Say of which image an error is."""
+    """Name the image in errors."""
     try:
         yield
     except InputError:
         raise
-    except Exception as error:  # image libraries raise whatever a broken file runs them into
+    except Exception as error:  # image libraries raise all kinds of errors for broken files
         raise broken(files, index, reason_of(error)) from error
 
 
 def _each(pool: Executor, call: Callable[[int], _Result], items: range) -> Iterator[_Result]:
-    """Yield ``call`` of each item, in order; a bounded number is under way."""
+    """Yield ``call`` of each item, in order, with a bounded number in progress."""
     for start in range(0, len(items), _CHUNK):
         yield from pool.map(call, items[start : start + _CHUNK])
 
 
 def _open(files: ImageFiles, index: int) -> "Image":
-    """Read a file whole, so that none stays open, and its header."""
+    """Read a whole file, so that none stays open, and parse its header."""
     from PIL import Image
 
     return Image.open(BytesIO(files.path(index).read_bytes()))
@@ -143,7 +152,7 @@ def _cut(image: "Image", box: list[float], frame: Frame) -> Array:
     top, left, tall, wide = box
     size = frame.size
     width, height = image.size
-    # A JPEG can be unpacked at a half, a quarter or an eighth of its size, as long as that is enough for the box.
+    # A JPEG can be decoded at a half, a quarter or an eighth of its size, if that is enough for the box.
     image.draft("RGB", (max(1, int(width * size / wide)), max(1, int(height * size / tall))))
     across, down = image.width / width, image.height / height
     right, bottom = min((left + wide) * across, image.width), min((top + tall) * down, image.height)
@@ -152,7 +161,7 @@ def _cut(image: "Image", box: list[float], frame: Frame) -> Array:
 
 
 def to_rgb(image: "Image") -> "Image":
-    """Decode; a palette with transparency goes through RGBA, as Pillow asks for."""
+    """Decode to RGB; a palette with transparency goes through RGBA, as Pillow recommends."""
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
@@ -166,4 +175,4 @@ def reason_of(error: Exception) -> str:
         return "not an image"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return f"not a readable image ({error})".replace("\n", " ")
+    return one_line(f"not a readable image ({error})")

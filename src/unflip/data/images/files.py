@@ -1,4 +1,4 @@
-"""ImageFiles: pictures on disk by name, and which files are pictures."""
+"""ImageFiles: image files by name, and how they are found."""
 
 import csv
 import io
@@ -32,7 +32,7 @@ class ImageFiles:
     names: Array
     """Paths relative to ``root``, or absolute ones: strings (n,)."""
     listed_in: Path | None = None
-    """The file that lists them, and in which of its rows (n,): both None where the folder itself was looked through."""
+    """The file that lists them, and their rows in it (n,) below; both None where the folder itself was searched."""
     rows: Array | None = None
     frame: Frame | None = None
     """What the network sees of an image; chosen once the files are opened."""
@@ -45,16 +45,16 @@ class ImageFiles:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As of an array of what the network sees (n, 3, size, size)."""
+        """The shape of an array of what the network sees, (n, 3, size, size)."""
         assert self.frame is not None
         return (len(self), 3, self.frame.size, self.frame.size)
 
     def path(self, index: int) -> Path:
-        """Return where an image is."""
+        """Return the path of an image."""
         return self.root.joinpath(self.names[index])
 
     def where(self, index: int) -> str:
-        """Return what an error calls an image: its path, after the row that names it."""
+        """Return what errors call an image: its path, after the row that lists it."""
         listed = "" if self.listed_in is None or self.rows is None else f"{self.listed_in}, row {self.rows[index]}: "
         return f"{listed}{self.path(index)}"
 
@@ -68,7 +68,7 @@ class Skipped(NamedTuple):
 
 
 def skipped_csv(skipped: tuple[Skipped, ...]) -> str:
-    """Return a table of the images that were left out."""
+    """Return the images that were left out as a CSV table."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([Skipped._fields, *skipped])
@@ -76,19 +76,19 @@ def skipped_csv(skipped: tuple[Skipped, ...]) -> str:
 
 
 def as_names(names: list[str]) -> Array:
-    """Return names as an array that can be cut by a mask; of objects, since the longest name would fix all widths."""
+    """Return names as an array to index with masks; of objects, since one long name would widen all strings."""
     array = np.empty(len(names), object)
     array[:] = names
     return array
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name is that of an image."""
+    """Whether a file name is that of an image."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def find_images(folder: Path) -> list[str]:
-    """Return the images in ``folder`` and below, relative to it, in order; hidden folders are not looked into."""
+    """Return the images in ``folder`` and below, relative to it, in order; hidden folders are skipped."""
     found = []
     for where, folders, files in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]

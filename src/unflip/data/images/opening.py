@@ -1,4 +1,4 @@
-"""Opening image files: broken ones are found, small ones are read into memory, large ones are read by batch."""
+"""Opening image files: broken ones are found, small ones are read into memory, large ones batch by batch."""
 
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -15,8 +15,8 @@ from unflip.data.options import ImageOptions
 from unflip.errors import ConfigError, InputError
 from unflip.progress import Track, untracked
 
-_SMALL = 64  # pixels of a side up to which images are kept in memory
-_LARGE = 224  # what the network sees of others, if nothing else is said
+_SMALL = 64  # images up to this side, in pixels, are kept in memory
+_LARGE = 224  # default side of what the network sees of larger ones
 
 
 class OpenedImages(NamedTuple):
@@ -32,12 +32,12 @@ class OpenedImages(NamedTuple):
 
 
 def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Track = untracked) -> OpenedImages:
-    """Find broken images, choose what the network sees, and read what is small.
+    """Find broken images, choose what the network sees, and read small images.
 
-    Listed files are looked for before anything else. With ``skip_broken`` every image is decoded once, here, to the
-    end of its file, and left out if that fails: so nothing that training meets later is broken, unless it breaks while
-    training goes on. Without it an image is decoded when it is first needed, in the first epoch, and a broken one
-    stops the run there.
+    Missing files of a list are reported before anything else. With ``skip_broken`` every image is decoded once here, to
+    the end of its file, and left out if that fails, so that training meets no broken image later, unless a file breaks
+    during training. Without it, an image is decoded when it is first needed, in the first epoch, and a broken one stops
+    the run there.
     """
     with make_pool(options.workers) as pool:
         kept, skipped = {}, []
@@ -56,7 +56,7 @@ def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Tr
                 index, reason = next(iter(wrong.items()))
                 raise InputError(
                     f"'{part}': {len(wrong)} of its {len(files)} images cannot be read, the first: "
-                    f"{files.where(index)}: {reason}; mend or remove them (data.most_broken = {options.most_broken:g})"
+                    f"{files.where(index)}: {reason}; fix or remove them (data.most_broken = {options.most_broken:g})"
                 )
         readable = {part: files[kept[part]] for part, files in parts.items()}
         frame = _choose_frame(next(iter(readable.values())), options, pool)
@@ -78,17 +78,17 @@ def _choose_frame(files: ImageFiles, options: ImageOptions, pool: Executor) -> F
         size = _LARGE
     resize = options.image_resize or (size if size <= _SMALL else with_margin(size))
     if resize < size:
-        raise ConfigError(f"data.image_resize = {resize}: must be at least what is cut out of it, {size}")
+        raise ConfigError(f"data.image_resize = {resize}: must be at least data.image_size, {size}")
     return Frame(size, resize, options.resample)
 
 
 def with_margin(size: int) -> int:
-    """Return the shorter side to which an image is scaled before its central ``size`` pixels are cropped: 8/7 of it."""
+    """Return the shorter side to scale an image to before cropping its central ``size`` pixels: 8/7 of ``size``."""
     return round(size * 256 / 224)
 
 
 def are_small(images: Array | ImageFiles) -> bool:
-    """Whether the first image that can be opened is one of those that are kept in memory."""
+    """Whether the first image that can be opened is small enough to be kept in memory."""
     if not isinstance(images, ImageFiles):
         return max(map(int, images.shape[2:])) <= _SMALL
     with make_pool(1) as pool:

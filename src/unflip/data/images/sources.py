@@ -15,7 +15,7 @@ from unflip.data.sources import Standardisation
 
 
 class ImageSource:
-    """Images (n, c, h, w) of bytes. A view is mirrored or not, and cropped at random after padding by 4 pixels."""
+    """Images (n, c, h, w) of bytes. A view is mirrored at random, and cropped at random after padding by 4 pixels."""
 
     ahead = 0
 
@@ -54,10 +54,16 @@ class ImageSource:
 class FileSource:
     """Images of any size, of which the network sees a square.
 
-    Fetched, it is the centre of the image (see :class:`unflip.data.images.files.Frame`). A view is mirrored or not,
-    and with ``crop`` `resized` a random part of 8 to 100 % of the area (Szegedy et al. 2015), with `random` a square
-    as large as the central one at a random place. Parts are drawn for the whole batch at once, in the thread that
-    asks, so a view does not depend on the number of ``workers``.
+    :meth:`fetch` returns the centre of the image (see :class:`unflip.data.images.files.Frame`), :meth:`view` a random
+    part of it, mirrored at random. Parts are drawn for the whole batch at once, in the calling thread, so a view does
+    not depend on the number of ``workers``.
+
+    Args:
+        files: the images, with a frame.
+        standardise: mean and standard deviation per channel.
+        augment: whether views are random.
+        crop: `resized` takes 8 to 100 % of the area (Szegedy et al. 2015), `random` a square of the central one's size.
+        workers: threads that read images; by default one per core.
     """
 
     ahead = 2
@@ -118,7 +124,7 @@ class FileSource:
 
 
 def byte_normalisation(mean: tuple[float, ...], std: tuple[float, ...]) -> Standardisation:
-    """Turn a mean and standard deviation by channel, of values from 0 to 1, into those of bytes (c, 1, 1)."""
+    """Turn mean and standard deviation per channel, for values from 0 to 1, into those of bytes (c, 1, 1)."""
     shape = (-1, 1, 1)
     return Standardisation(255 * torch.tensor(mean).view(shape), 255 * torch.tensor(std).view(shape))
 

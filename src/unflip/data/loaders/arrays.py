@@ -13,7 +13,7 @@ from unflip.options import Options
 
 
 class Arrays(Loader):
-    """``train``, ``train_labels`` and whatever ``val*`` and ``test*`` there is beside them.
+    """``train``, ``train_labels``, and any ``val`` and ``test*`` arrays next to them.
 
     A lone .npy file is ``train``. In a folder, ``NAME.npy`` goes with ``NAME_labels`` (.npy, .csv, .txt). Arrays larger
     than ``map_above_mb`` are mapped, not read. ``class_names`` and ``NAME_ids`` are optional, and so is an array that
@@ -23,7 +23,7 @@ class Arrays(Loader):
     general = True
 
     def recognises(self, path: Path) -> bool:
-        """Whether ``path`` is an .npz or .npy file, or a folder; the loaders of images are asked first."""
+        """Whether ``path`` is an .npz or .npy file, or a folder; the loaders of images are tried first."""
         return path.is_dir() or path.suffix in (".npz", ".npy")
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
@@ -50,7 +50,7 @@ class Arrays(Loader):
         }
         stray = next((name for name in sets if name.startswith("val") and name != "val"), None)
         if stray is not None:
-            raise InputError(f"{path}: array '{stray}'; validation examples are called 'val' and 'val_labels'")
+            raise InputError(f"{path}: array '{stray}'; validation examples must be called 'val' and 'val_labels'")
         names, origin = arrays.get("class_names"), origin_of(path, arrays)
         return RawData(
             train=sets.pop("train"),
@@ -76,7 +76,7 @@ def _read_folder(path: Path, map_above_mb: float) -> dict[str, Array]:
     for file in sorted(path.iterdir()):
         if file.suffix in (".npy", ".csv", ".txt") and file.stem.endswith(LABELS):
             if file.stem in arrays:
-                raise InputError(f"{path}: {file.stem} is there more than once; keep one of .npy, .csv and .txt")
+                raise InputError(f"{path}: {file.stem} appears more than once; keep one of .npy, .csv and .txt")
             arrays[file.stem] = read_labels(file)
         elif file.suffix == ".npy":
             arrays[file.stem] = _read_npy(file, map_above_mb)
@@ -85,9 +85,9 @@ def _read_folder(path: Path, map_above_mb: float) -> dict[str, Array]:
 
 def _check_features(array: Array, what: str) -> Array:
     if array.ndim < 2 or 0 in array.shape[1:]:
-        raise InputError(f"{what}: shape {array.shape}; features are (examples, columns)")
+        raise InputError(f"{what}: shape {array.shape}; features must be (examples, columns)")
     if array.dtype.kind not in "fiu":
-        raise InputError(f"{what}: type {array.dtype}; features are float16, float32 or other numbers")
+        raise InputError(f"{what}: type {array.dtype}; features must be numbers")
     return array
 
 

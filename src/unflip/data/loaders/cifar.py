@@ -21,15 +21,15 @@ _PIXELS = 3072
 
 @dataclass(frozen=True)
 class Cifar(Loader):
-    """One of the two data sets. A folder is in the binary layout where its first file ends in ``.bin``."""
+    """One of the two data sets. A folder has the binary layout if its first file ends in ``.bin``."""
 
     name: str
     train: tuple[str, ...]
     test: str
     records: tuple[int, int]
-    """In each training file, and in the test file; a file cut short may still hold whole records."""
+    """How many in each training file, and in the test file; a truncated file may still hold whole records."""
     label_bytes: int
-    """Before each image; the last is the class, the one before it CIFAR-100's superclass."""
+    """How many before each image; the last is the class, the one before it CIFAR-100's superclass."""
     label_key: str
     class_names: tuple[str, ...]
     mean: tuple[float, float, float]

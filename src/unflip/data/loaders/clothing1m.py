@@ -31,7 +31,7 @@ class Clothing1MOptions(Options):
 
 
 class Clothing1M(Loader):
-    """The lists may also lie in ``annotations/``, the folders ``0`` to ``9`` of images beside them."""
+    """The lists may also be in ``annotations/``, and the image folders ``0`` to ``9`` in the main folder itself."""
 
     Options = Clothing1MOptions
 
@@ -62,7 +62,7 @@ def _read(root: Path, kind: str, part: str) -> LabelledSet:
     missing = next((row for row, key in enumerate(keys) if key not in known), None)
     if missing is not None:
         raise InputError(f"{keys_path}, row {missing}: {keys[missing]} has no label in {labels_path.name}")
-    outer = "" if (root / "images").is_dir() else "images/"  # the archives hold the folders without it
+    outer = "" if (root / "images").is_dir() else "images/"  # the archives hold the folders 0 to 9 without it
     names = as_names([key.removeprefix(outer) for key in keys])
     files = ImageFiles(root, names, keys_path, np.arange(len(keys)))
     return LabelledSet(files, np.array([known[key] for key in keys], np.int64), ids=names)

@@ -22,7 +22,7 @@ class Digits(Loader):
     embedded = True
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
-        """Return all of them; nothing is read but the package."""
+        """Return all digits; they come with scikit-learn, and ``path`` is not used."""
         images, labels = load_digits(return_X_y=True)
         images = images.astype(np.float32)
         train, test = _split(len(labels))
@@ -36,7 +36,7 @@ class Digits(Loader):
 
 
 def _as_pixels(row: Array) -> Array:
-    """Return a digit in ink on paper; its 64 values go from 0 to 16."""
+    """Return a digit as dark on white pixels; its 64 values go from 0 to 16."""
     pixels: Array = (255 - row.reshape(8, 8) * (255 / 16)).astype(np.uint8)
     return pixels
 

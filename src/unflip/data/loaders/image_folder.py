@@ -1,4 +1,4 @@
-"""Image folders: one folder per class, in ``train`` with ``val`` and ``test`` beside it, or all for training."""
+"""Image folders: one folder per class, either in ``train``, ``val`` and ``test``, or all for training."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _PARTS = ("train", "val", "test")
 
 
 class ImageFolder(Loader):
-    """Images that lie in no class folder have no label: good for prediction, or with ``--labels``."""
+    """Images that are not in class folders have no labels: for prediction, or for use with ``--labels``."""
 
     general = True
 
@@ -33,7 +33,7 @@ class ImageFolder(Loader):
         """List the images, in the order of their names."""
         parts = [part for part in _PARTS if (path / part).is_dir()]
         if parts and "train" not in parts:
-            raise InputError(f"{path}: a folder '{parts[0]}' but no 'train' beside it")
+            raise InputError(f"{path}: has a folder '{parts[0]}' but no folder 'train'; add it")
         sets = {part: _list(path, part) for part in parts or [""]}
         train = sets.pop(parts[0] if parts else "")
         return RawData(
@@ -52,7 +52,7 @@ def _list(root: Path, part: str) -> LabelledSet:
     loose = [entry.name for entry in entries if not entry.is_dir() and is_image(entry.name)]
     classes = [entry.name for entry in entries if _is_class(entry)]
     if classes and loose:
-        raise InputError(f"{folder / loose[0]}: lies beside the class folders; move it into one of them")
+        raise InputError(f"{folder / loose[0]}: is next to the class folders; move it into one of them")
     found = {name: find_images(folder / name) for name in classes}
     empty = next((name for name, images in found.items() if not images), None)
     if empty is not None:

@@ -28,7 +28,7 @@ class Manifest(Loader):
             return False
         try:
             return "path" in column_names(path)
-        except InputError:  # which the reader of other tables will tell
+        except InputError:  # which the loader of tables will report
             return False
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:

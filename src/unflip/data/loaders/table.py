@@ -16,17 +16,17 @@ from unflip.options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LISTED = 20  # columns that an error names
-_INDEX = ("", "__index_level_0__")  # what pandas calls the row names that it writes to .csv and .parquet
+_LISTED = 20  # most columns that an error lists
+_INDEX = ("", "__index_level_0__")  # what pandas calls its index in .csv and .parquet files
 
 
 class Table(Loader):
-    """All columns are features, so numbers, but for the label, ``split``, ``id`` and ``data.groups``."""
+    """All columns are features, and must be numbers, except the label, ``split``, ``id`` and ``data.groups``."""
 
     general = True
 
     def recognises(self, path: Path) -> bool:
-        """Whether ``path`` is a CSV or Parquet file; the loader of manifests is asked first."""
+        """Whether ``path`` is a CSV or Parquet file; the loader of manifests is tried first."""
         return path.suffix.lower() in (".csv", ".parquet") and path.is_file()
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
@@ -40,8 +40,8 @@ class Table(Loader):
         id_column = next((name for name in header if name.lower() == "id" or name in _INDEX), None)
         split_column = next((name for name in header if name.lower() == "split"), None)
         group_column = options.groups if options.groups in header else None
-        beside = {name for name in (label, id_column, split_column, group_column) if name is not None}
-        columns = options.columns or tuple(name for name in header if name not in beside | {*options.ignore})
+        others = {name for name in (label, id_column, split_column, group_column) if name is not None}
+        columns = options.columns or tuple(name for name in header if name not in others | {*options.ignore})
         if (missing := next((name for name in columns if name not in header), None)) is not None:
             raise InputError(f"{path}: no column '{missing}'; it has {_listed(header)}")
         unlabelled = (
@@ -49,7 +49,7 @@ class Table(Loader):
             "--label-column"
         )
         features = _features(path, table, columns, unlabelled if label is None else None)
-        cells = {name: table[name].to_pylist() for name in beside if name is not None}
+        cells = {name: table[name].to_pylist() for name in others if name is not None}
         check_filled(path, cells)
         labels = None if label is None else _labels(cells[label])
         ids = None if id_column is None else np.array([str(cell) for cell in cells[id_column]], np.str_)
@@ -82,11 +82,11 @@ def _read(path: Path) -> tuple["pa.Table", list[str]]:
         content = (pyarrow.parquet.read_table if path.suffix.lower() == ".parquet" else pyarrow.csv.read_csv)(path)
         return content, content.column_names
     except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: not a readable table ({error})".replace("\n", " ")) from error
+        raise InputError(f"{path}: not a readable table ({error})") from error
 
 
 def _features(path: Path, table: "pa.Table", columns: tuple[str, ...], unlabelled: str | None) -> Array:
-    """Return the columns as one array (n, d); name those that hold no numbers, and cells that are empty."""
+    """Return the columns as one array (n, d); refuse columns that do not hold numbers, and empty cells."""
     import pyarrow.types as types
 
     def is_number(kind: "pa.DataType") -> bool:
@@ -100,11 +100,11 @@ def _features(path: Path, table: "pa.Table", columns: tuple[str, ...], unlabelle
     if wrong:
         ignored = " ".join(f"--ignore {name}" for name in wrong[:_LISTED])
         raise InputError(
-            f"{path}: columns that hold no numbers: {_examples(table, wrong)}; encode them as numbers, or leave them "
-            f"out with {ignored}"
+            f"{path}: columns that do not hold numbers: {_examples(table, wrong)}; encode them as numbers, or leave "
+            f"them out with {ignored}"
         )
     if not columns:
-        raise InputError(f"{path}: no column of features beside the label")
+        raise InputError(f"{path}: no column of features besides the label")
     empty = {name: table[name].is_null().to_numpy() for name in columns if table[name].null_count}
     if empty:
         name, rows = next(iter(empty.items()))
@@ -117,12 +117,12 @@ def _features(path: Path, table: "pa.Table", columns: tuple[str, ...], unlabelle
 
 
 def _examples(table: "pa.Table", names: list[str]) -> str:
-    """List columns, each with the first of its cells that is no number."""
-    told = []
+    """List columns, each with its first cell that is not a number."""
+    listed = []
     for name in names[:_LISTED]:
         first = next((cell for cell in table[name].to_pylist() if not _is_number(cell)), "")
-        told.append(f"{name} ('{str(first)[:30]}')")
-    return ", ".join(told) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+        listed.append(f"{name} ('{str(first)[:30]}')")
+    return ", ".join(listed) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
 def _is_number(cell: object) -> bool:
@@ -134,7 +134,7 @@ def _is_number(cell: object) -> bool:
 
 
 def _labels(cells: list[object]) -> Array:
-    """Numbers as they are, anything else by its name."""
+    """Return numbers as they are, anything else as text."""
     if cells and all(isinstance(cell, int | float) for cell in cells):
         return np.array(cells)
     return np.array([str(cell) for cell in cells], np.str_)

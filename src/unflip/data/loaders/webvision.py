@@ -35,7 +35,7 @@ class WebVision(Loader):
         return (path / "info" / "train_filelist_google.txt").is_file()
 
     def load(self, path: Path, options: DataOptions, own: WebVisionOptions) -> RawData:
-        """Read the lists; ILSVRC12's validation images are the second test set where they are there."""
+        """Read the lists; ILSVRC12's validation images, if found, are the second test set."""
         declared = options.classes if options.classes is not None else _CLASSES
         count = declared if isinstance(declared, int) else len(declared)
         synsets, names = _read_synsets(path / "info" / "synsets.txt", count)
@@ -55,7 +55,7 @@ class WebVision(Loader):
 
 
 def _read(root: Path, name: str, folder: str, count: int) -> LabelledSet:
-    """Read the examples of the first ``count`` classes; the official lists name ``google/`` themselves."""
+    """Read the examples of the first ``count`` classes; the official lists already include ``google/``."""
     path = root / "info" / name
     listed, labels = read_labelled_list(path)
     rows = (labels < count).nonzero()[0]

@@ -1,4 +1,4 @@
-"""Pictures of examples for people to look at; only what the data set itself lists is ever opened."""
+"""Pictures of examples for people to look at; only files that the data set lists are ever opened."""
 
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
@@ -25,7 +25,7 @@ _QUALITY = 85  # of JPEG
 
 
 class Pictures:
-    """The pictures of a run's examples, by row of its labels; one is read when it is asked for."""
+    """The pictures of a run's examples, by row of its labels; each is read on demand."""
 
     media_type: str
     """Of every thumbnail: ``image/jpeg`` for files, ``image/png`` for arrays."""
@@ -54,7 +54,7 @@ class Pictures:
 def open_pictures(
     options: DataOptions, ids: Sequence[str], own: Mapping[str, Options] = MappingProxyType({})
 ) -> Pictures | None:
-    """Find the pictures of the examples that a run called ``ids``, in this order; None for data without pictures.
+    """Find the pictures of a run's examples, called ``ids``, in this order; None for data without pictures.
 
     Lists are read, images are not. ``own`` holds options of loaders by name.
     """
@@ -63,20 +63,20 @@ def open_pictures(
             return None
         raw = load_raw(options, own)
     except InputError as error:
-        raise InputError(f"{error}; the pictures are looked for where the run found its data: has it moved?") from error
+        raise InputError(f"{error}; pictures are read from where the run found its data: has it moved?") from error
     if isinstance(raw.train.inputs, ImageFiles):
         return _of_files([part.inputs for part in (raw.train, raw.val) if part is not None], options, ids)
     return _of_arrays(raw, options, len(ids))
 
 
 def _of_files(parts: Sequence[Array | ImageFiles], options: DataOptions, ids: Sequence[str]) -> Pictures:
-    """Find files by id, which is the name under which the data lists them: broken ones have no row."""
+    """Find files by id, the name that the data lists them by, not by position: a run has no rows for broken files."""
     listed = {
         str(name): files.root for files in parts if isinstance(files, ImageFiles) for name in files.names.tolist()
     }
     missing = next((name for name in ids if name not in listed), None)
     if missing is not None:
-        raise InputError(f"data {options.path}: lists no image {missing}, which the run had; is it another data set?")
+        raise InputError(f"data {options.path}: no image {missing} in it, which the run had; is it another data set?")
 
     def read(index: int, size: int) -> "Image":
         from PIL import Image, ImageOps
@@ -87,7 +87,7 @@ def _of_files(parts: Sequence[Array | ImageFiles], options: DataOptions, ids: Se
                 image = Image.open(file)
                 image.draft("RGB", (size, size))
                 return to_rgb(ImageOps.exif_transpose(image))
-        except Exception as error:  # image libraries raise whatever a broken file runs them into
+        except Exception as error:  # image libraries raise all kinds of errors for broken files
             raise InputError(f"{path}: {reason_of(error)}") from error
 
     return Pictures(len(ids), "image/jpeg", read)
@@ -108,8 +108,8 @@ def _of_arrays(raw: RawData, options: DataOptions, count: int) -> Pictures | Non
 
 
 def array_rows(raw: RawData, options: DataOptions, count: int) -> Callable[[int], Array]:
-    """Return what finds the input of each of a run's ``count`` examples in the arrays of its data."""
-    # Only `per_class` needs the labels, which may lie in another file.
+    """Return a function that finds the input of each of a run's ``count`` examples in the arrays of its data."""
+    # Only `per_class` needs the labels, which may be in another file.
     train = raw.train[: options.take] if options.per_class is None else choose_labels(raw, options)[0]
     parts = [part.inputs for part in (train, raw.val) if part is not None and isinstance(part.inputs, np.ndarray)]
     if (found := sum(map(len, parts))) != count:

@@ -1,4 +1,4 @@
-"""The rows of a run's examples, for people to look at, where the data is a table or an array of features."""
+"""The rows of a run's examples for people to look at, where the data is a table or an array of features."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from unflip.data.loader import find_loader, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.viewing.pictures import array_rows
 
-_NAMED, _UNNAMED = 200, 24  # columns shown at most; numbers without a name say little
+_NAMED, _UNNAMED = 200, 24  # most columns shown; numbers without names say little
 
 
 class Rows:
@@ -23,7 +23,7 @@ class Rows:
         """How many columns are not shown."""
 
     def values(self, index: int) -> list[tuple[str, float]]:
-        """Return (name, value) of the columns of an example."""
+        """Return (name, value) of each column of an example."""
         values = self._row_of(index)[: self._shown]
         return [(name, float(value)) for name, value in zip(self._names, values, strict=True)]
 

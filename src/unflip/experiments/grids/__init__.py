@@ -1,10 +1,10 @@
-"""Grids that ship in the package, a TOML file each; the first line of a file says what it is."""
+"""Built-in grids, one TOML file each; the first line of a file describes it."""
 
 from importlib import resources
 
 
 def grid_names() -> list[str]:
-    """Return the names of the grids in the package: folder/file."""
+    """Return the names of the built-in grids: folder/file."""
     folders = [entry for entry in resources.files("unflip.experiments.grids").iterdir() if entry.is_dir()]
     return sorted(
         f"{folder.name}/{file.name.removesuffix('.toml')}"
@@ -15,5 +15,5 @@ def grid_names() -> list[str]:
 
 
 def grid_text(name: str) -> str:
-    """Return the file of the grid ``name``."""
+    """Return the text of the grid file ``name``."""
     return (resources.files("unflip.experiments.grids") / f"{name}.toml").read_text("utf-8")

@@ -1,4 +1,4 @@
-// Asking the server.
+// Requests to the server.
 
 export class Refused extends Error {
   constructor(message, status) {
@@ -12,9 +12,9 @@ async function ask(path, options = {}) {
   try {
     answer = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
   } catch {
-    throw new Refused("The server does not answer. Is `unflip review` still running?", 0);
+    throw new Refused("The server does not respond. Is `unflip review` still running?", 0);
   }
-  const content = await answer.json().catch(() => ({ error: `The server answered ${answer.status}` }));
+  const content = await answer.json().catch(() => ({ error: `The server returned status ${answer.status}` }));
   if (!answer.ok) throw new Refused(content.error, answer.status);
   return content;
 }
@@ -26,7 +26,7 @@ export const get = (path, query = {}) => {
 
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
-// A request has a name of its own, so that sending it again after a lost answer does nothing twice.
+// Each request has a unique id, so that repeating it after a lost response has no further effect.
 export async function post(path, body) {
   const request = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   const options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ ...body, request }) };

@@ -1,4 +1,4 @@
-// The review page: what is shown, what is decided, and which key does what.
+// The review page: showing, moving, deciding, and the keys.
 
 import { get, post } from "./api.js";
 import { anyOpen, askConflict, chooseClass, showHelp } from "./dialogs.js";
@@ -8,21 +8,21 @@ import { columns, markTiles, refreshTile, setPictures, showGrid } from "./tiles.
 import { className, decisionText, exampleText, setClasses, stateOf } from "./words.js";
 
 const PAGE = 60;
-const POLL = 4000; // milliseconds between looks at what others did
+const POLL = 4000; // milliseconds between requests for the changes of others
 
 let about = null;
 let page = { examples: [], total: 0, first: 0, last: -1 };
-let at = 0; // the place on the page
+let at = 0; // the position on the page
 let single = false;
 let detail = null;
-let since = 0; // the last row of the log that we know
-const selected = new Map(); // example -> the version that was seen when it was selected
-const seen = new Map(); // example -> the version that was seen when we came to it
+let since = 0; // the last known row of the log
+const selected = new Map(); // example -> the version shown when it was selected
+const seen = new Map(); // example -> the version shown when it became the current one
 
 const here = () => page.examples[at];
 const versionOf = (example) => example.decision?.version ?? 0;
 
-// ---- one thing after the other, however fast keys are pressed
+// ---- one action at a time, however fast keys are pressed
 
 let chain = Promise.resolve();
 function queue(work) {
@@ -33,7 +33,7 @@ function queue(work) {
   return chain;
 }
 
-// ---- filters and the place we are at, kept in the address so that reloading changes nothing
+// ---- filters and position, kept in the address so that reloading changes nothing
 
 function asQuery(pair, labelClass, state) {
   const [given, suggested] = pair.includes("-") ? pair.split("-") : [null, null];
@@ -90,7 +90,7 @@ async function showPage(found, where, rank) {
 async function show({ focus = true } = {}) {
   const example = here();
   byId("message").hidden = Boolean(example);
-  byId("message").textContent = "Nothing (more) to show here. Choose other filters, or export what was decided.";
+  byId("message").textContent = "Nothing (more) to show here. Choose other filters, or export the decisions.";
   single = single && Boolean(example);
   byId("grid").hidden = single || !example;
   byId("single").hidden = !single;
@@ -126,8 +126,8 @@ function showTarget() {
   byId("target").textContent = many ? `${count(many)} selected` : "";
   byId("target").hidden = !many;
   byId("select").setAttribute("aria-pressed", String(selected.has(example.index)));
-  byId("accept").title = many ? "Accept what is suggested for each" : `Accept: ${className(example.suggested)}`;
-  byId("keep").title = many ? "Keep what is given for each" : `Keep: ${className(example.given)}`;
+  byId("accept").title = many ? "Accept the suggested label of each" : `Accept: ${className(example.suggested)}`;
+  byId("keep").title = many ? "Keep the given label of each" : `Keep: ${className(example.given)}`;
 }
 
 function showProgress(progress) {
@@ -137,7 +137,7 @@ function showProgress(progress) {
   byId("bar").max = Math.max(1, total(mine));
   byId("bar").value = done(mine);
   const unsure = mine.unsure ? `, ${count(mine.unsure)} not sure` : "";
-  byId("progress").textContent = `${count(done(mine))} of ${count(total(mine))} done here${unsure} · ${count(done(all))} of ${count(total(all))} in all`;
+  byId("progress").textContent = `${count(done(mine))} of ${count(total(mine))} done here${unsure} · ${count(done(all))} of ${count(total(all))} in total`;
 }
 
 function take(decision) {
@@ -158,10 +158,10 @@ async function go(place) {
     await show();
   } else if (place >= page.examples.length && page.first + page.examples.length < page.total) await load({ after: page.last });
   else if (place < 0 && page.first > 0) await load({ before: page.examples[0].rank });
-  else if (page.examples.length) say(place < 0 ? "This is the first." : "This is the last.");
+  else if (page.examples.length) say(place < 0 ? "This is the first example." : "This is the last example.");
 }
 
-// To the next that is undecided, past the page's end to the next page; where decided ones are gone through, to the next.
+// Go to the next undecided example, if needed on the next page; if the filter shows decided ones, simply to the next.
 async function advance() {
   const wanted = byId("state").value;
   if (wanted !== "open" && wanted !== "any") {
@@ -172,7 +172,7 @@ async function advance() {
   if (rest >= 0) await go(rest);
   else if (page.first + page.examples.length < page.total || wanted === "open") await load({ after: page.last });
   else await show();
-  if (!here() && page.total) await load(); // behind the end, but some were passed over before
+  if (!here() && page.total) await load(); // past the end, but some were skipped before
 }
 
 async function toggle(place, { on = null } = {}) {
@@ -199,7 +199,7 @@ async function decide(action, label = null) {
     if (await askConflict(answer.conflicts)) {
       const again = await post("/api/decide", { ...body, items: answer.conflicts.map(({ index, version }) => ({ index, version })) });
       written = [...written, ...again.written];
-      if (again.conflicts.length) say("Somebody decided once more; look again.");
+      if (again.conflicts.length) say("Somebody decided again in the meantime; please check.");
     }
   }
   written.forEach(take);
@@ -220,7 +220,7 @@ async function choose() {
 async function undo() {
   const { written } = await post("/api/undo", { reviewer: byId("reviewer").value.trim() || about.reviewer });
   if (!written.length) {
-    say("Nothing of yours is left to undo.");
+    say("You have nothing left to undo.");
     return;
   }
   const first = written[0].index;
@@ -232,7 +232,7 @@ async function undo() {
   await refresh();
 }
 
-// What others did, and how far all are.
+// Fetch the changes of others and the progress.
 async function refresh() {
   const answer = await get("/api/changes", { ...query(), since });
   const before = here();
@@ -277,7 +277,7 @@ const KEYS = {
 async function open(wanted) {
   if (!here()) return;
   single = wanted;
-  if (single) selected.clear(); // what is decided there is what is seen there
+  if (single) selected.clear(); // in the single view, a decision applies only to the example shown
   await show();
 }
 
@@ -378,8 +378,8 @@ function connect() {
 }
 
 async function start() {
-  const asked = location.hash.length > 1 ? null : ask(asQuery("differs", "", "open"), {}); // most often right, and at once
-  asked?.catch(() => null); // what is wrong is said below
+  const asked = location.hash.length > 1 ? null : ask(asQuery("differs", "", "open"), {}); // usually the right page, and it saves a round trip
+  asked?.catch(() => null); // errors are reported below
   about = await get("/api/about");
   setClasses(about.classes);
   setPictures(about.pictures);

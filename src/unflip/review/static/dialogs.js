@@ -1,11 +1,11 @@
-// The dialogs: which class, whose decision, which keys.
+// The dialogs: choosing a class, resolving a conflict, and the list of keys.
 
 import { byId, make } from "./dom.js";
 import { ago, className, classCount, decisionText } from "./words.js";
 
 const SHOWN = 50;
 
-// Open a dialog and wait until it is closed; the browser keeps focus in it and gives it back.
+// Open a dialog and wait until it is closed; the browser traps the focus in it and restores it afterwards.
 function closed(dialog) {
   dialog.returnValue = "";
   dialog.showModal();
@@ -41,7 +41,7 @@ function showFound() {
   if (found.length) text.setAttribute("aria-activedescendant", `chooser-${found[at]}`);
   else text.removeAttribute("aria-activedescendant");
   list.children[at]?.scrollIntoView({ block: "nearest" });
-  byId("chooser-count").textContent = all.length > SHOWN ? `the first ${SHOWN} of ${all.length} classes` : all.length ? "" : "No class is called so.";
+  byId("chooser-count").textContent = all.length > SHOWN ? `the first ${SHOWN} of ${all.length} classes` : all.length ? "" : "No class has this name.";
 }
 
 const choose = (label) => byId("chooser").close(String(label));
@@ -68,7 +68,7 @@ export async function chooseClass() {
   return label === "" ? null : Number(label);
 }
 
-// Returns whether to put our own decision in the place of others'.
+// Returns whether to replace the decisions of others with our own.
 export async function askConflict(conflicts) {
   byId("conflict-list").replaceChildren(...conflicts.map((decision) =>
     make("li", {}, `Example ${decision.index}: ${decision.reviewer} ${decisionText(decision)}, ${ago(decision.at)}`)));

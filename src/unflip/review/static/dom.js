@@ -1,4 +1,4 @@
-// Making elements; text from the data only ever becomes text.
+// Creating elements; text from the data is only ever inserted as text.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -21,14 +21,14 @@ export const percent = (share) => {
 export const count = (number) => number.toLocaleString("en");
 export const examples = (number) => `${count(number)} ${number === 1 ? "example" : "examples"}`;
 
-// Say something to those who listen.
+// Announce something to screen readers.
 export function tell(text) {
   const live = byId("live");
   live.textContent = "";
   requestAnimationFrame(() => { live.textContent = text; });
 }
 
-// Say something to those who listen and to those who look.
+// Announce something to screen readers and show it on the page.
 let silence;
 export function say(text) {
   tell(text);

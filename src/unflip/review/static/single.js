@@ -1,4 +1,4 @@
-// The single view: one example with all that is known of it.
+// The single view: one example with everything known about it.
 
 import { byId, make, percent } from "./dom.js";
 import { labels, picture } from "./tiles.js";
@@ -19,7 +19,7 @@ export function showSingle(example, detail) {
         stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)} · ${example.decision.reviewer}, ${ago(example.decision.at)}`),
       beliefs(example, differs),
       make("p", {}, `Quality of the given label: ${percent(example.quality)}`)),
-    make("section", { class: "history" }, make("h3", {}, "While it trained"), history(detail?.history)),
+    make("section", { class: "history" }, make("h3", {}, "Label changes in training"), history(detail?.history)),
     values(detail),
     make("section", { class: "near" }, ...neighbours(example, detail?.neighbours)),
   ].filter(Boolean));
@@ -39,7 +39,7 @@ function history(changes) {
   if (!changes) return make("p", {}, "…");
   if (!changes.length) return make("p", {}, "The label was never changed.");
   return make("table", {},
-    make("thead", {}, make("tr", {}, ...["epoch", "from", "to", "sure"].map((name) => make("th", { scope: "col" }, name)))),
+    make("thead", {}, make("tr", {}, ...["epoch", "from", "to", "confidence"].map((name) => make("th", { scope: "col" }, name)))),
     make("tbody", {}, ...changes.map((change) => make("tr", {}, ...[change.epoch, className(change.old), className(change.new),
       percent(change.confidence)].map((cell) => make("td", {}, cell))))));
 }
@@ -47,16 +47,16 @@ function history(changes) {
 function values(detail) {
   if (!detail?.values.length) return null;
   const more = detail.values_left_out ? make("p", { class: "id" }, `and ${detail.values_left_out} more columns`) : null;
-  return make("section", { class: "values" }, make("h3", {}, "Its row"),
+  return make("section", { class: "values" }, make("h3", {}, "Feature values"),
     make("dl", {}, ...detail.values.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, Number(value.toPrecision(6)))))), more);
 }
 
 function neighbours(example, groups) {
   if (!groups) return [make("h3", {}, "Nearest"), make("p", {}, "…")];
-  if (!groups.length) return [make("h3", {}, "Nearest"), make("p", {}, "This run kept no features, so neighbours are not known.")];
+  if (!groups.length) return [make("h3", {}, "Nearest"), make("p", {}, "This run kept no features, so its neighbours are unknown.")];
   return groups.map((group) => make("div", {},
-    make("h3", {}, group.label === null ? "Nearest of other classes" : `Nearest called ${className(group.label)}`),
-    group.examples.length ? make("ul", { class: "neighbours" }, ...group.examples.map(neighbour)) : make("p", {}, "There are none.")));
+    make("h3", {}, group.label === null ? "Nearest of other classes" : `Nearest with label ${className(group.label)}`),
+    group.examples.length ? make("ul", { class: "neighbours" }, ...group.examples.map(neighbour)) : make("p", {}, "None.")));
 }
 
 function neighbour(example) {

@@ -1,4 +1,4 @@
-// The grid: a tile an example.
+// The grid: one tile per example.
 
 import { byId, make, percent } from "./dom.js";
 import { className, decisionText, exampleText, stateOf } from "./words.js";
@@ -10,7 +10,7 @@ export const setPictures = (prefix) => { pictures = prefix; };
 export function picture(example, size, alt) {
   if (!pictures) return null;
   const image = make("img", { src: `${pictures}${size}/${example.index}`, alt, decoding: "async", draggable: "false" });
-  image.addEventListener("error", () => image.replaceWith(make("span", { class: "broken" }, "picture cannot be read")));
+  image.addEventListener("error", () => image.replaceWith(make("span", { class: "broken" }, "image cannot be read")));
   image.addEventListener("load", () => image.classList.toggle("coarse", image.naturalWidth <= 64));
   return image;
 }
@@ -61,7 +61,7 @@ export function markTiles(focused, selected) {
   }
 }
 
-// How many tiles stand in a row now.
+// The current number of tiles per row.
 export function columns() {
   const tiles = [...grid.children];
   const next = tiles.findIndex((tile) => tile.offsetTop > tiles[0].offsetTop);

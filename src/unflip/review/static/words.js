@@ -1,4 +1,4 @@
-// How examples and decisions are described.
+// Descriptions of examples and decisions.
 
 import { percent } from "./dom.js";
 
@@ -22,7 +22,7 @@ export function decisionText(decision) {
 
 export function exampleText(example) {
   const differs = example.given !== example.suggested;
-  const suggestion = differs ? `, suggested ${className(example.suggested)}` : ", suggestion the same";
+  const suggestion = differs ? `, suggested ${className(example.suggested)}` : ", same suggestion";
   const state = stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)}, by ${example.decision.reviewer}`;
   return `Example ${example.index}, given ${className(example.given)}${suggestion}, quality ${percent(example.quality)}, ${state}`;
 }

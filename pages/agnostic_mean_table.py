@@ -79,12 +79,12 @@ def main() -> None:
     print("\n| weights divided by | mean on W | origin at 0 | origin at 10 mu |\n| --- | --- | ---: | ---: |")
     for normalise in ("sum", "count"):
         for complement in ("weighted", "plain"):
-            cells = []
+            errors = []
             for shift in (0.0, -10 * centre(512)):
                 x = contaminated(512, 0.1, "far cluster", 0) + shift
                 found = agnostic_mean(x, normalise=normalise, complement=complement) - shift
-                cells.append(f"{float((found - centre(512)).norm()):.3f}")
-            print(f"| {normalise} | {complement} | {' | '.join(cells)} |")
+                errors.append(f"{float((found - centre(512)).norm()):.3f}")
+            print(f"| {normalise} | {complement} | {' | '.join(errors)} |")
 
 
 if __name__ == "__main__":

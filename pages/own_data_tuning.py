@@ -1,6 +1,6 @@
 """Defaults of UnflipClassifier on few examples, chosen by noisy labels alone: a third of them is held out.
 
-    python bench/own_data_tuning.py docs/results/own-data-tuning.jsonl
+    python pages/own_data_tuning.py docs/results/own-data-tuning.jsonl
 
 The score is the accuracy on the noisy labels of what was held out; no clean label and no test example is looked at.
 Splits and noise are those of seed 100, which own_data_table.py does not use. What is in the file is not run again.

@@ -1,6 +1,6 @@
 """How much of what calibration gains is balance between classes: test accuracy as it is, and with balanced predictions.
 
-    UNFLIP_DATA=FOLDER python bench/class_balance_table.py docs/results/class-balance.jsonl
+    UNFLIP_DATA=FOLDER python pages/class_balance_table.py docs/results/class-balance.jsonl
 
 PMD noise makes some classes more frequent among the labels than others, a network learns that, and calibration draws
 the same number of features from every class. To measure that, predictions are balanced afterwards by weights w_c with

@@ -1,6 +1,6 @@
 """Fill the tables of pages from result files.
 
-    python bench/page_tables.py docs/features.md docs/unflip.md
+    python pages/page_tables.py docs/features.md docs/unflip.md
 
 In a page, `<!-- unflip table ARGUMENTS -->` begins what that command prints as Markdown, `<!-- end -->` ends it. Paths
 in the arguments start at the repository's root.

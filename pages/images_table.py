@@ -1,6 +1,6 @@
 """Methods on real CIFAR-10 images under the published labels, small enough for a processor: run what is missing.
 
-    UNFLIP_DATA=FOLDER UNFLIP_CIFAR=FOLDER python bench/images_table.py OUT.jsonl
+    UNFLIP_DATA=FOLDER UNFLIP_CIFAR=FOLDER python pages/images_table.py OUT.jsonl
 
 UNFLIP_CIFAR holds CIFAR-10 in one of its official layouts, UNFLIP_DATA the published labels as `pmd/*.npy`. The first
 20,000 images, PMD type I 35 %, `preact_resnet8`, 15 epochs, one seed, one thread, last epoch. The preset `cifar10` is

@@ -1,6 +1,6 @@
 """cleanlab on the settings of the grids features/cifar10 and features/cifar100: same split, noise, network, seeds.
 
-    UNFLIP_DATA=FOLDER python bench/cleanlab_results.py docs/results/cleanlab.jsonl
+    UNFLIP_DATA=FOLDER python pages/cleanlab_results.py docs/results/cleanlab.jsonl
 
 For each setting and seed: out-of-fold probabilities by 5-fold cross-validation with `standard`, `find_label_issues`,
 the issues pruned, `standard` again on the rest. Lines are written as `unflip sweep` writes them, so `unflip table`
@@ -45,7 +45,10 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     from sklearn.model_selection import StratifiedKFold
 
     import unflip
-    from helpers import open_dataset
+    from unflip.data.corruption import corrupt_labels
+    from unflip.data.labelled import label_data
+    from unflip.data.loader import load_raw
+    from unflip.data.split import split
 
     torch.set_num_threads(1)
     point = settings()[task["cell"]]
@@ -53,7 +56,10 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     assert config.data.labels is not None
     data = root / config.data.path
     options = config.data.model_copy(update={"path": str(data), "labels": str(root / config.data.labels)})
-    dataset = open_dataset(options, config.seed, config.noise)
+    labelled = label_data(load_raw(options), options)
+    if config.noise.recipe is not None:  # symmetric or asymmetric in these grids, which takes no posterior
+        labelled = corrupt_labels(labelled, config.noise, None, config.seed)
+    dataset = split(labelled, options.val_fraction, config.seed)
     assert dataset.clean is not None
     train = ~dataset.is_val.numpy()
     given, clean = dataset.given.numpy()[train], dataset.clean.numpy()[train]

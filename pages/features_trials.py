@@ -1,6 +1,6 @@
 """Trials of settings on the frozen CIFAR features, judged by the noisy labels of held-out examples (`val`).
 
-    UNFLIP_DATA=FOLDER python bench/features_trials.py OUT.jsonl --methods plc,cddc --set plc.warmup=3
+    UNFLIP_DATA=FOLDER python pages/features_trials.py OUT.jsonl --methods plc,cddc --set plc.warmup=3
 
 A line of OUT.jsonl is one run; runs that are in it already are not run again. Two processes, one thread each. What is
 measured once the settings stand, with test accuracy, are the grids features/* (`unflip sweep`).
@@ -91,7 +91,7 @@ def run_missing(
             file.write(json.dumps(line) + "\n")
             file.flush()
             print(f"{number}/{len(missing)}", file=sys.stderr)
-    return [line for task in tasks if (line := found(task))]
+    return [done for task in tasks if (done := found(task)) is not None]
 
 
 def tables(results: list[dict[str, Any]], figure: str) -> Iterator[str]:

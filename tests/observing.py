@@ -1,0 +1,27 @@
+"""What a method observes of an epoch, for tests that choose it themselves."""
+
+from torch import Tensor
+
+from unflip.compute.passes import Scan
+
+
+class Unseen:
+    """Nothing may be looked at: a test's own class says what may."""
+
+    phases_done = 0
+
+    @property
+    def probs(self) -> Tensor:
+        raise AssertionError("the method looked at probs")
+
+    def features(self, network: int = 0) -> Tensor:
+        raise AssertionError("the method looked at features")
+
+    def logits(self, network: int = 0) -> Tensor:
+        raise AssertionError("the method looked at logits")
+
+    def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
+        raise AssertionError("the method looked at validation")
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        raise AssertionError("the method shared a tensor")
