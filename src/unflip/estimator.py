@@ -191,8 +191,8 @@ def _check_groups(groups: ArrayLike) -> Array:
         raise ValueError(f"groups: must be all numbers or all names ({error})") from error
     if missing.any():
         raise ValueError(
-            f"groups: {missing.sum()} of {len(missing)} have no group, the first is {missing.argmax()}; give each "
-            "of them its own group, or leave groups out"
+            f"groups: {missing.sum()} of {len(missing)} examples have no group, the first is {missing.argmax()}; "
+            "give each of them its own group, or leave groups out"
         )
     return column
 

@@ -108,6 +108,16 @@ def test_a_val_split_that_came_with_the_data_replaces_ours(tmp_path: Path) -> No
     assert len(set(dataset.ids)) == 210
 
 
+def test_ids_of_validation_examples_are_text_like_all_others_and_one_each(tmp_path: Path) -> None:
+    held = blobs(seed=1)
+    content = blobs() | {"val": held["test"], "val_labels": held["test_labels"], "train_ids": np.arange(150)}
+    dataset = open_from(tmp_path / "a.npz", content | {"val_ids": np.arange(1000, 1060)})
+    assert dataset.ids is not None
+    assert dataset.ids[149:152] == ("149", "1000", "1001")
+    with pytest.raises(InputError, match="val_ids: 3 ids for 60 examples"):
+        open_from(tmp_path / "b.npz", content | {"val_ids": np.arange(3)})
+
+
 def test_labels_replace_and_the_datas_own_serve_evaluation_only(tmp_path: Path, features: Path) -> None:
     own = np.load(features)["train_labels"]
     np.save(tmp_path / "noisy.npy", (own + 1) % 3)

@@ -95,7 +95,7 @@ def test_a_named_value_shows_its_name_and_may_set_several_keys(tmp_path: Path) -
         ("[axes\n", r"grid .*a\.toml: not TOML: .*line 1"),
         ("seed = [0]\n", r"grid a: unknown key 'seed'.*; settings belong in \[config\], axes in \[axes\]"),
         ("axes = 3\n", r"grid a: 'axes' must be a table; write \[axes\]"),
-        ("[grid]\naxes.seed = [0]\n", r"grid a: 'grid' must be a list of blocks; write \[\[grid\]\] with double brackets"),
+        ("[grid]\naxes.seed = [0]\n", r"grid a: 'grid' must be a list of blocks; write \[\[grid\]\] with double"),
         ("[[grid]]\nseed = [0]\n", r"grid a: unknown key 'grid\.seed'"),
         ("[config]\nepochs = 3\n", r"grid a: a block has no axes; .*seed = \[0, 1, 2\]"),
         ("axes.seed = 3\n", r"grid a, axis 'seed': 3 is not a list of values; write \[3\]"),

@@ -11,7 +11,7 @@ from unflip.tasks.options import CorruptOptions
 
 @takes(CorruptOptions)
 def corrupt(
-    data: Annotated[str, typer.Option(help="Feature arrays with clean train_labels, or the embedded data set digits.")],
+    data: Annotated[str, typer.Option(help="Feature arrays with clean train_labels, or the built-in data set digits.")],
     noise: Annotated[str, typer.Option(help="The recipe: steps joined by +.", metavar="RECIPE")],
     out: Annotated[Path, typer.Option(help="Where the labels go: .npy, .csv or .txt; .json and .png beside it.")],
     save_posterior: Annotated[Path | None, typer.Option(help="Keep the estimated posteriors in this .npy.")] = None,

@@ -20,7 +20,7 @@ def train(
         str | None,
         typer.Option(
             help="Images (one folder per class, a .csv or .parquet table of paths, CIFAR, WebVision, Clothing1M), "
-            "feature arrays (.npz, .npy or a folder of .npy), a .csv or .parquet table of numbers, or the embedded "
+            "feature arrays (.npz, .npy or a folder of .npy), a .csv or .parquet table of numbers, or the built-in "
             "data set digits."
         ),
     ] = None,

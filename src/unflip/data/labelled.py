@@ -182,10 +182,12 @@ def make_source(
 def _ids(train: LabelledSet, val: LabelledSet | None) -> tuple[str, ...] | None:
     if train.ids is None:
         return None
-    ids = tuple(map(str, train.ids.tolist()))
-    if val is None:
-        return ids
-    return ids + (tuple(f"val-{i}" for i in range(len(val.inputs))) if val.ids is None else tuple(val.ids.tolist()))
+    ids = [*train.ids.tolist()]
+    if val is not None:
+        if val.ids is not None and len(val.ids) != len(val.inputs):
+            raise InputError(f"val_ids: {len(val.ids)} ids for {len(val.inputs)} examples")
+        ids += [f"val-{i}" for i in range(len(val.inputs))] if val.ids is None else val.ids.tolist()
+    return tuple(map(str, ids))
 
 
 def _first_of_each(labels: Array, count: int) -> Array:

@@ -20,7 +20,7 @@ class Loader:
     """Options of its own; their section of the configuration has the loader's name."""
     general: ClassVar[bool] = False
     """Whether it reads a general format: it is tried after all others, and results call the data by the file's name."""
-    embedded: ClassVar[bool] = False
+    built_in: ClassVar[bool] = False
     """Whether the data comes with the package and is requested by the loader's name instead of a path."""
 
     def recognises(self, path: Path) -> bool:
@@ -43,11 +43,11 @@ def load_raw(options: DataOptions, own: Mapping[str, Options] = MappingProxyType
 
 def find_loader(path: Path) -> str:
     """Return the name of the built-in data set called ``path``, or of the loader that recognises what is there."""
-    if is_embedded(str(path)):
+    if is_built_in(str(path)):
         return str(path)
     if not path.exists():
-        embedded = [name for name in datasets.names() if is_embedded(name)]
-        raise InputError(f"data {path}: no such file or folder, and {unknown('data set', str(path), embedded)}")
+        built_in = [name for name in datasets.names() if is_built_in(name)]
+        raise InputError(f"data {path}: no such file or folder, and {unknown('data set', str(path), built_in)}")
     if path.is_file() and (owner := next((entry.name for entry in datasets if path.suffix in entry.suffixes), None)):
         return owner
     for general in (False, True):
@@ -58,6 +58,6 @@ def find_loader(path: Path) -> str:
     raise InputError(f"data {path}: cannot read '{path.suffix}'; give .npz, .npy, .csv, .parquet or a folder")
 
 
-def is_embedded(name: str) -> bool:
+def is_built_in(name: str) -> bool:
     """Whether ``name`` is a data set that needs no files."""
-    return name in datasets and datasets.load(name).embedded
+    return name in datasets and datasets.load(name).built_in

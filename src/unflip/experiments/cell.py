@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from unflip.data.loader import is_embedded
+from unflip.data.loader import is_built_in
 from unflip.errors import InputError, RunFolderError, UnflipError, described
 from unflip.experiments.fingerprint import Fingerprints, short_hash
 from unflip.experiments.grid import Point
@@ -145,7 +145,7 @@ def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerpr
 def _is_name(section: str, key: str, value: str) -> bool:
     """Whether a value that may be a file is a built-in name instead."""
     if (section, key) == ("data", "path"):
-        return is_embedded(value)
+        return is_built_in(value)
     return key in ("posterior", "class_map", "groups") and not Path(value).suffix
 
 

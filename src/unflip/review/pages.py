@@ -84,13 +84,16 @@ Index = Annotated[int, Path(ge=0, le=_LARGEST)]
 def build_app(review: Review) -> FastAPI:
     """Return the application, which trusts every request that reaches it; see :class:`unflip.review.guard.Guard`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    static = {path.name: path.read_bytes() for path in (files("unflip.review") / "static").iterdir()}
     _report_errors(app)
+    _serve_page(app)
+    _serve_examples(app, review)
+    _serve_decisions(app, review)
+    return app
 
-    def check(index: int) -> int:
-        if index >= len(review.examples):
-            raise HTTPException(404, f"example {index}: there are only {len(review.examples)}, counted from 0")
-        return index
+
+def _serve_page(app: FastAPI) -> None:
+    """Answer with the page itself, which is the same for every run."""
+    static = {path.name: path.read_bytes() for path in (files("unflip.review") / "static").iterdir()}
 
     @app.get("/")
     async def page() -> Response:
@@ -101,6 +104,10 @@ def build_app(review: Review) -> FastAPI:
         if name not in static:
             raise HTTPException(404, "no such file")
         return Response(static[name], media_type=_TYPES["." + name.rpartition(".")[2]])
+
+
+def _serve_examples(app: FastAPI, review: Review) -> None:
+    """Answer with examples: pages of them, single ones, their images."""
 
     @app.get("/api/about")
     def about() -> Any:
@@ -123,7 +130,21 @@ def build_app(review: Review) -> FastAPI:
 
     @app.get("/api/examples/{index}")
     def example(index: Index) -> Any:
-        return JSONResponse(review.detail(check(index)))
+        return JSONResponse(review.detail(_check(review, index)))
+
+    @app.get("/picture/{examples}/{size}/{index}")
+    def picture(examples: str, size: Literal["small", "large"], index: Index) -> Response:
+        if review.pictures is None or examples != review.picture_key:
+            raise HTTPException(404, "no such image")
+        try:
+            content = review.pictures.thumbnail(_check(review, index), _SIZES[size])
+        except InputError as error:
+            raise HTTPException(404, f"the image of example {index} cannot be read") from error
+        return Response(content, media_type=review.pictures.media_type, headers={"cache-control": _FOREVER})
+
+
+def _serve_decisions(app: FastAPI, review: Review) -> None:
+    """Take decisions, take them back, and answer with what has been decided."""
 
     @app.get("/api/changes")
     def changes(query: Annotated[_ChangesQuery, Query()]) -> Any:
@@ -143,7 +164,7 @@ def build_app(review: Review) -> FastAPI:
         if len({item.index for item in body.items}) < len(body.items):
             raise InputError("items: an example appears twice")
         choices = [
-            Choice(check(item.index), item.version, *review.meaning(body.action, item.index, body.label))
+            Choice(_check(review, item.index), item.version, *review.meaning(body.action, item.index, body.label))
             for item in body.items
         ]
         written, conflicts = review.decisions.decide(
@@ -165,17 +186,12 @@ def build_app(review: Review) -> FastAPI:
         headers = {"content-disposition": 'attachment; filename="reviewed.csv"'}
         return Response(as_csv(review.examples, review.decisions), media_type="text/csv", headers=headers)
 
-    @app.get("/picture/{examples}/{size}/{index}")
-    def picture(examples: str, size: Literal["small", "large"], index: Index) -> Response:
-        if review.pictures is None or examples != review.picture_key:
-            raise HTTPException(404, "no such image")
-        try:
-            content = review.pictures.thumbnail(check(index), _SIZES[size])
-        except InputError as error:
-            raise HTTPException(404, f"the image of example {index} cannot be read") from error
-        return Response(content, media_type=review.pictures.media_type, headers={"cache-control": _FOREVER})
 
-    return app
+def _check(review: Review, index: int) -> int:
+    """Refuse the number of an example that does not exist."""
+    if index >= len(review.examples):
+        raise HTTPException(404, f"example {index} does not exist; there are {len(review.examples)}, counted from 0")
+    return index
 
 
 def _report_errors(app: FastAPI) -> None:

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from unflip.calibration import calibrators
 from unflip.data import datasets
-from unflip.data.loader import find_loader, is_embedded
+from unflip.data.loader import find_loader, is_built_in
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.errors import ConfigError, unknown
 from unflip.methods import methods
@@ -176,7 +176,7 @@ def _network_section(network: str) -> str:
 def _check_loader(section: str, tree: Tree) -> None:
     """Refuse options that somebody typed for a loader which does not read the data."""
     path = tree.get("data", {}).get("path") if isinstance(tree.get("data"), dict) else None
-    if section not in datasets or not isinstance(path, str) or not (is_embedded(path) or Path(path).exists()):
+    if section not in datasets or not isinstance(path, str) or not (is_built_in(path) or Path(path).exists()):
         return
     if (found := find_loader(Path(path))) != section:
         raise ConfigError(f"section '{section}' is not used: data {path} is read as '{found}'")

@@ -52,7 +52,7 @@ def corrupt(
     """Make labels wrong by a recipe; write them, how they were made (.json) and a picture (.png).
 
     Args:
-        data: feature arrays with clean ``train_labels``, images, or the name of an embedded data set.
+        data: feature arrays with clean ``train_labels``, images, or the name of a built-in data set.
         noise: the recipe, such as ``pmd1:0.35 + sym:0.30``; docs/noise.md lists its steps.
         out: the labels: .npy, .csv or .txt. The other two files go beside it.
         save_posterior: keep the class probabilities that a pmd step drew from in this .npy.

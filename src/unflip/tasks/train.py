@@ -23,7 +23,7 @@ def train(
     :class:`unflip.errors.Stopped`.
 
     Args:
-        data: a path, the name of an embedded data set, or a ``Dataset`` or ``DatasetDict`` of Hugging Face, which is
+        data: a path, the name of a built-in data set, or a ``Dataset`` or ``DatasetDict`` of Hugging Face, which is
             written to the run's folder first. With ``resume`` it may be None: everything comes from the run folder.
         out: the run's folder.
         resume: continue the run in ``out`` where it stopped.

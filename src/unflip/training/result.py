@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unflip._version import __version__
 from unflip.data.dataset import Dataset
-from unflip.data.loader import is_embedded
+from unflip.data.loader import is_built_in
 from unflip.labels.store import LabelStore
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import RunConfig
@@ -98,8 +98,8 @@ def make_result(
 
 
 def _absolute(path: str | None) -> str | None:
-    """Return where data is, whatever folder a run was started from; embedded data keeps its name."""
-    return path if path is None or is_embedded(path) else str(Path(path).absolute())
+    """Return where data is, whatever folder a run was started from; built-in data keeps its name."""
+    return path if path is None or is_built_in(path) else str(Path(path).absolute())
 
 
 def _transition_error(noise: NoiseProfile | None, truth: Truth, labels: LabelStore) -> float | None:

@@ -109,7 +109,7 @@ def test_it_is_a_loader_with_options_that_have_defaults(name: str) -> None:
 def test_it_alone_is_found_for_its_data(name: str, path: Path) -> None:
     assert find_loader(path) == name
     loader: Loader = datasets.load(name)
-    assert loader.embedded or loader.recognises(path)
+    assert loader.built_in or loader.recognises(path)
 
 
 def test_it_recognises_neither_nothing_nor_what_is_not_there(name: str, tmp_path: Path) -> None:

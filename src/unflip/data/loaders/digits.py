@@ -19,7 +19,7 @@ _TEST = 450  # of 1,797; a fixed draw, the same for every seed of a run
 class Digits(Loader):
     """1,347 training and 450 test images as rows of 64 pixels."""
 
-    embedded = True
+    built_in = True
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
         """Return all digits; they come with scikit-learn, and ``path`` is not used."""
