@@ -22,7 +22,7 @@ from unflip import train
 from unflip.data.viewing.pictures import Pictures
 from unflip.review.decisions import Choice, State
 from unflip.review.review import open_review
-from unflip.review.serving import prepare
+from unflip.review.serving import listen, prepare
 
 EXAMPLES, CLASSES, COLUMNS, PAGE = 100_000, 100, 64, 60
 FIRST, NEXT = 0.300, 0.100  # seconds, the worst of all tries: at most
@@ -110,7 +110,7 @@ def main() -> None:
             review.pictures = random_pictures()
             decided = [Choice(int(i), 0, State.UNSURE, None) for i in review.examples.order[::5]]
             review.decisions.decide(decided, person="0" * 32, reviewer="bench", request="the-first-ones")
-            serving = prepare(review, host="127.0.0.1", port=0)
+            serving = prepare(review, listen("127.0.0.1", 0), "127.0.0.1")
             thread = threading.Thread(target=serving.run)
             thread.start()
             try:

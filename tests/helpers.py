@@ -90,14 +90,14 @@ def quick_train(
     from unflip.runs.folder import Run
     from unflip.runs.options import Execution
     from unflip.tasks.options import TrainOptions, option_tree
-    from unflip.tasks.train import configure
+    from unflip.tasks.train import layers_of
     from unflip.training.run import train_run
 
     run = Run(Path(out))
     run.check_free(resume=resume, force=force)
     tree = option_tree(TrainOptions, {"settings": QUICK | (settings or {}), "device": "cpu"} | options)
     execution = check_section(Execution, tree.pop("execution"))
-    config = configure(data, tree, read_toml(run.config_path) if resume else None)
+    config = layers_of(data, tree, read_toml(run.config_path) if resume else None).resolve()
     return train_run(run, config, execution, resume=resume, force=force)
 
 

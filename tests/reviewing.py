@@ -73,10 +73,11 @@ def new_request() -> str:
 @contextmanager
 def served(run: Path, **options: Any) -> Iterator[tuple[str, Review]]:
     """Serve the review of a run from a thread; yields its address."""
-    from unflip.review.serving import prepare
+    from unflip.review.serving import listen, prepare
 
     with open_review(run, reviewer="ann") as review:
-        serving = prepare(review, host=options.pop("host", "127.0.0.1"), port=0)
+        host = options.pop("host", "127.0.0.1")
+        serving = prepare(review, listen(host, 0), host)
         thread = threading.Thread(target=serving.run)
         thread.start()
         try:

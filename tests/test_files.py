@@ -37,12 +37,13 @@ def test_text_is_written_and_nothing_else_is_left(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644  # others may read it, unlike a temporary file
 
 
-def test_the_temporary_file_is_beside_the_target_with_its_suffix(tmp_path: Path) -> None:
+def test_the_temporary_file_is_in_a_folder_of_its_own_beside_the_target(tmp_path: Path) -> None:
     seen: list[Path] = []
-    write_atomically(tmp_path / "a.parquet", lambda path: seen.append(path))
-    assert seen[0].parent == tmp_path
-    assert seen[0].suffix == ".parquet"
-    assert seen[0].name.startswith(".")  # so that no pattern of ours finds it
+    write_atomically(tmp_path / "a.parquet", lambda path: seen.append(path) or path.touch())  # type: ignore[func-returns-value]
+    assert seen[0].parent.parent == tmp_path
+    assert seen[0].name == "a.parquet"
+    assert seen[0].parent.name.startswith(".unflip-partial-")  # so that no pattern of ours or anybody's finds it
+    assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
 @pytest.mark.parametrize("where", ["write", "fsync", "replace"])

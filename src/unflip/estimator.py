@@ -19,7 +19,6 @@ from unflip.data.files.arrays import Array
 from unflip.data.raw import LabelledSet, RawData
 from unflip.data.sources import ArraySource, check_finite
 from unflip.errors import ConfigError, UnflipError
-from unflip.methods.recipes import find_recipe
 from unflip.runs.config import RunConfig, Tree, nest
 from unflip.runs.labels import looks_wrong
 from unflip.tasks.defaults import choose_size
@@ -155,9 +154,6 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             "data": {"path": "X, y", "val_fraction": self.val_fraction},
             "mlp": {"hidden": list(hidden)},
             "optimizer": {"batch_size": size.batch_size, "lr": lr},
-        }
-        defaults |= {
-            section: dict(options) for section, options in find_recipe(self.method).options_for(epochs).items()
         }
         typed = [nest(key, value) for key, value in (self.settings or {}).items()]
         explicit = [key for layer in typed for key, value in layer.items() if isinstance(value, dict)]

@@ -1,9 +1,10 @@
-"""Writing files so that a reader sees the old one or the new one, never half of either."""
+"""Writing files so that a reader sees the old one or the new one, and never over a file that is somebody else's."""
 
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +12,112 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from unflip.errors import RunFolderError
+from unflip._version import __version__
+from unflip.errors import ConfigError, RunFolderError
+
+_PARTIAL = ".unflip-partial-"
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file next to ``path``, rename it, and flush file and folder to disk."""
+    """Let ``write`` fill a file in a temporary folder next to ``path``, rename it, and flush file and folder to disk.
+
+    A folder of its own, since some writers make temporary files themselves; whatever a kill leaves in it is ours.
+    """
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-        os.close(handle)
-        temporary = Path(name)
+        place = Path(tempfile.mkdtemp(dir=path.parent, prefix=_PARTIAL))
         try:
+            temporary = place / path.name
             write(temporary)
             _flush(temporary)
             temporary.chmod(0o644)
             temporary.replace(path)
         finally:
-            temporary.unlink(missing_ok=True)
+            shutil.rmtree(place, ignore_errors=True)
         _flush(path.parent)  # its entry in the folder; otherwise a power cut may bring back the old file
     except OSError as error:
         raise RunFolderError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what processes that were killed left half written in ``folder``."""
+    for path in folder.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def check_target(
+    path: Path,
+    suffixes: Collection[str] = (),
+    *,
+    force: bool,
+    inputs: Iterable[str | Path | None] = (),
+    option: str = "--out",
+) -> None:
+    """Refuse a file that cannot be written, or should not be, before anything is computed.
+
+    Args:
+        path: the file to write.
+        suffixes: the endings that it may have, if only some.
+        force: whether a file that is there may be replaced.
+        inputs: what the command reads: never replaced.
+        option: how the command calls the file.
+    """
+    if suffixes and path.suffix.lower() not in suffixes:
+        *most, last = suffixes
+        allowed = f"{', '.join(most)} or {last}" if most else last
+        raise ConfigError(f"{option} {path}: cannot write '{path.suffix}'; name a {allowed} file")
+    if not path.absolute().parent.is_dir():
+        raise RunFolderError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
+    if path.is_dir():
+        raise RunFolderError(f"{option} {path}: is a folder; name a file")
+    for given in inputs:
+        if given is not None and _is_same(path, Path(given)):
+            raise RunFolderError(f"{option} {path}: is what the command reads; choose another name")
+    if path.exists() and not force:
+        raise RunFolderError(f"{option} {path}: already exists; replace it with --force or choose another name")
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    return path.exists() and other.exists() and path.samefile(other)
+
+
+def check_folder(folder: Path, marker: str, *, option: str = "--out") -> None:
+    """Refuse a folder that holds files which are not ours: it must be new, empty, or have our ``marker`` in it."""
+    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not above.is_dir():
+        raise RunFolderError(f"{option} {folder}: {above} is a file; name a folder")
+    if not folder.is_dir() or is_marked(folder / marker):
+        return
+    try:
+        first = next((path.name for path in sorted(folder.iterdir()) if not path.name.startswith(_OWN)), None)
+    except OSError as error:
+        raise RunFolderError(f"{option} {folder}: {error.strerror}") from error
+    if first is not None:
+        raise RunFolderError(
+            f"{option} {folder}: holds files that are not ours, such as {first}; name a new or an empty folder"
+        )
+
+
+def is_marked(marker: Path) -> bool:
+    """Whether a file is the marker of a folder of ours."""
+    try:
+        content = json.loads(marker.read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "unflip" in content
+
+
+def mark_folder(folder: Path, marker: str) -> None:
+    """Create a folder, if it is not there, and mark it as ours."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot write to {folder}: {error.strerror}") from error
+    if not is_marked(folder / marker):
+        write_json(folder / marker, {"unflip": __version__})
+
+
+_OWN = (_PARTIAL, ".lock")
+"""What a process that was stopped at once may leave in a folder that it has not marked yet."""
 
 
 def _flush(path: Path) -> None:

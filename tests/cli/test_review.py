@@ -100,7 +100,7 @@ def test_the_export_is_written_while_others_decide(cli: Cli, features: Path, tmp
 
 
 def test_a_name_of_the_machine_that_cannot_be_listened_on_is_one_line() -> None:
-    from unflip.review.serving import _listen
+    from unflip.review.serving import listen
 
     with pytest.raises(ConfigError, match=r"--host 192\.0\.2\.1"):
-        _listen("192.0.2.1", 0)
+        listen("192.0.2.1", 0)

@@ -111,3 +111,10 @@ def test_its_columns_go_into_the_estimator(tmp_path: Path) -> None:
 def test_nothing_of_ours_imports_the_library() -> None:
     code = "import sys, unflip; unflip.train; unflip.UnflipClassifier; sys.exit(str('datasets' in sys.modules))"
     assert spawn_python("-c", code).err.strip() == "False"
+
+
+@pytest.mark.parametrize("column", [[0, None, 1], ["a", None, "b"]])
+def test_a_missing_label_is_named_by_its_row(tmp_path: Path, column: list[Any]) -> None:
+    data = hf.Dataset.from_dict({"size": [1.0, 2.0, 3.0], "label": column})
+    with pytest.raises(InputError, match="data, row 1: the column 'label' is empty; drop that row"):
+        write_dataset(data, tmp_path / "data")

@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import blobs, open_dataset, write_npz
+from unflip.data.corruption import corrupt_labels
 from unflip.data.dataset import Dataset
-from unflip.data.options import DataOptions
-from unflip.data.split import stratified_split
+from unflip.data.labelled import label_data
+from unflip.data.loader import load_raw
+from unflip.data.options import DataOptions, NoiseOptions
+from unflip.data.split import split, stratified_split
 from unflip.errors import ConfigError, InputError, UnflipError
 
 
@@ -181,7 +184,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no labels": (changed(train_labels=None), "no train_labels in it; give a file with --labels"),
     "test labels of another length": (
         changed(test_labels=np.arange(59) % 3),
-        "'test_labels': 59 labels for 60 examples",
+        "test_labels: 59 labels for 60 examples",
     ),
     "test set without labels": (changed(test_labels=None), "'test' has no labels; add 'test_labels' or leave it out"),
     "val set without labels": (changed(val=np.ones((3, 6))), "'val' has no labels; add 'val_labels'"),
@@ -197,10 +200,52 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         with_value("test_labels", 4, -2),
         "'test_labels', row 4: label -2.0 is not an integer from 0 to 2",
     ),
-    "test class above all others": (with_value("test_labels", 4, 3), "'test_labels', row 4: label 3.0"),
+    "test class above all others": (
+        with_value("test_labels", 4, 3),
+        "'test_labels', row 4: label 3, but class 3 has no training example; declare the classes",
+    ),
+    "test class that is none": (with_value("test_labels", 4, 3.5), "'test_labels', row 4: label 3.5 is not an integer"),
     "test class between the others": (
         changed(train_labels=np.array([0, 2] * 75)),
-        "'test_labels': class 1 has no training example; declare the classes",
+        r"'test_labels', row \d+: label 1, but class 1 has no training example; declare the classes",
+    ),
+    "test class between, as bytes": (
+        changed(train_labels=np.array([0, 2] * 75), test_labels=(np.arange(60) % 3).astype(np.uint8)),
+        r"'test_labels', row 1: label 1, but class 1 has no training example; declare the classes",
+    ),
+    "a label far beyond the others": (
+        changed(train_labels=np.array([0, 1, 2, 3, 99] * 30)),
+        r"train_labels, row 4: label 99, but there are only 5 different labels; .*--set data\.classes=100",
+    ),
+    "names for the test set": (
+        changed(test_labels=np.array(["cat", "dog", "eel"] * 20)),
+        "'test_labels': names such as cat, but the data's own training labels are numbers such as .*data.classes=",
+    ),
+    "numbers for the test set": (
+        changed(train_labels=np.array(["cat", "dog", "eel"] * 50)),
+        "'test_labels': numbers such as .*, but the data's own training labels are names such as cat",
+    ),
+    "labels in a column": (
+        changed(train_labels=np.zeros((150, 1))),
+        r"train_labels: shape \(150, 1\); labels must be \(n,\)",
+    ),
+    "one number for labels": (changed(train_labels=np.array(1)), r"train_labels: shape \(\); labels must be"),
+    "an infinite test label": (
+        with_value("test_labels", 4, np.inf),
+        "'test_labels', row 4: label inf is not an integer",
+    ),
+    "no class names": (
+        changed(class_names=np.array([], np.str_)),
+        r"class_names: shape \(0,\); give one name per class",
+    ),
+    "ids of the test set": (changed(test_ids=np.arange(3)), "test_ids: 3 ids for 60 examples"),
+    "class names in a column": (
+        changed(class_names=np.array([["a"], ["b"]])),
+        r"class_names: shape \(2, 1\); give one name per class",
+    ),
+    "an empty name": (
+        changed(train_labels=np.array(["a", "b", ""] * 50), test=None, test_labels=None),
+        "train_labels, row 2: the label is empty",
     ),
     "one class": (changed(train_labels=np.zeros(150, int)), "1 class among 150 labels; at least two are needed"),
     "no examples": (
@@ -328,6 +373,9 @@ def test_groups_that_are_nowhere_or_too_few_are_refused(tmp_path: Path) -> None:
         open_from(tmp_path / "data.npz", blobs(), groups="patient")
     with pytest.raises(InputError, match=r"data\.groups patient: shape \(3,\) for 150 examples; give one group"):
         open_from(tmp_path / "data.npz", blobs() | {"patient": np.arange(3)}, groups="patient")
+    for missing in (np.where(np.arange(150) == 7, np.nan, 1.0), np.where(np.arange(150) == 7, "", "a")):
+        with pytest.raises(InputError, match=r"data\.groups patient, row 7: no group; give an example without one"):
+            open_from(tmp_path / "data.npz", blobs() | {"patient": missing}, groups="patient")
 
 
 def test_a_column_of_groups_in_a_table_is_no_feature(tmp_path: Path) -> None:
@@ -338,3 +386,131 @@ def test_a_column_of_groups_in_a_table_is_no_feature(tmp_path: Path) -> None:
     sides = dataset.is_val.view(15, 4)
     assert torch.equal(sides.any(1), sides.all(1))
     assert sides.any()
+
+
+def write_labels(path: Path, labels: Any) -> str:
+    if path.suffix == ".npy":
+        np.save(path, labels)
+    else:
+        path.write_text("\n".join(map(str, labels)) + "\n", "utf-8")
+    return str(path)
+
+
+def test_names_over_numbers_are_mapped_by_class_names_or_refused(tmp_path: Path) -> None:
+    names = np.array(["dog", "cat", "eel"])
+    labels = write_labels(tmp_path / "names.txt", names[blobs()["train_labels"]])
+    with pytest.raises(
+        InputError, match=r"names\.txt: names such as \w+, but the data's own training labels are numbers"
+    ):
+        open_from(tmp_path / "a.npz", blobs(), labels=labels)
+    for dataset in (
+        open_from(tmp_path / "a.npz", blobs(), labels=labels, classes=tuple(names)),
+        open_from(tmp_path / "b.npz", blobs() | {"class_names": names}, labels=labels),
+    ):
+        assert dataset.clean is not None
+        assert torch.equal(dataset.given, dataset.clean)
+        assert dataset.class_names == names.tolist()
+
+
+def test_numbers_over_names_are_those_that_corrupt_writes(tmp_path: Path) -> None:
+    names = np.array(["cat", "dog", "eel"])
+    named = {key: names[array] if key.endswith("_labels") else array for key, array in blobs().items()}
+    labels = write_labels(tmp_path / "noisy.npy", blobs()["train_labels"].astype(np.uint8))
+    dataset = open_from(tmp_path / "a.npz", named, labels=labels)
+    assert dataset.clean is not None
+    assert torch.equal(dataset.given, dataset.clean)
+    assert dataset.class_names == names.tolist()
+
+
+def test_a_class_that_no_given_label_names_is_still_one(tmp_path: Path) -> None:
+    named = {key: np.array(["a", "b", "c"])[array] if "labels" in key else array for key, array in blobs().items()}
+    given_labels = np.where(named["train_labels"] == "c", "b", named["train_labels"])
+    content = {key: value for key, value in named.items() if not key.startswith("test")}
+    dataset = open_from(tmp_path / "a.npz", content, labels=write_labels(tmp_path / "l.txt", given_labels))
+    assert dataset.class_names == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_table_of_labels_in_another_order_says_which_examples_it_is_about(tmp_path: Path, named: bool) -> None:
+    content: dict[str, Any] = blobs() | ({"train_ids": np.array([f"x{i}" for i in range(150)])} if named else {})
+    order = np.random.default_rng(0).permutation(150)
+    lines = [f"{f'x{i}' if named else i},{content['train_labels'][i]}" for i in order]
+    (tmp_path / "labels.csv").write_text("\n".join([f"{'id' if named else 'index'},label", *lines]))
+    for take in (None, 100):
+        dataset = open_from(tmp_path / "a.npz", content, labels=str(tmp_path / "labels.csv"), take=take)
+        assert dataset.given.tolist() == content["train_labels"][:take].tolist()
+
+
+@pytest.mark.parametrize("shape", [(), (150, 1)])
+def test_a_file_of_labels_has_one_dimension(tmp_path: Path, features: Path, shape: tuple[int, ...]) -> None:
+    labels = write_labels(tmp_path / "l.npy", np.zeros(shape))
+    with pytest.raises(InputError, match=r"l\.npy: shape .*; labels must be \(n,\)"):
+        open_from(features, labels=labels)
+
+
+def test_few_labels_may_leave_classes_out(tmp_path: Path) -> None:
+    labels = np.array([3, 8] * 75)
+    content = changed(train_labels=labels, test=None, test_labels=None)
+    assert open_from(tmp_path / "a.npz", content).num_classes == 9
+    content["train_labels"] = np.array([3, 400] * 75)
+    assert open_from(tmp_path / "a.npz", content, classes=1000).num_classes == 1000
+
+
+# Noise, where validation examples came with the data
+
+
+def with_val() -> dict[str, Any]:
+    held = blobs(seed=1)
+    return blobs() | {"val": held["test"], "val_labels": held["test_labels"]}
+
+
+def test_noise_goes_on_the_validation_labels_too(tmp_path: Path) -> None:
+    write_npz(tmp_path / "a.npz", **with_val())
+    options = DataOptions(path=str(tmp_path / "a.npz"))
+    before = label_data(load_raw(options), options)
+    data = corrupt_labels(before.joined(), NoiseOptions(recipe="sym:0.5"), None, seed=0)
+    dataset = split(data, 0.1, seed=0)
+    assert dataset.clean is not None
+    truth = [*with_val()["train_labels"], *with_val()["val_labels"]]
+    assert dataset.clean.tolist() == truth
+    assert dataset.is_val.tolist() == [False] * 150 + [True] * 60
+    for part in (dataset.is_val, ~dataset.is_val):
+        assert 0.3 < float((dataset.given != dataset.clean)[part].float().mean()) < 0.7
+    assert not dataset.clean_val
+    assert dataset.noise_record is not None
+    assert dataset.noise_record["num_examples"] == 210
+    alone = corrupt_labels(before, NoiseOptions(recipe="sym:0.5"), None, seed=0)
+    assert len(alone.given) == 150  # what `unflip corrupt` writes
+
+
+def test_without_validation_examples_there_is_nothing_to_join(features: Path) -> None:
+    options = DataOptions(path=str(features))
+    data = label_data(load_raw(options), options)
+    assert data.joined() is data
+
+
+def test_validation_labels_next_to_others_that_train_are_clean(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "noisy.npy", (blobs()["train_labels"] + 1) % 3)
+    assert open_from(tmp_path / "a.npz", with_val(), labels=labels).clean_val
+    assert not open_from(tmp_path / "a.npz", with_val()).clean_val
+    assert not open_from(tmp_path / "b.npz", blobs(), labels=labels).clean_val  # those that validate are noisy as well
+
+
+# Names that look like numbers
+
+
+def test_class_names_that_are_numbers_are_found_by_name_in_text(tmp_path: Path) -> None:
+    names = np.array(["1", "10", "2"])  # as folders are sorted
+    labels = write_labels(tmp_path / "l.txt", names[blobs()["train_labels"]])
+    dataset = open_from(tmp_path / "a.npz", blobs() | {"class_names": names}, labels=labels)
+    assert dataset.given.tolist() == blobs()["train_labels"].tolist()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, array in ({"class_names": names} | blobs()).items():
+        if not name.startswith("test") and name != "train_labels":
+            np.save(folder / f"{name}.npy", array)
+    write_labels(folder / "train_labels.txt", names[blobs()["train_labels"]])
+    assert open_from(folder).given.tolist() == blobs()["train_labels"].tolist()
+    (tmp_path / "t.csv").write_text("size,label\n" + "1,20\n2,10\n" * 9)
+    table = open_from(tmp_path / "t.csv", classes=("20", "10"))
+    assert table.given.tolist() == [0, 1] * 9

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from helpers import assert_same_tree
-from unflip.errors import RunFolderError
 from unflip.labels.store import LabelStore
-from unflip.runs.labels import label_table, write_labels
+from unflip.runs.folder import Run
+from unflip.runs.labels import label_table
 from unflip.training.checkpoint import load_tree, save_tree
 
 COLUMNS = [
@@ -223,7 +223,9 @@ def test_the_files_hold_the_same(store: LabelStore, names: bool, tmp_path_factor
     table = label_table(
         store, some_probs(store), some_probs(store), splits=["train"] * len(store), class_names=class_names
     )
-    write_labels(folder, table, store.history())
+    run = Run(folder)
+    run.begin()
+    run.write_labels(table, store.history())
     assert pyarrow.parquet.read_table(folder / "labels.parquet").equals(table)
     with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file)
@@ -240,7 +242,12 @@ def test_the_files_hold_the_same(store: LabelStore, names: bool, tmp_path_factor
     history = pyarrow.parquet.read_table(folder / "history.parquet")
     assert history.column_names == ["epoch", "index", "old", "new", "confidence"]
     assert [tuple(row.values()) for row in history.to_pylist()] == rows(store.history())
-    assert sorted(path.name for path in Path(folder).iterdir()) == ["history.parquet", "labels.csv", "labels.parquet"]
+    assert sorted(path.name for path in Path(folder).iterdir()) == [
+        "history.parquet",
+        "labels.csv",
+        "labels.parquet",
+        "run.json",
+    ]
 
 
 def test_reviewed_labels_are_given_and_stay_whoever_wants_to_change_them() -> None:
@@ -266,11 +273,11 @@ def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() ->
     assert (table["given_name"], table["current_name"]) == (["a", "b", "b"], ["a", "c", "b"])
 
 
-@pytest.mark.parametrize("other", [None, torch.tensor([-1, 1]), torch.tensor([0, -1])])
-def test_a_state_with_other_reviewed_labels_is_refused(other: torch.Tensor | None) -> None:
-    store = LabelStore(torch.tensor([0, 1]), 3, torch.tensor([-1, 2]))
-    with pytest.raises(RunFolderError, match="the reviewed labels are not those that the run began with"):
-        LabelStore(torch.tensor([0, 1]), 3, other).load_state_dict(store.state_dict())
-    with pytest.raises(RunFolderError, match="start over with --force"):
-        store.load_state_dict(LabelStore(torch.tensor([0, 1]), 3, other).state_dict())
-    store.load_state_dict(store.state_dict())
+def test_the_noise_rate_is_not_known_before_the_first_change() -> None:
+    store, rows = LabelStore(torch.tensor([0, 1, 1, 0]), 3, torch.tensor([-1, 2, -1, -1])), torch.arange(3)
+    assert store.noise_rate(rows) is None
+    store.change(1, torch.tensor([0]), torch.tensor([2]), torch.ones(1))
+    assert store.noise_rate(rows) == pytest.approx(2 / 3)  # with the label that a person decided
+    restored = LabelStore(torch.tensor([0, 1, 1, 0]), 3)
+    restored.load_state_dict(LabelStore(torch.tensor([0, 1, 1, 0]), 3).state_dict())
+    assert restored.noise_rate(rows) is None

@@ -11,6 +11,7 @@ from torch import Tensor
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
 from observing import Unseen
 from unflip.calibration.covariance import CovarianceCalibrator, CovarianceOptions
+from unflip.calibration.mean import MeanCalibrator, MeanOptions
 from unflip.compute.passes import Scan
 from unflip.errors import ConfigError
 from unflip.labels.store import LabelStore
@@ -102,7 +103,7 @@ def test_a_class_that_never_had_members_is_left_out() -> None:
 
 @pytest.mark.parametrize(("start", "every", "epochs"), [(None, 1, [1, 2, 3, 4]), (3, 1, [3, 4]), (2, 2, [2, 4])])
 def test_it_starts_when_told_and_comes_again_as_often_as_told(start: int | None, every: int, epochs: list[int]) -> None:
-    method = make(30, 3, start=start, every=every)
+    method = make(30, 3, MeanCalibrator(MeanOptions()), start=start, every=every)
     labels = LabelStore(torch.arange(30) % 3, 3)
     seen = [epoch for epoch in range(1, 5) if "mean_shift" in method.end_epoch(epoch, Seen(torch.randn(30, 5)), labels)]
     assert seen == epochs
@@ -112,6 +113,7 @@ class Choosy:
     """Candidates of which only one draws where the validation examples are."""
 
     candidates = (0.1, 0.4)
+    moves_means = False
 
     def fit(self, features: Tensor, labels: Tensor, num_classes: int, previous: Any = None) -> ClassGaussians:
         calibrator = CovarianceCalibrator(CovarianceOptions())
@@ -152,7 +154,7 @@ def test_any_method_can_be_calibrated(name: str, features: Path, tmp_path: Path)
     settings = CALIBRATE | {"plc": {"plc.warmup": 3}, "lrt": {"lrt.warmup": 4, "lrt.retro_lead": 0}}.get(inner, {})
     run = quick_train(features, tmp_path / "run", method=name, epochs=6, settings=settings)
     assert run.result["test_accuracy"]["last"] > 0.9
-    assert "mean_shift" in run.metrics[-1]
+    assert ("mean_shift" in run.metrics[-1]) == name.endswith("-m")
     loaded = run.gaussians
     assert loaded is not None
     assert loaded.means.shape == (3, 16)
@@ -194,3 +196,52 @@ def test_a_feature_file_with_a_single_member_class_survives(tmp_path: Path) -> N
     path = write_npz(tmp_path / "odd.npz", **content)
     run = quick_train(path, tmp_path / "run", method="mddc", epochs=3, settings=CALIBRATE | {"plc.warmup": 1})
     assert run.result["test_accuracy"]["last"] > 0.9
+
+
+def test_the_shift_of_every_class_is_told_for_every_network(tmp_path: Path) -> None:
+    content = blobs(train=120)
+    content["train_labels"][content["train_labels"] == 1] = 3  # so that class 1 is empty
+    path = write_npz(tmp_path / "gap.npz", **content)
+    settings = {"dividemix.warmup": 1, "data.classes": 4}
+    run = quick_train(path, tmp_path / "run", method="dividemix-m", epochs=3, settings=settings)
+    assert "mean_shift" not in run.metrics[0]
+    for shifts in run.metrics[-1]["mean_shift"]:
+        assert [shift is None for shift in shifts] == [False, True, False, False]
+    first, second = run.metrics[-1]["mean_shift"]
+    assert first != second
+
+
+def test_a_class_that_keeps_an_earlier_gaussian_has_no_shift() -> None:
+    method = make(40, 2, MeanCalibrator(MeanOptions()))
+    labels = LabelStore(torch.arange(40) % 2, 2)
+    ((one, two),) = method.end_epoch(1, Seen(torch.randn(40, 5)), labels)["mean_shift"]
+    assert one > 0 < two
+    labels.change(1, torch.arange(40), torch.zeros(40, dtype=torch.long), torch.ones(40))
+    ((one, two),) = method.end_epoch(2, Seen(torch.randn(40, 5)), labels)["mean_shift"]
+    assert (one > 0, two) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"covariance.disturbance": "auto"}, "disturbance = 'auto' needs validation examples, and there are none; "),
+        ({"calibration.sample_fraction": "auto"}, "calibration.sample_fraction = 'auto' needs validation examples"),
+    ],
+)
+def test_auto_without_validation_examples_is_refused(
+    features: Path, tmp_path: Path, setting: dict[str, Any], message: str
+) -> None:
+    settings = setting | {"data.val_fraction": 0.0}
+    with pytest.raises(ConfigError, match=message):
+        quick_train(features, tmp_path / "run", method="cddc", epochs=3, select="last", settings=settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_shortest_command_calibrates_as_well_as_the_preset(tmp_path: Path) -> None:
+    """The head learns at the run's own rate, so calibration moves it as much as training does."""
+    content = blobs(train=300)
+    path = write_npz(tmp_path / "data.npz", **content)
+    moved = quick_train(path, tmp_path / "run", method="mddc", epochs=6)
+    calibration = moved.config.parts["calibration"]
+    assert isinstance(calibration, CalibrationOptions)
+    assert calibration.head_lr == moved.config.common.optimizer.lr == 0.05

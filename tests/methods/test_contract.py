@@ -117,8 +117,10 @@ def test_its_state_goes_through_a_checkpoint(
     method: str, noisy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainers = capture_trainers(monkeypatch)
-    for epochs in (4, 1):
-        quick_train(noisy, tmp_path / str(epochs), method=method, epochs=epochs, settings=settings_of(method))
+    quick_train(noisy, tmp_path / "trained", method=method, epochs=4, settings=settings_of(method))
+    crash_at_save(monkeypatch, 1)
+    with pytest.raises(Crash):
+        quick_train(noisy, tmp_path / "fresh", method=method, epochs=4, settings=settings_of(method))
     trained, fresh = (trainer.method for trainer in trainers)
     save_tree(tmp_path / "state.safetensors", trained.state_dict())
     fresh.load_state_dict(load_tree(tmp_path / "state.safetensors"))
@@ -204,7 +206,7 @@ def test_two_processes_end_with_the_same_labels_and_weights(noisy: Path, tmp_pat
         {"name": name, "method": name, "settings": QUICK | settings_of(name)} for name in METHODS
     ]
     jobs.append({"name": "as one", "method": "standard", "settings": plain})
-    jobs.append({"name": "records", "method": "plc", "settings": plain | {"plc.warmup": 100}})
+    jobs.append({"name": "records", "method": "plc", "settings": plain | {"plc.warmup": 3}})
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     script = Path(__file__).parents[1] / "two_processes.py"
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -276,8 +276,11 @@ def test_the_window_averages_normalised_losses() -> None:
 
 
 def test_before_the_warm_up_ends_nothing_is_corrected_or_believed(features: Path, tmp_path: Path) -> None:
-    run = quick_train(features, tmp_path / "run", method="dividemix", epochs=3)  # of ten
-    assert len(pyarrow.parquet.read_table(run.folder / "history.parquet")) == 0
+    settings = {"dividemix.warmup": 3}
+    run = quick_train(features, tmp_path / "run", method="dividemix", epochs=4, settings=settings)
+    history = pyarrow.parquet.read_table(run.folder / "history.parquet")
+    assert all(epoch >= 3 for epoch in history["epoch"].to_pylist())
+    assert [line["noise_rate_estimate"] for line in run.metrics[:2]] == [None, None]
     assert run.result["test_accuracy"]["last"] > 0.9
 
 

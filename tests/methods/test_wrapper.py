@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from unflip.methods.base import Method, Setting
+from unflip.methods.base import Method, Outline, Setting
 from unflip.methods.calibrated import Calibrated
 from unflip.methods.recipes import find_recipe
 from unflip.methods.wrapper import Wrapper
@@ -20,6 +20,7 @@ SETTING = Setting(
     lr_factor=lambda epoch: 1.0,
     device=torch.device("cpu"),
 )
+SHORT = Outline(epochs=12, lr=0.3, of_rows=True)
 HOOKS = [name for name in vars(Method) if not name.startswith("_")]
 
 
@@ -78,10 +79,19 @@ def test_calibration_defines_only_what_it_does_otherwise() -> None:
 
 @pytest.mark.parametrize(("method", "expected"), [("plc", 4), ("mddc", 4), ("lrt-c", 4), ("dividemix", 4)])
 def test_options_for_short_runs_go_through_calibration(method: str, expected: int) -> None:
-    (options,) = find_recipe(method).options_for(12).values()
-    assert options == {"warmup": expected}
+    section = {"mddc": "plc", "lrt-c": "lrt"}.get(method, method)
+    assert find_recipe(method).options_for(SHORT)[section] == {"warmup": expected}
 
 
-def test_methods_without_a_warm_up_ask_for_nothing() -> None:
-    assert find_recipe("unflip").options_for(12) == {"unflip": {}}
-    assert find_recipe("gce-m").options_for(12) == {"gce": {}}
+def test_long_runs_have_the_published_warm_up() -> None:
+    assert find_recipe("lrt").options_for(SHORT._replace(epochs=180)) == {"lrt": {"warmup": 30}}
+
+
+def test_methods_without_a_warm_up_ask_for_none() -> None:
+    assert find_recipe("unflip").options_for(SHORT) == {}
+    assert find_recipe("gce-m").options_for(SHORT) == {"calibration": {"head_lr": 0.3}}
+
+
+def test_the_views_of_a_row_differ_and_those_of_an_image_need_no_jitter() -> None:
+    assert find_recipe("dividemix-c").options_for(SHORT)["data"] == {"jitter": 0.1}
+    assert "data" not in find_recipe("dividemix-c").options_for(SHORT._replace(of_rows=False))

@@ -125,7 +125,11 @@ def test_pure_level_sets(tmp_path: Path) -> None:
 
 def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "pmd.png").write_bytes(b"old")
-    assert cli("figure", "pmd", "--out", tmp_path / "pmd.png").code == 0
+    refused = cli("figure", "pmd", "--out", tmp_path / "pmd.png")
+    assert refused.code == 2
+    assert "already exists; replace it with --force" in refused.err
+    assert (tmp_path / "pmd.png").read_bytes() == b"old"
+    assert cli("figure", "pmd", "--out", tmp_path / "pmd.png", "--force").code == 0
     is_picture(tmp_path / "pmd.png")
 
 
@@ -133,7 +137,7 @@ def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["alfa", "--out", "a.png"], "unknown figure 'alfa', did you mean 'alpha'?"),
-        (["pmd", "--out", "a.jpg"], "cannot write format '.jpg'; use .png, .svg or .pdf"),
+        (["pmd", "--out", "a.jpg"], "cannot write '.jpg'; name a .png, .svg or .pdf file"),
         (["pmd", "--out", "no/a.png"], "the folder no does not exist"),
         (["pmd", "--run", "x", "--out", "a.png"], "figure pmd does not use --run; leave it out"),
         (["curves", "--run", "x", "--where", "a=1", "--out", "a.png"], "figure curves does not use --where"),

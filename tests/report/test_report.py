@@ -411,8 +411,8 @@ def test_a_report_that_fails_loses_no_run(features: Path, tmp_path: Path, monkey
 
 
 def test_force_removes_an_old_report(features: Path, tmp_path: Path) -> None:
-    folder = quick_train(features, tmp_path / "a", epochs=1, method="standard").folder
-    (folder / "report.html").write_text("old")
+    folder = unflip.train(features, tmp_path / "a", epochs=1, method="standard", settings=QUICK, device="cpu").folder
+    assert (folder / "report.html").exists()
     quick_train(features, tmp_path / "a", epochs=1, method="standard", force=True)
     assert not (folder / "report.html").exists()
 
@@ -463,8 +463,8 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
         (["x"], "x: no result.json; is this the folder of a finished run?"),
         (["x", "y"], "x: no result.json"),
         (["RUN", "RUN"], "a comparison needs at least two different runs"),
-        (["RUN", "--out", "a.pdf"], "--out a.pdf: a report is an .html file"),
-        (["RUN", "--out", "no/a.html"], "--out no/a.html: there is no folder no; make it first"),
+        (["RUN", "--out", "a.pdf"], "--out a.pdf: cannot write '.pdf'; name a .html or .htm file"),
+        (["RUN", "--out", "no/a.html"], "--out no/a.html: the folder no does not exist; create it first"),
         (["RUN", "PLAIN", "--data", "digits"], "--data is for the report of one run"),
         ([], "Missing argument 'RUN...'"),
     ],

@@ -184,3 +184,68 @@ def test_the_schedule_multiplies_after_each_milestone_and_climbs_before(
 def test_the_paper_halves_at_40_and_80() -> None:
     options = OptimizerOptions()
     assert [options.lr_factor(epoch) for epoch in (1, 40, 41, 80, 81, 100)] == [1, 1, 0.5, 0.5, 0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("method", "epochs", "expected"),
+    [
+        ("lrt", 30, {"lrt.warmup": 10}),
+        ("lrt", 180, {"lrt.warmup": 30}),
+        ("plc", 6, {"plc.warmup": 2}),
+        ("coteaching+", 12, {"coteaching+.warmup": 4}),
+        ("dividemix", 12, {"dividemix.warmup": 4, "data.jitter": 0.1}),
+        ("mddc", 12, {"plc.warmup": 4, "calibration.head_lr": 0.25}),
+        ("dividemix-c", 12, {"dividemix.warmup": 4, "data.jitter": 0.1, "calibration.head_lr": 0.25}),
+        ("unflip", 12, {"unflip.warmup": "auto", "calibration.head_lr": 0.01}),
+        ("plc", 1, {"plc.warmup": 1}),
+    ],
+)
+def test_the_shortest_command_does_the_right_thing(method: str, epochs: int, expected: dict[str, Any]) -> None:
+    config = resolve({"method": method, "epochs": epochs, "optimizer": {"lr": 0.25}})
+    config.check()
+    tree = config.tree()
+    found = {key: tree[key.split(".")[0]][key.split(".")[1]] for key in expected}
+    assert found == expected
+
+
+def test_what_a_method_advises_is_weaker_than_anything_else() -> None:
+    layers = {"lrt": {"warmup": 25}, "data": {"jitter": 0.5}}, {"method": "lrt", "epochs": 30}
+    assert resolve(*layers).tree()["lrt"]["warmup"] == 25
+    assert resolve(layers[0], {"method": "dividemix"}).common.data.jitter == 0.5
+
+
+def test_images_need_no_jitter() -> None:
+    assert resolve({"method": "dividemix", "network": "preact_resnet18"}).common.data.jitter == 0.0
+
+
+@pytest.mark.parametrize("warmup", [5, 100])
+@pytest.mark.parametrize("method", ["plc", "lrt", "dividemix", "coteaching+"])
+def test_a_warm_up_as_long_as_the_run_is_refused_and_a_run_that_has_one_is_still_read(method: str, warmup: int) -> None:
+    config = resolve({"method": method, "epochs": 5, method: {"warmup": warmup}})
+    with pytest.raises(ConfigError) as error:
+        config.check()
+    assert str(error.value) == (
+        f"{method}.warmup = {warmup}: must be below epochs = 5, or the run ends before its method acts on labels; "
+        f"try --set {method}.warmup=1"
+    )
+    resolve({"method": method, "epochs": 5, method: {"warmup": 4}}).check()
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (
+            {"method": "gce", "gce": {"truncation": 0.5}},
+            "gce.prune_from = 40: must be below epochs = 30, or nothing is ever pruned; try --set gce.prune_from=10",
+        ),
+        (
+            {"method": "mddc", "calibration": {"start": 31}},
+            "calibration.start = 31: must be at most epochs = 30, or nothing is ever calibrated; leave it out to start "
+            "after the warm-up",
+        ),
+    ],
+)
+def test_what_would_never_happen_in_a_run_of_this_length_is_refused(layer: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve(layer).check()
+    assert str(error.value) == message

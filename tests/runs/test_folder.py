@@ -11,7 +11,7 @@ import torch
 
 from helpers import Outcome, quick_train
 from pictures import write_picture
-from unflip.errors import InputError, RunFolderError, UnflipWarning
+from unflip.errors import ConfigError, InputError, RunFolderError, UnflipWarning
 from unflip.runs import folder as module
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
@@ -21,10 +21,12 @@ from unflip.stats.gaussians import fit_gaussians
 @pytest.fixture
 def finished(tmp_path: Path) -> Run:
     run = Run(tmp_path / "run")
-    (run.folder / "checkpoints").mkdir(parents=True)
+    run.begin()
+    run.own("checkpoints").mkdir()
+    (run.checkpoints / "epoch-00001.safetensors").write_text("saved")
     run.write_config("epochs = 1\n")
-    (run.folder / "result.json").write_text('{"method": "plc", "epochs": 1}')
-    (run.folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    run.own("result.json").write_text('{"method": "plc", "epochs": 1}')
+    run.own("metrics.jsonl").write_text('{"epoch": 1}\n')
     (run.folder / "notes.txt").write_text("mine")
     return run
 
@@ -45,7 +47,7 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="is a file; --out names a folder"):
+    with pytest.raises(RunFolderError, match="is a file; name a folder"):
         Run(tmp_path / "file").check_free(resume=False, force=False)
     with pytest.raises(RunFolderError, match=r"cannot write to .*sub: Not a directory"):
         Run(tmp_path / "file" / "sub").claimed(resume=False, force=False).__enter__()
@@ -53,18 +55,63 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 def test_force_removes_the_run_and_nothing_else(finished: Run) -> None:
     with finished.claimed(resume=False, force=True):
-        assert sorted(path.name for path in finished.folder.iterdir()) == [".lock", "notes.txt"]
+        assert sorted(path.name for path in finished.folder.iterdir()) == [".lock", "notes.txt", "run.json"]
+
+
+def test_force_leaves_what_somebody_put_into_the_folders_of_a_run(finished: Run) -> None:
+    mine = ["checkpoints/my.pt", ".tmpnotes", ".tmp/inner", "suspects.csv", "data/table.csv", "tensorboard/mine"]
+    for name in mine:
+        (finished.folder / name).parent.mkdir(exist_ok=True)
+        (finished.folder / name).write_text("mine")
+    with finished.claimed(resume=False, force=True):
+        assert [(finished.folder / name).read_text() for name in mine] == ["mine"] * len(mine)
+        assert not (finished.checkpoints / "epoch-00001.safetensors").exists()
+        with pytest.raises(RunFolderError, match=r"suspects\.csv: is in the way, and was not written by this run"):
+            finished.own("suspects.csv")
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("name", ["labels.csv", ".hidden", "run.json", "folder/inner"])
+def test_a_folder_with_files_of_somebody_else_is_refused(tmp_path: Path, name: str, force: bool) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(
+        RunFolderError, match=f"not ours, such as {name.partition(chr(47))[0]}; name a new"
+    ):
+        Run(tmp_path).check_free(resume=False, force=force)
+
+
+def test_a_run_is_not_resumed_and_replaced_at_once(finished: Run) -> None:
+    with pytest.raises(ConfigError, match="--resume continues a run and --force replaces it; give one of them"):
+        finished.check_free(resume=True, force=True)
+
+
+def test_what_a_run_reads_is_not_replaced_by_it(finished: Run) -> None:
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl: is read by the run that would replace it"):
+        finished.check_free(resume=False, force=True, inputs=[finished.folder / "metrics.jsonl"])
+    finished.check_free(resume=False, force=True, inputs=[finished.folder / "embedded.npz"])
+
+
+def test_a_refused_run_leaves_nothing_and_one_that_began_stays(tmp_path: Path, finished: Run) -> None:
+    run = Run(tmp_path / "new")
+    run.begin()
+    run.own("data").mkdir()
+    (run.folder / "data" / "data.npz").write_bytes(b"")
+    run.abandon()
+    assert not run.folder.exists()
+    finished.abandon()
+    assert finished.is_finished
 
 
 def test_resuming_removes_only_what_a_kill_left_half_written(finished: Run) -> None:
     before = {path.name for path in finished.folder.iterdir()}
-    (finished.folder / ".labels.csv.x81.csv").write_text("half")
-    (finished.checkpoints / ".epoch-00001.safetensors.q_0.safetensors").write_text("half")
-    (finished.checkpoints / ".tmpWEX9u6").write_text("half")
+    for folder in (finished.folder, finished.checkpoints):
+        (folder / ".unflip-partial-abc123").mkdir()
+        (folder / ".unflip-partial-abc123" / ".tmpWEX9u6").write_text("half")
     (finished.folder / ".gitignore").write_text("mine")
     with finished.claimed(resume=True, force=False):
         assert {path.name for path in finished.folder.iterdir()} == before | {".lock", ".gitignore"}
-        assert list(finished.checkpoints.iterdir()) == []
+        assert [path.name for path in finished.checkpoints.iterdir()] == ["epoch-00001.safetensors"]
 
 
 def test_a_second_claim_is_refused_until_the_first_ends(finished: Run) -> None:
@@ -103,6 +150,7 @@ def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
 
 def test_features_are_kept_in_half_precision_and_mapped(tmp_path: Path) -> None:
     run = Run(tmp_path)
+    run.begin()
     before = run.features
     assert before is None
     run.write_features(torch.tensor([[1.0, 1e9], [-1e9, 0.25]]), None)
@@ -121,6 +169,7 @@ def test_features_are_kept_in_half_precision_and_mapped(tmp_path: Path) -> None:
 
 def test_features_of_the_last_epoch_stay_only_while_they_are_others(tmp_path: Path) -> None:
     run = Run(tmp_path)
+    run.begin()
     run.write_features(torch.zeros(2, 3), torch.ones(2, 3))
     best, last = run.features, run.gaussian_features
     assert best is not None
@@ -135,6 +184,7 @@ def test_features_of_the_last_epoch_stay_only_while_they_are_others(tmp_path: Pa
 
 def test_features_that_are_too_large_are_left_out_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path)
+    run.begin()
     run.write_features(torch.zeros(2, 3), None)
     monkeypatch.setattr(module, "_FEATURES_GB", 1e-9)
     with pytest.warns(UnflipWarning, match=r"features.npy would take 0\.0 GB, more than 1e-09, and is not kept"):
@@ -181,6 +231,7 @@ def test_gaussians_come_back_from_their_file_and_a_file_that_is_none_is_named(tm
     features = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
     fitted = fit_gaussians(features, torch.arange(90) % 2, 3).with_disturbance(0.2)
     run = Run(tmp_path)
+    run.begin()
     before = run.gaussians
     assert before is None
     run.write_gaussians(fitted)
@@ -195,7 +246,7 @@ def test_gaussians_come_back_from_their_file_and_a_file_that_is_none_is_named(tm
         _ = run.gaussians
 
 
-@pytest.mark.parametrize("marker", [None, {"format": 1}, {"format": 99, "unflip": "9.0"}])
+@pytest.mark.parametrize("marker", [None, {"format": 99, "unflip": "9.0"}])
 def test_a_run_in_another_format_is_refused_in_one_line(
     features: Path, tmp_path: Path, marker: dict[str, Any] | None, cli: Callable[..., Outcome]
 ) -> None:
@@ -204,7 +255,7 @@ def test_a_run_in_another_format_is_refused_in_one_line(
     if marker is None:
         path.unlink()  # as before there were formats
     else:
-        path.write_text(json.dumps(marker))
+        path.write_text(json.dumps(json.loads(path.read_text()) | marker))
     found = 1 if marker is None else marker["format"]
     said = f"a run in format {found}, this version of unflip reads format 2; train again into another folder"
     for arguments in (
@@ -219,13 +270,18 @@ def test_a_run_in_another_format_is_refused_in_one_line(
         assert done.code == 2, arguments
         assert said in done.err
         assert done.err.count("\n") == 1
-    quick_train(features, run.folder, method="standard", epochs=1, force=True)  # which replaces it
+    if marker is None:  # we cannot know which files are the old run's, so nothing is replaced
+        with pytest.raises(RunFolderError, match="a run in format 1"):
+            quick_train(features, run.folder, method="standard", epochs=1, force=True)
+        return
+    quick_train(features, run.folder, method="standard", epochs=1, force=True)
     assert json.loads(path.read_text())["format"] == 2
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"form": 2}'])
 def test_a_marker_that_is_none_is_named(tmp_path: Path, content: str) -> None:
     run = Run(tmp_path)
+    run.begin()
     run.write_config("epochs = 1\n")
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(RunFolderError, match=r"run\.json: not what unflip writes"):

@@ -87,5 +87,5 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match="shrink must be above 0"):
         fit_discriminant(features, labels, 4, shrink=0.0)
     features[3, 1] = float("nan")
-    with pytest.raises(InputError, match="finite"):
+    with pytest.raises(InputError, match="hold NaN, infinity"):
         fit_discriminant(features, labels, 4)

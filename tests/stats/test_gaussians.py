@@ -159,7 +159,7 @@ def test_half_precision_is_widened() -> None:
 def test_what_is_not_finite_is_refused() -> None:
     x = mixed(30, 3)
     x[4, 1] = float("nan")
-    with pytest.raises(InputError, match="finite"):
+    with pytest.raises(InputError, match="hold NaN, infinity"):
         fit_gaussians(x, torch.arange(30) % 2, 2)
 
 

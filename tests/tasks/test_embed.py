@@ -20,9 +20,10 @@ from pictures import write_clothing, write_picture
 from unflip import predict
 from unflip.data.files.features import read_origin
 from unflip.data.options import DataOptions
-from unflip.errors import ConfigError, InputError, MissingExtraError, RunFolderError, Stopped
+from unflip.errors import ConfigError, InputError, MissingExtraError, RunFolderError, Stopped, UnflipWarning
 from unflip.files import write_atomically
 from unflip.networks import backbones
+from unflip.runs.folder import Run
 from unflip.tasks import embed as module
 from unflip.tasks.embed import embed
 
@@ -94,7 +95,9 @@ def test_a_run_on_embedded_features_learns_and_keeps_names_and_paths(folder: Pat
 def test_images_for_a_model_of_features_must_be_embedded_first(folder: Path, tmp_path: Path) -> None:
     embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
     run = quick_train(tmp_path / "f.npz", tmp_path / "run", epochs=1)
-    with pytest.raises(InputError, match=r"the model takes 12 features; make them first: unflip embed .*photos --out"):
+    with pytest.raises(
+        InputError, match=r"the model takes 12 features; make them first: unflip embed .*photos --b.*112 --out"
+    ):
         predict(run, folder)
     assert len(predict(run, tmp_path / "f.npz").ids) == 6
 
@@ -165,7 +168,7 @@ def test_a_killed_one_goes_on_where_it_was_and_ends_with_the_same_bytes(
             embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
     assert not (tmp_path / "f.npz").exists()
     assert sum(tiny_backbone.seen) == 16
-    (tmp_path / "f.npz.parts" / ".half.npz").write_bytes(b"left by the killed one")
+    (tmp_path / "f.npz.parts" / ".unflip-partial-killed").mkdir()
     made = embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
     assert sum(tiny_backbone.seen) == 39
     one, other = read(tmp_path / "whole.npz"), read(made.path)
@@ -216,7 +219,7 @@ def test_a_second_call_computes_nothing_but_takes_labels_that_have_changed(tmp_p
 
 def test_another_file_is_not_replaced_unless_told_so(folder: Path, tmp_path: Path) -> None:
     write_npz(tmp_path / "f.npz", **blobs())
-    with pytest.raises(RunFolderError, match=r"f\.npz: is there, and holds something else; replace it with --force"):
+    with pytest.raises(RunFolderError, match=r"f\.npz: already exists; replace it with --force"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
     assert not embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", force=True).reused
     with pytest.raises(RunFolderError, match="--force"):
@@ -257,7 +260,7 @@ def test_what_cannot_be_embedded_is_refused(folder: Path, tmp_path: Path) -> Non
         embed(features, tmp_path / "f.npz", backbone="tiny")
     with pytest.raises(ConfigError, match=r"f\.npy: cannot write '\.npy'"):
         embed(folder, tmp_path / "f.npy", backbone="tiny")
-    with pytest.raises(RunFolderError, match=r"there is no folder .*/no;"):
+    with pytest.raises(RunFolderError, match=r"the folder .*/no does not exist; create it first"):
         embed(folder, tmp_path / "no" / "f.npz", backbone="tiny")
     with pytest.raises(ConfigError, match="unknown backbone 'efficientnet-lite1', did you mean 'efficientnet-lite0'"):
         embed(folder, tmp_path / "f.npz", backbone="efficientnet-lite1")
@@ -380,3 +383,83 @@ def test_the_command_says_what_it_made_and_what_to_do_next(
     assert f"next: unflip clean {tmp_path / 'f.npz'} --out runs/first" in done.out
     assert done.err == "left out train/a/00.png: not an image\n"
     assert "was there already" in cli(*arguments, "--skip-broken").out
+
+
+# The stamp
+
+
+def write_digits(folder: Path, size: int) -> Path:
+    for i in range(30):
+        write_picture(folder / "abc"[i % 3] / f"{i:02}.png", i % 3, (size, size))
+    return folder
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Run:
+    embed(write_digits(tmp_path / "small", 20), tmp_path / "f.npz", backbone="tiny", device="cpu")
+    return quick_train(tmp_path / "f.npz", tmp_path / "run", epochs=4)
+
+
+def test_a_model_knows_how_its_features_were_made(trained: Run, tmp_path: Path) -> None:
+    origin = read_origin(tmp_path / "f.npz")
+    assert origin is not None
+    assert trained.model.stamp == origin.stamp
+    assert (origin.backbone, origin.image_size, origin.image_resize, origin.resample) == ("tiny", 112, 112, "bilinear")
+
+
+def test_features_of_other_sizes_are_refused_with_the_command_that_makes_the_right_ones(
+    trained: Run, tmp_path: Path
+) -> None:
+    large = write_digits(tmp_path / "large", 96)
+    embed(large, tmp_path / "new.npz", backbone="tiny", device="cpu")
+    message = (
+        rf"new\.npz: features made in another way than the model's: image_size 40, not 112, image_resize 46, not 112; "
+        rf"make them like those: unflip embed {large} --backbone tiny --image-size 112 --image-resize 112 --out "
+    )
+    with pytest.raises(InputError, match=message):
+        predict(trained, tmp_path / "new.npz")
+    embed(large, tmp_path / "new.npz", backbone="tiny", image_size=112, image_resize=112, device="cpu", force=True)
+    assert len(predict(trained, tmp_path / "new.npz").ids) == 30
+
+
+def test_features_by_other_weights_are_refused(trained: Run, tmp_path: Path) -> None:
+    save_file({"weight": torch.full((3, 1, 1, 1), 2.0)}, tmp_path / "twice.safetensors")
+    options: Any = {"backbone": "tiny", "device": "cpu", "force": True}
+    embed(tmp_path / "small", tmp_path / "new.npz", weights=tmp_path / "twice.safetensors", **options)
+    with pytest.raises(InputError, match=r"weights \w{16}, not \w{16}; make them like those with the same --weights: "):
+        predict(trained, tmp_path / "new.npz")
+    embed(tmp_path / "small", tmp_path / "new.npz", resample="bicubic", **options)
+    with pytest.raises(InputError, match="model's: resample bicubic, not bilinear; make them like those: "):
+        predict(trained, tmp_path / "new.npz")
+
+
+def test_features_that_do_not_say_how_they_were_made_are_taken_with_a_warning(trained: Run, tmp_path: Path) -> None:
+    content = read(tmp_path / "f.npz")
+    np.save(tmp_path / "plain.npy", content["train"])
+    with pytest.warns(UnflipWarning, match=r"not known how the features in .*plain\.npy were made"):
+        plain = predict(trained, tmp_path / "plain.npy")
+    assert torch.equal(plain.probs, predict(trained, tmp_path / "f.npz").probs)
+    unknown = write_npz(tmp_path / "u.npz", train=content["train"], train_labels=content["train_labels"])
+    run = quick_train(unknown, tmp_path / "other", epochs=1)
+    with pytest.warns(UnflipWarning, match="not known how the model's features were made"):
+        predict(run, tmp_path / "f.npz")
+
+
+def test_images_of_an_array_are_seen_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink_cifar(monkeypatch, 4, 3)
+    records = np.zeros((4, 3073), np.uint8)
+    records[:, 0] = np.arange(4)
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (tmp_path / f"{name}.bin").write_bytes(records[: 3 if name == "test_batch" else 4].tobytes())
+    with pytest.raises(ConfigError, match=r"--image-resize 64: images of an array are seen whole; .* give 48"):
+        embed(tmp_path, tmp_path / "f.npz", backbone="tiny", image_size=48, image_resize=64, device="cpu")
+    assert (
+        embed(tmp_path, tmp_path / "f.npz", backbone="tiny", image_size=48, image_resize=48).origin.image_resize == 48
+    )
+
+
+def test_options_that_nothing_uses_are_refused(folder: Path, trained: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.label_column is not used: data .* is read as 'images'"):
+        embed(folder, tmp_path / "g.npz", backbone="tiny", label_column="kind")
+    with pytest.raises(ConfigError, match=r"data\.skip_broken is not used: data .* is read as 'arrays'"):
+        predict(trained, tmp_path / "f.npz", skip_broken=True)

@@ -118,7 +118,7 @@ def test_a_prefix_that_nothing_uses_is_refused(cli: Callable[..., Outcome], run:
         ("csv", "l.txt", "the format csv is written to .csv, not to '.txt'"),
         ("label-studio", "l.csv", "the format label-studio is written to .json, not to '.csv'"),
         ("cleanlab", "l.jsonl", "the format cleanlab is written to .csv or .parquet, not to '.jsonl'"),
-        ("csv", "nowhere/l.csv", "cannot write"),
+        ("csv", "nowhere/l.csv", "nowhere does not exist; create it first"),
     ],
 )
 def test_a_wrong_format_or_file_is_told_in_one_line(

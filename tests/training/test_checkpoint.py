@@ -209,5 +209,5 @@ def test_a_checkpoint_in_another_format_is_refused_in_one_line(tmp_path: Path, m
     with monkeypatch.context() as patch:
         patch.setattr(module, "FORMAT", 1)
         save_tree(path, {"a": 1})
-    with pytest.raises(RunFolderError, match=r"not a readable checkpoint \(format 1, this version of unflip reads 2\)"):
+    with pytest.raises(RunFolderError, match=r"not a readable checkpoint \(format 1, this version of unflip reads 3\)"):
         load_tree(path)

@@ -60,7 +60,7 @@ def test_webvision_mini_is_trained_and_tested_on_both_test_sets(tmp_path: Path) 
 @needs_timm
 def test_clothing1m_is_trained_with_timm_and_says_that_its_validation_labels_are_clean(tmp_path: Path) -> None:
     done = run(write_clothing(tmp_path / "c"), tmp_path / "run", {"data.crop": "random"}, network="timm:resnet18")
-    assert done.result["protocol"] == "noisy-val (uses the truth: clean validation labels)"
+    assert done.result["protocol"] == "clean-val (uses the truth: clean validation labels)"
     assert list(done.result["tests"]) == ["test"]
     assert done.result["tests"]["test"]["top5"] >= done.result["tests"]["test"]["top1"]
 

@@ -143,7 +143,7 @@ def test_a_folder_is_refused_while_another_process_has_it_and_free_when_that_was
             quick_train(noisy, tmp_path / "run", epochs=1)
         with pytest.raises(RunFolderError, match="another process is at work"):
             quick_train(noisy, tmp_path / "run", epochs=1, force=True)
-        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock"]
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "run.json"]
     finally:
         holder.kill()
         holder.wait()
@@ -188,22 +188,22 @@ def test_divergence_stops_with_epoch_batch_and_hint(
     )
     with warnings.catch_warnings():
         again = cli("train", "--out", tmp_path / "nan", "--resume", "--on-nan", "restore", "--quiet")
-    told = "unflip: the loss became nan in epoch 2, batch 3; continuing after epoch 1 with half the learning rate\n"
-    assert again == Outcome(0, "", told * 2)
+    told = "unflip: the loss became nan in epoch 2, batch 3; continuing after epoch 1 with a learning rate of "
+    assert again == Outcome(0, "", f"{told}0.025\n{told}0.00625\n")
 
 
-@pytest.mark.filterwarnings("ignore:.*with half the learning rate")
+@pytest.mark.filterwarnings("ignore:.*with a learning rate of")
 @pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_restore_goes_back_with_half_the_learning_rate_until_it_holds(
+def test_restore_goes_back_with_a_lower_learning_rate_until_it_holds(
     noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:
     monkeypatch.setattr(diverging, "where", (epoch, 2))
     with pytest.warns(
-        UnflipWarning, match=f"epoch {epoch}, batch 2; continuing after epoch {epoch - 1} with half"
+        UnflipWarning, match=f"epoch {epoch}, batch 2; continuing after epoch {epoch - 1} with a learning rate of 0.0"
     ) as told:
         run = quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore")
     assert len(told) == 2
-    assert [line["lr"] for line in run.metrics] == [0.05] * (epoch - 1) + [0.0125] * (4 - epoch)
+    assert [line["lr"] for line in run.metrics] == [0.05] * (epoch - 1) + [0.00625] * (4 - epoch)
     assert [line.get("restores", 0) for line in run.metrics] == [0] * (epoch - 1) + [2] * (4 - epoch)
     reason = f"the loss became nan in epoch {epoch}, batch 2"
     assert run.result["restores"] == [{"epoch": epoch, "reason": reason}] * 2
@@ -214,13 +214,26 @@ def test_restore_goes_back_with_half_the_learning_rate_until_it_holds(
     assert_same_run(run, quick_train(noisy, tmp_path / "again", method="standard", epochs=3, resume=True))
 
 
-@pytest.mark.filterwarnings("ignore:.*with half the learning rate")
+@pytest.mark.filterwarnings("ignore:.*with a learning rate of")
 def test_restoring_ends_when_it_does_not_help(
     noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(diverging, "limit", 0.0)
-    with pytest.raises(DivergedError, match=r"epoch 2, batch 3.*restored 6 times, halving the learning rate"):
+    with pytest.raises(DivergedError, match=r"epoch 2, batch 3, although the run was restored 8 times with ever"):
         quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore")
+
+
+@pytest.mark.filterwarnings("ignore:.*with a learning rate of")
+def test_a_run_begins_anew_where_the_saved_weights_cannot_be_continued(
+    noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch that failed three times, at 0.05, 0.025 and 0.00625: from the start, at 0.05 / 64."""
+    monkeypatch.setattr(diverging, "limit", 0.001)
+    run = quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore", keep=9)
+    assert [line["lr"] for line in run.metrics] == [0.05 / 64] * 3
+    assert len(run.result["restores"]) == 3
+    names = [f"epoch-{epoch:05d}.safetensors" for epoch in range(4)]
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == names
 
 
 def test_a_checkpoint_never_holds_weights_that_are_lost(noisy: Path, tmp_path: Path) -> None:

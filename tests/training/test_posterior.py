@@ -1,12 +1,16 @@
 """Posteriors: out-of-fold and calibrated, or as the released generator made them."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import blobs
+from helpers import Outcome, blobs, write_npz
 from unflip.compute.processes import Processes
 from unflip.data.options import CROSS_FIT, IN_SAMPLE
 from unflip.data.sources import ArraySource
@@ -67,3 +71,25 @@ def test_cross_fitting_does_not_let_a_label_vouch_for_itself(fit: PosteriorFit) 
     wrong[:6] = (wrong[:6] + 1) % 3
     out_of_fold = fit(source, wrong, 3, CROSS_FIT)
     assert (out_of_fold[:6].argmax(1) == labels[:6]).all()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--set", "optimizer.lr=0.3", "--set", "optimizer.batch_size=16"],
+        ["--set", "mlp.hidden=[8]", "--epochs", "2"],
+        ["--method", "standard", "--set", "precision=bfloat16"],
+    ],
+)
+def test_train_makes_the_noise_that_corrupt_makes_whatever_the_run(
+    cli: Callable[..., Outcome], tmp_path: Path, flags: list[str]
+) -> None:
+    content = blobs(train=200)
+    content["train"] += np.random.default_rng(3).normal(scale=3.0, size=content["train"].shape).astype(np.float32)
+    data = write_npz(tmp_path / "data.npz", **content)
+    both = ["--data", data, "--noise", "pmd1:0.35", "--seed", "5", "--device", "cpu", "--quiet"]
+    assert cli("corrupt", *both, "--out", tmp_path / "labels.npy").code == 0
+    done = cli("train", *both, "--out", tmp_path / "run", "--epochs", "1", *flags)
+    assert done.code == 0, done.err
+    given = pyarrow.parquet.read_table(tmp_path / "run" / "labels.parquet")["given"].to_numpy()
+    np.testing.assert_array_equal(given, np.load(tmp_path / "labels.npy"))

@@ -3,14 +3,31 @@
 import os
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from helpers import QUICK, Crash, assert_same_run, blobs, crash_after, quick_train, spawn, write_npz
+from helpers import (
+    QUICK,
+    Crash,
+    Outcome,
+    assert_same_run,
+    blobs,
+    crash_after,
+    open_dataset,
+    quick_train,
+    spawn,
+    write_npz,
+)
+from unflip.data.options import DataOptions
+from unflip.data.sources import ArraySource
 from unflip.errors import ConfigError, RunFolderError, UnflipWarning
 from unflip.runs.folder import Run
+from unflip.training.data_print import data_print, difference
 
 METHOD: dict[str, Any] = {"method": "plc", "settings": {"plc.warmup": 2, "mlp.dropout": 0.2}}
 """A method that changes labels and a network that draws, so that there is something to restore."""
@@ -154,3 +171,72 @@ def test_there_must_be_something_to_resume(tmp_path: Path, noisy: Path) -> None:
     with pytest.raises(RunFolderError, match="holds no run to resume"):
         quick_train(noisy, tmp_path / "run", resume=True)
     assert not (tmp_path / "run").exists()
+
+
+def swap_labels(content: dict[str, Any]) -> None:
+    content["train_labels"] = content["train_labels"][::-1].copy()
+
+
+def swap_rows(content: dict[str, Any]) -> None:
+    same = (content["train_labels"] == content["train_labels"][0]).nonzero()[0][:2]
+    content["train"][same] = content["train"][same[::-1]]
+
+
+def drop_rows(content: dict[str, Any]) -> None:
+    for name in ("train", "train_labels"):
+        content[name] = content[name][:100]
+
+
+def drop_a_class(content: dict[str, Any]) -> None:
+    content["train_labels"] %= 2
+    content["test_labels"] %= 2
+
+
+def name_classes(content: dict[str, Any]) -> None:
+    content["class_names"] = np.array(["a", "b", "c"])
+
+
+OTHER_DATA: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
+    "labels": (swap_labels, "the labels are not those that the run began with"),
+    "inputs": (swap_rows, "the inputs are not those that the run began with"),
+    "fewer rows": (drop_rows, "the data has 100 examples, and had 150 when the run began"),
+    "fewer classes": (drop_a_class, "the data has 2 classes, and had 3 when the run began"),
+    "class names": (name_classes, "the class names are not those that the run began with"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), OTHER_DATA.values(), ids=OTHER_DATA)
+def test_other_data_is_refused_and_says_what_is_different(
+    cli: Callable[..., Outcome], noisy: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    content = dict(np.load(noisy))
+    data = write_npz(tmp_path / "data.npz", **content)
+    run = quick_train(data, tmp_path / "run", epochs=1, method="plc", settings={"plc.warmup": 1})
+    before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+    change(content)
+    write_npz(data, **content)
+    done = cli("train", "--out", run.folder, "--resume", "--epochs", 2, "--device", "cpu", "--quiet")
+    told = f"unflip: {run.folder}: {message}; resume with the same data, or start over with --force\n"
+    assert done == Outcome(2, "", told)
+    assert {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()} == before
+
+
+def test_examples_are_known_by_their_names_too() -> None:
+    dataset = open_dataset(DataOptions(path="digits"))
+    assert difference(data_print(dataset), data_print(dataset)) is None
+    ids = tuple(str(i) for i in range(len(dataset.given)))
+    named, renamed = (data_print(replace(dataset, ids=names)) for names in (ids, ids[::-1]))
+    assert difference(named, renamed) == "the names of the examples are not those that the run began with"
+
+
+def test_another_way_of_rounding_is_no_other_data() -> None:
+    before = data_print(open_dataset(DataOptions(path="digits")))
+    now = before | {"inputs": before["inputs"] * (1 + 1e-5)}
+    assert difference(before, now) is None
+    assert difference(before, now | {"inputs": before["inputs"] * 1.01}) is not None
+
+
+def test_of_large_data_evenly_spaced_rows_are_looked_at() -> None:
+    array = np.zeros((300_000, 200), np.float32)
+    dataset = replace(open_dataset(DataOptions(path="digits")), source=ArraySource(array))
+    assert len(data_print(dataset)["inputs"]) == 2**25 // 200

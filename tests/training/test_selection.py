@@ -1,9 +1,14 @@
 """Which epoch's model is kept, and that the truth is named where it took part."""
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from helpers import blobs, quick_train, write_npz
 from unflip.errors import ConfigError
-from unflip.training.selection import check_selection, protocol, selection_score
+from unflip.training.selection import check_selection, effective_rule, protocol, selection_score
 
 EPOCHS = [
     {"epoch": 1, "val_accuracy": 0.5, "clean_val_accuracy": 0.9, "test_accuracy": 0.1},
@@ -50,3 +55,38 @@ def test_the_last_epoch_needs_nothing() -> None:
 )
 def test_a_rule_that_uses_the_truth_says_so(rule: str, words: str) -> None:
     assert protocol(rule) == words
+
+
+@pytest.mark.parametrize("rule", ["noisy-val", "last", "clean-val", "best-test"])
+def test_clean_validation_labels_are_called_so_where_they_choose(rule: str) -> None:
+    assert effective_rule(rule, clean_val=False) == rule
+    assert effective_rule(rule, clean_val=True) == ("clean-val" if rule == "noisy-val" else rule)
+    assert protocol(rule, clean_val=True) == protocol(effective_rule(rule, clean_val=True))
+
+
+def with_val(path: Path) -> Path:
+    held = blobs(seed=1)
+    return write_npz(path, **blobs(), val=held["test"], val_labels=held["test_labels"])
+
+
+def test_clean_validation_labels_next_to_noisy_ones_are_named_in_the_result(tmp_path: Path) -> None:
+    np.save(tmp_path / "noisy.npy", (blobs()["train_labels"] + (np.arange(150) % 5 == 0)) % 3)
+    run = quick_train(with_val(tmp_path / "a.npz"), tmp_path / "run", labels=tmp_path / "noisy.npy", epochs=2)
+    assert run.result["protocol"] == "clean-val (uses the truth: clean validation labels)"
+    table = run.labels().to_pandas()
+    assert not table[table.split == "val"].changed.any()  # they are known to be right
+
+
+def test_noise_makes_the_labels_that_choose_noisy_as_well(tmp_path: Path) -> None:
+    run = quick_train(with_val(tmp_path / "a.npz"), tmp_path / "run", noise="sym:0.4", epochs=4)
+    assert run.result["protocol"] == "noisy-val"
+    for line in run.metrics:
+        assert line["val_accuracy"] < 0.7
+    assert run.metrics[-1]["clean_val_accuracy"] > 0.8
+    assert json.loads((run.folder / "noise.json").read_text())["num_examples"] == 210
+    assert run.result["noise_rate"] == pytest.approx(0.4, abs=0.1)
+
+
+def test_posteriors_are_estimated_over_both(tmp_path: Path) -> None:
+    run = quick_train(with_val(tmp_path / "a.npz"), tmp_path / "run", noise="pmd1:0.2", epochs=1)
+    assert json.loads((run.folder / "noise.json").read_text())["noise_rate"] == pytest.approx(0.2, abs=0.02)

@@ -27,6 +27,7 @@ class CovarianceCalibrator:
     """
 
     Options: ClassVar[type[CovarianceOptions]] = CovarianceOptions
+    moves_means = False
 
     def __init__(self, options: CovarianceOptions) -> None:
         self.candidates = DISTURBANCES if options.disturbance == "auto" else (options.disturbance,)

@@ -40,6 +40,7 @@ class MeanCalibrator:
 
     Options: ClassVar[type[MeanOptions]] = MeanOptions
     candidates = (0.0,)
+    moves_means = True
 
     def __init__(self, options: MeanOptions) -> None:
         self.options = options

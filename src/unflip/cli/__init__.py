@@ -31,9 +31,13 @@ def main() -> None:
     except UnflipError as error:
         _complain(str(error))
         code = 2
-    except BrokenPipeError:  # the reader of our output went away, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # the reader of our output went away, as `| head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        else:  # what the file system said no to, and nobody expected
+            _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            code = 2
     except Exception as error:
         if not isinstance(error, usage_error):
             raise

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unflip.cli.shared import FinishedRun
+from unflip.cli.shared import FinishedRun, Force
 
 
 def export(
@@ -17,6 +17,7 @@ def export(
     prefix: Annotated[
         str, typer.Option(help="For Label Studio: what stands before each image's path, as an address or folder.")
     ] = "",
+    force: Force = False,
 ) -> None:
     """Write a run's labels for other tools: tables, Label Studio tasks with predictions, cleanlab's columns.
 
@@ -24,5 +25,5 @@ def export(
     """
     from unflip.tasks.export import export as export_task
 
-    count = export_task(run, out, form, prefix=prefix)
+    count = export_task(run, out, form, prefix=prefix, force=force)
     print(f"{count} labels as {form}: {out}")  # noqa: T201

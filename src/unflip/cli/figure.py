@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unflip.cli.shared import Results, Where
+from unflip.cli.shared import Force, Results, Where
 
 
 def figure(
@@ -16,6 +16,7 @@ def figure(
     results: Results = None,
     run: Annotated[list[Path] | None, typer.Option(help="The folder of a finished run; repeatable.")] = None,
     where: Where = None,
+    force: Force = False,
 ) -> None:
     """Draw a figure: influence of alpha or lambda, learning curves, class Gaussians, PMD noise, pure level sets.
 
@@ -23,5 +24,5 @@ def figure(
     """
     from unflip.tasks.figure import figure as figure_task
 
-    drawn = figure_task(name, out, results=results or (), runs=run or (), where=where or ())
+    drawn = figure_task(name, out, results=results or (), runs=run or (), where=where or (), force=force)
     print(f"drawn: {drawn}")  # noqa: T201

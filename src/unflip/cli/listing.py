@@ -7,6 +7,7 @@ import typer
 from unflip.errors import ConfigError, unknown
 
 KINDS = ("methods", "networks", "backbones", "data", "presets", "grids")
+_NOTES = {"methods": "NAME-m, NAME-c: any of these with mean-based or covariance-based calibration, such as gce-m"}
 
 
 def list_parts(
@@ -29,6 +30,8 @@ def list_parts(
         width = max((len(name) for name, _ in rows), default=0)
         for name, summary in rows:
             console.print(f"  {name:<{width}}  {summary}")
+        if chosen in _NOTES:
+            console.print(f"  {_NOTES[chosen]}")
 
 
 def _rows(kind: str) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from unflip.cli.flags import takes
+from unflip.cli.shared import Force
 from unflip.tasks.options import CorruptOptions
 
 
@@ -36,16 +37,20 @@ def corrupt(
 
 def inspect(
     labels: Annotated[Path, typer.Argument(help="The labels in question: .npy, .csv or .txt.")],
-    clean: Annotated[Path, typer.Option(help="The true labels: .npy, .csv, .txt, or an .npz with train_labels.")],
+    clean: Annotated[
+        Path,
+        typer.Option(help="The true labels: .npy, .csv, .txt, or data that holds them, such as an .npz or digits."),
+    ],
     take: Annotated[
         int | None,
         typer.Option(help="Compare the first N only. A shorter LABELS is compared with the first rows.", min=1),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Save a picture of the transition matrix here (.png).")] = None,
+    force: Force = False,
 ) -> None:
     """Measure how wrong labels are: the rate, overall and per class, and which class became which."""
     from unflip.cli.noise_table import print_noise
     from unflip.tasks.inspect_noise import inspect_noise
 
-    found = inspect_noise(labels, clean, take=take, out=out)
+    found = inspect_noise(labels, clean, take=take, out=out, force=force)
     print_noise(found.measured, found.class_names)

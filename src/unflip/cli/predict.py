@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unflip.cli.shared import Device, FinishedRun
-from unflip.errors import ConfigError
+from unflip.cli.shared import Device, FinishedRun, Force
 
 
 def predict(
@@ -22,17 +21,19 @@ def predict(
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Leave out images that cannot be read, and list them.")
     ] = False,
+    force: Force = False,
     device: Device = "auto",
 ) -> None:
     """Apply a run's model: id, label, probability and all probabilities, as a table."""
-    if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; name a .csv or .parquet file")
     import pyarrow.csv
     import pyarrow.parquet
 
     from unflip.files import write_atomically
+    from unflip.runs.folder import check_output
     from unflip.tasks.predict import predict as predict_task
 
+    if out is not None:
+        check_output(out, (".csv", ".parquet"), force=force, inputs=[data])
     prediction = predict_task(run, data, part=part, skip_broken=skip_broken, device=device)
     for image in prediction.skipped:
         print(f"left out {image.id}: {image.reason}", file=sys.stderr)  # noqa: T201

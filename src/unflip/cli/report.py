@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from unflip.cli.shared import Force
+
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN...")],
@@ -14,6 +16,7 @@ def report(
     data: Annotated[
         str | None, typer.Option(help="Where the run's data is now, if it has moved: for the pictures.")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Write a run's report.html anew, or a page that compares several runs.
 
@@ -21,4 +24,4 @@ def report(
     """
     from unflip.tasks.report import report as report_task
 
-    print(f"written: {report_task(runs, out, data=data)}")  # noqa: T201
+    print(f"written: {report_task(runs, out, data=data, force=force)}")  # noqa: T201

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unflip.cli.shared import FinishedRun
+from unflip.cli.shared import FinishedRun, Force
 
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
@@ -24,6 +24,7 @@ def review(
     export: Annotated[
         Path | None, typer.Option(help="Write what was decided to this .csv, for train --reviewed, and serve nothing.")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Go through doubtful labels on a local web page, by keyboard or mouse, alone or with others.
 
@@ -34,7 +35,7 @@ def review(
 
     reviewer_name(reviewer)
     if export is not None:
-        count = export_review(run, export)
+        count = export_review(run, export, force=force)
         print(f"{export}: {count} labels that people settled")  # noqa: T201
         return
 

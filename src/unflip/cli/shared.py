@@ -9,6 +9,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 Device = Annotated[
     str, typer.Option(help="Where to compute: auto (a GPU if there is one), cpu, cuda or mps.", metavar="DEVICE")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 FinishedRun = Annotated[Path, typer.Argument(help="The folder of a finished run.")]
 Results = Annotated[
     list[Path] | None,

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from unflip.compute.ahead import prepared
 from unflip.compute.processes import Processes
 from unflip.data.sources import Source
-from unflip.errors import DivergedError
 from unflip.networks.base import bare
+from unflip.stats.members import NotFiniteError
 
-DIVERGED_HINT = "try a smaller learning rate (--set optimizer.lr=...), or --on-nan restore"
 _BATCH, _VALUES = 1024, 2**23  # examples, and values in them, per batch; affects only memory
 
 
@@ -64,7 +63,7 @@ def scan(
         return Scan(empty, encoder.head(empty))
     features, logits = processes.interleave(features, count), processes.interleave(logits, count)
     if not bool(logits.isfinite().all()):  # after the last step of an epoch no loss would show it
-        raise DivergedError(f"the network's outputs became NaN or infinite; {DIVERGED_HINT}")
+        raise NotFiniteError("the network's outputs became NaN or infinite")
     return Scan(features, logits)
 
 

@@ -18,7 +18,7 @@ class Processes:
     """The processes of a run: one, or as many as torchrun started. A thin layer over lightning-fabric."""
 
     def __init__(self, device: str = "auto", precision: str = "float32") -> None:
-        accelerator = _find_device(device)
+        accelerator = find_device(device)
         self.precision = _find_precision(precision, accelerator)
         world = int(os.environ.get("WORLD_SIZE", "1"))
         local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
@@ -133,7 +133,8 @@ def is_first_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def _find_device(device: str) -> str:
+def find_device(device: str) -> str:
+    """Return where to compute; refuse a device that is unknown or not there."""
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
         return "cuda" if available["cuda"] else "mps" if available["mps"] else "cpu"

@@ -1,6 +1,7 @@
 """corrupt: adds noise to the labels of loaded data; finds and checks the files and maps that a recipe needs."""
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,17 @@ def needs_posterior(options: NoiseOptions) -> bool:
     return options.recipe is not None and parse(options.recipe).needs_posterior
 
 
+def check_noise_used(options: NoiseOptions, typed: Collection[str]) -> None:
+    """Refuse options of noise that a person typed although no step of the recipe reads them."""
+    steps = [] if options.recipe is None else [step.name for step in parse(options.recipe).steps]
+    readers = {"posterior": "pmd", "class_map": "asym", "matrix": "matrix"}
+    for key, step in readers.items():
+        if key in typed and not any(name.startswith(step) for name in steps):
+            raise ConfigError(
+                f"noise.{key} is not used: the recipe {options.recipe or '(none)'} has no step {step}; leave it out"
+            )
+
+
 def given_posterior(options: NoiseOptions, data: LabelledData) -> Tensor | None:
     """Read the class probabilities (n, k) that the options name; None where they are to be estimated."""
     if options.posterior in (CROSS_FIT, IN_SAMPLE):
@@ -33,7 +45,8 @@ def given_posterior(options: NoiseOptions, data: LabelledData) -> Tensor | None:
 def corrupt_labels(data: LabelledData, options: NoiseOptions, posterior: Tensor | None, seed: int) -> LabelledData:
     """Return the data with noisy labels by ``options.recipe``; the labels before it are the truth from now on.
 
-    ``posterior`` (n, k) is what pmd steps draw from. The recipe is applied to the given labels. Where these come from
+    ``posterior`` (n, k) is what pmd steps draw from. The recipe is applied to the given labels of the training examples
+    and, where the data is :meth:`joined`, of the validation examples that it came with. Where given labels come from
     another file and the truth is not known, it stays unknown.
     """
     made = corrupt(
@@ -46,7 +59,8 @@ def corrupt_labels(data: LabelledData, options: NoiseOptions, posterior: Tensor 
         relations=_relations(options, data.num_classes, data.class_names, data.class_map),
     )
     clean = data.given if data.clean is None and data.own_labels else data.clean
-    return replace(data, given=made.labels, clean=clean, noise_record=made.provenance)
+    clean_val = data.clean_val and data.is_val is None  # those that were joined are noisy now
+    return replace(data, given=made.labels, clean=clean, clean_val=clean_val, noise_record=made.provenance)
 
 
 def read_posterior(path: Path) -> Tensor:

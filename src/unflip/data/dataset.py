@@ -9,6 +9,7 @@ from torch import Tensor
 from unflip.data.images.files import Frame, Skipped
 from unflip.data.labelled import EvaluationSet
 from unflip.data.sources import Source, Standardisation
+from unflip.data.stamp import Stamp
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Dataset:
     ids: tuple[str, ...] | None
     pictures_path: str | None
     """Where people find pictures of the examples: the data itself, or the images that features were computed from."""
+    stamp: Stamp | None
+    """How features of images were made, where that is known."""
     standardisation: Standardisation | None
     frame: Frame | None
     """What the network sees of an image file; None where images are used in their own size."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from unflip.data.files.arrays import Array
-from unflip.data.images.decoding import to_rgb
+from unflip.data.images.decoding import to_upright_rgb
 from unflip.errors import InputError, unknown
 from unflip.files import write_atomically
 
@@ -66,7 +66,10 @@ def _find_label(types: Mapping[str, Any], wanted: str | None) -> str:
 
 def _labels(part: Any, column: str) -> Array:
     """Return the names of labels where they have names, else the labels as they are."""
-    labels: Array = np.asarray(part[column][:])
+    cells = list(part[column][:])
+    if None in cells:
+        raise InputError(f"data, row {cells.index(None)}: the column '{column}' is empty; drop that row")
+    labels: Array = np.asarray(cells)
     names = getattr(part.features[column], "names", None)
     if names is None:
         return labels
@@ -87,7 +90,7 @@ def _write_images(parts: Mapping[str, Any], image: str, label: str, folder: Path
         (folder / split).mkdir(parents=True, exist_ok=True)
         for number, name in enumerate(labels[split]):
             path = f"{split}/{number:07d}.png"
-            to_rgb(part[number][image]).save(folder / path)
+            to_upright_rgb(part[number][image]).save(folder / path)
             rows.append((path, str(name), split))
 
     def write(temporary: Path) -> None:

@@ -1,24 +1,35 @@
 """LabelledData: examples that were read and checked, with class numbers as labels; noise and split come later."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from unflip.data.files.arrays import Array
-from unflip.data.files.labels import find_classes, read_labels, to_class_numbers
+from unflip.data.files.labels import are_names, find_classes, read_labels, to_class_numbers
 from unflip.data.files.reviewed import read_reviewed
 from unflip.data.images.files import Frame, ImageFiles, Skipped
 from unflip.data.images.opening import open_files
 from unflip.data.images.sources import FileSource, ImageSource
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
-from unflip.data.sources import ArraySource, Source, Standardisation, check_finite, fit_standardisation
+from unflip.data.sources import (
+    ArraySource,
+    JoinedSource,
+    Source,
+    Standardisation,
+    check_finite,
+    fit_standardisation,
+)
+from unflip.data.stamp import Stamp
 from unflip.errors import ConfigError, InputError
 from unflip.progress import Track, untracked
+
+_GAP = 10  # see _check_gap; few labels of many classes may well leave some out
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class LabelledData:
     own_labels: bool
     """Whether ``given`` are the labels of the data itself, not those of another file."""
     val: EvaluationSet | None
-    """Validation examples that came with the data."""
+    """Validation examples that came with the data; None once they are :meth:`joined`."""
     clean_val: bool
     """Whether their labels are known to be right."""
     tests: dict[str, EvaluationSet]
@@ -60,11 +71,15 @@ class LabelledData:
     """The labels that people decided, -1 for all others, in the order of ``ids``; None if they decided none."""
     pictures_path: str | None
     """Where people find pictures of the examples: the data itself, or the images that features were computed from."""
+    stamp: Stamp | None
+    """How features of images were made, where that is known."""
     standardisation: Standardisation | None
     frame: Frame | None
     """What the network sees of an image file; None where images are used in their own size."""
     skipped: tuple[Skipped, ...]
     """Broken images, which were left out."""
+    is_val: Tensor | None = None
+    """Which examples validate (n,), once those that came with the data are :meth:`joined`."""
     noise_record: dict[str, Any] | None = None
     """How noise was added, if it was."""
 
@@ -73,13 +88,27 @@ class LabelledData:
         """The labels that noise starts from (n,): the true ones or, where they are unknown, the given ones."""
         return self.given if self.clean is None else self.clean
 
+    def joined(self) -> "LabelledData":
+        """Return the data with the validation examples that it came with, if any, after its training examples."""
+        if self.val is None:
+            return self
+        given = torch.cat([self.given, self.val.labels])
+        return replace(
+            self,
+            train=JoinedSource([self.train, self.val.source]),
+            given=given,
+            clean=None if self.clean is None else torch.cat([self.clean, self.val.labels]),
+            val=None,
+            is_val=torch.arange(len(given)) >= len(self.given),
+            groups=None,  # there is nothing left to split
+        )
+
 
 def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> LabelledData:
     """Check what a loader found, number its classes, and turn its inputs into sources."""
     train, what = choose_labels(raw, options)
     assert train.labels is not None
-    num_classes, names = find_classes(train.labels, options.classes or raw.class_names, what)
-    to_class_numbers(train.labels, num_classes, names, what)  # before reading images, which may take long
+    num_classes, names = _find_classes(raw, train, options, what)
     sets, frame, skipped = open_sets(replace(raw, train=train).parts(), options, track)
     train = sets.pop("train")
     assert train.labels is not None
@@ -114,7 +143,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
         clean=clean,
         own_labels=options.labels is None,
         val=val,
-        clean_val=raw.clean_val,
+        clean_val=val is not None and (raw.clean_val or clean is not None),
         tests=others,
         num_classes=num_classes,
         class_names=names,
@@ -124,6 +153,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
         groups=train.groups,
         reviewed=reviewed,
         pictures_path=raw.images_path or (options.path if raw.holds_images or raw.as_pixels else None),
+        stamp=raw.stamp,
         standardisation=standardise,
         frame=frame,
         skipped=skipped,
@@ -131,13 +161,12 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
 
 
 def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]:
-    """Return the training examples with the labels to train with, and what to call these labels in errors."""
+    """Return the training examples with the labels to train with, and what to call these labels in errors.
+
+    The labels are checked here, before images are read or become features, which may take long.
+    """
     train, what = raw.train, f"{options.path}, train_labels"
-    count, own = len(train.inputs), train.labels
-    if own is not None and len(own) != count:
-        raise InputError(f"{what}: {len(own)} labels for {count} examples")
-    if train.ids is not None and len(train.ids) != count:
-        raise InputError(f"train_ids: {len(train.ids)} ids for {count} examples")
+    count, ids = len(train.inputs), None if train.ids is None else [str(name) for name in train.ids.tolist()]
     if options.take is not None:
         if options.take > count:
             raise ConfigError(f"take = {options.take}: there are only {count} training examples")
@@ -145,11 +174,14 @@ def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]
         train = train[:count]
     if options.labels is not None:
         what = f"labels {options.labels}"
-        train = replace(train, labels=_read_labels(options, options.labels, count, what), truth=train.labels)
+        named = options.class_names or raw.class_names or _names_in(train.labels)
+        labels = _read_labels(options, options.labels, count, what, ids, named)
+        train = replace(train, labels=labels, truth=train.labels)
     if options.groups is not None:
         train = replace(train, groups=_find_groups(options, train, count))
     if train.labels is None:
         raise InputError(f"{options.path}: {raw.unlabelled}; give a file with --labels")
+    _find_classes(raw, train, options, what)
     if options.per_class is not None:
         train = train[_first_of_each(train.labels, options.per_class)]
     return train, what
@@ -184,8 +216,6 @@ def _ids(train: LabelledSet, val: LabelledSet | None) -> tuple[str, ...] | None:
         return None
     ids = [*train.ids.tolist()]
     if val is not None:
-        if val.ids is not None and len(val.ids) != len(val.inputs):
-            raise InputError(f"val_ids: {len(val.ids)} ids for {len(val.inputs)} examples")
         ids += [f"val-{i}" for i in range(len(val.inputs))] if val.ids is None else val.ids.tolist()
     return tuple(map(str, ids))
 
@@ -199,12 +229,77 @@ def _first_of_each(labels: Array, count: int) -> Array:
     return rank < count
 
 
-def _read_labels(options: DataOptions, path: str, count: int, what: str) -> Array:
-    labels = read_labels(Path(path))
+def _read_labels(
+    options: DataOptions,
+    path: str,
+    count: int,
+    what: str,
+    ids: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+) -> Array:
+    labels = read_labels(Path(path), ids, names or ())
+    if labels.ndim != 1:
+        raise InputError(f"{what}: shape {labels.shape}; labels must be (n,)")
     if len(labels) != count and not (options.take is not None and len(labels) > count):
-        hint = f"; to use the first ones: --take {len(labels)}" if len(labels) < count else ""
+        few = 0 < len(labels) < count
+        hint = f"; if they are those of the first examples: --take {len(labels)}" if few else ""
         raise InputError(f"{what}: {len(labels)} labels for {count} examples{hint}")
     return labels[:count]
+
+
+def _find_classes(raw: RawData, train: LabelledSet, options: DataOptions, what: str) -> tuple[int, list[str] | None]:
+    """Return the number of classes and, if they have any, their names; refuse training labels that are no class.
+
+    Where nobody declares the classes and the data's own labels are names, they are the names of the classes, in
+    alphabetical order, also for other labels that replace them.
+    """
+    assert train.labels is not None
+    declared = options.classes or raw.class_names
+    if declared is None:
+        _check_kinds(raw, train, what)
+        named = sorted({*(_names_in(train.truth) or ()), *(_names_in(train.labels) or ())} - {""})
+        num_classes, names = find_classes(train.labels, tuple(named) or None, what)
+    else:
+        num_classes, names = find_classes(train.labels, declared, what)
+    numbers = to_class_numbers(train.labels, num_classes, names, what)
+    if declared is None and names is None:
+        _check_gap(numbers, what)
+    return num_classes, names
+
+
+def _names_in(labels: Array | None) -> tuple[str, ...] | None:
+    """Return the names among labels, in alphabetical order; None if they are numbers."""
+    return tuple(sorted(set(labels.tolist()))) if labels is not None and are_names(labels) else None
+
+
+def _check_kinds(raw: RawData, train: LabelledSet, what: str) -> None:
+    """Refuse names next to numbers, where nothing says which name is which number.
+
+    Only numbers that replace names are clear: `unflip corrupt` writes them so, in the alphabetical order of the names.
+    """
+    own = train.labels if train.truth is None else train.truth
+    assert own is not None
+    others = {f"'{key}_labels'": part.labels for key, part in raw.parts().items() if key != "train"}
+    if not are_names(own):
+        others = {what: train.labels, **others}
+    for name, labels in others.items():
+        if labels is not None and len(labels) and len(own) and are_names(labels) != are_names(own):
+            kinds = ["names" if are_names(array) else "numbers" for array in (labels, own)]
+            raise InputError(
+                f"{name}: {kinds[0]} such as {labels[0]}, but the data's own training labels are {kinds[1]} such as "
+                f'{own[0]}; say which name is which number: --set \'data.classes=["NAME OF 0", "NAME OF 1", ...]\''
+            )
+
+
+def _check_gap(labels: Tensor, what: str) -> None:
+    """Refuse a class number far beyond the number of classes that have examples: most likely a mistake."""
+    found = len(labels.unique())
+    if len(labels) and int(labels.max()) >= 2 * found + _GAP:
+        row, most = int(labels.argmax()), int(labels.max())
+        raise InputError(
+            f"{what}, row {row}: label {most}, but there are only {found} different labels; correct it, number the "
+            f"classes from 0, or declare them if that is meant: --set data.classes={most + 1}"
+        )
 
 
 def _find_groups(options: DataOptions, train: LabelledSet, count: int) -> Array:
@@ -217,6 +312,11 @@ def _find_groups(options: DataOptions, train: LabelledSet, count: int) -> Array:
         groups = _read_labels(options, options.groups or "", count, what)
     if groups.ndim != 1 or len(groups) != count:
         raise InputError(f"{what}: shape {groups.shape} for {count} examples; give one group per example")
+    missing = groups == "" if are_names(groups) else groups != groups  # only NaN differs from itself
+    if missing.any():
+        raise InputError(
+            f"{what}, row {int(missing.argmax())}: no group; give an example without one a group of its own"
+        )
     return groups
 
 
@@ -231,19 +331,21 @@ def _evaluation_labels(
         raise InputError(f"'{key}': examples of shape {shape}, the training examples have {wanted}")
     if part.labels is None:
         raise InputError(f"'{key}' has no labels; add '{key}_labels' or leave it out")
-    if len(part.labels) != len(part.inputs):
-        raise InputError(f"'{key}_labels': {len(part.labels)} labels for {len(part.inputs)} examples")
     return to_class_numbers(part.labels, num_classes, names, f"'{key}_labels'")
 
 
 def _check_seen(given: Array, tests: Mapping[str, LabelledSet]) -> None:
     """Refuse a class that occurs only in a test set."""
     for key, part in tests.items():
-        if part.labels is None or part.labels.dtype.kind != given.dtype.kind:
+        if part.labels is None or are_names(part.labels) != are_names(given):
             continue
         unseen = np.setdiff1d(part.labels, given)
-        if len(unseen) and (unseen.dtype.kind == "U" or (np.isfinite(unseen) & (unseen >= 0)).all()):
+        if not are_names(unseen):  # what is no class number is refused later
+            unseen = unseen[np.isfinite(unseen) & (unseen >= 0) & (unseen == np.floor(unseen))]
+        if len(unseen):
+            row = int((part.labels == unseen[0]).argmax())
+            name = unseen[0] if are_names(unseen) else int(unseen[0])
             raise InputError(
-                f"'{key}_labels': class {unseen[0]} has no training example; declare the classes "
-                "(--set data.classes=K) if that is intended"
+                f"'{key}_labels', row {row}: label {name}, but class {name} has no training example; declare the "
+                "classes (--set data.classes=K) if that is intended"
             )

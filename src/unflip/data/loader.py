@@ -1,16 +1,23 @@
 """Loader: reads one kind of data. The contract, and how the loader for a path is found."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from unflip.data import datasets
-from unflip.data.options import DataOptions
+from unflip.data.options import DataOptions, ImageOptions
 from unflip.data.raw import RawData
-from unflip.errors import InputError, unknown
+from unflip.errors import ConfigError, InputError, unknown
 from unflip.options import Options
+
+FOR_ALL = frozenset({"path", "labels", "reviewed", "take", "per_class", "classes", "val_fraction", "groups"})
+"""Options that matter for data of every kind."""
+FOR_ROWS = frozenset({"standardize", "jitter"})
+"""Options that matter where inputs are rows of numbers."""
+FOR_IMAGE_FILES = frozenset({*ImageOptions.model_fields, "augment"})
+"""Options that matter where inputs are image files."""
 
 
 class Loader:
@@ -20,6 +27,8 @@ class Loader:
     """Options of its own; their section of the configuration has the loader's name."""
     general: ClassVar[bool] = False
     """Whether it reads a general format: it is tried after all others, and results call the data by the file's name."""
+    uses: ClassVar[frozenset[str]] = frozenset()
+    """The options of data that it, or what becomes of its data, reads besides :data:`FOR_ALL`."""
     built_in: ClassVar[bool] = False
     """Whether the data comes with the package and is requested by the loader's name instead of a path."""
 
@@ -38,7 +47,29 @@ def load_raw(options: DataOptions, own: Mapping[str, Options] = MappingProxyType
     name = find_loader(path)
     loader: Loader = datasets.load(name)
     raw = loader.load(path, options, own.get(name) or loader.Options())
+    raw.check_lengths(options.path)
     return replace(raw, name=path.name if loader.general else name)
+
+
+def check_used(options: DataOptions, typed: Collection[str], also: Collection[str] = ()) -> None:
+    """Refuse options of data that a person typed although nothing reads them for data of this kind.
+
+    Args:
+        options: which data.
+        typed: the keys that were typed: not those of a preset or of a file, which serve several kinds of data.
+        also: keys that the caller reads itself, whatever the kind of data.
+    """
+    if not {*typed} - FOR_ALL:
+        return
+    kind = find_loader(Path(options.path))
+    used = FOR_ALL | datasets.load(kind).uses | {*also}
+    unused = next((key for key in DataOptions.model_fields if key in typed and key not in used), None)
+    if unused is not None:
+        others = [name for name in datasets.names() if unused in datasets.load(name).uses]
+        raise ConfigError(
+            f"data.{unused} is not used: data {options.path} is read as '{kind}'; leave it out (it is for "
+            f"{', '.join(others)})"
+        )
 
 
 def find_loader(path: Path) -> str:

@@ -68,6 +68,11 @@ class DataOptions(ImageOptions):
     map_above_mb: float = Field(1024.0, ge=0.0)
     """Array files larger than this many megabytes stay on disk and are read batch by batch."""
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, if they are declared."""
+        return self.classes if isinstance(self.classes, tuple) else ()
+
 
 class NoiseOptions(Options):
     """Noise to add, and what its recipe needs besides the labels."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from unflip.data.files.arrays import Array
 from unflip.data.images.files import ImageFiles
 from unflip.data.sources import Standardisation
+from unflip.data.stamp import Stamp
+from unflip.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class RawData:
     """What an error says where labels are needed and there are none."""
     images_path: str | None = None
     """The images that the inputs were computed from, where they are features of images."""
+    stamp: Stamp | None = None
+    """How that was done, where it is known."""
     as_pixels: Callable[[Array], Array] | None = None
     """Turns a row into a picture for people to look at, (h, w) of bytes."""
 
@@ -60,3 +64,12 @@ class RawData:
     def parts(self) -> dict[str, LabelledSet]:
         """Return every part by name."""
         return {"train": self.train, **self.tests} | ({"val": self.val} if self.val else {})
+
+    def check_lengths(self, what: str) -> None:
+        """Refuse labels, ids and digests that are not one for each example; errors call the data ``what``."""
+        for name, part in self.parts().items():
+            for kind, array in (("labels", part.labels), ("ids", part.ids), ("digests", part.digests)):
+                if array is not None and array.ndim != 1:
+                    raise InputError(f"{what}, {name}_{kind}: shape {array.shape}; {kind} must be (n,)")
+                if array is not None and len(array) != len(part.inputs):
+                    raise InputError(f"{what}, {name}_{kind}: {len(array)} {kind} for {len(part.inputs)} examples")

@@ -7,19 +7,16 @@ from torch import Tensor
 from unflip.data.dataset import Dataset
 from unflip.data.files.arrays import Array
 from unflip.data.labelled import LabelledData
-from unflip.data.sources import JoinedSource
 from unflip.errors import InputError
 from unflip.seeding import generator
 
 
 def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
     """Return the data with ``fraction`` of its training examples held out, or with the validation set it came with."""
-    source, given, clean = data.train, data.given, data.clean
-    if data.val is not None:
-        source = JoinedSource([source, data.val.source])
-        is_val = torch.arange(len(source)) >= len(given)
-        given = torch.cat([given, data.val.labels])
-        clean = None if clean is None else torch.cat([clean, data.val.labels])
+    data = data.joined()
+    given = data.given
+    if data.is_val is not None:
+        is_val = data.is_val
     elif fraction:
         groups = None if data.groups is None else group_numbers(data.groups)
         is_val = stratified_split(given, data.num_classes, fraction, seed, groups)
@@ -32,17 +29,18 @@ def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
         )
     return Dataset(
         name=data.name,
-        source=source,
+        source=data.train,
         given=given,
         reviewed=data.reviewed,
         is_val=is_val,
-        clean=clean,
+        clean=data.clean,
         tests=data.tests,
         num_classes=data.num_classes,
         class_names=data.class_names,
         columns=data.columns,
         ids=data.ids,
         pictures_path=data.pictures_path,
+        stamp=data.stamp,
         standardisation=data.standardisation,
         frame=data.frame,
         skipped=data.skipped,

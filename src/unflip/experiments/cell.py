@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import sys
 import time
 import traceback
@@ -18,33 +17,21 @@ from unflip.data.loader import is_built_in
 from unflip.errors import InputError, RunFolderError, UnflipError, described
 from unflip.experiments.fingerprint import Fingerprints, short_hash
 from unflip.experiments.grid import Point
-from unflip.files import write_json
+from unflip.files import remove_partial, write_json
 from unflip.lock import locked
 from unflip.runs import layout
-from unflip.runs.config import Tree
+from unflip.runs.config import FILE_KEYS, Tree
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
 from unflip.training.run import train_run
 
 Keep = Literal["all", "results"]
 
-_FILES = (
-    ("data", "path"),
-    ("data", "labels"),
-    ("data", "reviewed"),
-    ("data", "groups"),
-    ("webvision", "imagenet"),
-    ("noise", "posterior"),
-    ("noise", "class_map"),
-    ("noise", "matrix"),
-)  # keys of the configuration whose values may be files
 _EXECUTION_KEYS = (
     ("data", "workers"),
     ("data", "map_above_mb"),
 )  # keys that affect how a run is executed, but not its results
-_RESULTS = {
-    "cell.json", "failures.json", "lock", "log.txt", layout.MARKER, layout.CONFIG, layout.METRICS, layout.RESULT
-}  # fmt: skip
+_RESULTS = (layout.CONFIG, layout.METRICS, layout.RESULT)
 _LOG_LINES = 20  # log lines kept with a failure
 
 
@@ -84,10 +71,7 @@ class Cell:
 
         The configuration is written even if the run has started, as the data may have been moved.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.folder}: {error.strerror}") from error
+        self.run.begin()
         stands = [{"grid": point.grid, "axes": dict(point.axes)} for point in points]
         write_json(self.folder / "cell.json", {"cell": self.name, "points": stands, "config": self.config})
         self.run.write_config(tomli_w.dumps(self.config))
@@ -104,17 +88,13 @@ class Cell:
         write_json(path, {"failures": [*failures, {"time": when, "reason": reason, "log": said[-_LOG_LINES:]}]})
 
     def tidy(self, keep: Keep) -> None:
-        """Remove what a finished cell no longer needs: checkpoints, partly written files, and files not to be kept."""
-        for path in self.folder.iterdir():
-            if (
-                path.name == layout.CHECKPOINTS
-                or path.name.startswith(".")
-                or (keep == "results" and path.name not in _RESULTS)
-            ):
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
+        """Remove the cell's own files that it no longer needs: checkpoints, partial files, what is not kept."""
+        remove_partial(self.folder)
+        (self.folder / layout.LOCK).unlink(missing_ok=True)
+        if keep == "results":
+            self.run.remove([name for name in layout.REPLACED if name not in _RESULTS])
+        else:
+            self.run.remove([layout.CHECKPOINTS])
 
 
 def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerprints) -> Cell:
@@ -125,7 +105,7 @@ def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerpr
     """
     config = point.configure().tree()
     identity: Tree = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
-    for section, key in _FILES:
+    for section, key in FILE_KEYS:
         value = config.get(section, {}).get(key)
         if value is None or _is_name(section, key, value):
             continue

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,9 +17,10 @@ from unflip.errors import ConfigError, RunFolderError
 from unflip.experiments.cell import Cell, Keep, find_cell, result_line
 from unflip.experiments.fingerprint import Fingerprints
 from unflip.experiments.grid import Grid, Point
-from unflip.files import write_text
+from unflip.files import check_folder, mark_folder, write_text
 from unflip.lock import locked
 
+_MARKER = "sweep.json"
 _ATTEMPTS = 2
 _WATCH_EVERY = 0.5  # seconds between checks of the running cells
 _WRITE_EVERY = 1.0  # seconds between updates of results.jsonl
@@ -107,11 +108,8 @@ def fingerprints_in(out: Path) -> Fingerprints:
 
 @contextmanager
 def claimed(out: Path) -> Iterator[None]:
-    """Lock ``out`` for this sweep."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"cannot write to {out}: {error.strerror}") from error
+    """Lock ``out`` for this sweep, and mark it as a folder of sweeps."""
+    mark_folder(out, _MARKER)
     with locked(out / "lock", busy="another sweep is running here; let it finish, or choose another --out"):
         yield
 
@@ -140,9 +138,12 @@ def carry_out(
         keep: which files of a finished cell to keep.
         watch: called with the progress and with messages.
     """
-    with claimed(out):
-        fingerprints = fingerprints_in(out)
-        cells = plan(grids, out, data_root, fingerprints)
+    check_folder(out, _MARKER)
+    fingerprints = fingerprints_in(out)
+    cells = plan(grids, out, data_root, fingerprints)
+    with ExitStack() as stack:  # whatever can be refused is refused before anything is written
+        there = None if all(cell.run.is_finished for cell in cells) else stack.enter_context(closing(place()))
+        stack.enter_context(claimed(out))
         fingerprints.save()
         results = _Results(out, [grid.name for grid in grids], cells)
         unfinished = [cell for cell in cells if not cell.run.is_finished]
@@ -152,13 +153,11 @@ def carry_out(
                 cell.tidy(keep)
                 progress.seconds[cell] = results.add(cell)
         results.write()
-        if unfinished:
-            there = place()
+        if unfinished and there is not None:
             try:
                 progress.jobs = min(jobs or there.jobs, len(unfinished))
                 _Crew(there, progress, unfinished, results, keep, watch).work()
             finally:
-                there.close()
                 results.write()
         watch(progress, None)
         return progress

@@ -5,8 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unflip.errors import RunFolderError
-
 _HISTORY = {
     "epoch": torch.int32,
     "index": torch.int64,
@@ -30,7 +28,6 @@ class LabelStore:
     def __init__(self, given: Tensor, num_classes: int, reviewed: Tensor | None = None) -> None:
         self.num_classes = num_classes
         self._given = given.clone()
-        self._reviewed = None if reviewed is None else reviewed.clone()
         self._trusted = torch.zeros_like(given, dtype=torch.bool) if reviewed is None else reviewed >= 0
         self._initial = given.clone() if reviewed is None else torch.where(self._trusted, reviewed, given)
         self._current = self._initial.clone()
@@ -59,6 +56,12 @@ class LabelStore:
         """The labels after correction; read only, see :meth:`change`."""
         return self._current
 
+    def noise_rate(self, rows: Tensor) -> float | None:
+        """Return the share of the labels at ``rows`` that are no longer the given ones; None before any was changed."""
+        if not any(len(changes) for changes in self._history["index"]) or not len(rows):
+            return None
+        return float((self._current[rows] != self._given[rows]).double().mean())
+
     def change(self, epoch: int, indices: Tensor, labels: Tensor, confidence: Tensor) -> int:
         """Set the current labels at ``indices``, which are distinct; return how many actually changed.
 
@@ -84,16 +87,9 @@ class LabelStore:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs besides the given labels."""
-        return {"current": self._current.clone(), "history": self.history(), "reviewed": self._reviewed}
+        return {"current": self._current.clone(), "history": self.history()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state; refuse one that was made with other reviewed labels."""
-        before, now = state.get("reviewed"), self._reviewed
-        same = before is now if before is None or now is None else torch.equal(before.to(now), now)
-        if not same:
-            raise RunFolderError(
-                "the reviewed labels are not those that the run began with; resume with the same ones, or start over "
-                "with --force"
-            )
+        """Restore a saved state."""
         self._current = state["current"].to(self._current)
         self._history = {name: [state["history"][name].to(dtype)] for name, dtype in _HISTORY.items()}

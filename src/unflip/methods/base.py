@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from unflip.compute.passes import Scan
+from unflip.errors import ConfigError
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.options import Options
@@ -32,6 +33,18 @@ class Setting:
     lr_factor: Callable[[int], float]
     """The schedule: the factor on the learning rate in a given epoch."""
     device: torch.device
+    has_val: bool = True
+    """Whether there are validation examples."""
+
+
+class Outline(NamedTuple):
+    """What a run's options depend on where nobody chose them."""
+
+    epochs: int
+    lr: float
+    """The learning rate at the start."""
+    of_rows: bool
+    """Whether the network takes rows of numbers, not images."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +146,25 @@ class Method:
         return 0
 
     @classmethod
-    def options_for(cls, epochs: int) -> dict[str, Any]:
-        """Return options that suit a run of ``epochs`` epochs, where the defaults are meant for much longer runs."""
-        return {}
+    def options_for(cls, section: str, outline: Outline) -> dict[str, dict[str, Any]]:
+        """Return options by section that suit a run better than the defaults; ``section`` holds the method's own.
+
+        By default, an option called ``warmup`` is at most a third of the epochs: defaults are meant for long runs.
+        """
+        field = cls.Options.model_fields.get("warmup")
+        if field is None or not isinstance(field.default, int):
+            return {}
+        return {section: {"warmup": min(field.default, max(1, outline.epochs // 3))}}
+
+    @classmethod
+    def check_options(cls, section: str, options: Any, epochs: int) -> None:
+        """Refuse options that make no sense in a run of ``epochs`` epochs: by default, a ``warmup`` that never ends."""
+        warmup = getattr(options, "warmup", None)
+        if isinstance(warmup, int) and warmup >= max(2, epochs):  # the first epoch is the earliest to act in
+            raise ConfigError(
+                f"{section}.warmup = {warmup}: must be below epochs = {epochs}, or the run ends before its method acts "
+                f"on labels; try --set {section}.warmup={max(1, epochs // 3)}"
+            )
 
     def stage(self, epoch: int) -> tuple[str, ...]:
         """Return the stage of ``epoch``. Epochs of one stage take equally long, so a dry run times one per stage."""

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from unflip.errors import ConfigError
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.methods.base import CALIBRATED, Method, Observed, Setting
@@ -43,6 +44,8 @@ class Calibrator(Protocol):
 
     candidates: Sequence[float]
     """Disturbances to choose from; a single value if it is fixed."""
+    moves_means: bool
+    """Whether the means differ from the plain means of the features."""
 
     def fit(
         self, features: Tensor, labels: Tensor, num_classes: int, previous: ClassGaussians | None = None
@@ -79,6 +82,12 @@ class Calibrated(Wrapper):
         super().__init__(inner, options, setting)
         fractions = SAMPLE_FRACTIONS if options.sample_fraction == "auto" else (options.sample_fraction,)
         self.candidates = list(product(calibrator.candidates, fractions))
+        if len(self.candidates) > 1 and not setting.has_val:
+            which = "calibration.sample_fraction" if len(fractions) > 1 else "disturbance"
+            raise ConfigError(
+                f"{which} = 'auto' needs validation examples, and there are none; give a value, such as "
+                f"{fractions[0] if len(fractions) > 1 else calibrator.candidates[0]}, or raise data.val_fraction"
+            )
 
     @property
     def networks(self) -> Sequence[nn.Module]:
@@ -101,8 +110,12 @@ class Calibrated(Wrapper):
         """Calibrate each network's head, then call the inner method's ``end_epoch``."""
         figures: dict[str, Any] = {}
         if self.calibrates(epoch):
-            for position in range(len(self.heads)):
-                figures |= self._calibrate(epoch, position, observed, labels.current[self.setting.train])
+            current = labels.current[self.setting.train]
+            shifts = [self._calibrate(epoch, position, observed, current) for position in range(len(self.heads))]
+            if self.calibrator.moves_means:
+                figures["mean_shift"] = shifts
+            if len(self.candidates) > 1:
+                figures["disturbance"], figures["sample_fraction"] = self._choice()
         return figures | self.inner.end_epoch(epoch, observed, labels)
 
     def calibrates(self, epoch: int) -> bool:
@@ -114,13 +127,14 @@ class Calibrated(Wrapper):
         """The inner method's stage, and whether the epoch ends with a calibration."""
         return (*self.inner.stage(epoch), *([CALIBRATED] if self.calibrates(epoch) else []))
 
-    def _calibrate(self, epoch: int, position: int, observed: Observed, labels: Tensor) -> dict[str, Any]:
+    def _calibrate(self, epoch: int, position: int, observed: Observed, labels: Tensor) -> list[float | None]:
+        """Calibrate one network's head; return how far each class's mean was moved, None for a class without one."""
         state, num_classes = self.heads[position], self.setting.num_classes
         features = observed.features(position)
         gaussians = self.calibrator.fit(features, labels, num_classes, state.gaussians)
         state.gaussians = gaussians
         if not bool(gaussians.present.any()):
-            return {}
+            return [None] * num_classes
         for group in state.optimizer.param_groups:
             group["lr"] = self.options.head_lr * self.setting.lr_factor(epoch)
         if len(self.candidates) > 1:
@@ -130,11 +144,9 @@ class Calibrated(Wrapper):
         self._train_head(
             bare(self.networks[position]).head, state.optimizer, state.gaussians, fraction, epoch, position
         )
+        fitted = gaussians.present & (labels.bincount(minlength=num_classes) > 1)  # others keep an earlier Gaussian
         shift = (class_means(features, labels, num_classes) - gaussians.means).norm(dim=1)
-        figures: dict[str, Any] = {"mean_shift": shift[gaussians.present].tolist()}
-        if len(self.candidates) > 1:
-            figures |= {"disturbance": disturbance, "sample_fraction": fraction}
-        return figures
+        return [float(distance) if there else None for distance, there in zip(shift, fitted, strict=True)]
 
     def _train_head(
         self,

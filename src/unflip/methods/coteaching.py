@@ -51,11 +51,6 @@ class Coteaching(Method):
         rows = int(setting.train.max()) + 1
         self.trusted = torch.zeros(rows, dtype=torch.bool, device=setting.device)  # by row of the label store
 
-    @classmethod
-    def options_for(cls, epochs: int) -> dict[str, Any]:
-        """Set the warm-up to a third of the epochs."""
-        return {"warmup": max(1, epochs // 3)}
-
     @property
     def warmup(self) -> int:
         """Epochs that select from whole batches."""

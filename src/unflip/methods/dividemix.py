@@ -12,11 +12,13 @@ from torch import Tensor
 from unflip.labels.correction import ProbabilityWindow
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step
+from unflip.methods.base import Batch, Method, Observed, Outline, Phase, Setting, Step
 from unflip.networks.base import bare
 from unflip.options import Options
 from unflip.seeding import derive
 from unflip.stats.mixture import low_probability, normalised
+
+_JITTER = 0.1  # between the views of a row, in units of the standardised features; as in the preset `features`
 
 
 class DivideMixOptions(Options):
@@ -83,9 +85,10 @@ class DivideMix(Method):
         self.classes = torch.empty(0, dtype=torch.long)  # those that occur among the given labels
 
     @classmethod
-    def options_for(cls, epochs: int) -> dict[str, Any]:
-        """Set the warm-up to a third of the epochs."""
-        return {"warmup": max(1, epochs // 3)}
+    def options_for(cls, section: str, outline: Outline) -> dict[str, dict[str, Any]]:
+        """Shorten the warm-up for short runs, and let the two views of a row differ."""
+        options = super().options_for(section, outline)
+        return options | {"data": {"jitter": _JITTER}} if outline.of_rows else options
 
     @property
     def warmup(self) -> int:

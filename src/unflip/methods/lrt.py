@@ -60,11 +60,6 @@ class LRT(Method):
         self.earlier = torch.zeros(rows, dtype=torch.long, device=setting.device)  # by row of the label store
         self.held_since: int | None = None
 
-    @classmethod
-    def options_for(cls, epochs: int) -> dict[str, Any]:
-        """Set the warm-up to a third of the epochs."""
-        return {"warmup": max(1, epochs // 3)}
-
     @property
     def warmup(self) -> int:
         """Epochs on the given labels."""

@@ -34,11 +34,6 @@ class PLC(Method):
         self.changed = 0
         self.scores: list[float] = []  # noisy validation accuracy of each warm-up epoch
 
-    @classmethod
-    def options_for(cls, epochs: int) -> dict[str, Any]:
-        """Set the warm-up to a third of the epochs."""
-        return {"warmup": max(1, epochs // 3)}
-
     @property
     def warmup(self) -> int:
         """Epochs on the given labels; the maximum, while the actual number is not yet known."""

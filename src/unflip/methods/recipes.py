@@ -8,7 +8,7 @@ from typing import Any
 from unflip.calibration import calibrators
 from unflip.errors import ConfigError, unknown
 from unflip.methods import methods
-from unflip.methods.base import Method, Setting
+from unflip.methods.base import Method, Outline, Setting
 from unflip.methods.calibrated import Calibrated, CalibrationOptions
 from unflip.methods.unflip import Unflip, UnflipCalibration, UnflipMean
 from unflip.options import Options
@@ -25,8 +25,10 @@ class Recipe:
     """The configuration sections it reads."""
     num_networks: int
     build: Callable[[Mapping[str, Options], Setting], Method]
-    options_for: Callable[[int], Mapping[str, Mapping[str, Any]]]
-    """Options by section for a run of this many epochs; see :meth:`unflip.methods.base.Method.options_for`."""
+    options_for: Callable[[Outline], dict[str, Any]]
+    """Options by section where nobody chose them; see :meth:`unflip.methods.base.Method.options_for`."""
+    check: Callable[[Mapping[str, Options], int], None]
+    """Refuses options that make no sense in a run of this many epochs."""
     inner: "Recipe | None" = None
     """The uncalibrated recipe of a calibrated one: calibrating again replaces the calibration, it does not nest."""
 
@@ -52,8 +54,22 @@ def calibrated(method: Recipe, calibrator: str, sections: Mapping[str, type[Opti
         assert isinstance(calibration, CalibrationOptions)
         return Calibrated(inner.build(options, setting), part(options[calibrator]), calibration, setting)
 
+    def options_for(outline: Outline) -> dict[str, Any]:
+        """The head learns as fast as the rest of the network, unless the recipe has a rate of its own."""
+        rate = {} if "calibration" in sections else {"calibration": {"head_lr": outline.lr}}
+        return inner.options_for(outline) | rate
+
+    def check(options: Mapping[str, Options], epochs: int) -> None:
+        inner.check(options, epochs)
+        start = getattr(options["calibration"], "start", None)
+        if start is not None and start > epochs:
+            raise ConfigError(
+                f"calibration.start = {start}: must be at most epochs = {epochs}, or nothing is ever calibrated; leave "
+                "it out to start after the warm-up"
+            )
+
     usual = {**inner.sections, "calibration": CalibrationOptions, calibrator: part.Options}
-    return Recipe({**usual, **sections}, inner.num_networks, build, inner.options_for, inner)
+    return Recipe({**usual, **sections}, inner.num_networks, build, options_for, check, inner)
 
 
 def _plain(name: str, method: type[Method]) -> Recipe:
@@ -61,7 +77,8 @@ def _plain(name: str, method: type[Method]) -> Recipe:
         sections={name: method.Options},
         num_networks=method.num_networks,
         build=lambda options, setting: method(options[name], setting),
-        options_for=lambda epochs: {name: method.options_for(epochs)},
+        options_for=lambda outline: method.options_for(name, outline),
+        check=lambda options, epochs: method.check_options(name, options[name], epochs),
     )
 
 

@@ -1,6 +1,6 @@
 """unflip: progressive label correction that changes a label only if the class Gaussians agree; our own method."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -37,8 +37,3 @@ class Unflip(PLC):
     """The method inside `unflip` (see ``recipes.py``): plc with consent and an automatic warm-up."""
 
     Options = UnflipOptions
-
-    @classmethod
-    def options_for(cls, epochs: int) -> dict[str, Any]:
-        """Return nothing: the warm-up ends automatically."""
-        return {}

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,6 +52,8 @@ class TimmNetwork(Network):
         except (OSError, RuntimeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"no weights for timm:{self.architecture}: {reason}") from error
+        except pickle.UnpicklingError as error:  # its message advises to run what is in the file
+            raise InputError(f"no weights for timm:{self.architecture}: more than tensors in the file") from error
 
     def encode(self, inputs: Tensor) -> Tensor:
         """Map images (b, c, h, w) to pooled features (b, d)."""

@@ -132,7 +132,8 @@ def _class_step(
 ) -> tuple[Tensor, dict[str, Any]]:
     details: dict[str, Any] = {}
     if step.name == "matrix":
-        matrix = check_matrix(_needed(relations.matrix, step, "a transition matrix"), num_classes)
+        matrix = _needed(relations.matrix, step, "a transition matrix", "--matrix FILE.npy", "matrix=FILE.npy")
+        matrix = check_matrix(matrix, num_classes)
     else:
         level = _needed(step.level, step, "a level")
         if step.name == "sym":
@@ -152,16 +153,19 @@ def _class_step(
 def _class_map(step: Step, relations: ClassRelations, num_classes: int, draws: torch.Generator) -> Mapping[int, int]:
     if step.name == "asym" and relations.class_map is not None:
         return relations.class_map
-    what = "a class map or superclasses" if step.name == "asym" else "superclasses"
-    superclasses = _needed(relations.superclasses, step, what)
+    by_map = step.name == "asym"
+    what, value = ("a class map or superclasses", "FILE.json") if by_map else ("superclasses", "cifar100")
+    superclasses = _needed(relations.superclasses, step, what, f"--class-map {value}", f"class_map={value}")
     if len(superclasses) != num_classes:
         raise InputError(f"superclasses are given for {len(superclasses)} classes; the data have {num_classes}")
     return cycle_map(superclasses) if step.name == "asym-cycle" else pairs_map(superclasses, draws)
 
 
-def _needed(value: T | None, step: Step, what: str) -> T:
+def _needed(value: T | None, step: Step, what: str, flag: str | None = None, key: str | None = None) -> T:
+    """Return what a step needs; where it is missing, say by which flag of `corrupt` or key of `train` it comes."""
     if value is None:
-        raise ConfigError(f"the noise step {step} needs {what}; none given")
+        hint = f"; corrupt takes {flag}, train takes --set noise.{key}" if flag else ""
+        raise ConfigError(f"the noise step {step} needs {what}; none given{hint}")
     return value
 
 

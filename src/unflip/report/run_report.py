@@ -8,9 +8,10 @@ from typing import Any
 from markupsafe import Markup
 
 from unflip.errors import RunFolderError, UnflipError
+from unflip.files import write_text
 from unflip.report.doubtful import find_doubtful
 from unflip.report.label_changes import LabelChanges, class_rows, count_changes
-from unflip.report.page import write_page
+from unflip.report.page import render
 from unflip.report.shift import measure_shift
 from unflip.report.svg import Line, bar, heat, heat_legend, heat_map, line_chart, scatter, swatch
 from unflip.runs import layout
@@ -41,12 +42,10 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
     changes = count_changes(table, names)
     tests = result["tests"]
     split = table["split"].to_numpy()
-    path = out or run.report_path
-    write_page(
-        path,
+    content = render(
         "run.html",
         result=result,
-        config=run.config_path.read_text("utf-8"),
+        config=run.config_text,
         network=run.config.common.network,
         finished=datetime.fromtimestamp((run.folder / layout.RESULT).stat().st_mtime, UTC),
         train_count=int((split == "train").sum()),
@@ -67,6 +66,8 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         metrics=metrics,
         columns=_columns(metrics),
     )
+    path = out or run.own(layout.REPORT)
+    write_text(path, content)
     return path
 
 

@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from enum import IntEnum
 from os.path import samestat
@@ -224,12 +225,39 @@ class DecisionStore:
         self._requests[row.request].append(row.id)
 
 
+def check_decisions(path: Path, fingerprint: str) -> None:
+    """Refuse a file that is not the log of these examples, without opening it for writing."""
+    if not path.exists() or not path.stat().st_size or path.with_name(f"{path.name}-wal").exists():
+        return  # new, or in use by us: opening it tells
+    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            wrong = _find_fault(connection, fingerprint)
+    except sqlite3.Error as error:
+        wrong = f"cannot be used ({error})"
+    if wrong:
+        raise RunFolderError(f"{path}: {wrong}")
+
+
+def _find_fault(connection: sqlite3.Connection, fingerprint: str) -> str | None:
+    """Return why a file is not the log of these examples; None if it is."""
+    if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        return "not an unflip review; move the file away"
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != _FORMAT:
+        return f"has format {version}, this version of unflip reads {_FORMAT}; use the version that wrote it"
+    if connection.execute("SELECT fingerprint FROM about").fetchall() != [(fingerprint,)]:
+        return "belongs to other examples than those of the run; move the file away to start a new review"
+    return None
+
+
 def _open(path: Path, fingerprint: str) -> sqlite3.Connection:
     """Open or create the file.
 
     WAL lets an export read while a decision is written. With synchronous FULL a decision is on disk before it is
     confirmed, so it survives even a power cut; this costs one flush per request.
     """
+    check_decisions(path, fingerprint)
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
     except sqlite3.Error as error:
@@ -246,10 +274,7 @@ def _open(path: Path, fingerprint: str) -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection, fingerprint: str) -> str | None:
     """Create the tables if the file is new; return what is wrong with the file, if anything."""
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if tables and application != _APPLICATION:
-        return "not an unflip review; move the file away"
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     if not tables:
@@ -260,9 +285,4 @@ def _prepare(connection: sqlite3.Connection, fingerprint: str) -> str | None:
             connection.execute("INSERT INTO about VALUES (?)", (fingerprint,))
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != _FORMAT:
-        return f"has format {version}, this version of unflip reads {_FORMAT}; use the version that wrote it"
-    if connection.execute("SELECT fingerprint FROM about").fetchall() != [(fingerprint,)]:
-        return "belongs to other examples than those of the run; move the file away to start a new review"
-    return None
+    return _find_fault(connection, fingerprint)

@@ -13,7 +13,7 @@ from unflip.data.viewing.pictures import Pictures
 from unflip.data.viewing.rows import Rows
 from unflip.errors import InputError, RunFolderError
 from unflip.lock import locked
-from unflip.review.decisions import Decision, DecisionStore, State
+from unflip.review.decisions import Decision, DecisionStore, State, check_decisions
 from unflip.review.examples import Examples, Filter
 from unflip.runs import layout
 from unflip.runs.folder import Run
@@ -52,11 +52,7 @@ class Review:
         """Part of the address of images, so that a browser never shows those of another run."""
         self._name = run.folder.resolve().name
         self._result = run.result
-        features = run.features
-        if features is not None and len(features) != len(examples):
-            raise RunFolderError(
-                f"{run.folder}: {len(features)} features for {len(examples)} labels; two runs mixed up?"
-            )
+        features = checked_features(run, examples)
         self._features = None if features is None else torch.from_numpy(features)
 
     def about(self) -> dict[str, Any]:
@@ -145,11 +141,21 @@ def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iter
     except InputError as error:
         raise InputError(f"{error} Name its location with --data") from error
     examples = Examples(run)
+    checked_features(run, examples)  # this and the next before anything is written
+    check_decisions(folder / layout.DECISIONS, examples.fingerprint)
     with (
         locked(folder / layout.REVIEW_LOCK, busy="another process is serving its review; open the address it printed"),
         closing(open_decisions(folder, examples)) as decisions,
     ):
         yield Review(run, examples, decisions, reviewer, pictures=pictures, rows=rows)
+
+
+def checked_features(run: Run, examples: Examples) -> Array | None:
+    """Return the features of the examples, if the run keeps any; raise if they belong to others."""
+    features = run.features
+    if features is not None and len(features) != len(examples):
+        raise RunFolderError(f"{run.folder}: {len(features)} features for {len(examples)} labels; two runs mixed up?")
+    return features
 
 
 def finished_run(folder: Path) -> Run:

@@ -26,9 +26,8 @@ class Serving(NamedTuple):
             self.server.run(sockets=[self.listening])
 
 
-def prepare(review: Review, *, host: str, port: int) -> Serving:
-    """Bind the port and create a token, without serving yet."""
-    listening = _listen(host, port)
+def prepare(review: Review, listening: socket.socket, host: str) -> Serving:
+    """Create a token and the server behind a socket of :func:`listen`, without serving yet."""
     bound: int = listening.getsockname()[1]
     token = secrets.token_urlsafe(32)
     guarded = Guard(build_app(review), token=token, host=host, port=bound)
@@ -41,7 +40,7 @@ def prepare(review: Review, *, host: str, port: int) -> Serving:
     return Serving(f"http://{place}:{bound}/?token={token}", uvicorn.Server(config), listening)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Bind the port early, so that a port in use is an error instead of a page that never loads."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(

@@ -1,4 +1,4 @@
-"""A run's configuration: preset < config file < settings < flags, checked before anything is written."""
+"""A run's configuration: defaults < preset < config file < settings < flags, checked before anything is written."""
 
 import re
 import tomllib
@@ -17,6 +17,7 @@ from unflip.data.loader import find_loader, is_built_in
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.errors import ConfigError, unknown
 from unflip.methods import methods
+from unflip.methods.base import Outline
 from unflip.methods.recipes import find_recipe
 from unflip.networks import networks
 from unflip.options import Options
@@ -24,6 +25,17 @@ from unflip.presets import preset_names, preset_text
 from unflip.runs.options import Common, OptimizerOptions
 
 Tree = dict[str, Any]
+FILE_KEYS = (
+    ("data", "path"),
+    ("data", "labels"),
+    ("data", "reviewed"),
+    ("data", "groups"),
+    ("webvision", "imagenet"),
+    ("noise", "posterior"),
+    ("noise", "class_map"),
+    ("noise", "matrix"),
+)
+"""Keys whose values may be files or folders."""
 _Model = TypeVar("_Model", bound=Options)
 
 
@@ -36,7 +48,7 @@ class RunConfig:
 
     @classmethod
     def resolve(cls, layers: Sequence[Tree], explicit: Iterable[str] = ()) -> Self:
-        """Merge ``layers``, the last wins, and check the outcome.
+        """Merge ``layers``, the last wins, and check the outcome. Below all of them is what the method itself advises.
 
         ``explicit`` names sections that a person typed: those must be in use. Sections of a preset or a file need
         not be, so that one file serves several methods.
@@ -45,7 +57,8 @@ class RunConfig:
         for layer in layers:
             tree = _merge(tree, layer)
         method, network = (_part_name(tree, key) for key in ("method", "network"))
-        sections = dict(find_recipe(method).sections)
+        recipe = find_recipe(method)
+        sections = dict(recipe.sections)
         sections[_network_section(network)] = networks.load(network).Options
         sections |= {key: datasets.load(key).Options for key in tree if key in datasets}
         known = {*Common.model_fields, *sections}
@@ -60,9 +73,16 @@ class RunConfig:
                     f"in use: {', '.join(sections)}"
                 )
             _check_loader(key, tree)
-        common = _check(Common, {key: tree[key] for key in tree if key in Common.model_fields}, "", sections)
+        common = _check_common(tree, sections)
+        outline = Outline(common.epochs, common.optimizer.lr, of_rows=network == "mlp")
+        tree = _merge(recipe.options_for(outline), tree)
+        common = _check_common(tree, sections)
         parts = {name: _check(model, tree.get(name, {}), f"{name}.", sections) for name, model in sections.items()}
         return cls(common, parts)
+
+    def check(self) -> None:
+        """Refuse what makes no sense in a run of this length; apart from `resolve`, since old runs are to be read."""
+        find_recipe(self.common.method).check(self.parts, self.common.epochs)
 
     @property
     def network_options(self) -> Options:
@@ -74,20 +94,51 @@ class RunConfig:
         tree = self.common.model_dump(mode="json", exclude_none=True)
         return tree | {name: part.model_dump(mode="json", exclude_none=True) for name, part in self.parts.items()}
 
+    def inputs(self) -> list[Path]:
+        """Return every file or folder that the configuration names, if it is there."""
+        tree = self.tree()
+        named = [tree.get(section, {}).get(key) for section, key in FILE_KEYS]
+        return [path for value in named if value is not None and (path := Path(value)).exists()]
+
     def to_toml(self) -> str:
         """Return the configuration as a file that ``--config`` takes."""
         return tomli_w.dumps(self.tree())
 
 
-def resolve_layers(
+@dataclass(frozen=True)
+class Layers:
+    """What a person asked for; of two values for an option the later wins: file, settings, flags."""
+
+    files: Sequence[Tree]
+    """Of a run that is resumed, a preset, a configuration file; they may serve several methods and kinds of data."""
+    settings: Sequence[Tree]
+    flags: Tree
+
+    @property
+    def trees(self) -> list[Tree]:
+        """All of them, the strongest last."""
+        return [*self.files, *self.settings, self.flags]
+
+    def typed(self, section: str) -> set[str]:
+        """Return the keys of a section that a person typed, as a setting or a flag."""
+        sections = [tree.get(section) for tree in (*self.settings, self.flags)]
+        return {key for tree in sections if isinstance(tree, dict) for key in tree}
+
+    def resolve(self) -> RunConfig:
+        """Merge the layers and check the outcome; a section that was typed must be in use."""
+        explicit = [key for layer in self.settings for key, value in layer.items() if isinstance(value, dict)]
+        return RunConfig.resolve(self.trees, explicit)
+
+
+def make_layers(
     flags: Tree,
     *,
     preset: str | None = None,
     config: str | None = None,
     settings: Iterable[str] | Mapping[str, Any] | None = None,
     base: Tree | None = None,
-) -> RunConfig:
-    """Merge what a person asked for; the later wins: ``base``, preset, config file, settings, flags.
+) -> Layers:
+    """Read what a person asked for.
 
     Args:
         flags: single options, as a configuration file would hold them.
@@ -100,16 +151,8 @@ def resolve_layers(
         typed = [nest(key, value) for key, value in settings.items()]
     else:
         typed = [parse_setting(text) for text in settings or ()]
-    layers = [
-        base or {},
-        read_preset(preset) if preset else {},
-        {} if config is None else read_toml(Path(config)),
-        *typed,
-        flags,
-    ]
-    return RunConfig.resolve(
-        layers, [key for layer in typed for key, value in layer.items() if isinstance(value, dict)]
-    )
+    files = [base or {}, read_preset(preset) if preset else {}, {} if config is None else read_toml(Path(config))]
+    return Layers(files, typed, flags)
 
 
 def read_toml(path: Path, what: str = "config") -> Tree:
@@ -188,6 +231,10 @@ def _merge(below: Tree, above: Tree) -> Tree:
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = _merge(merged[key], value) if both else value
     return merged
+
+
+def _check_common(tree: Tree, sections: Mapping[str, type[Options]]) -> Common:
+    return _check(Common, {key: tree[key] for key in tree if key in Common.model_fields}, "", sections)
 
 
 def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str, type[Options]]) -> _Model:

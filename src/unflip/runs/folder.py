@@ -3,13 +3,15 @@
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -20,8 +22,17 @@ from unflip.data.files.features import read_origin
 from unflip.data.options import DataOptions
 from unflip.data.viewing.pictures import Pictures, open_pictures
 from unflip.data.viewing.rows import Rows, open_rows
-from unflip.errors import RunFolderError, UnflipWarning
-from unflip.files import write_json, write_tensors, write_text
+from unflip.errors import ConfigError, RunFolderError, UnflipWarning, described
+from unflip.files import (
+    check_folder,
+    check_target,
+    is_marked,
+    remove_partial,
+    write_atomically,
+    write_json,
+    write_tensors,
+    write_text,
+)
 from unflip.lock import locked
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, read_toml
@@ -95,12 +106,17 @@ class Run:
         return RunConfig.resolve([read_toml(self.config_path)])
 
     @property
+    def config_text(self) -> str:
+        """The resolved configuration as it is in its file."""
+        return self._read(layout.CONFIG, str, "run", "a text file in UTF-8")
+
+    @property
     def model(self) -> Model:
         """The networks of the selected epoch, with all that is needed to rebuild and feed them."""
         self._check_format()
         return load_model(self.folder / layout.MODEL)
 
-    def labels(self, columns: Sequence[str] | None = None) -> pyarrow.Table:
+    def labels(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of ``labels.parquet``, one per example; see :func:`unflip.runs.labels.label_table`."""
         self._check_format()
         return read_labels(self.folder / layout.LABELS, columns)
@@ -110,7 +126,7 @@ class Run:
         """Whether the table of labels is there; a sweep may keep results alone."""
         return (self.folder / layout.LABELS).exists()
 
-    def history(self) -> pyarrow.Table:
+    def history(self) -> pa.Table:
         """Every change of a label while the run trained: ``epoch, index, old, new, confidence``."""
         self._check_format()
         return read_table(self.folder / layout.HISTORY)
@@ -194,18 +210,30 @@ class Run:
                 "again into another folder, or use the version that wrote it"
             )
 
-    def check_free(self, *, resume: bool, force: bool) -> None:
-        """Refuse to write over a run, or to resume one that is not there."""
+    def check_free(self, *, resume: bool, force: bool, inputs: Iterable[Path] = ()) -> None:
+        """Refuse to write over a run, over what a run reads, or into a folder with files that are not ours.
+
+        Args:
+            resume: continue the run in the folder, so there must be one.
+            force: replace the run in the folder, if there is one.
+            inputs: what the run reads: none of it may be a file of the run that is replaced.
+        """
+        if resume and force:
+            raise ConfigError("--resume continues a run and --force replaces it; give one of them")
         if resume:
             self._check_format()
         if resume and not self.config_path.exists():
             raise RunFolderError(f"{self.folder}: holds no run to resume; leave --resume out to start one")
-        if self.folder.exists() and not self.folder.is_dir():
-            raise RunFolderError(f"{self.folder}: is a file; --out names a folder")
+        if not resume and self.exists and not is_marked(self.folder / layout.MARKER):
+            self._check_format()  # a run of before there were markers: we cannot know which files are its own
+        check_folder(self.folder, layout.MARKER)
         if self.exists and not (resume or force):
             raise RunFolderError(
                 f"{self.folder}: already holds a run; continue it with --resume or replace it with --force"
             )
+        for path in inputs:
+            if path.absolute().parent == self.folder.absolute() and path.name in layout.REPLACED:
+                raise RunFolderError(f"{path}: is read by the run that would replace it; choose another folder")
 
     @contextmanager
     def claimed(self, *, resume: bool, force: bool) -> Iterator[None]:
@@ -216,31 +244,83 @@ class Run:
         with locked(self.folder / layout.LOCK, busy=busy):
             self.check_free(resume=resume, force=force)  # again: one that just ended may have left a run
             with self._writing():
-                self._clear(layout.REPLACED if force else ())
+                remove_partial(self.folder)
+                remove_partial(self.checkpoints)
+                if force:
+                    self._clear()
+            self.begin()
             yield
 
+    def begin(self) -> None:
+        """Create the folder, if it is not there, and mark it as a run's."""
+        with self._writing():
+            self.folder.mkdir(parents=True, exist_ok=True)
+        if not is_marked(self.folder / layout.MARKER):
+            self._write_marker([])
+
+    def abandon(self) -> None:
+        """Leave nothing behind of a run that was refused before it began; one that has begun stays."""
+        if self.config_path.exists():
+            return
+        with suppress(OSError):
+            for name in self._owned():
+                shutil.rmtree(self.folder / name)
+            for name in (layout.MARKER, layout.LOCK):
+                (self.folder / name).unlink(missing_ok=True)
+            self.folder.rmdir()
+
+    def own(self, name: str) -> Path:
+        """Return where to write a file or folder of the run, and remember that it is the run's.
+
+        Something of that name which the run did not write stays as it is: that is an error.
+        """
+        path, owned = self.folder / name, self._owned()
+        if name not in owned:
+            if path.exists():
+                raise RunFolderError(f"{path}: is in the way, and was not written by this run; move it elsewhere")
+            self._write_marker([*owned, name])
+        return path
+
+    def _owned(self) -> list[str]:
+        """The names of everything that the run has written, or was about to write."""
+        path = self.folder / layout.MARKER
+        try:
+            return [str(name) for name in json.loads(path.read_text("utf-8"))["files"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(f"{path}: not what unflip writes ({described(error)})") from error
+
+    def _write_marker(self, owned: Sequence[str]) -> None:
+        write_json(self.folder / layout.MARKER, {"format": FORMAT, "unflip": __version__, "files": list(owned)})
+
     def write_config(self, text: str) -> None:
-        """Begin the run: write which format it is in, and its configuration."""
-        write_json(self.folder / layout.MARKER, {"format": FORMAT, "unflip": __version__})
-        write_text(self.config_path, text)
+        """Write the resolved configuration."""
+        write_text(self.own(layout.CONFIG), text)
 
     def write_metrics(self, metrics: Sequence[Mapping[str, Any]]) -> None:
         """Write all epochs' figures anew."""
-        write_text(self.folder / layout.METRICS, "".join(json.dumps(line) + "\n" for line in metrics))
+        write_text(self.own(layout.METRICS), "".join(json.dumps(line) + "\n" for line in metrics))
+
+    def write_labels(self, table: pa.Table, history: Mapping[str, Tensor]) -> None:
+        """Write the table of labels as Parquet and CSV, and every change as Parquet."""
+        changes = pa.table({name: column.numpy() for name, column in history.items()})
+        write_atomically(self.own(layout.LABELS), lambda path: pa.parquet.write_table(table, path))
+        write_atomically(self.own(layout.LABELS_CSV), lambda path: pa.csv.write_csv(table, path))
+        write_atomically(self.own(layout.HISTORY), lambda path: pa.parquet.write_table(changes, path))
 
     def write_gaussians(self, gaussians: ClassGaussians) -> None:
         """Keep the class Gaussians of the last epoch."""
         tensors = {name: value.cpu().contiguous() for name, value in gaussians.state_dict().items()}
-        write_tensors(self.folder / layout.GAUSSIANS, tensors, {})
+        write_tensors(self.own(layout.GAUSSIANS), tensors, {})
 
     def write_features(self, features: Tensor, last: Tensor | None) -> None:
         """Keep the features of the chosen model and, if they are others, those of the last epoch, unless too large."""
         for name, array in ((layout.FEATURES, features), (layout.LAST_FEATURES, last)):
             size = 0.0 if array is None else 2 * array.numel() / 2**30
             if array is None or size > _FEATURES_GB:
-                (self.folder / name).unlink(missing_ok=True)
+                if name in self._owned():
+                    (self.folder / name).unlink(missing_ok=True)
             else:
-                write_array(self.folder / name, array.clamp(-_HALF, _HALF).half().cpu().numpy())
+                write_array(self.own(name), array.clamp(-_HALF, _HALF).half().cpu().numpy())
             if size > _FEATURES_GB:
                 warnings.warn(
                     f"{name} would take {size:.1f} GB, more than {_FEATURES_GB:g}, and is not kept; neighbours and the "
@@ -256,20 +336,51 @@ class Run:
         except OSError as error:
             raise RunFolderError(f"cannot write to {self.folder}: {error.strerror}") from error
 
-    def _clear(self, names: Iterable[str]) -> None:
-        """Remove files of a run, and what a process that was killed left half written."""
-        for path in [*(self.folder / name for name in names), *self._half_written()]:
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove those of the named files that the run wrote; whatever else is in its folders stays."""
+        owned = self._owned()
+        for path in (self.folder / name for name in owned if name in names):
             if path.is_dir():
-                shutil.rmtree(path)
+                for file in path.glob(layout.WITHIN[path.name]):
+                    file.unlink(missing_ok=True)
+                remove_partial(path)
+                with suppress(OSError):  # somebody keeps files of their own in it
+                    path.rmdir()
             else:
                 path.unlink(missing_ok=True)
+        self._write_marker([name for name in owned if name not in names or (self.folder / name).exists()])
 
-    def _half_written(self) -> list[Path]:
-        ours = (*(f".{name}." for name in layout.REPLACED), ".epoch-", ".tmp")  # .tmp is what safetensors writes first
-        return [
-            path for place in (self.folder, self.checkpoints) for path in place.glob(".*") if path.name.startswith(ours)
-        ]
+    def _clear(self) -> None:
+        """Remove the run, as far as a new one replaces it."""
+        if is_marked(self.folder / layout.MARKER):
+            self.remove(layout.REPLACED)
+
+
+def check_output(
+    path: Path,
+    suffixes: Collection[str] = (),
+    *,
+    force: bool,
+    inputs: Iterable[str | Path | None] = (),
+    option: str = "--out",
+) -> None:
+    """Refuse a file that a command must not write: see :func:`unflip.files.check_target`; nor is it a run's own file.
+
+    Args:
+        path: the file to write.
+        suffixes: the endings that it may have, if only some.
+        force: whether a file that is there may be replaced.
+        inputs: what the command reads: never replaced.
+        option: how the command calls the file.
+    """
+    check_target(path, suffixes, force=force, inputs=inputs, option=option)
+    holder = Run(path.parent)
+    if is_marked(holder.folder / layout.MARKER) and path.name in (layout.MARKER, *layout.REPLACED):
+        raise RunFolderError(f"{option} {path}: is a file of the run in that folder; choose another name")
 
 
 def _parse_lines(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
+    lines = [json.loads(line) for line in text.splitlines()]
+    if not all(isinstance(line, dict) and "epoch" in line for line in lines):
+        raise ValueError("a line is not the figures of an epoch")
+    return lines

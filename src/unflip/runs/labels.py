@@ -6,17 +6,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 import torch
 from torch import Tensor
 
 from unflip.data.files.arrays import Array
 from unflip.errors import RunFolderError
-from unflip.files import write_atomically
 from unflip.labels.quality import label_quality, suggested_labels
 from unflip.labels.store import LabelStore
-from unflip.runs import layout
 
 COLUMNS = (
     "index", "id", "split", "given", "current", "changed", "confidence_current", "confidence_given", "vote_given",
@@ -95,14 +92,6 @@ def most_doubtful_first(table: pa.Table) -> Array:
 def names_of(table: pa.Table, column: str) -> pa.ChunkedArray:
     """Return a column of labels by class name, or by number where classes have no names."""
     return table[f"{column}_name" if f"{column}_name" in table.column_names else column]
-
-
-def write_labels(folder: Path, table: pa.Table, history: dict[str, Tensor]) -> None:
-    """Write the table as Parquet and CSV, and the history as Parquet."""
-    changes = pa.table({name: column.numpy() for name, column in history.items()})
-    write_atomically(folder / layout.LABELS, lambda path: pa.parquet.write_table(table, path))
-    write_atomically(folder / layout.LABELS_CSV, lambda path: pa.csv.write_csv(table, path))
-    write_atomically(folder / layout.HISTORY, lambda path: pa.parquet.write_table(changes, path))
 
 
 def read_labels(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

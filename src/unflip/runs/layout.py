@@ -22,10 +22,12 @@ REPORT = "report.html"
 SUSPECTS = "suspects.csv"
 DUPLICATES = "duplicates.csv"
 REPLACED = (
-    MARKER, CONFIG, RESULT, METRICS, NOISE, SKIPPED, LABELS, LABELS_CSV, HISTORY, MODEL, FEATURES, LAST_FEATURES,
+    CONFIG, RESULT, METRICS, NOISE, SKIPPED, LABELS, LABELS_CSV, HISTORY, MODEL, FEATURES, LAST_FEATURES,
     GAUSSIANS, TRANSITION, CHECKPOINTS, TENSORBOARD, REPORT, SUSPECTS, DUPLICATES,
 )  # fmt: skip
 """What a new run removes of an old one that it replaces."""
+WITHIN = {CHECKPOINTS: "epoch-*.safetensors", TENSORBOARD: "events.out.tfevents.*"}
+"""Which files in its folders are a run's own."""
 EMBEDDED = "embedded.npz"
 """Features that `unflip clean` computed from images; kept for the next run."""
 DATA = "data"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unflip.data.images.files import Frame
 from unflip.data.sources import Standardisation
+from unflip.data.stamp import Stamp
 from unflip.errors import RunFolderError
 from unflip.files import write_tensors
 from unflip.networks import networks as registered
@@ -35,6 +36,8 @@ class Model:
     """What the networks see of an image file; None where that is all of it, or inputs are no images."""
     columns: Sequence[str] | None = None
     """What the inputs are called, where they are columns of a table."""
+    stamp: Stamp | None = None
+    """How the inputs were made, where they are features of images."""
 
     def build(self) -> list[Network]:
         """Return the networks, in evaluation mode."""
@@ -62,6 +65,7 @@ class Model:
             "class_names": None if self.class_names is None else list(self.class_names),
             "frame": None if self.frame is None else asdict(self.frame),
             "columns": None if self.columns is None else list(self.columns),
+            "stamp": None if self.stamp is None else asdict(self.stamp),
         }
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         # One entry: safetensors writes several in any order, and equal models have equal files.
@@ -96,6 +100,7 @@ def load_model(path: Path) -> Model:
             class_names=description["class_names"],
             frame=Frame(**description["frame"]) if description.get("frame") else None,
             columns=description.get("columns"),
+            stamp=Stamp(**description["stamp"]) if description.get("stamp") else None,
             standardisation=Standardisation(tensors["inputs.mean"], tensors["inputs.std"]) if standardised else None,
             states=[
                 {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -67,4 +67,4 @@ class Execution(Options):
     keep: PositiveInt = 2
     """How many checkpoints are kept; the older ones serve if the newest is damaged."""
     on_nan: Literal["stop", "restore"] = "stop"
-    """What to do if training diverges: stop, or restore the last epoch and halve the learning rate."""
+    """What to do if training diverges: stop, or restore the last epoch and lower the learning rate."""

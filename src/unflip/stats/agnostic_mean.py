@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unflip.errors import ConfigError, InputError
-from unflip.stats.members import class_members
+from unflip.stats.members import NOT_FINITE, NotFiniteError, class_members
 from unflip.stats.padded import Padding, gather, group_classes, one_thread_each, wide
 from unflip.stats.subspace import leading_half
 
@@ -162,7 +162,7 @@ def _centre(x: Tensor, padding: Padding) -> tuple[Tensor, Tensor, Tensor]:
         medians.append(median.mT)
         means.append(torch.bmm(padding.uniform, block.mT))
     if not bool(torch.isfinite(squares).all()):
-        raise InputError("features and their squares must be finite; these hold NaN, infinity or too large values")
+        raise NotFiniteError(NOT_FINITE)
     return torch.cat(medians, dim=2), torch.cat(means, dim=2), squares
 
 

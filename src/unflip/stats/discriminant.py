@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unflip.errors import ConfigError, InputError
-from unflip.stats.members import class_means, pooled_covariance
+from unflip.errors import ConfigError
+from unflip.stats.members import NOT_FINITE, NotFiniteError, class_means, pooled_covariance
 
 _ROWS = 4096  # features at once; they fit in the cache
+_LARGE = 1e15  # features beyond it are scaled down, since their squares may not add up to a finite number
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,21 @@ def fit_discriminant(features: Tensor, labels: Tensor, num_classes: int, *, shri
     if not 0 < shrink <= 1:
         raise ConfigError(f"shrink must be above 0 and at most 1, not {shrink}")
     features = features.detach().float()
+    low, high = (float(end) for end in features.aminmax()) if len(features) else (0.0, 0.0)
+    unit = max(-low, high) if max(-low, high) > _LARGE else 1.0
+    features = features / unit if unit > 1 else features
     counts = labels.bincount(minlength=num_classes).to(features)
     means = class_means(features, labels, num_classes)
     pooled = pooled_covariance(features, labels, means).cpu()  # accelerators are slow at factoring small matrices
     scale = float(pooled.diagonal().mean())
     if not math.isfinite(scale):
-        raise InputError("features must be finite; these hold NaN or infinity")
+        raise NotFiniteError(NOT_FINITE)
     identity = torch.eye(len(pooled))
     lower = torch.linalg.cholesky((1 - shrink) * pooled / scale + shrink * identity) if scale > 0 else identity
     whiten = torch.linalg.solve_triangular(lower, identity, upper=False) / (math.sqrt(scale) if scale > 0 else 1)
     whiten = whiten.to(features.device)
     mean = counts @ means / len(features)
-    return Discriminant(whiten, whiten @ mean, (means - mean) @ whiten.T, counts)
+    return Discriminant(whiten / unit, whiten @ mean, (means - mean) @ whiten.T, counts)
 
 
 def gaussian_votes(features: Tensor, labels: Tensor, num_classes: int) -> Callable[[Tensor], Tensor]:

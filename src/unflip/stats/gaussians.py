@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from unflip.errors import ConfigError, InputError
-from unflip.stats.members import class_members
+from unflip.stats.members import NOT_FINITE, NotFiniteError, class_members
 
 _JITTER = 1e-6  # added to the diagonal of a singular correlation matrix
 
@@ -137,8 +137,8 @@ def fit_gaussians(
         else:
             continue
         present[c] = True
-    if not bool(torch.isfinite(fitted).all()):
-        raise InputError("features must be finite; these hold NaN or infinity")
+    if not all(bool(part.isfinite().all()) for part in (fitted, variances, *factors)):
+        raise NotFiniteError(NOT_FINITE)
     return ClassGaussians(fitted, present, factors, variances)
 
 

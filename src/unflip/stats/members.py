@@ -5,8 +5,13 @@ from torch import Tensor
 
 from unflip.errors import InputError
 
+NOT_FINITE = "features hold NaN, infinity or values too large to compute with"
 _ROWS = 4096  # features at once; they fit in the cache
 _ENOUGH, _PER_DIMENSION = 8192, 16  # examples that a covariance is estimated from
+
+
+class NotFiniteError(InputError):
+    """Features, or what follows from them, hold NaN or infinity, or are too large to compute with."""
 
 
 def class_members(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:

@@ -5,6 +5,8 @@ import warnings
 import torch
 from torch import Tensor
 
+from unflip.stats.members import NotFiniteError
+
 _FITTED = 5_000  # most values that a mixture is fitted to
 
 
@@ -21,6 +23,8 @@ def low_probability(values: Tensor, seed: int) -> Tensor:
     from sklearn.mixture import GaussianMixture
 
     line = normalised(values)
+    if not bool(line.isfinite().all()):
+        raise NotFiniteError("losses hold NaN, infinity or values too large to compute with")
     if not bool(line.any()):
         return torch.ones_like(values)
     column = spread(line, _FITTED).double().cpu().numpy()[:, None]

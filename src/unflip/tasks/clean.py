@@ -16,19 +16,19 @@ from unflip.data.files.labels import find_classes
 from unflip.data.files.reviewed import read_reviewed
 from unflip.data.images.files import Skipped, skipped_csv
 from unflip.data.labelled import choose_labels
-from unflip.data.loader import load_raw
+from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
-from unflip.errors import InputError, RunFolderError, Stopped
+from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
 from unflip.files import write_atomically, write_text
 from unflip.progress import duration, make_reporter
 from unflip.runs import layout
-from unflip.runs.config import RunConfig, Tree, check_section, resolve_layers
+from unflip.runs.config import RunConfig, Tree, check_section, make_layers
 from unflip.runs.folder import Run
 from unflip.runs.labels import looks_wrong, most_doubtful_first, names_of
 from unflip.runs.options import Execution
 from unflip.tasks.defaults import choose_size
-from unflip.tasks.embed import EmbedPlan, plan_embedding
+from unflip.tasks.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
 from unflip.tasks.options import CleanOptions, EmbeddingOptions, option_tree
 from unflip.tasks.report import report_finished
 from unflip.training.rehearsal import rehearse
@@ -89,13 +89,11 @@ class CleanPlan:
 
     def execute(self) -> CleanResult:
         """Do it: write the run, its report, the list of suspects and, where there are any, the duplicates."""
-        raw, folder = self.raw, self.run.folder
+        raw = self.raw
         skipped: tuple[Skipped, ...] = ()
         if self.embedding is not None:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise RunFolderError(f"cannot write to {folder}: {error.strerror}") from error
+            self.run.begin()
+            self.run.own(layout.EMBEDDED)
             made = self.embedding.run(make_reporter(self.execution.quiet))
             raw, skipped = made.features, made.skipped
         try:
@@ -104,7 +102,7 @@ class CleanPlan:
             kept = "the features are kept: " if self.embedding else ""
             raise Stopped(f"stopped; {kept}begin again with --force", stop.signal) from stop
         if skipped:
-            write_text(folder / layout.SKIPPED, skipped_csv(skipped))
+            write_text(self.run.own(layout.SKIPPED), skipped_csv(skipped))
         cleaned = _find_suspects(self.run, raw, self.config.common.data.path, skipped)
         report_finished(self.run)
         return cleaned
@@ -138,9 +136,13 @@ def plan_cleaning(
     run.check_free(resume=False, force=force)
     tree = option_tree(CleanOptions, options)
     execution = check_section(Execution, tree.pop("execution", {}))
-    backbone = check_section(EmbeddingOptions, tree.pop("embedding", {}))
-    data_options = check_section(DataOptions, {"path": str(Path(data)), **tree.pop("data", {})}, "data.")
+    typed_data, typed_embedding = tree.pop("data", {}), tree.pop("embedding", {})
+    backbone = check_section(EmbeddingOptions, typed_embedding)
+    data_options = check_section(DataOptions, {"path": str(Path(data)), **typed_data}, "data.")
     raw = load_raw(data_options)
+    check_used(data_options, typed_data, EMBEDDING_USES if raw.holds_images else ())
+    if typed_embedding and not raw.holds_images:
+        raise ConfigError(f"--{next(iter(typed_embedding))} is for images, and {data} holds none; leave it out")
     if raw.train.labels is None:
         raise InputError(
             f"{data_options.path}: {raw.unlabelled}; every example needs its label (in another file: train --labels)"
@@ -153,7 +155,7 @@ def plan_cleaning(
     count = len(examples.inputs) + (len(raw.val.inputs) if raw.val else 0)
     if raw.holds_images:
         embedding = plan_embedding(
-            raw, run.folder / layout.EMBEDDED, data_options, backbone, execution, force=True,
+            raw, run.folder / layout.EMBEDDED, data_options, backbone, execution,
             track=make_reporter(execution.quiet).track,
         )  # fmt: skip
         if data_options.reviewed is not None:  # checked now, since features may take long
@@ -185,7 +187,7 @@ def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunCo
         settings["data.standardize"] = "columns"
     given = {key: value for key, value in data.items() if value is not None}
     flags = {"method": "unflip", "epochs": size.epochs, "seed": 0, "select": "last"} | tree | {"data": given}
-    return resolve_layers(flags, preset="features", settings=settings)
+    return make_layers(flags, preset="features", settings=settings).resolve()
 
 
 def _check_reviewed(path: str, embedding: EmbedPlan, examples: LabelledSet, which: str) -> None:
@@ -217,13 +219,13 @@ def _find_suspects(run: Run, raw: RawData, data: str, skipped: Sequence[Skipped]
     order = most_doubtful_first(table)
     suspects = pa.table(columns | {"suggested": names_of(table, "suggested"), "quality": table["quality"]})
     suspects = suspects.take(order[looks_wrong(table)[order]])
-    write_atomically(run.folder / layout.SUSPECTS, lambda path: pa.csv.write_csv(suspects, path))
+    write_atomically(run.own(layout.SUSPECTS), lambda path: pa.csv.write_csv(suspects, path))
     same = np.concatenate([identities(part) for part in (raw.train, raw.val) if part is not None])
     duplicates = conflicting_groups(same, table["given"].to_numpy())
     if duplicates:
         group = pa.array(np.repeat(np.arange(len(duplicates)), [len(rows) for rows in duplicates]))
         rows = pa.table(columns).take(np.concatenate(duplicates)).add_column(0, "group", group)
-        write_atomically(run.folder / layout.DUPLICATES, lambda path: pa.csv.write_csv(rows, path))
+        write_atomically(run.own(layout.DUPLICATES), lambda path: pa.csv.write_csv(rows, path))
     pairs = Counter(zip(suspects["given"].to_pylist(), suspects["suggested"].to_pylist(), strict=True))
     return CleanResult(
         run=run,

@@ -10,22 +10,21 @@ import numpy as np
 from torch import Tensor
 
 from unflip.compute.processes import start_processes
-from unflip.data.corruption import corrupt_labels
+from unflip.data.corruption import check_noise_used, corrupt_labels, needs_posterior
 from unflip.data.files.arrays import write_array
 from unflip.data.labelled import LabelledData, label_data
-from unflip.data.loader import load_raw
+from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions, NoiseOptions
-from unflip.errors import ConfigError, RunFolderError
+from unflip.errors import ConfigError
 from unflip.files import write_json, write_text
-from unflip.networks.mlp import MLPOptions
 from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
-from unflip.progress import make_reporter
 from unflip.report.noise_figure import PmdCurve, draw_noise
 from unflip.runs.config import check_section
-from unflip.runs.options import Execution, OptimizerOptions
+from unflip.runs.folder import check_output
+from unflip.runs.options import Execution
 from unflip.tasks.options import CorruptOptions, option_tree
-from unflip.training.posterior import PosteriorFit
+from unflip.training.posterior import posterior_fit
 from unflip.training.preparation import find_posterior
 
 
@@ -61,13 +60,22 @@ def corrupt(
     """
     recipe, out = parse(noise), Path(out)
     record, picture = out.with_suffix(".json"), out.with_suffix(".png")
-    _check_targets([out, record, picture, *([Path(save_posterior)] if save_posterior else [])], force)
+    inputs = [data, options.get("labels"), options.get("posterior"), options.get("class_map"), options.get("matrix")]
+    check_output(out, (".npy", ".csv", ".txt"), force=force, inputs=inputs)
+    for path in (record, picture):
+        check_output(path, force=force, inputs=inputs, option="next to --out:")
+    if save_posterior is not None:
+        check_output(Path(save_posterior), (".npy",), force=force, inputs=inputs, option="--save-posterior")
     tree = option_tree(CorruptOptions, options)
     execution, seed = check_section(Execution, tree.get("execution", {})), tree.get("seed", 0)
     data_options = check_section(DataOptions, {"path": str(data), **tree.get("data", {})}, "data.")
     noise_options = check_section(NoiseOptions, {"recipe": str(recipe), **tree.get("noise", {})}, "noise.")
+    check_used(data_options, tree.get("data", {}))
+    check_noise_used(noise_options, tree.get("noise", {}))
+    if save_posterior is not None and not needs_posterior(noise_options):
+        raise ConfigError(f"--save-posterior is not used: the recipe {noise} has no pmd step; leave it out")
     processes = start_processes(execution.device, execution.threads)
-    estimate = PosteriorFit("mlp", MLPOptions(), OptimizerOptions(), seed, processes, make_reporter(execution.quiet))
+    estimate = posterior_fit(seed, processes, quiet=execution.quiet)
     before = label_data(load_raw(data_options), data_options)
     posterior = find_posterior(before, noise_options, estimate)
     after = corrupt_labels(before, noise_options, posterior, seed)
@@ -83,17 +91,6 @@ def corrupt(
         curve = PmdCurve(kind, after.noise_record["steps"][0]["factor"], posterior)
     draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
     return CorruptResult(out, record, picture, measured, after.class_names)
-
-
-def _check_targets(paths: list[Path], force: bool) -> None:
-    out = paths[0]
-    if out.suffix not in (".npy", ".csv", ".txt"):
-        raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; name a .npy, .csv or .txt file")
-    if not out.parent.is_dir():
-        raise RunFolderError(f"--out {out}: there is no folder {out.parent}")
-    there = next((path for path in paths if path.exists()), None)
-    if there is not None and not force:
-        raise RunFolderError(f"{there}: is there already; replace it with --force or choose another --out")
 
 
 def _write_labels(out: Path, labels: Tensor, data: LabelledData) -> None:

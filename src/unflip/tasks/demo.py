@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from unflip.errors import RunFolderError
+from unflip.files import check_folder, mark_folder
 from unflip.report.comparison import write_comparison
 from unflip.report.demo_figure import draw_demo
 from unflip.runs.folder import Run
 from unflip.tasks.corrupt import corrupt
 from unflip.tasks.train import train
 
+_MARKER = "demo.json"
 NOISE = "pmd1:0.35"
 METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 
@@ -27,10 +28,8 @@ def demo(out: str | Path, *, quiet: bool = True) -> DemoResult:
     """Make a third of the labels wrong where digits look alike, and train each method on them."""
     out = Path(out)
     labels = out / "labels.npy"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"--out {out}: {error.strerror}; name a folder that can be written") from error
+    check_folder(out, _MARKER)
+    mark_folder(out, _MARKER)
     corrupt("digits", NOISE, labels, force=True, device="cpu", threads=1, quiet=True)
     runs = {
         method: train(

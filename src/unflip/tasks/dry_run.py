@@ -7,7 +7,7 @@ from unflip.runs.config import check_section
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
 from unflip.tasks.options import TrainOptions, option_tree
-from unflip.tasks.train import configure
+from unflip.tasks.train import configure, layers_of, load_without_network
 from unflip.training.rehearsal import DryRun, rehearse
 
 
@@ -21,4 +21,6 @@ def dry_run(
     tree = option_tree(TrainOptions, options)
     execution = check_section(Execution, tree.pop("execution", {}))
     Run(Path(out)).check_free(resume=False, force=force)
-    return rehearse(configure(data, tree), execution)
+    layers = layers_of(data, tree)
+    config = configure(layers)
+    return rehearse(config, execution, load_without_network(layers, config))

@@ -1,10 +1,9 @@
 """embed: frozen features of a data set's images, as a file that every command takes; a killed one goes on."""
 
 import json
-import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -23,22 +22,26 @@ from unflip.data.files.features import FeatureOrigin, read_origin, write_feature
 from unflip.data.images.files import ImageFiles, Skipped
 from unflip.data.images.opening import are_small, with_margin
 from unflip.data.labelled import make_source, open_sets
-from unflip.data.loader import load_raw
+from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.data.sources import Source, Standardisation
 from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
-from unflip.files import write_atomically
+from unflip.files import remove_partial, write_atomically
 from unflip.interruption import Interruption
 from unflip.lock import locked
 from unflip.networks import backbones
 from unflip.networks.backbone import Backbone
 from unflip.progress import Reporter, Track, make_reporter, untracked
 from unflip.runs.config import check_section
+from unflip.runs.folder import check_output
 from unflip.runs.options import Execution
 from unflip.tasks.options import EmbeddingOptions, EmbedOptions, option_tree
 
+EMBEDDING_USES = ("image_size", "image_resize", "resample")
+"""Options of data that matter for images of every kind, once they become features."""
 _SMALL_SIZE = 112  # what images of at most 64 x 64 pixels are scaled to
+_PART_FILES = "[0-9a-f]" * 16 + "-*-" + "[0-9]" * 9 + ".npz"  # fingerprint, set, first row
 _PART = 1024  # images in a file of the work under way
 _BATCH, _GPU_BATCH = 16, 256  # images at once; on a processor small batches are faster
 _MEASURE_FOR = 1.0  # seconds of batches from which the whole is estimated
@@ -81,16 +84,15 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
         force: replace another file at ``out``.
         options: those of :class:`unflip.tasks.options.EmbedOptions`; ``unflip embed --help`` describes them.
     """
-    if not Path(out).parent.is_dir():
-        raise RunFolderError(f"--out {out}: there is no folder {Path(out).parent}; make it first")
+    check_output(Path(out), (".npz",), force=True, inputs=[data])
     tree = option_tree(EmbedOptions, options)
     data_options = check_section(DataOptions, {"path": str(Path(data)), **tree.get("data", {})}, "data.")
+    check_used(data_options, tree.get("data", {}), EMBEDDING_USES)
     execution = check_section(Execution, tree.get("execution", {}))
     reporter = make_reporter(execution.quiet)
     embedding = check_section(EmbeddingOptions, tree.get("embedding", {}))
-    plan = plan_embedding(
-        load_raw(data_options), Path(out), data_options, embedding, execution, force=force, track=reporter.track
-    )
+    plan = plan_embedding(load_raw(data_options), Path(out), data_options, embedding, execution, track=reporter.track)
+    check_output(Path(out), force=force or plan.is_done)
     return plan.run(reporter)
 
 
@@ -151,6 +153,7 @@ class EmbedPlan:
             tests=sets,
             normalisation=None,
             images_path=self.origin.data,
+            stamp=self.origin.stamp,
         )
         return EmbedResult(self.out, features, self.origin, self.skipped, reused, time.perf_counter() - started)
 
@@ -176,8 +179,9 @@ class EmbedPlan:
             self._parts.mkdir(exist_ok=True)
         with locked(self._parts / ".lock", busy="another process is at work on these features; let it end first"):
             with _writing(self._parts):
-                for stray in {*self._parts.glob("*.npz")} - {file for file, _, _ in plan}:
-                    stray.unlink()  # of other images, or half written
+                remove_partial(self._parts)
+                for stray in {*self._parts.glob(_PART_FILES)} - {file for file, _, _ in plan}:
+                    stray.unlink()  # of other images
             done = sum(len(rows) for file, _, rows in plan if file.exists())
             with reporter, Interruption() as interruption:
                 reporter.start("embedding", self.total, done + 1)
@@ -188,7 +192,10 @@ class EmbedPlan:
                         reporter.items(done, self.total)
             sets = {name: replace(part, **self._joined(name, plan)) for name, part in self.sets.items()}
             write_features(self.out, sets, self.raw.class_names, self.origin)
-        shutil.rmtree(self._parts, ignore_errors=True)
+        for file in [*self._parts.glob(_PART_FILES), self._parts / ".lock"]:
+            file.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody keeps files of their own in it
+            self._parts.rmdir()
         return sets
 
     @property
@@ -254,7 +261,6 @@ def plan_embedding(
     embedding: EmbeddingOptions,
     execution: Execution,
     *,
-    force: bool = False,
     track: Track = untracked,
 ) -> EmbedPlan:
     """Check the images, leave out broken ones where that is wanted, and choose what the backbone sees of them.
@@ -265,11 +271,8 @@ def plan_embedding(
         options: with which ``raw`` was loaded.
         embedding: which backbone and weights.
         execution: device and threads.
-        force: replace another file at ``out``.
         track: is told how many images are checked.
     """
-    if out.suffix != ".npz":
-        raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; name a .npz file")
     weights = None if embedding.weights is None else Path(embedding.weights)
     chosen: Backbone = backbones.load(embedding.backbone)(weights)
     place = start_processes(execution.device, execution.threads).device
@@ -288,6 +291,7 @@ def plan_embedding(
     assert options.image_resize is not None
     origin = FeatureOrigin(
         backbone=embedding.backbone,
+        weights=_hash_weights(chosen),
         image_size=options.image_size,
         image_resize=options.image_resize,
         resample=options.resample,
@@ -296,14 +300,11 @@ def plan_embedding(
         class_map=raw.class_map,
         clean_val=raw.clean_val,
     )
-    origin = replace(origin, fingerprint=_fingerprint(origin, weights, sets))
+    origin = replace(origin, fingerprint=_fingerprint(origin, sets))
     network = chosen.network.to(place, memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.eval().requires_grad_(False)
     size = embedding.batch_size or (_BATCH if place.type == "cpu" else _GPU_BATCH)
-    plan = EmbedPlan(out, origin, raw, sets, skipped, options, chosen, size, place)
-    if out.exists() and not force and not plan.is_done:
-        raise RunFolderError(f"--out {out}: is there, and holds something else; replace it with --force")
-    return plan
+    return EmbedPlan(out, origin, raw, sets, skipped, options, chosen, size, place)
 
 
 def _sized(options: DataOptions, backbone: Backbone, name: str, inputs: Array | ImageFiles) -> DataOptions:
@@ -313,14 +314,26 @@ def _sized(options: DataOptions, backbone: Backbone, name: str, inputs: Array | 
     if backbone.fixed_size and size != backbone.size:
         raise ConfigError(f"--image-size {size}: {name} takes images of {backbone.size} pixels only; leave it out")
     resize = options.image_resize or (size if small else with_margin(size))
+    if not isinstance(inputs, ImageFiles) and resize != size:
+        if options.image_resize is not None:
+            raise ConfigError(
+                f"--image-resize {resize}: images of an array are seen whole; leave it out, or give {size}"
+            )
+        resize = size
     return options.model_copy(update={"image_size": size, "image_resize": resize, "augment": False})
 
 
-def _fingerprint(origin: FeatureOrigin, weights: Path | None, sets: Mapping[str, LabelledSet]) -> str:
+def _hash_weights(backbone: Backbone) -> str:
+    digest = blake2b(digest_size=8)
+    for name, value in sorted(backbone.network.state_dict().items()):
+        digest.update(f"{name} {tuple(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _fingerprint(origin: FeatureOrigin, sets: Mapping[str, LabelledSet]) -> str:
     """Digest what features follow from: what is done to the images, and which they are: files by size and date."""
     digest = blake2b(json.dumps(asdict(origin) | {"clean_val": None, "class_map": None}).encode(), digest_size=8)
-    if weights is not None:
-        digest.update(weights.read_bytes())
     for name, part in sets.items():
         digest.update(f"{name} {len(part.inputs)}".encode())
         if isinstance(part.inputs, ImageFiles):

@@ -12,7 +12,7 @@ import pyarrow.parquet
 from unflip.data.images.files import is_image
 from unflip.errors import ConfigError, unknown
 from unflip.files import write_atomically, write_text
-from unflip.runs.folder import Run
+from unflip.runs.folder import Run, check_output
 from unflip.runs.labels import looks_wrong, names_of
 
 _SUFFIXES = {
@@ -25,7 +25,7 @@ _SUFFIXES = {
 FORMATS = tuple(_SUFFIXES)
 
 
-def export(run: str | Path | Run, out: str | Path, form: str = "csv", *, prefix: str = "") -> int:
+def export(run: str | Path | Run, out: str | Path, form: str = "csv", *, prefix: str = "", force: bool = False) -> int:
     """Write the labels of a finished run to ``out`` and return how many there are.
 
     ``csv``, ``parquet`` and ``jsonl`` hold all columns of ``labels.parquet``. ``label-studio`` is a list of tasks with
@@ -38,6 +38,7 @@ def export(run: str | Path | Run, out: str | Path, form: str = "csv", *, prefix:
     if out.suffix.lower() not in _SUFFIXES[form]:
         allowed = " or ".join(_SUFFIXES[form])
         raise ConfigError(f"--out {out}: the format {form} is written to {allowed}, not to '{out.suffix}'")
+    check_output(out, force=force)
     if prefix and form != "label-studio":
         raise ConfigError(f"--prefix is for the format label-studio, not for {form}; leave it out")
     table = run.labels()

@@ -8,12 +8,12 @@ from unflip.experiments.influence import influence
 from unflip.experiments.level_sets import simulate
 from unflip.experiments.results_file import keep, parse_conditions, read_results
 from unflip.report.curves_figure import draw_curves
-from unflip.report.figure_file import check_target
+from unflip.report.figure_file import FORMATS
 from unflip.report.influence_figure import draw_influence
 from unflip.report.level_set_figure import draw_level_sets
 from unflip.report.pmd_figure import draw_pmd
 from unflip.report.shift_figure import draw_shift
-from unflip.runs.folder import Run
+from unflip.runs.folder import Run, check_output
 
 _INFLUENCES = {
     "alpha": ("covariance.disturbance", r"disturbance $\alpha$"),
@@ -29,6 +29,7 @@ def figure(
     results: Sequence[Path] = (),
     runs: Sequence[Path] = (),
     where: Sequence[str] = (),
+    force: bool = False,
 ) -> Path:
     """Draw a figure and return where.
 
@@ -38,11 +39,12 @@ def figure(
         results: results.jsonl files, or folders of sweeps.
         runs: folders of finished runs.
         where: ``key=value`` conditions that results must meet.
+        force: replace a picture that is there.
     """
     if name not in _NAMES:
         raise ConfigError(unknown("figure", name, _NAMES))
     _check_inputs(name, results=results, runs=runs, where=where)
-    check_target(out)
+    check_output(out, FORMATS, force=force, inputs=results)
     if name in _INFLUENCES:
         axis, label = _INFLUENCES[name]
         conditions = parse_conditions(where)

@@ -7,9 +7,12 @@ import numpy as np
 
 from unflip.data.files.arrays import Array, read_npz
 from unflip.data.files.labels import find_classes, read_labels, to_class_numbers
+from unflip.data.loader import load_raw
+from unflip.data.options import DataOptions
 from unflip.errors import ConfigError, InputError
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.report.noise_figure import draw_noise
+from unflip.runs.folder import check_output
 
 
 @dataclass(frozen=True)
@@ -20,31 +23,39 @@ class InspectResult:
     class_names: list[str] | None
 
 
-def inspect_noise(labels: Path, clean: Path, *, take: int | None = None, out: Path | None = None) -> InspectResult:
+def inspect_noise(
+    labels: Path, clean: str | Path, *, take: int | None = None, out: Path | None = None, force: bool = False
+) -> InspectResult:
     """Compare labels with the true ones.
 
     Args:
         labels: the labels in question: .npy, .csv or .txt.
-        clean: the true labels: the same, or an .npz with ``train_labels``.
+        clean: the true labels: the same, an .npz with ``train_labels``, or any data with labels that ``train`` reads,
+            such as the built-in ``digits`` or a folder of images.
         take: compare only the first so many. A shorter ``labels`` is compared with the first rows of ``clean``.
         out: draw the transition matrix to this .png.
+        force: replace a picture that is there.
     """
-    if out is not None and out.suffix != ".png":
-        raise ConfigError(f"--out {out}: cannot draw '{out.suffix}'; name a .png file")
-    labels_raw, clean_raw = read_labels(labels), _read_clean(clean)
-    if take is not None and take > len(labels_raw):
-        raise ConfigError(f"--take {take}: {labels} has only {len(labels_raw)} labels")
-    count = take or len(labels_raw)
-    if count > len(clean_raw):
-        raise InputError(f"labels {labels}: {count} labels, {clean} has only {len(clean_raw)}")
+    if out is not None:
+        check_output(out, (".png",), force=force, inputs=[labels, clean])
+    labels_raw, (clean_raw, declared) = read_labels(labels), _read_clean(Path(clean))
     for path, array in ((labels, labels_raw), (clean, clean_raw)):
         if array.ndim != 1:
             raise InputError(f"labels {path}: {array.ndim} dimensions {array.shape}, labels have one")
+    if take is not None and take > len(labels_raw):
+        raise ConfigError(f"--take {take}: {labels} has only {len(labels_raw)} labels")
+    count = take or len(labels_raw)
+    if not count:
+        raise InputError(f"labels {labels}: holds no labels; give one per example")
+    if count > len(clean_raw):
+        raise InputError(f"labels {labels}: {count} labels, {clean} has only {len(clean_raw)}")
     labels_raw, clean_raw = labels_raw[:count], clean_raw[:count]
     both = (labels_raw, clean_raw)
-    if len({array.dtype.kind == "U" for array in both}) > 1:
+    if declared is None and len({array.dtype.kind == "U" for array in both}) > 1:
         raise InputError(f"{labels} and {clean}: one holds names, the other numbers; give both alike")
-    num_classes, names = find_classes(np.concatenate(both), None, f"labels {labels}")
+    num_classes, names = find_classes(np.concatenate(both), declared, f"labels {labels}")
+    if num_classes < 2:
+        raise InputError(f"labels {labels}: {num_classes} class in {count} labels, as in {clean}; two are needed")
     noisy_numbers = to_class_numbers(labels_raw, num_classes, names, f"labels {labels}")
     clean_numbers = to_class_numbers(clean_raw, num_classes, names, f"clean labels {clean}")
     measured = measure_noise(clean_numbers, noisy_numbers, num_classes)
@@ -53,10 +64,17 @@ def inspect_noise(labels: Path, clean: Path, *, take: int | None = None, out: Pa
     return InspectResult(measured, names)
 
 
-def _read_clean(path: Path) -> Array:
-    if path.suffix != ".npz":
-        return read_labels(path)
-    arrays = read_npz(path)
-    if "train_labels" not in arrays:
-        raise InputError(f"clean labels {path}: no array 'train_labels'; it holds {', '.join(sorted(arrays))}")
-    return arrays["train_labels"]
+def _read_clean(path: Path) -> tuple[Array, tuple[str, ...] | None]:
+    """Return the true labels, and the names of the classes where the data declares them."""
+    if path.suffix.lower() in (".npy", ".csv", ".txt"):
+        return read_labels(path), None
+    if path.suffix == ".npz":  # without its features, which may be large
+        arrays = read_npz(path, only=("train_labels", "class_names"))
+        labels, names = arrays.get("train_labels"), arrays.get("class_names")
+        class_names, missing = None if names is None else tuple(map(str, names.tolist())), "no array 'train_labels'"
+    else:
+        raw = load_raw(DataOptions(path=str(path)))
+        labels, class_names, missing = raw.train.labels, raw.class_names, raw.unlabelled
+    if labels is None:
+        raise InputError(f"clean labels {path}: {missing}; give a file of labels, or data with labels")
+    return labels, class_names

@@ -1,5 +1,6 @@
 """predict: what a finished run's model says of new inputs."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from unflip.compute.passes import predict_probs
 from unflip.compute.processes import Processes
 from unflip.data.images.files import ImageFiles, Skipped
 from unflip.data.labelled import make_source, open_sets
-from unflip.data.loader import load_raw
+from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
+from unflip.data.raw import RawData
 from unflip.data.sources import check_finite
-from unflip.errors import InputError, unknown
+from unflip.data.stamp import Stamp
+from unflip.errors import InputError, UnflipWarning, unknown
 from unflip.runs.folder import Run
 
 
@@ -71,16 +74,18 @@ def predict(
     seen = {"image_size": frame.size, "image_resize": frame.resize, "resample": frame.resample} if frame else {}
     columns = None if model.columns is None else tuple(model.columns)
     options = DataOptions(path=str(data), skip_broken=skip_broken, most_broken=1.0, columns=columns, **seen)
+    check_used(options, ["skip_broken"] if skip_broken else [])
     raw = load_raw(options)
     sets = {**raw.tests, **raw.parts()}
     part = part or next(iter(sets))
     if part not in sets:
         raise InputError(f"data {data}: {unknown('part', part, sets)}")
     if raw.holds_images and len(model.input_shape) == 1:
+        command = model.stamp.command(str(data)) if model.stamp else f"unflip embed {data} --out new.npz"
         raise InputError(
-            f"data {data}: images, the model takes {model.input_shape[0]} features; make them first: "
-            f"unflip embed {data} --out new.npz"
+            f"data {data}: images, the model takes {model.input_shape[0]} features; make them first: {command}"
         )
+    _check_stamp(model.stamp, raw, str(data))
     opened, _, skipped = open_sets({part: sets[part]}, options)
     inputs, ids = opened[part].inputs, opened[part].ids
     if inputs.shape[1:] != model.input_shape:
@@ -96,3 +101,22 @@ def predict(
     names = list(model.class_names) if model.class_names else [str(i) for i in range(model.num_classes)]
     named = map(str, range(len(probs)) if ids is None else ids.tolist())
     return Prediction(list(named), torch.as_tensor(probs), names, skipped)
+
+
+def _check_stamp(trained: Stamp | None, raw: RawData, data: str) -> None:
+    """Refuse features that were made in another way than those that the model learnt from."""
+    if trained is None and raw.stamp is None:
+        return
+    if trained is None or raw.stamp is None:
+        which = f"the features in {data}" if raw.stamp is None else "the model's features"
+        warnings.warn(
+            f"it is not known how {which} were made; predictions are right only if they were made like the others",
+            UnflipWarning,
+            stacklevel=3,
+        )
+    elif found := trained.differences(raw.stamp):
+        own = " with the same --weights" if raw.stamp.weights != trained.weights else ""
+        raise InputError(
+            f"data {data}: features made in another way than the model's: {', '.join(found)}; make them like those"
+            f"{own}: {trained.command(raw.images_path or 'IMAGES')}"
+        )

@@ -5,33 +5,34 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unflip.compute.processes import is_first_process
-from unflip.errors import ConfigError, RunFolderError, UnflipWarning, described
+from unflip.errors import ConfigError, UnflipWarning, described
 from unflip.report.comparison import write_comparison
 from unflip.report.run_report import write_report
 from unflip.runs import layout
-from unflip.runs.folder import Run
+from unflip.runs.folder import Run, check_output
 
 _COMPARISON = Path("comparison.html")
 
 
-def report(folders: Sequence[str | Path], out: Path | None = None, *, data: str | None = None) -> Path:
+def report(
+    folders: Sequence[str | Path], out: Path | None = None, *, data: str | None = None, force: bool = False
+) -> Path:
     """Write the report of one run, or a comparison of several, and return where.
 
     Args:
         folders: of finished runs.
         out: the page; by default ``report.html`` in the run, or ``comparison.html`` in the working folder.
         data: where the run's data is now, if it has moved: the pictures come from there.
+        force: replace a page that is there; the report in a run's own folder is always written anew.
     """
     runs = [Run(Path(folder)) for folder in folders]
-    if out is not None and not out.absolute().parent.is_dir():
-        raise RunFolderError(f"--out {out}: there is no folder {out.parent}; make it first")
-    if out is not None and (out.suffix.lower() not in (".html", ".htm") or out.is_dir()):
-        raise ConfigError(f"--out {out}: a report is an .html file")
-    if len(runs) == 1:
-        return write_report(runs[0], out, data)
-    if data is not None:
+    if data is not None and len(runs) > 1:
         raise ConfigError("--data is for the report of one run; a comparison shows no pictures")
-    return write_comparison(runs, out or _COMPARISON)
+    if len(runs) > 1:
+        out = out or _COMPARISON
+    if out is not None:
+        check_output(out, (".html", ".htm"), force=force)
+    return write_report(runs[0], out, data) if len(runs) == 1 else write_comparison(runs, out or _COMPARISON)
 
 
 def report_finished(run: Run) -> None:

@@ -12,6 +12,7 @@ from unflip.review.examples import Examples
 from unflip.review.export import as_csv
 from unflip.review.review import finished_run, open_decisions, open_review
 from unflip.runs import layout
+from unflip.runs.folder import check_output
 
 
 def review(
@@ -35,11 +36,11 @@ def review(
     """
     name = reviewer_name(reviewer)
     try:
-        from unflip.review.serving import prepare
+        from unflip.review.serving import listen, prepare
     except ImportError as error:
         raise MissingExtraError(error.name or "fastapi", "review") from error
-    with open_review(Path(folder), reviewer=name, data=data) as opened:
-        serving = prepare(opened, host=host, port=port)
+    with listen(host, port) as listening, open_review(Path(folder), reviewer=name, data=data) as opened:
+        serving = prepare(opened, listening, host)
         on_ready(serving.address)
         with suppress(_Ended):
             for ending in (signal.SIGINT, signal.SIGTERM):
@@ -48,13 +49,13 @@ def review(
         return len(opened.decisions.decided())
 
 
-def export_review(folder: str | Path, out: Path) -> int:
+def export_review(folder: str | Path, out: Path, *, force: bool = False) -> int:
     """Write what people decided to a .csv for ``train --reviewed``; return how many labels that are."""
     folder = Path(folder)
-    if out.suffix != ".csv":
-        raise ConfigError(f"--export {out}: cannot write '{out.suffix}'; name a .csv file")
+    check_output(out, (".csv",), force=force, option="--export")
     examples = Examples(finished_run(folder))
-    if not (folder / layout.DECISIONS).exists():
+    log = folder / layout.DECISIONS
+    if not log.exists() or not log.stat().st_size:
         raise RunFolderError(f"{folder}: nobody has reviewed it yet; start with `unflip review {folder}`")
     with closing(open_decisions(folder, examples)) as decisions:
         write_text(out, as_csv(examples, decisions))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from unflip.compute.processes import find_device
 from unflip.errors import ConfigError, unknown
 from unflip.experiments.cell import Cell, Keep
 from unflip.experiments.grid import Point, read_grid
@@ -47,6 +48,8 @@ def sweep(
         raise ConfigError(unknown("--on", on, _PLACES))
     if address is not None and on != "ray":
         raise ConfigError(f"--address {address} is that of a Ray cluster; add --on ray")
+    if on == "local":
+        find_device(device)
     read = [read_grid(name) for name in grids]
 
     def place() -> Place:

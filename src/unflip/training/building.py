@@ -29,6 +29,7 @@ def make_model(config: RunConfig, dataset: Dataset, best: BestEpoch) -> Model:
         states=best.states,
         frame=dataset.frame,
         columns=dataset.columns,
+        stamp=dataset.stamp,
     )
 
 
@@ -59,6 +60,7 @@ def make_trainer(
         batch_size=common.optimizer.batch_size,
         lr_factor=lambda epoch: lr_scale * common.optimizer.lr_factor(epoch),
         device=device,
+        has_val=bool(dataset.is_val.any()),
     )
     recipe = find_recipe(common.method)
     networks = [

@@ -15,7 +15,7 @@ from torch import Tensor
 from unflip.errors import RunFolderError, UnflipWarning
 from unflip.files import write_tensors
 
-FORMAT = 2
+FORMAT = 3
 """The checkpoint format; incremented when older files can no longer be read."""
 _SHARE = 0.02  # of the run time may be spent on end-of-epoch checkpoints
 
@@ -51,6 +51,13 @@ class Checkpoints:
             raise RunFolderError(f"cannot write to {self.folder}: {error.strerror or error}") from error
         self._saved = time.monotonic()
         self._cost = self._saved - started
+
+    def restart(self, tree: Any) -> None:
+        """Write the state before the first epoch, and remove all others."""
+        others = self._paths()
+        self.save(tree, 0)
+        for path in others:
+            path.unlink(missing_ok=True)
 
     def load_last(self, *, whole: bool = False) -> Any | None:
         """Return the last readable checkpoint, None if there are none; ``whole``: only from the end of an epoch."""

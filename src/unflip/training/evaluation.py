@@ -19,7 +19,7 @@ class Truth:
     clean: Tensor | None
     tests: dict[str, EvaluationSet]
     clean_val: bool = False
-    """Whether the validation labels that came with the data are clean."""
+    """Whether the labels of the validation examples are known to be right; see ``effective_rule``."""
 
     @classmethod
     def of(cls, dataset: Dataset, processes: Processes) -> "Truth":

@@ -10,7 +10,7 @@ from unflip.files import write_json
 from unflip.runs import layout
 from unflip.runs.config import RunConfig
 from unflip.runs.folder import Run
-from unflip.runs.labels import label_table, write_labels
+from unflip.runs.labels import label_table
 from unflip.training.building import make_model
 from unflip.training.evaluation import Truth, full_report
 from unflip.training.outcome import conclude
@@ -48,12 +48,12 @@ def write_results(
         trainer.labels, outcome.probs, outcome.votes,
         splits=dataset.splits(), ids=dataset.ids, class_names=dataset.class_names,
     )  # fmt: skip
-    write_labels(run.folder, table, trainer.labels.history())
+    run.write_labels(table, trainer.labels.history())
     if outcome.noise is not None:
-        write_array(run.folder / layout.TRANSITION, outcome.noise.matrix.numpy().astype(np.float32))
-    make_model(config, dataset, state.best).save(run.folder / layout.MODEL)
+        write_array(run.own(layout.TRANSITION), outcome.noise.matrix.numpy().astype(np.float32))
+    make_model(config, dataset, state.best).save(run.own(layout.MODEL))
     quality = torch.tensor(table["quality"].to_numpy())
     result = make_result(
         config, dataset, state, truth=truth, trainer=trainer, quality=quality, noise=outcome.noise, tests=tests
     )
-    write_json(run.folder / layout.RESULT, result)
+    write_json(run.own(layout.RESULT), result)

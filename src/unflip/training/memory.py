@@ -16,10 +16,11 @@ from unflip.runs.config import RunConfig
 from unflip.runs.labels import label_table
 from unflip.runs.model_file import Model
 from unflip.training.building import make_model, make_trainer
+from unflip.training.divergence import finite
 from unflip.training.evaluation import accuracy
 from unflip.training.outcome import conclude
+from unflip.training.posterior import posterior_fit
 from unflip.training.preparation import prepare_data
-from unflip.training.run import posterior_fit
 from unflip.training.state import BestEpoch
 from unflip.training.trainer import Trainer
 
@@ -39,8 +40,9 @@ def train_in_memory(config: RunConfig, raw: RawData, processes: Processes, revie
 
     ``reviewed`` (n,) are labels decided by people, -1 for the others.
     """
+    config.check()
     common = config.common
-    dataset = prepare_data(config, posterior_fit(config, processes, quiet=True), raw)
+    dataset = prepare_data(config, posterior_fit(common.seed, processes, quiet=True), raw)
     dataset = replace(dataset, reviewed=reviewed)
     trainer = make_trainer(config, dataset, processes, Reporter(), Trainer)
     best, val = BestEpoch(), trainer.val_rows
@@ -48,7 +50,8 @@ def train_in_memory(config: RunConfig, raw: RawData, processes: Processes, revie
         for epoch in range(1, common.epochs + 1):
             line = trainer.run_epoch(epoch)
             if common.select == "noisy-val":
-                probs = predict_probs(trainer.networks, trainer.source, processes, val)
+                with finite(f"at the end of epoch {epoch}"):
+                    probs = predict_probs(trainer.networks, trainer.source, processes, val)
                 line["val_accuracy"] = accuracy(probs, trainer.labels.initial[val])
             best.consider(common.select, line, trainer.networks)
     outcome = conclude(trainer, best, common.epochs, clean_val=False)

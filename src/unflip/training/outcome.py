@@ -10,6 +10,7 @@ from unflip.labels.store import LabelStore
 from unflip.networks.base import bare
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.stats.discriminant import fit_discriminant
+from unflip.training.divergence import finite
 from unflip.training.state import BestEpoch
 from unflip.training.trainer import Trainer
 
@@ -32,11 +33,12 @@ def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool)
     for network, state in zip(trainer.networks, best.states, strict=True):
         bare(network).load_state_dict(state)
     labels, method, val = trainer.labels, trainer.method, trainer.val_rows
-    probs, votes, features = _judge(trainer)
+    with finite(f"in the model of epoch {best.epoch}"):
+        probs, votes, features = _judge(trainer)
     if len(val) and not clean_val:
         corrected = method.correct(probs[val], labels.initial[val], votes[val])
         labels.change(epochs, val, corrected, probs[val].gather(1, corrected[:, None])[:, 0])
-    noise = _estimate_noise(labels, probs, val[:0] if clean_val else val)
+    noise = _estimate_noise(labels, probs, method.setting.train, val[:0] if clean_val else val)
     beliefs = method.beliefs()
     if beliefs is not None:
         probs[method.setting.train] = beliefs.to(probs)
@@ -64,15 +66,16 @@ def _judge(trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
     return torch.stack(probs).mean(0), torch.stack(votes).mean(0), kept[0]
 
 
-def _estimate_noise(labels: LabelStore, probs: Tensor, val: Tensor) -> NoiseProfile | None:
+def _estimate_noise(labels: LabelStore, probs: Tensor, train: Tensor, val: Tensor) -> NoiseProfile | None:
     """Estimate the noise of the given labels: its rate, the rate by class, and the transition matrix.
 
-    If labels were corrected, the corrected ones stand in for the truth. If not, the selected model's predictions do,
-    but only on the validation examples ``val``, whose labels it did not learn from.
+    If training labels were corrected, the corrected labels stand in for the truth. If not, the selected model's
+    predictions do, but only on the validation examples ``val``, whose labels it did not learn from.
     """
-    given, current = labels.given.cpu(), labels.current.cpu()
-    if bool((labels.initial.cpu() != current).any()):  # other than reviewed ones
-        return measure_noise(current, given, labels.num_classes)
+    given, current = labels.given, labels.current
+    if bool((labels.initial != current)[train].any()):  # other than reviewed ones
+        rows = torch.cat([train, val])
+        return measure_noise(current[rows].cpu(), given[rows].cpu(), labels.num_classes)
     if len(val):
-        return measure_noise(probs[val].argmax(1).cpu(), given[val.cpu()], labels.num_classes)
+        return measure_noise(probs[val].argmax(1).cpu(), given[val].cpu(), labels.num_classes)
     return None

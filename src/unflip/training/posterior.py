@@ -15,8 +15,9 @@ from unflip.labels.store import LabelStore
 from unflip.methods.base import Observed, Setting
 from unflip.methods.standard import Standard
 from unflip.networks.base import build_network, initial_seed
+from unflip.networks.mlp import MLPOptions
 from unflip.options import Options
-from unflip.progress import Reporter
+from unflip.progress import Reporter, make_reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.seeding import derive, generator
 from unflip.training.trainer import Trainer
@@ -110,6 +111,14 @@ class PosteriorFit:
         network = build_network(self.network, self.network_options, source.shape, num_classes, initial_seed(seed, 0))
         store = LabelStore(labels, num_classes)
         return method, kind(method, [network], source, store, self.optimizer, self.processes, self.reporter)
+
+
+def posterior_fit(seed: int, processes: Processes, *, quiet: bool) -> PosteriorFit:
+    """Return how posteriors are estimated, whatever the run that they are for: the noise must not depend on it."""
+    if processes.precision != "float32":
+        processes = Processes(processes.device.type)
+    reporter = make_reporter(quiet or not processes.is_first)
+    return PosteriorFit("mlp", MLPOptions(), OptimizerOptions(), seed, processes, reporter)
 
 
 def temperature(logits: Tensor, labels: Tensor) -> float:

@@ -25,7 +25,7 @@ def prepare_data(
     """
     common = config.common
     raw = load_raw(common.data, config.parts) if raw is None else raw
-    data = label_data(raw, common.data, track)
+    data = label_data(raw, common.data, track).joined()  # noise goes on the labels that validate, too
     if common.noise.recipe is not None:
         data = corrupt_labels(data, common.noise, find_posterior(data, common.noise, estimate), common.seed)
     dataset = split(data, common.data.val_fraction, common.seed)

@@ -20,12 +20,12 @@ from unflip.runs.options import Execution
 from unflip.seeding import generator
 from unflip.training.batches import cut
 from unflip.training.building import make_trainer
+from unflip.training.divergence import finite
 from unflip.training.epoch_progress import EpochProgress
 from unflip.training.evaluation import Truth
 from unflip.training.observation import Observation
-from unflip.training.posterior import FOLDS, PosteriorFit
+from unflip.training.posterior import FOLDS, PosteriorFit, posterior_fit
 from unflip.training.preparation import prepare_data
-from unflip.training.run import posterior_fit
 from unflip.training.trainer import Trainer
 
 _STEPS_FOR = 1.0  # seconds of timed steps per phase
@@ -108,8 +108,9 @@ def rehearse(config: RunConfig, execution: Execution, raw: RawData | None = None
     The steps are real, on the real data and networks, but there are fewer of them; the rest is extrapolated. Posteriors
     for pmd noise are made up. ``raw`` is the data, if it was read already.
     """
+    config.check()
     processes = start_processes(execution.device, execution.threads, config.common.precision)
-    posterior = _Posterior(posterior_fit(config, processes, quiet=True))
+    posterior = _Posterior(posterior_fit(config.common.seed, processes, quiet=True))
     dataset = prepare_data(config, posterior, raw)
     truth = Truth.of(dataset, processes)
     trainer = make_trainer(config, dataset, processes, Reporter(), Rehearsal)
@@ -118,14 +119,16 @@ def rehearse(config: RunConfig, execution: Execution, raw: RawData | None = None
     rows = torch.arange(len(dataset.given), device=processes.device)
     watched = [(trainer.source, trainer.val_rows)]
     watched += [(test.source, rows.new_tensor(range(len(test.source)))) for test in truth.tests.values()]
-    evaluation = sum(trainer.time_scans(source, indices) for source, indices in watched)
+    with finite("in the rehearsal"):
+        evaluation = sum(trainer.time_scans(source, indices) for source, indices in watched)
+        finish = trainer.time_scans(trainer.source, rows) + evaluation
     return DryRun(
         config=config,
         num_networks=len(trainer.networks),
         warmup=method.warmup,
         stages=stages,
         evaluation=evaluation,
-        finish=trainer.time_scans(trainer.source, rows) + evaluation,
+        finish=finish,
         posterior=posterior.seconds,
         place=f"{processes.device.type} ({processes.precision}; processes: {processes.count}, "
         f"threads: {torch.get_num_threads()})",

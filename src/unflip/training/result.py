@@ -18,7 +18,7 @@ from unflip.labels.store import LabelStore
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import RunConfig
 from unflip.training.evaluation import Truth
-from unflip.training.selection import protocol
+from unflip.training.selection import effective_rule, protocol
 from unflip.training.state import RunState
 from unflip.training.trainer import Trainer
 
@@ -61,7 +61,7 @@ def make_result(
         "classes": dataset.class_names or [str(i) for i in range(dataset.num_classes)],
         "seed": common.seed,
         "epochs": common.epochs,
-        "selection": common.select,
+        "selection": effective_rule(common.select, clean_val=truth.clean_val),
         "protocol": protocol(common.select, clean_val=truth.clean_val),
         "selected_epoch": selected_epoch,
         "noise": common.noise.recipe,

@@ -1,13 +1,13 @@
 """train_run: the entry point of training, for tasks and the cells of a sweep. It writes no report."""
 
-from unflip.compute.processes import Processes, start_processes
+from unflip.compute.processes import start_processes
 from unflip.data.raw import RawData
 from unflip.errors import ConfigError
 from unflip.progress import make_reporter
 from unflip.runs.config import RunConfig, Tree, read_toml
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
-from unflip.training.posterior import PosteriorFit
+from unflip.training.posterior import posterior_fit
 from unflip.training.preparation import prepare_data
 from unflip.training.session import Session
 
@@ -31,28 +31,17 @@ def train_run(
         resume: continue the run in the folder from its last checkpoint.
         force: replace a run that is already in the folder.
     """
-    run.check_free(resume=resume, force=force)
+    run.check_free(resume=resume, force=force, inputs=config.inputs())
     if resume:
         _check_same(run, config)
         if run.is_finished and run.result["epochs"] >= config.common.epochs:
             return run
+    config.check()
     processes = start_processes(execution.device, execution.threads, config.common.precision)
     reporter = make_reporter(execution.quiet or not processes.is_first)
-    dataset = prepare_data(config, posterior_fit(config, processes, quiet=execution.quiet), raw, reporter.track)
+    estimate = posterior_fit(config.common.seed, processes, quiet=execution.quiet)
+    dataset = prepare_data(config, estimate, raw, reporter.track)
     return Session(run, config, dataset, processes, execution).execute(resume=resume, force=force)
-
-
-def posterior_fit(config: RunConfig, processes: Processes, *, quiet: bool) -> PosteriorFit:
-    """Return how posteriors for pmd noise are estimated: with the run's own network and optimiser."""
-    common = config.common
-    return PosteriorFit(
-        network=common.network,
-        network_options=config.network_options,
-        optimizer=common.optimizer,
-        seed=common.seed,
-        processes=processes,
-        reporter=make_reporter(quiet or not processes.is_first),
-    )
 
 
 def _check_same(run: Run, config: RunConfig) -> None:

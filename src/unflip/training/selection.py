@@ -27,7 +27,12 @@ def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool
         raise ConfigError("select = 'best-test' needs a test set, and the data has none; try --select noisy-val")
 
 
+def effective_rule(rule: str, *, clean_val: bool) -> str:
+    """Return the rule that is in fact used: where the validation labels are clean, ``noisy-val`` is ``clean-val``."""
+    return "clean-val" if rule == "noisy-val" and clean_val else rule
+
+
 def protocol(rule: str, *, clean_val: bool = False) -> str:
-    """Describe how the model was selected, and whether that used the truth: validation labels may be clean."""
-    used = USES_TRUTH["clean-val"] if rule == "noisy-val" and clean_val else USES_TRUTH.get(rule)
-    return f"{rule} (uses the truth: {used})" if used else rule
+    """Describe how the model was selected, and whether that used the truth."""
+    rule = effective_rule(rule, clean_val=clean_val)
+    return f"{rule} (uses the truth: {USES_TRUTH[rule]})" if rule in USES_TRUTH else rule

@@ -2,10 +2,11 @@
 
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
-from unflip.compute.passes import DIVERGED_HINT, predict_probs
+from unflip.compute.passes import predict_probs
 from unflip.compute.processes import Processes
 from unflip.data.dataset import Dataset
 from unflip.data.images.files import skipped_csv
@@ -21,13 +22,17 @@ from unflip.runs.options import Execution
 from unflip.training.board import Board
 from unflip.training.building import make_trainer
 from unflip.training.checkpoint import Checkpoints
+from unflip.training.data_print import data_print, difference
+from unflip.training.divergence import diverged, finite
 from unflip.training.epoch_progress import EpochProgress
 from unflip.training.evaluation import Truth, accuracies, accuracy
 from unflip.training.finish import write_results
+from unflip.training.selection import effective_rule
 from unflip.training.state import BestEpoch, RunState
 from unflip.training.trainer import Trainer
 
-_RESTORES = 6  # how often a run may be restored; the learning rate is then 1/64 of the original
+_PROBED = 256  # training examples whose outputs are looked at where there are no others to evaluate
+_RESTORES = 8  # how often a run may be restored
 
 
 class Session:
@@ -46,6 +51,7 @@ class Session:
     ) -> None:
         self.run, self.config, self.dataset = run, config, dataset
         self.processes, self.execution = processes, execution
+        self.data_print = data_print(dataset)  # before the inputs are moved to the device
         self.truth = Truth.of(dataset, processes)
         self.reporter = make_reporter(execution.quiet or not processes.is_first)
         self.checkpoints = Checkpoints(run.checkpoints, execution.keep, execution.checkpoint_minutes)
@@ -55,17 +61,18 @@ class Session:
         self._build()
 
     def _build(self) -> None:
-        """Build method, networks and trainer as before the first epoch; every restore halves the learning rate."""
-        scale = 0.5 ** len(self.state.restores)
+        """Build method, networks and trainer as before the first epoch, with the learning rate after all restores."""
+        scale = _lr_scale(len(self.state.restores))
         self.trainer = make_trainer(self.config, self.dataset, self.processes, self.reporter, Trainer, scale)
 
     def execute(self, *, resume: bool, force: bool) -> Run:
         """Train to the end and write everything."""
         common = self.config.common
         with ExitStack() as claim:
-            self._claim_folder(claim, resume=resume, force=force)
+            self._on_first(lambda: claim.enter_context(self.run.claimed(resume=resume, force=force)))
             if resume:
                 self._load(self.checkpoints.load_last())
+            self._on_first(self._write_start)
             with self.reporter, Board(self.run.folder / layout.TENSORBOARD, enabled=self.processes.is_first) as board:
                 self.reporter.start(common.method, common.epochs, self.state.epochs_done + 1)
                 with self.interruption if self.processes.count == 1 else nullcontext():
@@ -77,7 +84,8 @@ class Session:
                         else:
                             board.write(self.state.metrics[-1])
                             self.reporter.epoch(self.state.metrics[-1])
-            write_results(self.run, self.config, self.dataset, self.trainer, self.state, self.truth)
+            with finite("at the end of the run"):
+                write_results(self.run, self.config, self.dataset, self.trainer, self.state, self.truth)
             self.processes.fabric.barrier()
         return self.run
 
@@ -85,9 +93,13 @@ class Session:
         """Train one epoch or the rest of it, evaluate it, and save."""
         progress, self.unfinished = self.unfinished or EpochProgress(), None
         alone = self.processes.count == 1  # several processes would have to agree on the step
-        line = self.trainer.run_epoch(epoch, progress, self._after_step if alone else None) | self._evaluate()
-        self._check_weights(f"at the end of epoch {epoch}")
-        self.state.best.consider(self.config.common.select, line, self.trainer.networks)
+        line = self.trainer.run_epoch(epoch, progress, self._after_step if alone else None)
+        where = f"at the end of epoch {epoch}"
+        self._check_weights(where)
+        with finite(where):
+            line |= self._evaluate()
+        rule = effective_rule(self.config.common.select, clean_val=self.truth.clean_val)
+        self.state.best.consider(rule, line, self.trainer.networks)
         seconds = time.perf_counter() - progress.started
         self.state.seconds += seconds
         if self.state.restores:
@@ -116,6 +128,8 @@ class Session:
         if truth.tests:
             figures["tests"] = accuracies(trainer.networks, truth, self.processes)
             figures["test_accuracy"] = next(iter(figures["tests"].values()))
+        if not len(val) and not truth.tests:  # nothing else would show outputs that are not finite
+            predict_probs(trainer.networks, trainer.source, self.processes, trainer.method.setting.train[:_PROBED])
         figures["label_accuracy"] = truth.label_accuracy(trainer.labels.current, trainer.method.setting.train)
         return figures
 
@@ -136,47 +150,73 @@ class Session:
             self.interruption.signal,
         )
 
-    def _check_weights(self, when: str) -> None:
+    def _check_weights(self, where: str) -> None:
         """Raise if weights are not finite, so that they are never saved."""
         for network in self.trainer.networks:
             if not all(bool(weight.isfinite().all()) for weight in network.parameters()):
-                raise DivergedError(f"the weights became NaN or infinite {when}; {DIVERGED_HINT}")
+                raise diverged("the weights became NaN or infinite", where)
 
     def _go_back(self, error: DivergedError) -> None:
-        """Restore the last saved epoch, or the start, with half the learning rate; raise if ``on_nan`` says stop."""
-        restores = self.state.restores
+        """Restore the last saved epoch with a lower learning rate; raise if ``on_nan`` says stop.
+
+        If the same epoch fails a third time, the weights that were saved before it are to blame: begin anew.
+        """
+        before, epoch, reason = self.state.restores, self.state.epochs_done + 1, str(error).partition(";")[0]
         if self.execution.on_nan == "stop":
             raise error
-        if len(restores) == _RESTORES:
-            raise DivergedError(f"{error} (restored {_RESTORES} times, halving the learning rate each time)")
-        restores = [*restores, {"epoch": self.state.epochs_done + 1, "reason": str(error).partition(";")[0]}]
-        self._load(self.checkpoints.load_last(whole=True), restores)
+        if len(before) == _RESTORES:
+            raise DivergedError(
+                f"{reason}, although the run was restored {_RESTORES} times with ever lower learning rates; try a "
+                "much smaller one (--set optimizer.lr=...)"
+            )
+        anew = [restore["epoch"] for restore in before[-2:]] == [epoch, epoch]
+        restores = [*before, {"epoch": epoch, "reason": reason}]
+        self._load(None if anew else self.checkpoints.load_last(whole=True), restores)
+        if anew and self.processes.is_first:
+            self.checkpoints.restart(self._content())
+        lr = self.config.common.optimizer.lr * _lr_scale(len(restores))
         warnings.warn(
-            f"{restores[-1]['reason']}; continuing after epoch {self.state.epochs_done} with half the learning rate",
+            f"{reason}; continuing after epoch {self.state.epochs_done} with a learning rate of {lr:g}",
             UnflipWarning,
             stacklevel=2,
         )
 
-    def _claim_folder(self, claim: ExitStack, *, resume: bool, force: bool) -> None:
-        """Lock the folder for the first process; if that fails, stop all processes."""
+    def _on_first(self, act: Callable[[], object]) -> None:
+        """Let the first process act on the folder; if that fails, stop all processes."""
         message = None
         if self.processes.is_first:
             try:
-                claim.enter_context(self.run.claimed(resume=resume, force=force))
-                self.run.write_config(self.config.to_toml())
-                if self.dataset.noise_record is not None:
-                    write_json(self.run.folder / layout.NOISE, self.dataset.noise_record)
-                if self.dataset.skipped:
-                    write_text(self.run.folder / layout.SKIPPED, skipped_csv(self.dataset.skipped))
+                act()
             except UnflipError as error:
                 message = str(error)
         message = self.processes.agree(message)
         if message is not None:
             raise RunFolderError(message)
 
+    def _write_start(self) -> None:
+        """Write what is known before the first epoch."""
+        self.run.write_config(self.config.to_toml())
+        for folder in (layout.CHECKPOINTS, layout.TENSORBOARD):
+            self.run.own(folder)
+        if self.dataset.noise_record is not None:
+            write_json(self.run.own(layout.NOISE), self.dataset.noise_record)
+        if self.dataset.skipped:
+            write_text(self.run.own(layout.SKIPPED), skipped_csv(self.dataset.skipped))
+
     def _save(self, epoch: int, progress: EpochProgress | None = None) -> None:
+        midway = None if progress is None else (progress.phase, progress.steps)
+        try:
+            self.checkpoints.save(self._content(progress), epoch, midway)
+        except RunFolderError as error:
+            raise RunFolderError(
+                f"{error}; earlier checkpoints are intact: fix the cause and continue with --resume"
+            ) from error
+
+    def _content(self, progress: EpochProgress | None = None) -> dict[str, Any]:
+        """Return the whole state, for a checkpoint."""
         trainer, state = self.trainer, self.state
-        content = {
+        return {
+            "data": self.data_print,
             "networks": [bare(network).state_dict() for network in trainer.networks],
             "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
             "method": trainer.method.state_dict(),
@@ -188,15 +228,11 @@ class Session:
             "seconds": state.seconds,
             "progress": progress and progress.state_dict(),
         }
-        try:
-            self.checkpoints.save(content, epoch, None if progress is None else (progress.phase, progress.steps))
-        except RunFolderError as error:
-            raise RunFolderError(
-                f"{error}; earlier checkpoints are intact: fix the cause and continue with --resume"
-            ) from error
 
     def _load(self, saved: dict[str, Any] | None, restores: list[dict[str, Any]] | None = None) -> None:
         """Restore a saved state, or start from the beginning if there is none; ``restores`` replaces the saved list."""
+        if saved is not None and (other := difference(saved["data"], self.data_print)) is not None:
+            raise RunFolderError(f"{self.run.folder}: {other}; resume with the same data, or start over with --force")
         self.state = RunState(restores=restores if restores is not None else saved["restores"] if saved else [])
         self._build()
         if saved is None:
@@ -213,3 +249,8 @@ class Session:
         self.state.metrics, self.state.seconds = saved["metrics"], saved["seconds"]
         if saved["progress"] is not None:
             self.unfinished = EpochProgress.from_state_dict(saved["progress"], self.processes.device)
+
+
+def _lr_scale(restores: int) -> float:
+    """Return the factor on the learning rate: a half, then an eighth, a 64th, ...: each restore divides by more."""
+    return float(0.5 ** (restores * (restores + 1) // 2))

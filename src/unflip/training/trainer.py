@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from unflip.compute.ahead import prepared
-from unflip.compute.passes import DIVERGED_HINT
 from unflip.compute.processes import Processes
 from unflip.data.sources import Source
-from unflip.errors import DivergedError
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Method, Phase
 from unflip.networks.base import Network
@@ -21,6 +19,7 @@ from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.seeding import derive, generator
 from unflip.training.batches import cut, repeated, shuffled
+from unflip.training.divergence import diverged, finite
 from unflip.training.epoch_progress import EpochProgress
 from unflip.training.observation import Observation
 
@@ -88,12 +87,21 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = lr
         observation = self._observe(progress)
-        for phase in self.method.phases(epoch, observation, self.labels):
-            self._run_phase(epoch, phase, progress, observation, after_step)
-            observation.forget_features()
+        with finite(f"in epoch {epoch}"):
+            for phase in self.method.phases(epoch, observation, self.labels):
+                self._run_phase(epoch, phase, progress, observation, after_step)
+                observation.forget_features()
         train_seconds = time.perf_counter() - progress.started
-        figures = self.method.end_epoch(epoch, observation, self.labels)
-        return {"epoch": epoch, "lr": lr, "loss": progress.losses, "train_seconds": train_seconds, **figures}
+        with finite(f"at the end of epoch {epoch}"):
+            figures = self.method.end_epoch(epoch, observation, self.labels)
+        return {
+            "epoch": epoch,
+            "lr": lr,
+            "loss": progress.losses,
+            "train_seconds": train_seconds,
+            "noise_rate_estimate": self.labels.noise_rate(self.method.setting.train),
+            **figures,
+        }
 
     def _observe(self, progress: EpochProgress) -> Observation:
         return Observation(self, progress)
@@ -114,7 +122,8 @@ class Trainer:
         number = progress.phase
         for batch in self._batches(epoch, number, phase, progress.steps):
             self.processes.seed_layers(batch.seed)
-            step = self.method.loss(batch, phase)
+            with finite(f"in epoch {epoch}, batch {progress.steps + 1}"):
+                step = self.method.loss(batch, phase)
             for optimizer in learning:
                 optimizer.zero_grad()
             backward(reduce(add, step.terms.values()))
@@ -171,9 +180,7 @@ class Trainer:
             values = self.processes.mean(torch.stack([step[name] for step in progress.terms]))  # same everywhere
             wrong = ~values.isfinite()
             if bool(wrong.any()):
-                raise DivergedError(
-                    f"the loss became {float(values[wrong][0])} in epoch {epoch}, batch {int(wrong.nonzero()[0]) + 1}; "
-                    f"{DIVERGED_HINT}"
-                )
+                where = f"in epoch {epoch}, batch {int(wrong.nonzero()[0]) + 1}"
+                raise diverged(f"the loss became {float(values[wrong][0])}", where)
             means[name] = float(values.mean())
         return means

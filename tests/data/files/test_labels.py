@@ -38,7 +38,7 @@ def classes_of(path: Path) -> tuple[list[int], list[str] | None]:
         ("a.npy", np.array([2.0, 0.0, 1.0], np.float32)),
         ("a.txt", "2\n0\n1\n"),
         ("a.txt", "2\n0\n1"),
-        ("a.txt", "\n 2 \r\n0\r\n\n1\n\n"),
+        ("a.txt", " 2 \r\n0\r\n1\n\n\n"),
         ("a.txt", "2.0\n0.0\n1.0\n"),
         ("a.csv", "2\n0\n1\n"),
         ("a.csv", "label\n2\n0\n1\n"),
@@ -47,6 +47,8 @@ def classes_of(path: Path) -> tuple[list[int], list[str] | None]:
         ("a.csv", b"\xef\xbb\xbflabel\r\n2\r\n0\r\n1\r\n"),  # as spreadsheets write it
         ("a.txt", b"\xef\xbb\xbf2\r\n0\r\n1\r\n"),
         ("A.TXT", "2\n0\n1\n"),
+        ("a.csv", "index,label\n2,1\n0,2\n1,0\n"),
+        ("a.csv", "label,Index,path\n1,2,x\n2,0.0,y\n0,1,z\n"),
     ],
 )
 def test_numbers_are_read_from_every_kind_of_file(tmp_path: Path, name: str, content: Any) -> None:
@@ -85,6 +87,19 @@ def test_truth_values_are_two_classes(tmp_path: Path) -> None:
         ("a.csv", b"\xff\xfe\x00", "not a text file in UTF-8"),
         ("a.csv", "id,class\n1,2\n", "no column 'label' among id, class; rename one to 'label'"),
         ("a.csv", "id,label\n1,2\n3\n", "row 1: has 1 columns, 'label' is number 2"),
+        ("a.csv", "label,index\n1,0\n3\n", "row 1: has 1 columns, 'index' is number 2"),
+        ("a.csv", "id,label\n1,a\n3, \n", "row 1: the label is empty; every example needs one"),
+        ("a.csv", "id,label\n1,a\n\n3,b\n", "row 1: the label is empty"),
+        ("a.csv", "label\na\n\nb\n", "row 1: the label is empty"),
+        ("a.txt", "1\n\n2\n", "row 1: the label is empty"),
+        ("a.txt", "\n1\n2\n", "row 0: the label is empty"),
+        ("a.csv", "class\n1\n2\n", "the first line, 'class', is no number like the others; remove it, if a header"),
+        ("a.txt", "class\n1\n2\n", "the first line, 'class', is no number like the others"),
+        ("a.csv", "id;label\n1;2\n", "its columns are separated by ';'; separate them by commas"),
+        ("a.csv", "label,id,Label\n1,2,3\n", "two columns 'label'; keep one of them"),
+        ("a.csv", "index,label\n1,5\n2,5\n", "row 1: index '2' is not an example; give 0 to 1"),
+        ("a.csv", "index,label\n0,5\n0,6\n", "row 1: example 0 again, as in row 0; keep one of them"),
+        ("a.csv", "index,label\nx,5\n0,6\n", "row 0: index 'x' is not an example"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, content: Any, message: str) -> None:
@@ -161,3 +176,63 @@ def test_names_come_back_from_their_numbers(labels: list[str]) -> None:
     assert number == len(names) == len(set(labels))
     numbers = to_class_numbers(np.array(labels), number, names, "x").tolist()
     assert [names[label] for label in numbers] == labels
+
+
+def test_rows_are_matched_by_name_where_examples_have_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", "path,label\nc,3\na,1\nb,2\n")
+    assert read_labels(path).tolist() == [3, 1, 2]  # nothing to match them with
+    assert read_labels(path, ["a", "b", "c"]).tolist() == [1, 2, 3]
+    assert read_labels(path, ["a", "b", "c", "d"]).tolist() == [1, 2, 3]  # the first ones, for --take
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["a", "b", "x"], "row 0: the data has no id 'c'"),
+        (["a", "b", "a", "c"], "row 1: several examples are called 'a'; use the column 'index'"),
+        (["a", "d", "b", "c"], "no label for example 'd'; every example needs one"),
+    ],
+)
+def test_names_that_do_not_fit_the_examples_are_refused(tmp_path: Path, ids: list[str], message: str) -> None:
+    path = write(tmp_path, "a.csv", "id,label\nc,3\na,1\nb,2\n")
+    with pytest.raises(InputError, match=f"a.csv.*{message}"):
+        read_labels(path, ids)
+
+
+def test_an_example_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="row 1: example 'a' again, as in row 0"):
+        read_labels(write(tmp_path, "a.csv", "id,label\na,3\na,1\n"), ["a", "b"])
+    both = write(tmp_path, "b.csv", "index,id,label\n0,a,3\n1,c,1\n")
+    with pytest.raises(InputError, match="row 1: index 1 is 'b' in the data, but id is 'c'"):
+        read_labels(both, ["a", "b"])
+
+
+def test_text_that_is_the_name_of_a_class_is_a_name_also_if_it_looks_like_a_number(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.txt", "10\n2\n")
+    assert read_labels(path).tolist() == [10, 2]
+    names = ["0", "1", "10", "2"]  # as folders are sorted
+    assert to_class_numbers(read_labels(path, names=names), 4, names, "x").tolist() == [2, 3]
+    assert read_labels(path, names=["a", "b"]).tolist() == [10, 2]
+
+
+def test_an_underscore_makes_a_name(tmp_path: Path) -> None:
+    assert classes_of(write(tmp_path, "a.txt", "1_1\n1_2\n")) == ([0, 1], ["1_1", "1_2"])
+
+
+def test_accents_are_the_same_however_they_are_encoded() -> None:
+    composed, decomposed = "\u00e9t\u00e9", "e\u0301te\u0301"
+    assert to_class_numbers(np.array([decomposed, "cat"]), 2, ["cat", composed], "x").tolist() == [1, 0]
+    apart = [composed, decomposed]  # two classes, if somebody wants them
+    assert to_class_numbers(np.array(apart), 2, apart, "x").tolist() == [0, 1]
+
+
+def test_an_empty_name_is_no_class() -> None:
+    with pytest.raises(InputError, match="x, row 1: the label is empty"):
+        to_class_numbers(np.array(["cat", ""]), 2, ["", "cat"], "x")
+
+
+def test_a_name_is_declared_once() -> None:
+    with pytest.raises(InputError, match="x: the class name 'b' is declared twice"):
+        find_classes(np.array([0, 1]), ("a", "b", "b"), "x")
+    with pytest.raises(InputError, match="x: the name of class 1 is empty"):
+        find_classes(np.array([0, 1]), ("a", ""), "x")

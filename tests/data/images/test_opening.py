@@ -232,3 +232,104 @@ def test_progress_is_told_for_every_image(tmp_path: Path) -> None:
 
 def test_boxes_of_no_images_are_none() -> None:
     assert central_boxes(sizes_of([]), 1.0).shape == (0, 4)
+
+
+# EXIF
+
+
+def quadrants(path: Path, orientation: int | None, size: tuple[int, int] = (160, 96)) -> Path:
+    """Write a picture of four colours so that it stands upright under ``orientation``; None writes it as it is."""
+    width, height = size
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[: height // 2, : width // 2] = (255, 0, 0)
+    pixels[: height // 2, width // 2 :] = (0, 255, 0)
+    pixels[height // 2 :, : width // 2] = (0, 0, 255)
+    image = Image.fromarray(pixels)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if orientation is None:
+        image.save(path)
+        return path
+    undone = {
+        1: None,
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }[orientation]
+    notes = Image.Exif()
+    notes[0x0112] = orientation
+    (image if undone is None else image.transpose(undone)).save(path, exif=notes)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png", "webp", "tif"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_network_sees_an_image_upright(tmp_path: Path, orientation: int, kind: str) -> None:
+    quadrants(tmp_path / f"turned.{kind}", orientation)
+    quadrants(tmp_path / "upright.png", None)
+    files = ImageFiles(tmp_path, as_names([f"turned.{kind}", "upright.png"]))
+    with make_pool(1) as pool:
+        images = open_images(files, [0, 1], pool)
+        assert sizes_of(images).tolist() == [[96, 96], [160, 160]]
+        for box in ([0.0, 0.0, 96.0, 160.0], [10.0, 30.0, 64.0, 40.0], [40.0, 70.0, 56.0, 90.0]):
+            images = open_images(files, [0, 1], pool)
+            turned, upright = cut_images(files, [0, 1], images, torch.tensor([box, box]), Frame(16, 16), pool).float()
+            assert (turned - upright).abs().mean() < 12, box  # jpg and webp blur the edges
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_small_images_are_read_upright(tmp_path: Path, orientation: int) -> None:
+    quadrants(tmp_path / "a" / "turned.png", orientation, (32, 16))
+    quadrants(tmp_path / "a" / "upright.png", None, (32, 16))
+    turned, upright = np.asarray(opened(tmp_path / "a").inputs["train"])
+    assert np.array_equal(turned, upright)
+    quadrants(tmp_path / "b" / "flat.png", None, (16, 32))
+    quadrants(tmp_path / "b" / "turned.png", 6, (32, 16))
+    with pytest.raises(InputError, match=r"turned\.png: 32x16 pixels, .*flat\.png has 16x32"):
+        opened(tmp_path / "b")
+
+
+def test_a_large_jpeg_that_is_turned_is_decoded_at_a_fraction_of_its_size(tmp_path: Path) -> None:
+    quadrants(tmp_path / "turned.jpg", 6, (1600, 960))
+    files = ImageFiles(tmp_path, as_names(["turned.jpg"]))
+    with make_pool(1) as pool:
+        (image,) = open_images(files, [0], pool)
+        pixels = cut_images(files, [0], [image], torch.tensor([[0.0, 0.0, 960.0, 1600.0]]), Frame(100, 100), pool)
+    assert image.size == (120, 200)
+    assert pixels[0, :, 20, 20].tolist() == pytest.approx([255, 0, 0], abs=6)
+    assert pixels[0, :, 20, 80].tolist() == pytest.approx([0, 255, 0], abs=6)
+    assert pixels[0, :, 80, 20].tolist() == pytest.approx([0, 0, 255], abs=6)
+
+
+@pytest.mark.parametrize("notes", [b"Exif\x00\x00garbage", b"Exif\x00\x00"])
+def test_broken_notes_do_not_make_an_image_broken(tmp_path: Path, notes: bytes) -> None:
+    write_picture(tmp_path / "a.jpg", 0, (90, 70), exif=notes)
+    files = ImageFiles(tmp_path, as_names(["a.jpg"]))
+    with make_pool(1) as pool:
+        assert sizes_of(open_images(files, [0], pool)).tolist() == [[70], [90]]
+
+
+# Links
+
+
+def test_a_link_that_leads_in_a_circle_is_not_followed(tmp_path: Path) -> None:
+    for name in ("a/1.png", "a/deep/2.png"):
+        write_picture(tmp_path / name, 0, (20, 20))
+    (tmp_path / "a" / "loop").symlink_to(".")
+    (tmp_path / "a" / "deep" / "up").symlink_to("..")
+    assert find_images(tmp_path / "a") == ["1.png", "deep/2.png"]
+
+
+def test_a_link_to_a_folder_elsewhere_is_followed_and_one_to_a_folder_of_the_same_tree_is_not(tmp_path: Path) -> None:
+    for name in ("elsewhere/x/1.png", "data/z/2.png"):
+        write_picture(tmp_path / name, 0, (20, 20))
+    (tmp_path / "data" / "far").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "data" / "again").symlink_to("far")
+    (tmp_path / "data" / "a").symlink_to("z")
+    assert find_images(tmp_path / "data") == ["again/x/1.png", "z/2.png"]
+    (tmp_path / "link").symlink_to("data")
+    assert find_images(tmp_path / "link") == ["again/x/1.png", "z/2.png"]
+    assert find_images(tmp_path / "data", besides=[tmp_path / "elsewhere"]) == ["z/2.png"]

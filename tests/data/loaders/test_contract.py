@@ -12,12 +12,12 @@ from pictures import write_clothing, write_picture, write_webvision
 from unflip.data import datasets
 from unflip.data.images.files import ImageFiles
 from unflip.data.labelled import label_data
-from unflip.data.loader import Loader, find_loader, load_raw
+from unflip.data.loader import FOR_ALL, Loader, check_used, find_loader, load_raw
 from unflip.data.loaders.cifar import CIFAR10, CIFAR100, Cifar
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.data.split import split
-from unflip.errors import UnflipError
+from unflip.errors import ConfigError, UnflipError
 from unflip.options import Options
 
 RECORDS = 20
@@ -186,3 +186,43 @@ def test_a_broken_file_is_one_line_and_never_another_error(path: Path, tmp_path:
         file.write_bytes(content)
     assert not any("\n" in message for message in messages)
     assert messages or path == Path("digits")
+
+
+class Recorder(DataOptions):
+    """Options that keep in mind which of them were asked for."""
+
+    def __getattribute__(self, name: str) -> object:
+        if name in DataOptions.model_fields:
+            asked.add(name)
+        return super().__getattribute__(name)
+
+
+asked: set[str] = set()
+
+
+def test_it_declares_the_options_that_it_reads(name: str, path: Path) -> None:
+    options = Recorder(path=str(path))
+    loader: Loader = datasets.load(name)
+    asked.clear()
+    loader.load(path, options, loader.Options())
+    assert asked <= FOR_ALL | loader.uses
+    assert loader.uses <= {*DataOptions.model_fields}
+
+
+def test_options_that_nothing_uses_are_refused_if_they_were_typed(name: str, path: Path) -> None:
+    options, loader = DataOptions(path=str(path)), datasets.load(name)
+    for key in DataOptions.model_fields:
+        if key in FOR_ALL | loader.uses:
+            check_used(options, [key])
+        else:
+            with pytest.raises(
+                ConfigError, match=rf"^data\.{key} is not used: data .* is read as '{name}'; leave it out"
+            ):
+                check_used(options, ["take", key])
+            check_used(options, [key], also=[key])
+    check_used(options, [])
+
+
+def test_every_option_of_data_is_for_some_kind_of_it() -> None:
+    used = FOR_ALL.union(*(datasets.load(name).uses for name in datasets.names()))
+    assert used == {*DataOptions.model_fields}

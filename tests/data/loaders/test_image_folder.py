@@ -1,5 +1,6 @@
 """Image folders: a folder a class."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from pictures import write_picture
 from unflip.data.dataset import Dataset
 from unflip.data.loader import load_raw
 from unflip.data.options import DataOptions
-from unflip.errors import InputError
+from unflip.errors import InputError, UnflipWarning
 
 
 def write(root: Path, *names: str, size: tuple[int, int] = (20, 20)) -> Path:
@@ -98,3 +99,23 @@ def test_a_folder_of_arrays_is_not_taken_for_images(tmp_path: Path) -> None:
     (tmp_path / "train.npy").write_bytes(b"")
     with pytest.raises(InputError, match=r"train\.npy"):
         load_raw(DataOptions(path=str(tmp_path)))
+
+
+def test_a_link_from_a_class_to_the_whole_or_to_another_class_is_not_followed(tmp_path: Path) -> None:
+    root = write(tmp_path / "photos", "a/1.png", "b/2.png")
+    (root / "a" / "loop").symlink_to("..")
+    (root / "a" / "other").symlink_to("../b")
+    assert opened(root).ids == ("a/1.png", "b/2.png")
+    far = write(tmp_path / "far", "3.png")
+    (root / "c").symlink_to(far)
+    assert opened(root).ids == ("a/1.png", "b/2.png", "c/3.png")
+
+
+def test_a_hidden_folder_with_images_is_named_unless_a_tool_made_it(tmp_path: Path) -> None:
+    root = write(tmp_path, "a/1.png", "b/2.png", ".ipynb_checkpoints/a.png", ".git/x/y.png")
+    (root / ".empty").mkdir()
+    with warnings.catch_warnings(action="error"):
+        opened(root)
+    write(root, ".c/1.png")
+    with pytest.warns(UnflipWarning, match=r": \.c: hidden, so not a class; rename what is one, without the dot"):
+        assert opened(root).class_names == ["a", "b"]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from unflip.data.files.arrays import Array, read_npz
 from unflip.data.images.files import ImageFiles
 from unflip.data.raw import LabelledSet
+from unflip.data.stamp import Stamp
 from unflip.errors import InputError
 from unflip.files import write_atomically
 
@@ -19,13 +20,9 @@ BESIDE = (LABELS, IDS, DIGESTS)
 
 
 @dataclass(frozen=True)
-class FeatureOrigin:
-    """How a feature file was made; stored in it as JSON."""
+class FeatureOrigin(Stamp):
+    """How a feature file was made, and of what; stored in it as JSON."""
 
-    backbone: str
-    image_size: int
-    image_resize: int
-    resample: str
     data: str
     """The images: what was embedded, as an absolute path."""
     fingerprint: str
@@ -33,6 +30,11 @@ class FeatureOrigin:
     class_map: str | None = None
     clean_val: bool = False
     """Both as in :class:`unflip.data.raw.RawData`."""
+
+    @property
+    def stamp(self) -> Stamp:
+        """How it was made, whatever of."""
+        return Stamp(**{field.name: getattr(self, field.name) for field in fields(Stamp)})
 
 
 def write_features(
@@ -62,4 +64,6 @@ def origin_of(path: Path, arrays: Mapping[str, Array]) -> FeatureOrigin | None:
     try:
         return FeatureOrigin(**json.loads(str(arrays[_ABOUT])))
     except (TypeError, ValueError) as error:
-        raise InputError(f"{path}, 'about': not what `unflip embed` writes ({error})") from error
+        raise InputError(
+            f"{path}, 'about': not what this version of `unflip embed` writes ({error}); embed the images again"
+        ) from error

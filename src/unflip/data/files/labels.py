@@ -1,61 +1,124 @@
 """Labels: read from files (.npy, .csv, .txt), and turned into class numbers."""
 
 import csv
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unflip.data.files.arrays import Array, read_array
+from unflip.data.files.columns import Columns
+from unflip.data.files.matching import NAMING, find_examples, name_column
 from unflip.errors import InputError, unknown
 
 _MOST_CLASSES = 1_000_000
 
 
-def read_labels(path: Path) -> Array:
-    """Read labels as they are in a file: numbers or names, one per example."""
-    readers = {".npy": read_array, ".csv": _read_csv, ".txt": _read_text}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"labels {path}: cannot read '{path.suffix}'; give .npy, .csv or .txt")
+def read_labels(path: Path, ids: Sequence[str] | None = None, names: Collection[str] = ()) -> Array:
+    """Read labels from a file, numbers or names, in the order of the examples.
+
+    The rows of a .csv are in this order too, unless its column ``index`` or, where examples are called ``ids``, its
+    column ``path`` or ``id`` says which examples they are about; then every example must be there once. Text is a name
+    also if it looks like a number, where all of it is among the ``names`` of classes.
+    """
+    what = f"labels {path}"
     try:
-        return reader(path)
+        match path.suffix.lower():
+            case ".npy":
+                return read_array(path)
+            case ".csv":
+                cells = _read_csv(path, ids, what)
+            case ".txt":
+                cells = [line.strip() for line in path.read_text("utf-8-sig").rstrip().split("\n")]
+            case other:
+                raise InputError(f"{what}: cannot read '{other}'; give .npy, .csv or .txt")
     except UnicodeDecodeError as error:
-        raise InputError(f"labels {path}: not a text file in UTF-8 ({error.reason})") from error
+        raise InputError(f"{what}: not a text file in UTF-8 ({error.reason})") from error
     except (OSError, csv.Error) as error:
-        raise InputError(f"labels {path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _read_text(path: Path) -> Array:
-    lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
-    return numbers_or_names([line for line in lines if line])
-
-
-def _read_csv(path: Path) -> Array:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = [row for row in csv.reader(file) if row]
-    if not rows:
+        raise InputError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
+    if cells == [""]:
         return np.empty(0, np.int64)
+    if "" in cells:
+        raise _empty(what, cells.index(""))
+    labels = numbers_or_names(cells, names)
+    if are_names(labels) and len(cells) > 1 and all(map(_is_number, cells[1:])) and not {*cells} <= {*names}:
+        raise InputError(f"{what}: the first line, '{cells[0]}', is no number like the others; remove it, if a header")
+    return labels
+
+
+def _read_csv(path: Path, ids: Sequence[str] | None, what: str) -> list[str]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.reader(file))
+    while rows and not any(rows[-1]):
+        rows.pop()
+    if not rows:
+        return [""]
     header = [cell.strip().lower() for cell in rows[0]]
     if "label" in header:
-        column, rows = header.index("label"), rows[1:]
-    elif len(header) == 1:
-        column = 0
+        rows = rows[1:]
+    elif len(header) > 1:
+        raise InputError(f"{what}: no column 'label' among {', '.join(header)}; rename one to 'label'")
+    elif (separator := next((mark for mark in ";\t|" if "label" in header[0].split(mark)), None)) is not None:
+        raise InputError(f"{what}: its columns are separated by {separator!r}; separate them by commas")
     else:
-        raise InputError(f"labels {path}: no column 'label' among {', '.join(header)}; rename one to 'label'")
-    short = next((i for i, row in enumerate(rows) if len(row) <= column), None)
-    if short is not None:
-        raise InputError(f"labels {path}, row {short}: has {len(rows[short])} columns, 'label' is number {column + 1}")
-    return numbers_or_names([row[column].strip() for row in rows])
+        header = ["label"]
+    blank = next((i for i, row in enumerate(rows) if not any(cell.strip() for cell in row)), None)
+    if blank is not None:
+        raise _empty(what, blank)
+    wanted = {name: column for column, name in enumerate(header) if name in (*NAMING, "label")}
+    if (twice := next((name for name in wanted if header.count(name) > 1), None)) is not None:
+        raise InputError(f"{what}: two columns '{twice}'; keep one of them")
+    for name, column in wanted.items():
+        short = next((i for i, row in enumerate(rows) if len(row) <= column), None)
+        if short is not None:
+            raise InputError(f"{what}, row {short}: has {len(rows[short])} columns, '{name}' is number {column + 1}")
+    columns = {name: [row[column].strip() for row in rows] for name, column in wanted.items()}
+    cells = columns.pop("label")
+    if "index" in columns or (name_column(columns) is not None and ids is not None):
+        return _in_order(cells, columns, ids, what)
+    return cells
 
 
-def numbers_or_names(cells: list[str]) -> Array:
-    """Return numbers if every cell is one, else names."""
-    try:
-        return np.array([float(cell) for cell in cells])
-    except ValueError:
+def _in_order(cells: list[str], columns: Columns, ids: Sequence[str] | None, what: str) -> list[str]:
+    """Return labels in the order of the examples; each of the first ones must have one row."""
+    count = len(cells) if ids is None else min(len(cells), len(ids))
+    rows: dict[int, int] = {}
+    for row, place in enumerate(find_examples(columns, count, ids, what)):
+        if rows.setdefault(place, row) != row:
+            named = place if "index" in columns or ids is None else f"'{ids[place]}'"
+            raise InputError(f"{what}, row {row}: example {named} again, as in row {rows[place]}; keep one of them")
+    missing = next((place for place in range(len(cells)) if place not in rows), None)
+    if missing is not None:
+        named = missing if ids is None else f"'{ids[missing]}'"
+        raise InputError(f"{what}: no label for example {named}; every example needs one")
+    return [cells[rows[place]] for place in range(len(cells))]
+
+
+def _empty(what: str, row: int) -> InputError:
+    return InputError(f"{what}, row {row}: the label is empty; every example needs one")
+
+
+def numbers_or_names(cells: list[str], names: Collection[str] = ()) -> Array:
+    """Return numbers if every cell is one and they are not all among the ``names`` of classes, else names."""
+    if not all(map(_is_number, cells)) or (names and set(cells) <= set(names)):
         return np.array(cells, dtype=np.str_)
+    return np.array([float(cell) for cell in cells])
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell  # which Python allows in numbers
+
+
+def are_names(labels: Array) -> bool:
+    """Whether labels are names of classes, rather than numbers."""
+    return bool(labels.dtype.kind == "U")
 
 
 def find_classes(labels: Array, declared: int | tuple[str, ...] | None, what: str) -> tuple[int, list[str] | None]:
@@ -63,8 +126,13 @@ def find_classes(labels: Array, declared: int | tuple[str, ...] | None, what: st
     if isinstance(declared, int):
         return declared, None
     if declared is not None:
+        if "" in declared:
+            raise InputError(f"{what}: the name of class {declared.index('')} is empty; give every class a name")
+        if len(set(declared)) < len(declared):
+            twice = next(name for name in declared if declared.count(name) > 1)
+            raise InputError(f"{what}: the class name '{twice}' is declared twice; give every class its own")
         return len(declared), list(declared)
-    if labels.dtype.kind == "U":
+    if are_names(labels):
         names = sorted(set(labels.tolist()))
         return len(names), names
     numbers = to_class_numbers(labels, _MOST_CLASSES, None, what)
@@ -75,7 +143,7 @@ def to_class_numbers(labels: Array, num_classes: int, names: list[str] | None, w
     """Turn labels into class numbers 0..k-1; an error names the first row with a wrong label."""
     if labels.ndim != 1:
         raise InputError(f"{what}: shape {labels.shape}; labels must be (n,)")
-    if labels.dtype.kind == "U":
+    if are_names(labels):
         return _names_to_numbers(labels, num_classes, names, what)
     if labels.dtype.kind not in "iufb":
         raise InputError(f"{what}: cannot read labels of type {labels.dtype}; give integers or class names")
@@ -89,9 +157,15 @@ def to_class_numbers(labels: Array, num_classes: int, names: list[str] | None, w
 
 def _names_to_numbers(labels: Array, num_classes: int, names: list[str] | None, what: str) -> Tensor:
     known = {name: number for number, name in enumerate(names or map(str, range(num_classes)))}
+    composed = {normalize("NFC", name): number for name, number in known.items()}  # macOS decomposes accents in paths
+    numbers = []
     found, inverse = np.unique(labels, return_inverse=True)
-    missing = next((name for name in found.tolist() if name not in known), None)
-    if missing is not None:
-        row = int((labels == missing).argmax())
-        raise InputError(f"{what}, row {row}: {unknown('class', missing, list(known)[:50])}")
-    return torch.from_numpy(np.array([known[name] for name in found.tolist()], np.int64)[inverse])
+    for name in found.tolist():
+        number = known.get(name, composed.get(normalize("NFC", name)))
+        row = int((labels == name).argmax())
+        if not name:
+            raise _empty(what, row)
+        if number is None:
+            raise InputError(f"{what}, row {row}: {unknown('class', name, list(known)[:50])}")
+        numbers.append(number)
+    return torch.from_numpy(np.array(numbers, np.int64)[inverse])

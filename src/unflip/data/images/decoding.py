@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _CHUNK = 4096  # images in progress at once when all are read
+_NOTES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")  # where Pillow finds an orientation
+_TRANSPOSE = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""How an image becomes upright, by the orientation that its EXIF notes hold."""
+_TURNED = 5  # from this orientation on, width and height are exchanged
 _Result = TypeVar("_Result")
 
 
@@ -65,8 +77,8 @@ def open_images(files: ImageFiles, rows: Sequence[int], pool: Executor) -> list[
 
 
 def sizes_of(images: Sequence["Image"]) -> Tensor:
-    """Return the heights and widths (2, n) of images."""
-    return torch.tensor([[image.height for image in images], [image.width for image in images]], dtype=torch.float32)
+    """Return the heights and widths (2, n) of images, once they are upright."""
+    return torch.tensor([upright_size(image)[::-1] for image in images], dtype=torch.float32).reshape(-1, 2).T
 
 
 def cut_images(
@@ -78,7 +90,7 @@ def cut_images(
         files: where the images come from, for errors.
         rows: which of the files they are.
         images: opened by :func:`open_images`.
-        boxes: (n, 4), top, left, height and width.
+        boxes: (n, 4), top, left, height and width in the upright images.
         frame: the size to scale to, and how.
         pool: threads that do the work.
     """
@@ -94,7 +106,7 @@ def cut_images(
 
 def read_all(files: ImageFiles, frame: Frame | None, pool: Executor, track: Track = untracked) -> Array:
     """Return all images as bytes (n, 3, h, w): cropped to the frame, or whole, if they have the same size."""
-    width, height = (frame.size, frame.size) if frame else open_images(files, [0], pool)[0].size
+    width, height = (frame.size, frame.size) if frame else upright_size(open_images(files, [0], pool)[0])
     pixels = np.empty((len(files), 3, height, width), np.uint8)
 
     def read(index: int) -> None:
@@ -103,11 +115,11 @@ def read_all(files: ImageFiles, frame: Frame | None, pool: Executor, track: Trac
             if frame is not None:
                 boxes = central_boxes(sizes_of([image]), frame.size / frame.resize)
                 content = _cut(image, boxes[0].tolist(), frame)
-            elif image.size == (width, height):
-                content = np.asarray(to_rgb(image))
+            elif (size := upright_size(image)) == (width, height):
+                content = np.asarray(to_upright_rgb(image))
             else:
                 raise InputError(
-                    f"{files.where(index)}: {image.width}x{image.height} pixels, {files.path(0)} has {width}x{height}; "
+                    f"{files.where(index)}: {size[0]}x{size[1]} pixels, {files.path(0)} has {width}x{height}; "
                     f"to bring all to one size: --set data.image_size={min(width, height)}"
                 )
             pixels[index] = content.transpose(2, 0, 1)
@@ -151,13 +163,43 @@ def _cut(image: "Image", box: list[float], frame: Frame) -> Array:
 
     top, left, tall, wide = box
     size = frame.size
-    width, height = image.size
+    width, height = upright_size(image)
     # A JPEG can be decoded at a half, a quarter or an eighth of its size, if that is enough for the box.
-    image.draft("RGB", (max(1, int(width * size / wide)), max(1, int(height * size / tall))))
+    enough = (max(1, int(width * size / wide)), max(1, int(height * size / tall)))
+    image.draft("RGB", enough if image.size == (width, height) else enough[::-1])
+    image = to_upright_rgb(image)
     across, down = image.width / width, image.height / height
     right, bottom = min((left + wide) * across, image.width), min((top + tall) * down, image.height)
     corners = (left * across, top * down, right, bottom)
-    return np.asarray(to_rgb(image).resize((size, size), Resampling[frame.resample.upper()], box=corners))
+    return np.asarray(image.resize((size, size), Resampling[frame.resample.upper()], box=corners))
+
+
+def upright_size(image: "Image") -> tuple[int, int]:
+    """Return the width and height of an image once it is upright, without decoding it."""
+    return (image.height, image.width) if _orientation(image) >= _TURNED else image.size
+
+
+def to_upright_rgb(image: "Image") -> "Image":
+    """Decode to RGB, turned and mirrored as its EXIF notes say: as every viewer shows it."""
+    from PIL.Image import Transpose
+
+    orientation = _orientation(image)
+    image = to_rgb(image)
+    return image if orientation == 1 else image.transpose(Transpose[_TRANSPOSE[orientation]])
+
+
+def _orientation(image: "Image") -> int:
+    """Return the orientation that an image's header notes, from 1 (upright) to 8; without decoding the image."""
+    from PIL.ExifTags import Base
+    from PIL.Image import Image
+
+    if image.format == "TIFF" or not any(key in image.info for key in _NOTES):  # Pillow turns a TIFF itself
+        return 1
+    try:
+        found = Image.getexif(image).get(Base.Orientation, 1)  # that of a PNG's own class would decode it
+    except Exception:  # notes may be broken where the image is not
+        return 1
+    return found if found in _TRANSPOSE else 1
 
 
 def to_rgb(image: "Image") -> "Image":

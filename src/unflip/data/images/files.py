@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -87,10 +88,28 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
-def find_images(folder: Path) -> list[str]:
-    """Return the images in ``folder`` and below, relative to it, in order; hidden folders are skipped."""
-    found = []
-    for where, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.relpath(Path(where, name), folder) for name in files if is_image(name)]
+def find_images(folder: Path, besides: Iterable[Path] = ()) -> list[str]:
+    """Return the images in ``folder`` and below, relative to it, in order; hidden folders are skipped.
+
+    Links to folders are followed, but no folder is entered twice, nor one of ``besides``, so that a link cannot lead
+    round in circles. Of a folder and a link to it, the folder is taken.
+    """
+    found: list[str] = []
+    entered = {_identity(path) for path in besides} - {_identity(folder)}
+    starts = [folder]
+    for start in starts:  # links are appended while the folders are searched
+        for where, folders, files in os.walk(start):
+            identity = _identity(Path(where))
+            if identity in entered:
+                folders.clear()
+                continue
+            entered.add(identity)
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            starts += [inner for name in folders if (inner := Path(where, name)).is_symlink()]
+            found += [os.path.relpath(Path(where, name), folder) for name in files if is_image(name)]
     return sorted(found)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    state = folder.stat()
+    return state.st_dev, state.st_ino

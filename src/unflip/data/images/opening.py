@@ -51,7 +51,10 @@ def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Tr
             kept[part][list(wrong)] = False
             skipped += [Skipped(part, str(files.names[index]), reason) for index, reason in wrong.items()]
             if wrong and not kept[part].any():
-                raise InputError(f"'{part}': none of its {len(files)} images can be read; {skipped[-1].reason}")
+                index, reason = next(iter(wrong.items()))
+                raise InputError(
+                    f"'{part}': none of its {len(files)} images can be read, the first: {files.where(index)}: {reason}"
+                )
             if wrong and len(wrong) >= options.most_broken * len(files):
                 index, reason = next(iter(wrong.items()))
                 raise InputError(

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from unflip.data.files.arrays import Array, read_array, read_npz
 from unflip.data.files.features import BESIDE, DIGESTS, IDS, LABELS, origin_of
 from unflip.data.files.labels import read_labels
-from unflip.data.loader import Loader
+from unflip.data.loader import FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError
@@ -21,6 +23,7 @@ class Arrays(Loader):
     """
 
     general = True
+    uses = FOR_ROWS | {"map_above_mb"}
 
     def recognises(self, path: Path) -> bool:
         """Whether ``path`` is an .npz or .npy file, or a folder; the loaders of images are tried first."""
@@ -52,6 +55,8 @@ class Arrays(Loader):
         if stray is not None:
             raise InputError(f"{path}: array '{stray}'; validation examples must be called 'val' and 'val_labels'")
         names, origin = arrays.get("class_names"), origin_of(path, arrays)
+        if names is not None and (names.ndim != 1 or not len(names)):
+            raise InputError(f"{path}, class_names: shape {names.shape}; give one name per class, (k,)")
         return RawData(
             train=sets.pop("train"),
             val=sets.pop("val", None),
@@ -60,6 +65,7 @@ class Arrays(Loader):
             class_map=origin.class_map if origin else None,
             clean_val=bool(origin and origin.clean_val),
             images_path=origin.data if origin else None,
+            stamp=origin.stamp if origin else None,
         )
 
 
@@ -73,11 +79,12 @@ def _read_npy(path: Path, map_above_mb: float) -> Array:
 
 def _read_folder(path: Path, map_above_mb: float) -> dict[str, Array]:
     arrays = {}
+    named = read_array(path / "class_names.npy") if (path / "class_names.npy").is_file() else np.empty(0, np.str_)
     for file in sorted(path.iterdir()):
         if file.suffix in (".npy", ".csv", ".txt") and file.stem.endswith(LABELS):
             if file.stem in arrays:
                 raise InputError(f"{path}: {file.stem} appears more than once; keep one of .npy, .csv and .txt")
-            arrays[file.stem] = read_labels(file)
+            arrays[file.stem] = read_labels(file, names=named.astype(np.str_).ravel().tolist())
         elif file.suffix == ".npy":
             arrays[file.stem] = _read_npy(file, map_above_mb)
     return arrays

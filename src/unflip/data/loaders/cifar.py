@@ -23,6 +23,8 @@ _PIXELS = 3072
 class Cifar(Loader):
     """One of the two data sets. A folder has the binary layout if its first file ends in ``.bin``."""
 
+    uses = frozenset({"augment"})
+
     name: str
     train: tuple[str, ...]
     test: str

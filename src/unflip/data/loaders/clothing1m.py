@@ -8,7 +8,7 @@ import numpy as np
 from unflip.data.files.lists import read_labelled_list, read_list
 from unflip.data.images.files import ImageFiles, as_names
 from unflip.data.images.sources import byte_normalisation
-from unflip.data.loader import Loader
+from unflip.data.loader import FOR_IMAGE_FILES, Loader
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError
@@ -34,6 +34,7 @@ class Clothing1M(Loader):
     """The lists may also be in ``annotations/``, and the image folders ``0`` to ``9`` in the main folder itself."""
 
     Options = Clothing1MOptions
+    uses = FOR_IMAGE_FILES
 
     def recognises(self, path: Path) -> bool:
         """Whether ``path`` is a folder with the list of the noisy training images."""

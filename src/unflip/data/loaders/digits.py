@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from unflip.data.files.arrays import Array
-from unflip.data.loader import Loader
+from unflip.data.loader import FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.options import Options
@@ -20,6 +20,7 @@ class Digits(Loader):
     """1,347 training and 450 test images as rows of 64 pixels."""
 
     built_in = True
+    uses = FOR_ROWS
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
         """Return all digits; they come with scikit-learn, and ``path`` is not used."""

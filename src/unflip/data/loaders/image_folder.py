@@ -1,24 +1,31 @@
 """Image folders: one folder per class, either in ``train``, ``val`` and ``test``, or all for training."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 
 from unflip.data.images.files import SUFFIXES, ImageFiles, as_names, find_images, is_image
 from unflip.data.images.sources import IMAGENET
-from unflip.data.loader import Loader
+from unflip.data.loader import FOR_IMAGE_FILES, Loader
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
-from unflip.errors import InputError
+from unflip.errors import InputError, UnflipWarning
 from unflip.options import Options
 
 _PARTS = ("train", "val", "test")
+_NO_CLASSES = (
+    ".git", ".hg", ".svn", ".dvc", ".DS_Store", ".ipynb_checkpoints", ".cache", ".Trash", ".Spotlight", ".fseventsd",
+    ".thumbnails", ".idea", ".vscode", ".venv", ".unflip",
+)  # fmt: skip
+"""What the names of hidden folders begin with that tools make."""
 
 
 class ImageFolder(Loader):
     """Images that are not in class folders have no labels: for prediction, or for use with ``--labels``."""
 
     general = True
+    uses = FOR_IMAGE_FILES
 
     def recognises(self, path: Path) -> bool:
         """Whether ``path`` is a folder with folders or images in it, and no arrays."""
@@ -53,7 +60,11 @@ def _list(root: Path, part: str) -> LabelledSet:
     classes = [entry.name for entry in entries if _is_class(entry)]
     if classes and loose:
         raise InputError(f"{folder / loose[0]}: is next to the class folders; move it into one of them")
-    found = {name: find_images(folder / name) for name in classes}
+    _warn_of_hidden(folder, entries)
+    found = {
+        name: find_images(folder / name, [root, folder, *(folder / other for other in classes if other != name)])
+        for name in classes
+    }
     empty = next((name for name, images in found.items() if not images), None)
     if empty is not None:
         raise InputError(f"{folder / empty}: no images in it ({', '.join(SUFFIXES)}); add some or remove the folder")
@@ -63,6 +74,18 @@ def _list(root: Path, part: str) -> LabelledSet:
     names = as_names([f"{part}/{name}" for name in inner] if part else inner)
     labels = np.repeat(np.array(classes, np.str_), [len(images) for images in found.values()]) if classes else None
     return LabelledSet(ImageFiles(root, names), labels, ids=names)
+
+
+def _warn_of_hidden(folder: Path, entries: list[Path]) -> None:
+    """Name folders that are not taken for classes since they begin with a dot, although images are in them."""
+    hidden = [entry.name for entry in entries if entry.is_dir() and entry.name.startswith(".")]
+    lost = [name for name in hidden if not name.startswith(_NO_CLASSES) and find_images(folder / name)]
+    if lost:
+        warnings.warn(
+            f"{folder}: {', '.join(lost)}: hidden, so not a class; rename what is one, without the dot",
+            UnflipWarning,
+            stacklevel=2,
+        )
 
 
 def _is_class(entry: Path) -> bool:

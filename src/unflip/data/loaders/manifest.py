@@ -8,7 +8,7 @@ from unflip.data.files.columns import check_filled, column_names, find_label_col
 from unflip.data.files.labels import numbers_or_names
 from unflip.data.images.files import ImageFiles, as_names
 from unflip.data.images.sources import IMAGENET
-from unflip.data.loader import Loader
+from unflip.data.loader import FOR_IMAGE_FILES, Loader
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError
@@ -21,6 +21,7 @@ class Manifest(Loader):
     """Without ``split`` all images train; without ``label`` they can only be predicted."""
 
     general = True
+    uses = FOR_IMAGE_FILES | {"label_column"}
 
     def recognises(self, path: Path) -> bool:
         """Whether ``path`` is a CSV or Parquet file with a column ``path``."""
@@ -41,7 +42,7 @@ class Manifest(Loader):
         label = find_label_column(path, [name.lower() for name in header], wanted)
         check_filled(path, table)
         names = as_names([str(name) for name in table["path"]])
-        labels = None if label is None else numbers_or_names([str(cell) for cell in table[label]])
+        labels = None if label is None else numbers_or_names([str(cell) for cell in table[label]], options.class_names)
         groups = None if by_group not in table else np.array(table[by_group], np.str_)
         sets = {}
         for split, rows in rows_by_split(path, table.get("split", ["train"] * len(names))).items():

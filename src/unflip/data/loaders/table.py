@@ -7,7 +7,7 @@ import numpy as np
 
 from unflip.data.files.arrays import Array
 from unflip.data.files.columns import check_filled, find_label_column, rows_by_split
-from unflip.data.loader import Loader
+from unflip.data.loader import FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError, unknown
@@ -24,6 +24,7 @@ class Table(Loader):
     """All columns are features, and must be numbers, except the label, ``split``, ``id`` and ``data.groups``."""
 
     general = True
+    uses = FOR_ROWS | {"label_column", "ignore", "columns"}
 
     def recognises(self, path: Path) -> bool:
         """Whether ``path`` is a CSV or Parquet file; the loader of manifests is tried first."""
@@ -51,7 +52,7 @@ class Table(Loader):
         features = _features(path, table, columns, unlabelled if label is None else None)
         cells = {name: table[name].to_pylist() for name in others if name is not None}
         check_filled(path, cells)
-        labels = None if label is None else _labels(cells[label])
+        labels = None if label is None else _labels(cells[label], options.class_names)
         ids = None if id_column is None else np.array([str(cell) for cell in cells[id_column]], np.str_)
         groups = None if group_column is None else np.array([str(cell) for cell in cells[group_column]], np.str_)
         splits = ["train"] * len(features) if split_column is None else cells[split_column]
@@ -133,9 +134,9 @@ def _is_number(cell: object) -> bool:
     return True
 
 
-def _labels(cells: list[object]) -> Array:
-    """Return numbers as they are, anything else as text."""
-    if cells and all(isinstance(cell, int | float) for cell in cells):
+def _labels(cells: list[object], names: tuple[str, ...]) -> Array:
+    """Return numbers as they are, unless all are among the declared ``names`` of classes; anything else as text."""
+    if cells and all(isinstance(cell, int | float) for cell in cells) and not {*map(str, cells)} <= {*names}:
         return np.array(cells)
     return np.array([str(cell) for cell in cells], np.str_)
 

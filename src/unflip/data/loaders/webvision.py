@@ -7,7 +7,7 @@ import numpy as np
 from unflip.data.files.lists import read_labelled_list, read_list
 from unflip.data.images.files import ImageFiles, as_names, find_images
 from unflip.data.images.sources import IMAGENET
-from unflip.data.loader import Loader
+from unflip.data.loader import FOR_IMAGE_FILES, Loader
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError
@@ -29,6 +29,7 @@ class WebVision(Loader):
     """``data.classes = K`` takes the first K classes instead of 50."""
 
     Options = WebVisionOptions
+    uses = FOR_IMAGE_FILES
 
     def recognises(self, path: Path) -> bool:
         """Whether ``path`` is a folder with WebVision's list of Google images."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unflip.data.files.arrays import Array
-from unflip.data.images.decoding import reason_of, to_rgb
+from unflip.data.images.decoding import reason_of, to_upright_rgb
 from unflip.data.images.files import ImageFiles
 from unflip.data.labelled import choose_labels
 from unflip.data.loader import find_loader, load_raw
@@ -79,14 +79,14 @@ def _of_files(parts: Sequence[Array | ImageFiles], options: DataOptions, ids: Se
         raise InputError(f"data {options.path}: no image {missing} in it, which the run had; is it another data set?")
 
     def read(index: int, size: int) -> "Image":
-        from PIL import Image, ImageOps
+        from PIL import Image
 
         path = listed[ids[index]].joinpath(ids[index])
         try:
             with path.open("rb") as file:
                 image = Image.open(file)
                 image.draft("RGB", (size, size))
-                return to_rgb(ImageOps.exif_transpose(image))
+                return to_upright_rgb(image)
         except Exception as error:  # image libraries raise all kinds of errors for broken files
             raise InputError(f"{path}: {reason_of(error)}") from error
 
