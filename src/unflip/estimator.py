@@ -214,6 +214,7 @@ def find_label_errors(features: ArrayLike, labels: ArrayLike, **parameters: Any)
     columns = {name: parameters.pop(name, None) for name in ("groups", "trusted")}
     model = UnflipClassifier(**parameters).fit(features, labels, **columns)
     given = column_or_1d(labels)
+    given = given.astype(given.dtype.newbyteorder("="))  # Arrow knows no other
     order = model.label_quality_.argsort(kind="stable")
     return pa.table(
         {

@@ -55,7 +55,7 @@ def test_images_become_files_with_a_manifest(tmp_path: Path) -> None:
             {"image": hf.Image(), "number": hf.Value("int64"), "label": hf.ClassLabel(names=["b", "a"])}
         ),
     )
-    run = train_on(data, tmp_path / "run", epochs=1, settings={"data.image_size": 8})
+    run = train_on(data, tmp_path / "run", epochs=1, network="mlp", settings={"data.image_size": 8})
     labels = run.labels()
     assert labels["id"].to_pylist()[:2] == ["train/0000000.png", "train/0000001.png"]
     assert labels["given_name"].to_pylist()[:2] == ["b", "a"]

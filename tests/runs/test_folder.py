@@ -75,9 +75,7 @@ def test_force_leaves_what_somebody_put_into_the_folders_of_a_run(finished: Run)
 def test_a_folder_with_files_of_somebody_else_is_refused(tmp_path: Path, name: str, force: bool) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("{}")
-    with pytest.raises(
-        RunFolderError, match=f"not ours, such as {name.partition(chr(47))[0]}; name a new"
-    ):
+    with pytest.raises(RunFolderError, match=f"not ours, such as {name.partition(chr(47))[0]}; name a new"):
         Run(tmp_path).check_free(resume=False, force=force)
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from pictures import write_picture
 from unflip.data.images.augment import central_boxes, mirror, random_boxes, random_squares
-from unflip.data.images.decoding import cut_images, make_pool, open_images, sizes_of
+from unflip.data.images.decoding import cut_images, make_pool, open_images, sizes_of, to_rgb
 from unflip.data.images.files import Frame, ImageFiles, Skipped, as_names, find_images, skipped_csv
 from unflip.data.images.opening import OpenedImages, open_files
 from unflip.data.images.sources import IMAGENET, FileSource
@@ -206,7 +206,7 @@ def test_a_broken_image_stops_the_batch_that_needs_it_with_its_path(tmp_path: Pa
 
 def test_where_no_image_can_be_read_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"")
-    with pytest.raises(InputError, match="'train': none of its 1 images can be read; not an image"):
+    with pytest.raises(InputError, match="'train': none of its 1 images can be read, the first: .*not an image"):
         opened(tmp_path, skip_broken=True)
 
 
@@ -333,3 +333,14 @@ def test_a_link_to_a_folder_elsewhere_is_followed_and_one_to_a_folder_of_the_sam
     (tmp_path / "link").symlink_to("data")
     assert find_images(tmp_path / "link") == ["again/x/1.png", "z/2.png"]
     assert find_images(tmp_path / "data", besides=[tmp_path / "elsewhere"]) == ["z/2.png"]
+
+
+def test_sixteen_bits_are_scaled_and_thirty_two_refused(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(ramp).save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as image:
+        shown = np.asarray(to_rgb(image))
+    np.testing.assert_array_equal(shown[..., 0], ramp >> 8)
+    Image.fromarray(ramp.astype(np.float32)).save(tmp_path / "b.tif")
+    with Image.open(tmp_path / "b.tif") as image, pytest.raises(ValueError, match="32 bits; convert it to 8 or 16"):
+        to_rgb(image)

@@ -119,3 +119,14 @@ def test_a_hidden_folder_with_images_is_named_unless_a_tool_made_it(tmp_path: Pa
     write(root, ".c/1.png")
     with pytest.warns(UnflipWarning, match=r": \.c: hidden, so not a class; rename what is one, without the dot"):
         assert opened(root).class_names == ["a", "b"]
+
+
+def test_parts_may_be_called_as_people_call_them_and_are_not_mixed_with_classes(tmp_path: Path) -> None:
+    write(tmp_path / "a", "Train/x/1.png", "Train/y/2.png", "valid/x/3.png", "Test/y/4.png")
+    raw = load_raw(DataOptions(path=str(tmp_path / "a")))
+    assert raw.val is not None
+    assert list(raw.tests) == ["test"]
+    assert raw.class_names == ("x", "y")
+    write(tmp_path / "b", "train/1.png", "cat/2.png")
+    with pytest.raises(InputError, match="'train' next to 'cat': is that a part of the data, or a class"):
+        load_raw(DataOptions(path=str(tmp_path / "b")))

@@ -12,6 +12,7 @@ import torch
 from helpers import blobs, open_dataset, quick_train
 from unflip import predict
 from unflip.data.dataset import Dataset
+from unflip.data.loader import load_raw
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 
@@ -110,3 +111,32 @@ def test_a_model_finds_its_columns_by_their_names(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"c0": [1.0], "c1": [2.0]}), tmp_path / "few.parquet")
     with pytest.raises(InputError, match=r"few\.parquet: no column 'c2'; it has c0, c1"):
         predict(run, tmp_path / "few.parquet")
+
+
+def test_ids_and_labels_stay_as_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(",id,a,label\n0,0007,1.5,01\n1,12345678901234567890,2.5,1\n2,0x1f,3.5,01\n")
+    raw = load_raw(DataOptions(path=str(path)))
+    assert raw.train.ids is not None
+    assert raw.train.labels is not None
+    assert raw.train.ids.tolist() == ["0007", "12345678901234567890", "0x1f"]
+    assert raw.train.labels.tolist() == ["01", "1", "01"]
+    assert raw.columns == ("a",)  # neither the id nor the index that pandas wrote
+
+
+def test_without_ids_the_examples_of_a_split_are_called_by_their_rows_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,label,split\n1,x,test\n2,x,train\n3,y,train\n")
+    raw = load_raw(DataOptions(path=str(path)))
+    assert raw.train.ids is not None
+    assert raw.train.ids.tolist() == ["1", "2"]
+
+
+def test_two_columns_of_labels_or_another_encoding_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("Label,a,label\n0,1,1\n")
+    with pytest.raises(InputError, match="columns Label and label; say which holds the labels with --label-column"):
+        load_raw(DataOptions(path=str(path)))
+    path.write_bytes("a,label\n1,caf\u00e9\n2,b\n".encode("latin-1"))
+    with pytest.raises(InputError, match="UTF-?8"):
+        load_raw(DataOptions(path=str(path)))

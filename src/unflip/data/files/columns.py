@@ -89,7 +89,12 @@ def find_label_column(path: Path, header: Sequence[str], wanted: str | None) -> 
     """Return the name of the label column: the ``wanted`` one, or `label` if there is one."""
     if wanted is not None and wanted not in header:
         raise InputError(f"{path}: --label-column: {unknown('column', wanted, header)}")
-    return wanted or next((name for name in header if name.lower() == "label"), None)
+    if wanted is not None:
+        return wanted
+    found = [name for name in header if name.lower() == "label"]
+    if len(found) > 1:
+        raise InputError(f"{path}: columns {' and '.join(found)}; say which holds the labels with --label-column")
+    return found[0] if found else None
 
 
 def check_filled(path: Path, columns: Columns) -> None:

@@ -1,6 +1,7 @@
 """Labels: read from files (.npy, .csv, .txt), and turned into class numbers."""
 
 import csv
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from unicodedata import normalize
@@ -61,7 +62,7 @@ def _read_csv(path: Path, ids: Sequence[str] | None, what: str) -> list[str]:
         rows = rows[1:]
     elif len(header) > 1:
         raise InputError(f"{what}: no column 'label' among {', '.join(header)}; rename one to 'label'")
-    elif (separator := next((mark for mark in ";\t|" if "label" in header[0].split(mark)), None)) is not None:
+    elif header and (separator := next((mark for mark in ";\t|" if "label" in header[0].split(mark)), None)):
         raise InputError(f"{what}: its columns are separated by {separator!r}; separate them by commas")
     else:
         header = ["label"]
@@ -101,6 +102,9 @@ def _empty(what: str, row: int) -> InputError:
     return InputError(f"{what}, row {row}: the label is empty; every example needs one")
 
 
+_LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
+
+
 def numbers_or_names(cells: list[str], names: Collection[str] = ()) -> Array:
     """Return numbers if every cell is one and they are not all among the ``names`` of classes, else names."""
     if not all(map(_is_number, cells)) or (names and set(cells) <= set(names)):
@@ -113,7 +117,8 @@ def _is_number(cell: str) -> bool:
         float(cell)
     except ValueError:
         return False
-    return "_" not in cell  # which Python allows in numbers
+    # Python allows underscores in numbers; and 01 is not 1 to whoever wrote both.
+    return "_" not in cell and not _LEADING_ZERO.match(cell.strip())
 
 
 def are_names(labels: Array) -> bool:

@@ -203,7 +203,17 @@ def _orientation(image: "Image") -> int:
 
 
 def to_rgb(image: "Image") -> "Image":
-    """Decode to RGB; a palette with transparency goes through RGBA, as Pillow recommends."""
+    """Decode to RGB; a palette with transparency goes through RGBA, as Pillow recommends.
+
+    Of 16 bits the upper eight are used: Pillow itself would clip all above 255 to white. What brightness other numbers
+    stand for, as in TIFF files of 32 bits, nobody says.
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        from PIL import Image
+
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise ValueError(f"mode {image.mode}, 32 bits; convert it to 8 or 16 bits")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")

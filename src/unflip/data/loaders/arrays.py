@@ -61,7 +61,7 @@ class Arrays(Loader):
             train=sets.pop("train"),
             val=sets.pop("val", None),
             tests={name: content for name, content in sets.items() if name.startswith("test")},
-            class_names=None if names is None else tuple(map(str, names.tolist())),
+            class_names=None if names is None else tuple(map(_text, names.tolist())),
             class_map=origin.class_map if origin else None,
             clean_val=bool(origin and origin.clean_val),
             images_path=origin.data if origin else None,
@@ -88,6 +88,10 @@ def _read_folder(path: Path, map_above_mb: float) -> dict[str, Array]:
         elif file.suffix == ".npy":
             arrays[file.stem] = _read_npy(file, map_above_mb)
     return arrays
+
+
+def _text(name: object) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _check_features(array: Array, what: str) -> Array:

@@ -13,7 +13,7 @@ from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError, UnflipWarning
 from unflip.options import Options
 
-_PARTS = ("train", "val", "test")
+_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _NO_CLASSES = (
     ".git", ".hg", ".svn", ".dvc", ".DS_Store", ".ipynb_checkpoints", ".cache", ".Trash", ".Spotlight", ".fseventsd",
     ".thumbnails", ".idea", ".vscode", ".venv", ".unflip",
@@ -38,11 +38,9 @@ class ImageFolder(Loader):
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
         """List the images, in the order of their names."""
-        parts = [part for part in _PARTS if (path / part).is_dir()]
-        if parts and "train" not in parts:
-            raise InputError(f"{path}: has a folder '{parts[0]}' but no folder 'train'; add it")
-        sets = {part: _list(path, part) for part in parts or [""]}
-        train = sets.pop(parts[0] if parts else "")
+        parts = _find_parts(path)
+        sets = {part: _list(path, folder) for part, folder in parts.items()} or {"train": _list(path, "")}
+        train = sets.pop("train")
         return RawData(
             train=train,
             val=sets.pop("val", None),
@@ -51,6 +49,23 @@ class ImageFolder(Loader):
             normalisation=IMAGENET,
             unlabelled="images but no class folders in it",
         )
+
+
+def _find_parts(path: Path) -> dict[str, str]:
+    """Return the folder of each part; none where all folders are classes."""
+    folders = [entry.name for entry in sorted(path.iterdir()) if _is_class(entry)]
+    parts = {_PARTS[name.lower()]: name for name in folders if name.lower() in _PARTS}
+    others = [name for name in folders if name not in parts.values()]
+    if not parts:
+        return {}
+    if "train" not in parts:
+        raise InputError(f"{path}: has a folder '{next(iter(parts.values()))}' but no folder 'train'; add it")
+    if others:
+        raise InputError(
+            f"{path}: '{parts['train']}' next to '{others[0]}': is that a part of the data, or a class? Move the other "
+            "folders into the parts, or list the images in a .csv of path,label"
+        )
+    return {part: parts[part] for part in ("train", "val", "test") if part in parts}
 
 
 def _list(root: Path, part: str) -> LabelledSet:

@@ -7,6 +7,7 @@ import numpy as np
 
 from unflip.data.files.arrays import Array
 from unflip.data.files.columns import check_filled, find_label_column, rows_by_split
+from unflip.data.files.labels import numbers_or_names
 from unflip.data.loader import FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LISTED = 20  # most columns that an error lists
-_INDEX = ("", "__index_level_0__")  # what pandas calls its index in .csv and .parquet files
+_TEXT = ("id", "ID", "Id", "label", "Label", "LABEL")  # what is never a number, however it looks
+_INDEX = ("", "__index_level_0__", "Unnamed: 0")  # what pandas calls its index in .csv and .parquet files
 
 
 class Table(Loader):
@@ -32,17 +34,19 @@ class Table(Loader):
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
         """Read the table."""
-        table, header = _read(path)
+        table, header = _read(path, options)
         if (twice := next((name for name in header if header.count(name) > 1), None)) is not None:
             raise InputError(f"{path}: two columns '{twice}'; rename one of them")
         if (stray := next((name for name in options.ignore if name not in header), None)) is not None:
             raise InputError(f"{path}: --ignore: {unknown('column', stray, header)}")
         label = find_label_column(path, header, options.label_column)
-        id_column = next((name for name in header if name.lower() == "id" or name in _INDEX), None)
+        indices = [name for name in header if name.lower() == "id"] + [name for name in header if name in _INDEX]
+        id_column = indices[0] if indices else None
         split_column = next((name for name in header if name.lower() == "split"), None)
         group_column = options.groups if options.groups in header else None
         others = {name for name in (label, id_column, split_column, group_column) if name is not None}
-        columns = options.columns or tuple(name for name in header if name not in others | {*options.ignore})
+        aside = others | {*indices, *options.ignore}
+        columns = options.columns or tuple(name for name in header if name not in aside)
         if (missing := next((name for name in columns if name not in header), None)) is not None:
             raise InputError(f"{path}: no column '{missing}'; it has {_listed(header)}")
         unlabelled = (
@@ -53,7 +57,10 @@ class Table(Loader):
         cells = {name: table[name].to_pylist() for name in others if name is not None}
         check_filled(path, cells)
         labels = None if label is None else _labels(cells[label], options.class_names)
-        ids = None if id_column is None else np.array([str(cell) for cell in cells[id_column]], np.str_)
+        ids = None
+        if id_column is not None or split_column is not None:  # else an example is called by its row anyway
+            names = range(len(features)) if id_column is None else cells[id_column]
+            ids = np.array([str(cell) for cell in names], np.str_)
         groups = None if group_column is None else np.array([str(cell) for cell in cells[group_column]], np.str_)
         splits = ["train"] * len(features) if split_column is None else cells[split_column]
         sets = {
@@ -74,13 +81,22 @@ class Table(Loader):
         )
 
 
-def _read(path: Path) -> tuple["pa.Table", list[str]]:
+def _read(path: Path, options: DataOptions) -> tuple["pa.Table", list[str]]:
+    """Read a table; labels, ids and groups of a .csv stay as they are written: 007 is not 7."""
     import pyarrow
     import pyarrow.csv
     import pyarrow.parquet
 
     try:
-        content = (pyarrow.parquet.read_table if path.suffix.lower() == ".parquet" else pyarrow.csv.read_csv)(path)
+        if path.suffix.lower() == ".parquet":
+            content = pyarrow.parquet.read_table(path)
+        else:
+            as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
+            types = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(as_text, pyarrow.string()))
+            content = pyarrow.csv.read_csv(path, convert_options=types)
+        binary = next((field.name for field in content.schema if pyarrow.types.is_binary(field.type)), None)
+        if binary is not None:
+            raise InputError(f"{path}, column '{binary}': not text in UTF-8; save the table as UTF-8")
         return content, content.column_names
     except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise InputError(f"{path}: not a readable table ({error})") from error
@@ -138,7 +154,7 @@ def _labels(cells: list[object], names: tuple[str, ...]) -> Array:
     """Return numbers as they are, unless all are among the declared ``names`` of classes; anything else as text."""
     if cells and all(isinstance(cell, int | float) for cell in cells) and not {*map(str, cells)} <= {*names}:
         return np.array(cells)
-    return np.array([str(cell) for cell in cells], np.str_)
+    return numbers_or_names([str(cell).strip() for cell in cells], names)
 
 
 def _listed(names: list[str]) -> str:
