@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from matplotlib.figure import Figure
 from safetensors import SafetensorError
 
 import tiny_backbone
@@ -36,7 +35,7 @@ _WRITERS: list[tuple[Any, str]] = [
     (np, "savez"),
     (pyarrow.parquet, "write_table"),
     (pyarrow.csv, "write_csv"),
-    (Figure, "savefig"),
+    (Path, "write_bytes"),
 ]
 """Everything by which files get their content."""
 

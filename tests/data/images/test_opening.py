@@ -206,7 +206,7 @@ def test_a_broken_image_stops_the_batch_that_needs_it_with_its_path(tmp_path: Pa
 
 def test_where_no_image_can_be_read_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"")
-    with pytest.raises(InputError, match="'train': none of its 1 images can be read, the first: .*not an image"):
+    with pytest.raises(InputError, match=r"'train': none of its 1 images can be read, the first: .*not an image"):
         opened(tmp_path, skip_broken=True)
 
 

@@ -138,5 +138,5 @@ def test_two_columns_of_labels_or_another_encoding_are_refused(tmp_path: Path) -
     with pytest.raises(InputError, match="columns Label and label; say which holds the labels with --label-column"):
         load_raw(DataOptions(path=str(path)))
     path.write_bytes("a,label\n1,caf\u00e9\n2,b\n".encode("latin-1"))
-    with pytest.raises(InputError, match="UTF-?8"):
+    with pytest.raises(InputError, match=r"UTF-?8"):
         load_raw(DataOptions(path=str(path)))
