@@ -28,8 +28,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         try:
             temporary = place / path.name
             write(temporary)
+            plain = place / ".plain"  # some writers make files that nobody else may read, whatever the umask says
+            plain.touch()
+            temporary.chmod(plain.stat().st_mode & 0o777)
             _flush(temporary)
-            temporary.chmod(0o644)
             temporary.replace(path)
         finally:
             shutil.rmtree(place, ignore_errors=True)
@@ -69,15 +71,20 @@ def check_target(
         raise RunFolderError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
     if path.is_dir():
         raise RunFolderError(f"{option} {path}: is a folder; name a file")
+    if path.exists() and not path.is_file():
+        raise RunFolderError(f"{option} {path}: is not an ordinary file; choose another name")
     for given in inputs:
-        if given is not None and _is_same(path, Path(given)):
+        if given is not None and path.exists() and is_within(path, Path(given)):
             raise RunFolderError(f"{option} {path}: is what the command reads; choose another name")
     if path.exists() and not force:
         raise RunFolderError(f"{option} {path}: already exists; replace it with --force or choose another name")
 
 
-def _is_same(path: Path, other: Path) -> bool:
-    return path.exists() and other.exists() and path.samefile(other)
+def is_within(path: Path, other: Path) -> bool:
+    """Whether ``path`` is ``other``, or is in that folder, however the two are spelt."""
+    if not (path.exists() and other.exists()):
+        return False
+    return any(above.samefile(other) for above in (path, *path.resolve().parents))
 
 
 def check_folder(folder: Path, marker: str, *, option: str = "--out") -> None:

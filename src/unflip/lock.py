@@ -12,7 +12,7 @@ from unflip.errors import RunFolderError
 def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
     """Hold the lock at ``path``; if another process has it, fail with the message ``busy``, or wait if that is None."""
     try:
-        file = path.open("w")
+        file = path.open("a")
     except OSError as error:
         raise RunFolderError(f"cannot write {path}: {error.strerror}") from error
     with file:

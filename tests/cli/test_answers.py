@@ -157,3 +157,14 @@ def test_the_list_of_methods_tells_of_those_with_calibration(cli: Cli) -> None:
     assert find_recipe(example) is not None
     assert told in cli("list").out
     assert "NAME-m" not in cli("list", "networks").out
+
+
+def test_results_of_something_else_in_a_sweep_are_named(cli: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text('{"unflip": "0.1.0"}')
+    (tmp_path / "fingerprints.json").write_text("[]")
+    (tmp_path / "results.jsonl").write_text('{"mine": 1}\n')
+    done = cli("sweep", "smoke/digits", "--out", tmp_path, "--quiet")
+    assert done.code == 2
+    assert "results.jsonl" in done.err
+    assert done.err.count("\n") == 1
+    assert (tmp_path / "results.jsonl").read_text() == '{"mine": 1}\n'

@@ -59,15 +59,40 @@ def test_force_removes_the_run_and_nothing_else(finished: Run) -> None:
 
 
 def test_force_leaves_what_somebody_put_into_the_folders_of_a_run(finished: Run) -> None:
-    mine = ["checkpoints/my.pt", ".tmpnotes", ".tmp/inner", "suspects.csv", "data/table.csv", "tensorboard/mine"]
+    mine = ["checkpoints/my.pt", ".tmpnotes", ".tmp/inner", "data/table.csv", "embedded.npz"]
     for name in mine:
         (finished.folder / name).parent.mkdir(exist_ok=True)
         (finished.folder / name).write_text("mine")
     with finished.claimed(resume=False, force=True):
         assert [(finished.folder / name).read_text() for name in mine] == ["mine"] * len(mine)
         assert not (finished.checkpoints / "epoch-00001.safetensors").exists()
-        with pytest.raises(RunFolderError, match=r"suspects\.csv: is in the way, and was not written by this run"):
-            finished.own("suspects.csv")
+        with pytest.raises(RunFolderError, match=r"embedded\.npz: is in the way, and was not written by this run"):
+            finished.own("embedded.npz")
+
+
+@pytest.mark.parametrize("name", ["suspects.csv", "tensorboard/mine"])
+def test_force_removes_nothing_if_a_file_of_somebody_is_in_the_way(finished: Run, name: str) -> None:
+    (finished.folder / name).parent.mkdir(exist_ok=True)
+    (finished.folder / name).write_text("mine")
+    refused = pytest.raises(RunFolderError, match="is in the way, and was not written by this run; move it elsewhere")
+    with refused, finished.claimed(resume=False, force=True):
+        pass
+    assert finished.is_finished
+    assert (finished.checkpoints / "epoch-00001.safetensors").exists()
+    assert (finished.folder / name).read_text() == "mine"
+
+
+def test_a_folder_in_the_place_of_a_file_stays(finished: Run) -> None:
+    (finished.folder / "metrics.jsonl").unlink()
+    (finished.folder / "metrics.jsonl").mkdir()
+    with finished.claimed(resume=False, force=True):
+        assert (finished.folder / "metrics.jsonl").is_dir()
+
+
+def test_a_finished_run_without_its_configuration_is_not_replaced_without_force(finished: Run) -> None:
+    finished.config_path.unlink()
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        finished.check_free(resume=False, force=False)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -87,6 +112,11 @@ def test_a_run_is_not_resumed_and_replaced_at_once(finished: Run) -> None:
 def test_what_a_run_reads_is_not_replaced_by_it(finished: Run) -> None:
     with pytest.raises(RunFolderError, match=r"metrics\.jsonl: is read by the run that would replace it"):
         finished.check_free(resume=False, force=True, inputs=[finished.folder / "metrics.jsonl"])
+    (finished.folder.parent / "link").symlink_to(finished.folder)
+    for spelt in (finished.folder.parent / "link" / "metrics.jsonl", finished.folder / ".." / "run" / "metrics.jsonl"):
+        with pytest.raises(RunFolderError, match=r"metrics\.jsonl: is read by the run that would replace it"):
+            finished.check_free(resume=False, force=True, inputs=[spelt])
+    (finished.folder / "embedded.npz").touch()
     finished.check_free(resume=False, force=True, inputs=[finished.folder / "embedded.npz"])
 
 

@@ -31,6 +31,9 @@ def main() -> None:
     except UnflipError as error:
         _complain(str(error))
         code = 2
+    except UnicodeEncodeError as error:
+        _complain(f"a name holds characters that this system cannot write ({error.reason}); rename it")
+        code = 2
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # the reader of our output went away, as `| head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

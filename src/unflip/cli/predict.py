@@ -40,7 +40,7 @@ def predict(
     table = prediction.table()
     if out is None:
         pyarrow.csv.write_csv(table, sys.stdout.buffer)
-    elif out.suffix == ".parquet":
+    elif out.suffix.lower() == ".parquet":
         write_atomically(out, lambda path: pyarrow.parquet.write_table(table, path))
     else:
         write_atomically(out, lambda path: pyarrow.csv.write_csv(table, path))

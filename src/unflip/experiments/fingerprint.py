@@ -18,9 +18,10 @@ class Fingerprints:
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         try:
-            self._known: dict[str, list[str]] = json.loads(cache.read_text("utf-8"))
+            content = json.loads(cache.read_text("utf-8"))
         except (OSError, ValueError):  # missing or damaged: it is only a cache
-            self._known = {}
+            content = {}
+        self._known: dict[str, list[str]] = content if isinstance(content, dict) else {}
 
     def of(self, path: Path) -> str:
         """Return the fingerprint of the file at ``path``, or of all files in that folder including their names."""

@@ -192,7 +192,10 @@ class _Results:
 
     def _read(self) -> list[dict[str, Any]]:
         try:
-            return [json.loads(line) for line in self._path.read_text("utf-8").splitlines()]
+            lines = [json.loads(line) for line in self._path.read_text("utf-8").splitlines()]
+            if not all(isinstance(line, dict) and "grid" in line for line in lines):
+                raise ValueError("a line names no grid")
+            return lines
         except FileNotFoundError:
             return []
         except (OSError, ValueError) as error:

@@ -27,6 +27,7 @@ from unflip.files import (
     check_folder,
     check_target,
     is_marked,
+    is_within,
     remove_partial,
     write_atomically,
     write_json,
@@ -71,7 +72,7 @@ class Run:
     @property
     def exists(self) -> bool:
         """Whether the folder holds a run, finished or not, of this version or an older one."""
-        return self.config_path.exists()
+        return self.config_path.exists() or self.is_finished
 
     @property
     def is_finished(self) -> bool:
@@ -232,7 +233,7 @@ class Run:
                 f"{self.folder}: already holds a run; continue it with --resume or replace it with --force"
             )
         for path in inputs:
-            if path.absolute().parent == self.folder.absolute() and path.name in layout.REPLACED:
+            if any(is_within(self.folder / name, path) for name in layout.REPLACED):
                 raise RunFolderError(f"{path}: is read by the run that would replace it; choose another folder")
 
     @contextmanager
@@ -276,10 +277,15 @@ class Run:
         """
         path, owned = self.folder / name, self._owned()
         if name not in owned:
-            if path.exists():
-                raise RunFolderError(f"{path}: is in the way, and was not written by this run; move it elsewhere")
+            self._refuse_foreign(name)
             self._write_marker([*owned, name])
         return path
+
+    def _refuse_foreign(self, name: str) -> None:
+        if (self.folder / name).exists():
+            raise RunFolderError(
+                f"{self.folder / name}: is in the way, and was not written by this run; move it elsewhere"
+            )
 
     def _owned(self) -> list[str]:
         """The names of everything that the run has written, or was about to write."""
@@ -340,6 +346,8 @@ class Run:
         """Remove those of the named files that the run wrote; whatever else is in its folders stays."""
         owned = self._owned()
         for path in (self.folder / name for name in owned if name in names):
+            if path.is_dir() == (path.name not in layout.WITHIN):
+                continue  # a folder in the place of a file, or the other way round: not what we wrote
             if path.is_dir():
                 for file in path.glob(layout.WITHIN[path.name]):
                     file.unlink(missing_ok=True)
@@ -351,9 +359,14 @@ class Run:
         self._write_marker([name for name in owned if name not in names or (self.folder / name).exists()])
 
     def _clear(self) -> None:
-        """Remove the run, as far as a new one replaces it."""
-        if is_marked(self.folder / layout.MARKER):
-            self.remove(layout.REPLACED)
+        """Remove the run, as far as a new one replaces it; nothing if something is in the new one's way."""
+        if not is_marked(self.folder / layout.MARKER):
+            return
+        owned = self._owned()
+        for name in layout.REPLACED:
+            if name not in owned:
+                self._refuse_foreign(name)
+        self.remove(layout.REPLACED)
 
 
 def check_output(

@@ -26,7 +26,7 @@ REPLACED = (
     GAUSSIANS, TRANSITION, CHECKPOINTS, TENSORBOARD, REPORT, SUSPECTS, DUPLICATES,
 )  # fmt: skip
 """What a new run removes of an old one that it replaces."""
-WITHIN = {CHECKPOINTS: "epoch-*.safetensors", TENSORBOARD: "events.out.tfevents.*"}
+WITHIN = {CHECKPOINTS: "epoch-[0-9][0-9][0-9][0-9][0-9]*.safetensors", TENSORBOARD: "events.out.tfevents.*"}
 """Which files in its folders are a run's own."""
 EMBEDDED = "embedded.npz"
 """Features that `unflip clean` computed from images; kept for the next run."""

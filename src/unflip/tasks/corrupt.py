@@ -65,6 +65,8 @@ def corrupt(
     for path in (record, picture):
         check_output(path, force=force, inputs=inputs, option="next to --out:")
     if save_posterior is not None:
+        if Path(save_posterior) in (out, record, picture):
+            raise ConfigError(f"--save-posterior {save_posterior}: is written as something else; choose another name")
         check_output(Path(save_posterior), (".npy",), force=force, inputs=inputs, option="--save-posterior")
     tree = option_tree(CorruptOptions, options)
     execution, seed = check_section(Execution, tree.get("execution", {})), tree.get("seed", 0)
@@ -95,11 +97,11 @@ def corrupt(
 
 def _write_labels(out: Path, labels: Tensor, data: LabelledData) -> None:
     numbers = labels.numpy().astype(np.min_scalar_type(data.num_classes - 1))
-    if out.suffix == ".npy":
+    if out.suffix.lower() == ".npy":
         write_array(out, numbers)
         return
     lines = [data.class_names[i] for i in numbers] if data.class_names else [str(i) for i in numbers]
-    if out.suffix == ".csv":
+    if out.suffix.lower() == ".csv":
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([line] for line in ["label", *lines])
         write_text(out, text.getvalue())

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unflip.errors import RunFolderError, UnflipWarning
 from unflip.files import write_tensors
+from unflip.runs import layout
 
 FORMAT = 3
 """The checkpoint format; incremented when older files can no longer be read."""
@@ -78,7 +79,7 @@ class Checkpoints:
         return None
 
     def _paths(self) -> list[Path]:
-        return sorted(self.folder.glob("epoch-*.safetensors"))
+        return sorted(self.folder.glob(layout.WITHIN[layout.CHECKPOINTS]))
 
 
 def _is_whole(path: Path) -> bool:
