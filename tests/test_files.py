@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from unflip.errors import RunFolderError
-from unflip.files import check_target, write_atomically, write_json, write_text
+from unflip.files import write_atomically, write_json, write_text
 from unflip.training.checkpoint import save_tree
 
 
@@ -112,19 +112,6 @@ def test_json_is_read_back_and_refuses_nan(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(tmp_path / "a.json", {"a": float("nan")})
     assert json.loads((tmp_path / "a.json").read_text("utf-8")) == content
-
-
-def test_a_target_among_the_inputs_or_no_ordinary_file_is_refused_even_with_force(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train_labels.npy").write_bytes(b"mine")
-    (tmp_path / "link").symlink_to(tmp_path / "data")
-    for given in ("data", "link", "data/train_labels.npy"):
-        with pytest.raises(RunFolderError, match="is what the command reads"):
-            check_target(tmp_path / "data" / "train_labels.npy", force=True, inputs=[tmp_path / given])
-    check_target(tmp_path / "data" / "new.npy", force=False, inputs=[tmp_path / "data"])
-    os.mkfifo(tmp_path / "pipe.csv")
-    with pytest.raises(RunFolderError, match="is not an ordinary file"):
-        check_target(tmp_path / "pipe.csv", force=True)
 
 
 def test_files_are_as_readable_as_the_umask_says(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unflip._version import __version__
-from unflip.errors import ConfigError, RunFolderError
+from unflip.errors import RunFolderError
 
 _PARTIAL = ".unflip-partial-"
 
@@ -44,40 +44,6 @@ def remove_partial(folder: Path) -> None:
     """Remove what processes that were killed left half written in ``folder``."""
     for path in folder.glob(f"{_PARTIAL}*"):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def check_target(
-    path: Path,
-    suffixes: Collection[str] = (),
-    *,
-    force: bool,
-    inputs: Iterable[str | Path | None] = (),
-    option: str = "--out",
-) -> None:
-    """Refuse a file that cannot be written, or should not be, before anything is computed.
-
-    Args:
-        path: the file to write.
-        suffixes: the endings that it may have, if only some.
-        force: whether a file that is there may be replaced.
-        inputs: what the command reads: never replaced.
-        option: how the command calls the file.
-    """
-    if suffixes and path.suffix.lower() not in suffixes:
-        *most, last = suffixes
-        allowed = f"{', '.join(most)} or {last}" if most else last
-        raise ConfigError(f"{option} {path}: cannot write '{path.suffix}'; name a {allowed} file")
-    if not path.absolute().parent.is_dir():
-        raise RunFolderError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
-    if path.is_dir():
-        raise RunFolderError(f"{option} {path}: is a folder; name a file")
-    if path.exists() and not path.is_file():
-        raise RunFolderError(f"{option} {path}: is not an ordinary file; choose another name")
-    for given in inputs:
-        if given is not None and path.exists() and is_within(path, Path(given)):
-            raise RunFolderError(f"{option} {path}: is what the command reads; choose another name")
-    if path.exists() and not force:
-        raise RunFolderError(f"{option} {path}: already exists; replace it with --force or choose another name")
 
 
 def is_within(path: Path, other: Path) -> bool:

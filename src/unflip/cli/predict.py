@@ -29,7 +29,7 @@ def predict(
     import pyarrow.parquet
 
     from unflip.files import write_atomically
-    from unflip.runs.folder import check_output
+    from unflip.runs.targets import check_output
     from unflip.tasks.predict import predict as predict_task
 
     if out is not None:

@@ -3,7 +3,7 @@
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,7 @@ from unflip.data.viewing.rows import Rows, open_rows
 from unflip.errors import ConfigError, RunFolderError, UnflipWarning, described
 from unflip.files import (
     check_folder,
-    check_target,
     is_marked,
-    is_within,
     remove_partial,
     write_atomically,
     write_json,
@@ -232,8 +230,9 @@ class Run:
             raise RunFolderError(
                 f"{self.folder}: already holds a run; continue it with --resume or replace it with --force"
             )
+        own = [path for path in (self.folder, *map(self.folder.joinpath, layout.REPLACED)) if path.exists()]
         for path in inputs:
-            if any(is_within(self.folder / name, path) for name in layout.REPLACED):
+            if path.exists() and any(path.samefile(replaced) for replaced in own):
                 raise RunFolderError(f"{path}: is read by the run that would replace it; choose another folder")
 
     @contextmanager
@@ -367,29 +366,6 @@ class Run:
             if name not in owned:
                 self._refuse_foreign(name)
         self.remove(layout.REPLACED)
-
-
-def check_output(
-    path: Path,
-    suffixes: Collection[str] = (),
-    *,
-    force: bool,
-    inputs: Iterable[str | Path | None] = (),
-    option: str = "--out",
-) -> None:
-    """Refuse a file that a command must not write: see :func:`unflip.files.check_target`; nor is it a run's own file.
-
-    Args:
-        path: the file to write.
-        suffixes: the endings that it may have, if only some.
-        force: whether a file that is there may be replaced.
-        inputs: what the command reads: never replaced.
-        option: how the command calls the file.
-    """
-    check_target(path, suffixes, force=force, inputs=inputs, option=option)
-    holder = Run(path.parent)
-    if is_marked(holder.folder / layout.MARKER) and path.name in (layout.MARKER, *layout.REPLACED):
-        raise RunFolderError(f"{option} {path}: is a file of the run in that folder; choose another name")
 
 
 def _parse_lines(text: str) -> list[dict[str, Any]]:

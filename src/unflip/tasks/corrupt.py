@@ -21,8 +21,8 @@ from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.report.noise_figure import PmdCurve, draw_noise
 from unflip.runs.config import check_section
-from unflip.runs.folder import check_output
 from unflip.runs.options import Execution
+from unflip.runs.targets import check_output
 from unflip.tasks.options import CorruptOptions, option_tree
 from unflip.training.posterior import posterior_fit
 from unflip.training.preparation import find_posterior

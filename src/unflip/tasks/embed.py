@@ -34,8 +34,8 @@ from unflip.networks import backbones
 from unflip.networks.backbone import Backbone
 from unflip.progress import Reporter, Track, make_reporter, untracked
 from unflip.runs.config import check_section
-from unflip.runs.folder import check_output
 from unflip.runs.options import Execution
+from unflip.runs.targets import check_output
 from unflip.tasks.options import EmbeddingOptions, EmbedOptions, option_tree
 
 EMBEDDING_USES = ("image_size", "image_resize", "resample")

@@ -12,8 +12,9 @@ import pyarrow.parquet
 from unflip.data.images.files import is_image
 from unflip.errors import ConfigError, unknown
 from unflip.files import write_atomically, write_text
-from unflip.runs.folder import Run, check_output
+from unflip.runs.folder import Run
 from unflip.runs.labels import looks_wrong, names_of
+from unflip.runs.targets import check_output
 
 _SUFFIXES = {
     "csv": (".csv",),

@@ -13,7 +13,8 @@ from unflip.report.influence_figure import draw_influence
 from unflip.report.level_set_figure import draw_level_sets
 from unflip.report.pmd_figure import draw_pmd
 from unflip.report.shift_figure import draw_shift
-from unflip.runs.folder import Run, check_output
+from unflip.runs.folder import Run
+from unflip.runs.targets import check_output
 
 _INFLUENCES = {
     "alpha": ("covariance.disturbance", r"disturbance $\alpha$"),

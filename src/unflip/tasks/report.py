@@ -9,7 +9,8 @@ from unflip.errors import ConfigError, UnflipWarning, described
 from unflip.report.comparison import write_comparison
 from unflip.report.run_report import write_report
 from unflip.runs import layout
-from unflip.runs.folder import Run, check_output
+from unflip.runs.folder import Run
+from unflip.runs.targets import check_output
 
 _COMPARISON = Path("comparison.html")
 

@@ -12,7 +12,7 @@ from unflip.review.examples import Examples
 from unflip.review.export import as_csv
 from unflip.review.review import finished_run, open_decisions, open_review
 from unflip.runs import layout
-from unflip.runs.folder import check_output
+from unflip.runs.targets import check_output
 
 
 def review(
