@@ -27,7 +27,7 @@ from unflip.data.options import DataOptions
 from unflip.data.sources import ArraySource
 from unflip.errors import ConfigError, RunFolderError, UnflipWarning
 from unflip.runs.folder import Run
-from unflip.training.data_print import data_print, difference
+from unflip.training.data_fingerprint import data_fingerprint, difference
 
 METHOD: dict[str, Any] = {"method": "plc", "settings": {"plc.warmup": 2, "mlp.dropout": 0.2}}
 """A method that changes labels and a network that draws, so that there is something to restore."""
@@ -223,14 +223,14 @@ def test_other_data_is_refused_and_says_what_is_different(
 
 def test_examples_are_known_by_their_names_too() -> None:
     dataset = open_dataset(DataOptions(path="digits"))
-    assert difference(data_print(dataset), data_print(dataset)) is None
+    assert difference(data_fingerprint(dataset), data_fingerprint(dataset)) is None
     ids = tuple(str(i) for i in range(len(dataset.given)))
-    named, renamed = (data_print(replace(dataset, ids=names)) for names in (ids, ids[::-1]))
+    named, renamed = (data_fingerprint(replace(dataset, ids=names)) for names in (ids, ids[::-1]))
     assert difference(named, renamed) == "the names of the examples are not those that the run began with"
 
 
 def test_another_way_of_rounding_is_no_other_data() -> None:
-    before = data_print(open_dataset(DataOptions(path="digits")))
+    before = data_fingerprint(open_dataset(DataOptions(path="digits")))
     now = before | {"inputs": before["inputs"] * (1 + 1e-5)}
     assert difference(before, now) is None
     assert difference(before, now | {"inputs": before["inputs"] * 1.01}) is not None
@@ -239,4 +239,4 @@ def test_another_way_of_rounding_is_no_other_data() -> None:
 def test_of_large_data_evenly_spaced_rows_are_looked_at() -> None:
     array = np.zeros((300_000, 200), np.float32)
     dataset = replace(open_dataset(DataOptions(path="digits")), source=ArraySource(array))
-    assert len(data_print(dataset)["inputs"]) == 2**25 // 200
+    assert len(data_fingerprint(dataset)["inputs"]) == 2**25 // 200

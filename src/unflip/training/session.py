@@ -22,7 +22,7 @@ from unflip.runs.options import Execution
 from unflip.training.board import Board
 from unflip.training.building import make_trainer
 from unflip.training.checkpoint import Checkpoints
-from unflip.training.data_print import data_print, difference
+from unflip.training.data_fingerprint import data_fingerprint, difference
 from unflip.training.divergence import diverged, finite
 from unflip.training.epoch_progress import EpochProgress
 from unflip.training.evaluation import Truth, accuracies, accuracy
@@ -51,7 +51,7 @@ class Session:
     ) -> None:
         self.run, self.config, self.dataset = run, config, dataset
         self.processes, self.execution = processes, execution
-        self.data_print = data_print(dataset)  # before the inputs are moved to the device
+        self.data_fingerprint = data_fingerprint(dataset)  # before the inputs are moved to the device
         self.truth = Truth.of(dataset, processes)
         self.reporter = make_reporter(execution.quiet or not processes.is_first)
         self.checkpoints = Checkpoints(run.checkpoints, execution.keep, execution.checkpoint_minutes)
@@ -216,7 +216,7 @@ class Session:
         """Return the whole state, for a checkpoint."""
         trainer, state = self.trainer, self.state
         return {
-            "data": self.data_print,
+            "data": self.data_fingerprint,
             "networks": [bare(network).state_dict() for network in trainer.networks],
             "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
             "method": trainer.method.state_dict(),
@@ -231,7 +231,7 @@ class Session:
 
     def _load(self, saved: dict[str, Any] | None, restores: list[dict[str, Any]] | None = None) -> None:
         """Restore a saved state, or start from the beginning if there is none; ``restores`` replaces the saved list."""
-        if saved is not None and (other := difference(saved["data"], self.data_print)) is not None:
+        if saved is not None and (other := difference(saved["data"], self.data_fingerprint)) is not None:
             raise RunFolderError(f"{self.run.folder}: {other}; resume with the same data, or start over with --force")
         self.state = RunState(restores=restores if restores is not None else saved["restores"] if saved else [])
         self._build()

@@ -1,4 +1,4 @@
-"""DataPrint: what a checkpoint remembers of its run's data, so that no other data can take its place."""
+"""Fingerprint: what a checkpoint remembers of its run's data, so that no other data can take its place."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ _ROWS = 1024  # inputs at once
 _CLOSE = 1e-3  # inputs may differ by so much: another machine or another version may decode or standardise otherwise
 
 
-def data_print(dataset: Dataset) -> dict[str, Any]:
+def data_fingerprint(dataset: Dataset) -> dict[str, Any]:
     """Return what can be compared of a run's data: numbers, digests, and one number for each of many inputs."""
     names = dataset.class_names
     return {
