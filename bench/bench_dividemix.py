@@ -9,6 +9,7 @@ passes shows, since a step of this small network takes 4 ms. Processor time of o
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -75,7 +76,7 @@ def main() -> None:
     dataset = frozen.dataset(jitter=JITTER)
     rows, shape = torch.arange(len(dataset.given)), dataset.source.shape
     optimizer = OptimizerOptions(batch_size=BATCH)
-    setting = Setting(10, rows, ROUNDS, 0, BATCH, optimizer.lr_factor, torch.device("cpu"))
+    setting = Setting(10, rows, ROUNDS, 0, BATCH, partial(optimizer.lr_factor, epochs=ROUNDS), torch.device("cpu"))
     ours, theirs = ([build_network("mlp", MLPOptions(), shape, 10, seed=seed) for seed in (0, 1)] for _ in range(2))
     trainer = Trainer(
         DivideMix(DivideMixOptions(warmup=1), setting),

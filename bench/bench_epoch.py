@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from functools import partial
 
 import numpy as np
 import torch
@@ -42,7 +43,9 @@ def main() -> None:
     dataset = frozen.dataset()
     rows = torch.arange(len(dataset.given))
     optimizer = OptimizerOptions()
-    setting = Setting(10, rows, PAIRS, 0, optimizer.batch_size, optimizer.lr_factor, torch.device("cpu"))
+    setting = Setting(
+        10, rows, PAIRS, 0, optimizer.batch_size, partial(optimizer.lr_factor, epochs=PAIRS), torch.device("cpu")
+    )
     network = build_network("mlp", MLPOptions(), dataset.source.shape, 10, seed=0)
     store = LabelStore(dataset.given, 10)
     trainer = Trainer(

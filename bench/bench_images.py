@@ -7,6 +7,7 @@ shows who else is on the machine.
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -45,7 +46,9 @@ def make_trainer(source: ImageSource, labels: Tensor) -> Trainer:
     layer = {"method": "mddc", "network": "preact_resnet8", "data": {"path": "-"}, "plc": {"warmup": 1}}
     config = RunConfig.resolve([layer])
     optimizer = config.common.optimizer
-    setting = Setting(CLASSES, torch.arange(EXAMPLES), PAIRS + 1, 0, BATCH, optimizer.lr_factor, CPU)
+    setting = Setting(
+        CLASSES, torch.arange(EXAMPLES), PAIRS + 1, 0, BATCH, partial(optimizer.lr_factor, epochs=PAIRS + 1), CPU
+    )
     method = find_recipe("mddc").build(config.parts, setting)
     return Trainer(method, [build()], source, LabelStore(labels, CLASSES), optimizer, Processes("cpu"), Reporter())
 

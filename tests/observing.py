@@ -1,6 +1,6 @@
 """What a method observes of an epoch, for tests that choose it themselves."""
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from unflip.compute.passes import Scan
 
@@ -19,6 +19,12 @@ class Unseen:
 
     def logits(self, network: int = 0) -> Tensor:
         raise AssertionError("the method looked at logits")
+
+    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
+        raise AssertionError("the method looked at outputs")
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        raise AssertionError("the method looked at inputs")
 
     def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
         raise AssertionError("the method looked at validation")

@@ -30,14 +30,17 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters:
         method: the method; see ``unflip list methods``.
-        hidden: units of each hidden layer; by default one layer of 64, or 256 from 2,000 examples.
-        epochs: passes over the data; by default enough for about 200 steps, and at least 15.
-        batch_size: examples per step; by default about a sixteenth of all, between 16 and 128.
-        learning_rate: of stochastic gradient descent with momentum; by default 0.03, or 0.01 from 2,000 examples.
-        val_fraction: fraction of the examples held out from training, stratified by label. Methods use their noisy
-            labels, for instance to decide when to start correcting; at the end these labels are scored and corrected
-            like all others.
-        settings: what the command's ``--set`` takes, by dotted key: ``{"unflip.threshold": 0.5}``.
+        hidden: units of each hidden layer; by default one layer of 64, 128 from 2,000 examples, 256 from 10,000 (256
+            from 2,000 for other methods than ``unflip``).
+        epochs: passes over the data; by default 10 for ``unflip``, for other methods enough for about 200 steps and at
+            least 15.
+        batch_size: examples per step; by default a share of all, between 16 and 320.
+        learning_rate: of stochastic gradient descent with momentum; by default 0.15 for ``unflip``, for other methods
+            0.03, or 0.01 from 2,000 examples.
+        val_fraction: fraction of the examples held out from training, stratified by label; by default none for
+            ``unflip``, which judges every example by networks that have not seen it, and 0.1 for other methods. At the
+            end these labels are scored and corrected like all others.
+        settings: what the command's ``--set`` takes, by dotted key: ``{"unflip.members": 4}``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``mps``.
         random_state: an integer makes the fit reproducible.
 
@@ -71,7 +74,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
-        val_fraction: float = 0.1,
+        val_fraction: float | None = None,
         settings: Mapping[str, Any] | None = None,
         device: str = "auto",
         random_state: Any = None,
@@ -118,7 +121,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             done = train_in_memory(config, raw, Processes(self.device, config.common.precision), reviewed)
         except UnflipError as error:
             raise ValueError(str(error)) from error
-        self.networks_ = done.model.build()
+        self.model_ = done.model.build()
         self.standardisation_ = done.model.standardisation
         self.suspects_ = looks_wrong(done.labels)
         self.labels_ = self.classes_[done.labels["current"].to_numpy()]
@@ -141,7 +144,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             )
         if self.settings is not None and not isinstance(self.settings, Mapping):
             raise ConfigError(f"settings = {self.settings!r}: must be a dict by dotted key; try {{'epochs': 30}}")
-        size = choose_size(count, self.batch_size)
+        size = choose_size(self.method, count, self.batch_size)
         epochs = size.epochs if self.epochs is None else self.epochs
         hidden = size.hidden if self.hidden is None else self.hidden
         lr = size.lr if self.learning_rate is None else self.learning_rate
@@ -151,7 +154,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             "epochs": epochs,
             "seed": seed,
             "select": "last",
-            "data": {"path": "X, y", "val_fraction": self.val_fraction},
+            "data": {"path": "X, y"} | ({} if self.val_fraction is None else {"val_fraction": self.val_fraction}),
             "mlp": {"hidden": list(hidden)},
             "optimizer": {"batch_size": size.batch_size, "lr": lr},
         }
@@ -170,8 +173,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         except UnflipError as error:
             raise ValueError(str(error)) from error
         source = ArraySource(features, self.standardisation_).to(processes.device)
-        networks = [network.to(processes.device) for network in self.networks_]
-        return predict_probs(networks, source, processes).cpu().numpy()
+        return predict_probs(self.model_.to(processes.device), source, processes).cpu().numpy()
 
     def predict(self, X: ArrayLike) -> Array:  # noqa: N803 - scikit-learn's name
         """Return the most probable class of each example (n,)."""

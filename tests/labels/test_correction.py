@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unflip.labels import correction
-from unflip.labels.correction import (
-    CorrectionOptions,
-    Corrector,
-    ProbabilityWindow,
-    consented,
-    margin_rule,
-    ratio_rule,
-)
+from unflip.labels.correction import CorrectionOptions, Corrector, ProbabilityWindow, margin_rule, ratio_rule
 from unflip.labels.store import LabelStore
 
 
@@ -167,27 +160,10 @@ def test_only_the_rows_that_train_are_changed() -> None:
     assert labels.current.tolist() == [0, 1, 0, 1, 1, 0]
 
 
-def test_a_label_changes_only_where_the_vote_names_the_wanted_class() -> None:
-    votes = torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.6, 0.3], [0.1, 0.3, 0.6], [0.0, 1.0, 0.0]])
-    wanted, labels = torch.tensor([1, 1, 1, 0]), torch.tensor([0, 0, 0, 0])
-    assert consented(wanted, labels, votes.__getitem__).tolist() == [0, 1, 0, 0]  # a vote alone changes nothing
-
-
-@given(problems())
-def test_consent_only_ever_withholds_changes(problem: tuple[Tensor, Tensor, float]) -> None:
-    probs, labels, threshold = problem
-    votes = probs.flip(0)
-    wanted = ratio_rule(probs, labels, threshold)
-    got = consented(wanted, labels, votes.__getitem__)
-    for old, want, vote, new in zip(labels, wanted, votes.argmax(1), got, strict=True):
-        assert int(new) == (int(want) if int(want) == int(vote) else int(old))
-    assert torch.equal(consented(wanted, labels, probs.__getitem__), wanted)  # a view consents to itself
-
-
-def test_a_corrector_with_votes_needs_their_consent() -> None:
-    store = LabelStore(torch.tensor([0, 0]), 2)
-    corrector = Corrector(CorrectionOptions(), torch.arange(2))
-    corrector.window.add(torch.tensor([[0.1, 0.9], [0.1, 0.9]]))
-    votes = torch.tensor([[0.9, 0.1], [0.4, 0.6]])
-    assert corrector.correct(1, store, votes.__getitem__) == 1
-    assert store.current.tolist() == [0, 1]
+@pytest.mark.parametrize(("rule", "expected"), [("ratio", [0, 1, 0]), ("margin", [0, 1, 1])])
+def test_what_is_proposed_changes_nothing_and_follows_rule_and_threshold(rule: str, expected: list[int]) -> None:
+    corrector, _ = _corrector(rule=rule, threshold=0.3)
+    labels = torch.zeros(3, dtype=torch.long)
+    probs = torch.tensor([[0.4, 0.6, 0.0], [0.1, 0.9, 0.0], [0.3, 0.7, 0.0]])
+    assert corrector.propose(probs, labels).tolist() == expected
+    assert labels.tolist() == [0, 0, 0]

@@ -15,27 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from helpers import assert_same_tree
 from unflip.labels.store import LabelStore
 from unflip.runs.folder import Run
-from unflip.runs.labels import label_table
+from unflip.runs.labels import COLUMNS, Assessment, label_table, looks_wrong, most_doubtful_first
 from unflip.training.checkpoint import load_tree, save_tree
 
-COLUMNS = [
-    "index",
-    "id",
-    "split",
-    "given",
-    "current",
-    "changed",
-    "confidence_current",
-    "confidence_given",
-    "vote_given",
-    "suggested",
-    "confidence_suggested",
-    "vote_suggested",
-    "last_change",
-    "changes",
-    "quality",
-    "reviewed",
-]
 CLASSES = 4
 LABELS = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=12)
 
@@ -122,8 +104,14 @@ def changed_stores(draw: st.DrawFn) -> LabelStore:
     return store
 
 
-def some_probs(store: LabelStore) -> torch.Tensor:
-    return torch.rand(len(store), CLASSES, generator=torch.Generator().manual_seed(0)).softmax(1)
+def some_assessment(count: int, classes: int = CLASSES) -> Assessment:
+    """Three views that all differ, a quality that half of the labels have, suggestions and folds."""
+    random = torch.Generator().manual_seed(count)
+    probs, network, votes = (torch.rand(count, classes, generator=random).softmax(1) for _ in range(3))
+    quality = torch.rand(count, generator=random)
+    quality[1::2] = torch.nan
+    suggested = torch.randint(classes, (count,), generator=random)
+    return Assessment(probs, network, votes, quality, suggested, torch.arange(count) % 3 > 0, torch.arange(count) - 1)
 
 
 @given(changed_stores())
@@ -136,14 +124,14 @@ def test_the_history_replays_from_given_to_current(store: LabelStore) -> None:
 
 
 @given(changed_stores())
-def test_the_table_says_of_each_example_what_the_history_says(store: LabelStore) -> None:
-    probs = some_probs(store)
-    table = label_table(store, probs, probs, splits=["train"] * len(store))
-    assert table.column_names == COLUMNS
+def test_the_table_says_of_each_example_what_history_and_assessment_say(store: LabelStore) -> None:
+    said = some_assessment(len(store))
+    assert said.votes is not None
+    table = label_table(store, said, splits=["train"] * len(store))
+    assert tuple(table.column_names) == COLUMNS
     history = rows(store.history())
     for i, row in enumerate(table.to_pylist()):
-        given, current = int(store.initial[i]), int(store.current[i])
-        suggested = current if current != given else int(probs[i].argmax())
+        given, current, suggested = int(store.initial[i]), int(store.current[i]), int(said.suggested[i])
         mine = [epoch for epoch, index, *_ in history if index == i]
         assert row == {
             "index": i,
@@ -152,17 +140,28 @@ def test_the_table_says_of_each_example_what_the_history_says(store: LabelStore)
             "given": given,
             "current": current,
             "changed": given != current,
-            "confidence_current": float(probs[i, current]),
-            "confidence_given": float(probs[i, given]),
-            "vote_given": float(probs[i, given]),
+            "confidence_current": float(said.probs[i, current]),
+            "confidence_given": float(said.probs[i, given]),
+            "network_given": float(said.network[i, given]),
+            "vote_given": float(said.votes[i, given]),
             "suggested": suggested,
-            "confidence_suggested": float(probs[i, suggested]),
-            "vote_suggested": float(probs[i, suggested]),
+            "confidence_suggested": float(said.probs[i, suggested]),
+            "network_suggested": float(said.network[i, suggested]),
+            "vote_suggested": float(said.votes[i, suggested]),
             "last_change": max(mine, default=0),
             "changes": len(mine),
-            "quality": pytest.approx(float(probs[i, given]), abs=1e-6),
+            "quality": None if i % 2 else float(said.quality[i]),
+            "judged": "out-of-sample" if i % 3 else "in-sample",
+            "fold": i - 1,
             "reviewed": False,
         }
+
+
+def test_where_no_gaussians_were_asked_votes_are_null() -> None:
+    said = some_assessment(3)._replace(votes=None)
+    table = label_table(LabelStore(torch.tensor([0, 1, 2]), CLASSES), said, splits=["train"] * 3)
+    assert table["vote_given"].to_pylist() == table["vote_suggested"].to_pylist() == [None] * 3
+    assert table["network_given"].null_count == 0
 
 
 def test_the_table_has_ids_splits_and_names_where_the_data_has_them() -> None:
@@ -170,24 +169,24 @@ def test_the_table_has_ids_splits_and_names_where_the_data_has_them() -> None:
     store.change(3, torch.tensor([2]), torch.tensor([0]), torch.tensor([0.9]))
     table = label_table(
         store,
-        torch.full((3, 2), 0.5),
-        torch.full((3, 2), 0.5),
+        some_assessment(3, 2)._replace(suggested=torch.tensor([1, 1, 0])),
         splits=["train", "val", "train"],
         ids=["a", "b", "c"],
         class_names=["cat", "dog"],
     )
-    assert table.column_names == [*COLUMNS, "given_name", "current_name", "suggested_name"]
+    assert tuple(table.column_names) == (*COLUMNS, "given_name", "current_name", "suggested_name")
     assert table["id"].to_pylist() == ["a", "b", "c"]
     assert table["split"].to_pylist() == ["train", "val", "train"]
     assert table["given_name"].to_pylist() == ["cat", "dog", "dog"]
     assert table["current_name"].to_pylist() == ["cat", "dog", "cat"]
+    assert table["suggested_name"].to_pylist() == ["dog", "dog", "cat"]
 
 
 def test_a_label_changed_and_changed_back_counts_twice_and_is_not_changed() -> None:
     store = LabelStore(torch.tensor([0]), 2)
     store.change(1, torch.tensor([0]), torch.tensor([1]), torch.tensor([0.7]))
     store.change(4, torch.tensor([0]), torch.tensor([0]), torch.tensor([0.8]))
-    row = label_table(store, torch.tensor([[0.6, 0.4]]), torch.ones(1, 2) / 2, splits=["train"]).to_pylist()[0]
+    row = label_table(store, some_assessment(1, 2), splits=["train"]).to_pylist()[0]
     assert (row["changed"], row["changes"], row["last_change"]) == (False, 2, 4)
 
 
@@ -211,18 +210,16 @@ def test_the_state_goes_through_a_checkpoint_file(store: LabelStore, tmp_path_fa
     other.load_state_dict(load_tree(path))
     assert torch.equal(other.current, store.current)
     assert_same_tree(other.history(), store.history())
-    assert label_table(other, some_probs(store), some_probs(store), splits=["train"] * len(store)).equals(
-        label_table(store, some_probs(store), some_probs(store), splits=["train"] * len(store))
-    )
+    said, splits = some_assessment(len(store)), ["train"] * len(store)
+    assert label_table(other, said, splits=splits).equals(label_table(store, said, splits=splits))
 
 
 @given(store=changed_stores(), names=st.booleans())
 def test_the_files_hold_the_same(store: LabelStore, names: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("labels")
     class_names = ["plain", 'with "quotes"', "with, comma", "with\nline"] if names else None
-    table = label_table(
-        store, some_probs(store), some_probs(store), splits=["train"] * len(store), class_names=class_names
-    )
+    said = some_assessment(len(store))
+    table = label_table(store, said, splits=["train"] * len(store), class_names=class_names)
     run = Run(folder)
     run.begin()
     run.write_labels(table, store.history())
@@ -233,7 +230,9 @@ def test_the_files_hold_the_same(store: LabelStore, names: bool, tmp_path_factor
     assert len(lines) == len(store)
     for line, row in zip(lines, table.to_pylist(), strict=True):
         for cell, value in zip(line, row.values(), strict=True):
-            if isinstance(value, bool):
+            if value is None:
+                assert not cell
+            elif isinstance(value, bool):
                 assert cell == str(value).lower()
             elif isinstance(value, float):
                 assert torch.tensor(float(cell)) == torch.tensor(value)  # shortest text of a float32
@@ -261,16 +260,25 @@ def test_reviewed_labels_are_given_and_stay_whoever_wants_to_change_them() -> No
 
 
 def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() -> None:
-    store = LabelStore(torch.tensor([0, 1, 1]), 3, torch.tensor([-1, 2, 1]))
-    probs = torch.tensor([[0.5, 0.25, 0.25]]).repeat(3, 1)
-    table = label_table(store, probs, probs, splits=["train"] * 3, class_names=["a", "b", "c"]).to_pydict()
-    assert table["given"] == [0, 1, 1]
-    assert table["current"] == [0, 2, 1]
-    assert table["changed"] == [False, True, False]
-    assert table["reviewed"] == [False, True, True]
-    assert table["suggested"] == [0, 2, 1]
-    assert table["quality"] == [pytest.approx(0.5, abs=1e-6), 1.0, 1.0]
-    assert (table["given_name"], table["current_name"]) == (["a", "b", "b"], ["a", "c", "b"])
+    store = LabelStore(torch.tensor([0, 1, 1, 2]), 3, torch.tensor([-1, 2, 1, -1]))
+    said = some_assessment(4, 3)._replace(suggested=torch.tensor([0, 0, 0, 1]))  # no quality of numbers 1 and 3
+    table = label_table(store, said, splits=["train"] * 4, class_names=["a", "b", "c"])
+    columns = table.to_pydict()
+    assert columns["given"] == [0, 1, 1, 2]
+    assert columns["current"] == [0, 2, 1, 2]
+    assert columns["changed"] == [False, True, False, False]
+    assert columns["reviewed"] == [False, True, True, False]
+    assert columns["suggested"] == [0, 2, 1, 1]
+    assert columns["quality"] == [float(said.quality[0]), 1.0, 1.0, None]
+    assert (columns["given_name"], columns["current_name"]) == (["a", "b", "b", "c"], ["a", "c", "b", "c"])
+    assert looks_wrong(table).tolist() == [False, False, False, True]  # not what people changed
+
+
+def test_the_most_doubtful_come_first_and_those_without_a_quality_last() -> None:
+    quality = torch.tensor([0.5, torch.nan, 0.1, 0.5, torch.nan, 0.0])
+    said = some_assessment(6)._replace(quality=quality)
+    table = label_table(LabelStore(torch.zeros(6, dtype=torch.long), CLASSES), said, splits=["train"] * 6)
+    assert most_doubtful_first(table).tolist() == [5, 2, 0, 3, 1, 4]
 
 
 def test_the_noise_rate_is_not_known_before_the_first_change() -> None:

@@ -88,7 +88,7 @@ def test_long_runs_have_the_published_warm_up() -> None:
 
 
 def test_methods_without_a_warm_up_ask_for_none() -> None:
-    assert find_recipe("unflip").options_for(SHORT) == {}
+    assert find_recipe("gce").options_for(SHORT) == {}
     assert find_recipe("gce-m").options_for(SHORT) == {"calibration": {"head_lr": 0.3}}
 
 

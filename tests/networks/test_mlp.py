@@ -58,6 +58,32 @@ def test_an_mlp_without_extras_is_two_matrix_products() -> None:
     torch.testing.assert_close(network(inputs), by_hand)
 
 
+def test_without_batch_norm_the_first_weights_keep_the_size_of_what_passes() -> None:
+    """He's: hidden weights have the variance 2 / inputs; the head starts with small logits."""
+    network = build_network("mlp", MLPOptions(hidden=(600, 500), batch_norm=False), (400,), 50, 0).requires_grad_(False)
+    assert isinstance(network, MLP)
+    first, second = (layer for layer in network.encoder if isinstance(layer, nn.Linear))
+    for layer, std in ((first, (2 / 400) ** 0.5), (second, (2 / 600) ** 0.5), (network.head, 0.1 / 500**0.5)):
+        assert float(layer.weight.std()) == pytest.approx(std, rel=0.02)
+        assert float(layer.weight.mean()) == pytest.approx(0, abs=0.02 * std)
+        assert not bool(layer.bias.any())
+    inputs = torch.randn(500, 400, generator=torch.Generator().manual_seed(0))
+    features = network.encode(inputs)
+    assert float(features.square().mean()) == pytest.approx(1, rel=0.15)  # as the inputs'
+    assert float(network.head(features).std()) == pytest.approx(0.1, rel=0.15)
+
+
+def test_with_batch_norm_the_first_weights_are_those_of_torch() -> None:
+    network = build_network("mlp", MLPOptions(hidden=(600,)), (400,), 50, 0).requires_grad_(False)
+    assert isinstance(network, MLP)
+    hidden = network.encoder[1]
+    assert isinstance(hidden, nn.Linear)
+    assert hidden.bias is None
+    for layer in (hidden, network.head):
+        assert float(layer.weight.abs().max()) <= layer.in_features**-0.5
+        assert float(layer.weight.std()) == pytest.approx((3 * layer.in_features) ** -0.5, rel=0.02)
+
+
 def test_inputs_are_not_changed_by_the_inplace_layers() -> None:
     network = MLP(MLPOptions(hidden=(3,)), (4,), 2)
     inputs = torch.randn(5, 4)

@@ -178,12 +178,23 @@ def test_the_schedule_multiplies_after_each_milestone_and_climbs_before(
             expected *= factor
     if epoch <= warmup:
         expected *= epoch / (warmup + 1)
-    assert options.lr_factor(epoch) == pytest.approx(expected)
+    assert options.lr_factor(epoch - 1, 200) == pytest.approx(expected)
+    assert options.lr_factor(epoch - 0.5, 200) == pytest.approx(expected)
 
 
 def test_the_paper_halves_at_40_and_80() -> None:
     options = OptimizerOptions()
-    assert [options.lr_factor(epoch) for epoch in (1, 40, 41, 80, 81, 100)] == [1, 1, 0.5, 0.5, 0.25, 0.25]
+    assert [options.lr_factor(epoch - 1, 100) for epoch in (1, 40, 41, 80, 81, 100)] == [1, 1, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_a_cosine_climbs_in_the_first_epoch_and_falls_to_nothing() -> None:
+    options = OptimizerOptions(schedule="cosine")
+    factors = [options.lr_factor(progress / 10, 10) for progress in range(101)]
+    assert factors[0] == pytest.approx(0.1)
+    assert factors[50] == pytest.approx(0.5)
+    assert factors[100] == pytest.approx(0.0, abs=1e-12)
+    assert factors[:10] == sorted(factors[:10])
+    assert factors[10:] == sorted(factors[10:], reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +207,7 @@ def test_the_paper_halves_at_40_and_80() -> None:
         ("dividemix", 12, {"dividemix.warmup": 4, "data.jitter": 0.1}),
         ("mddc", 12, {"plc.warmup": 4, "calibration.head_lr": 0.25}),
         ("dividemix-c", 12, {"dividemix.warmup": 4, "data.jitter": 0.1, "calibration.head_lr": 0.25}),
-        ("unflip", 12, {"unflip.warmup": "auto", "calibration.head_lr": 0.01}),
+        ("unflip", 12, {"data.val_fraction": 0.0, "data.standardize": "auto", "optimizer.schedule": "cosine"}),
         ("plc", 1, {"plc.warmup": 1}),
     ],
 )

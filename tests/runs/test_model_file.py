@@ -12,6 +12,7 @@ from helpers import assert_same_tree
 from unflip.data.sources import Standardisation
 from unflip.errors import RunFolderError
 from unflip.networks.base import build_network
+from unflip.networks.ensemble import Ensemble
 from unflip.networks.mlp import MLPOptions
 from unflip.runs.model_file import Model, load_model
 
@@ -29,7 +30,7 @@ def some_model(count: int = 1, *, standardised: bool = True, names: bool = True)
         num_classes=2,
         class_names=["é", "b"] if names else None,
         standardisation=Standardisation(torch.arange(3.0), torch.ones(3)) if standardised else None,
-        states=[network.state_dict() for network in networks],
+        state=Ensemble(networks).state_dict(),
     )
 
 
@@ -41,8 +42,7 @@ def test_a_model_comes_back_and_says_the_same(tmp_path: Path, count: int, extras
     loaded = load_model(tmp_path / "model.safetensors")
     for name in ("network", "options", "input_shape", "num_classes", "class_names"):
         assert getattr(loaded, name) == getattr(model, name)
-    assert_same_tree([dict(sorted(state.items())) for state in model.states],
-                     [dict(sorted(state.items())) for state in loaded.states])  # fmt: skip
+    assert_same_tree(dict(sorted(model.state.items())), dict(sorted(loaded.state.items())))
     if extras:
         assert loaded.standardisation is not None
         assert torch.equal(loaded.standardisation.mean, torch.arange(3.0))

@@ -1,4 +1,4 @@
-"""The discriminant against scikit-learn's and a loop; what must not change it, and what it cannot do."""
+"""The discriminant against scikit-learn's and loops; what must not change it, and what it cannot do."""
 
 import math
 
@@ -9,7 +9,14 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor
 
 from unflip.errors import ConfigError, InputError
-from unflip.stats.discriminant import fit_discriminant
+from unflip.stats import discriminant as module
+from unflip.stats.discriminant import (
+    Discriminant,
+    fit_discriminant,
+    held_out_log_posterior,
+    least_surprise,
+    shares_of,
+)
 
 
 def problem(seed: int = 0, classes: int = 4, dims: int = 6, per_class: int = 15) -> tuple[Tensor, Tensor]:
@@ -20,72 +27,186 @@ def problem(seed: int = 0, classes: int = 4, dims: int = 6, per_class: int = 15)
     return centres[labels] + torch.randn(len(labels), dims, generator=random) @ stretch, labels
 
 
-@pytest.mark.parametrize("shrink", [0.01, 0.1, 0.5])
+def soft(count: int, classes: int, seed: int = 5) -> Tensor:
+    return (2 * torch.randn(count, classes, generator=torch.Generator().manual_seed(seed))).softmax(1)
+
+
+def fit(features: Tensor, members: Tensor, classes: int, shrink: float = 0.1) -> Discriminant:
+    return fit_discriminant(features.__getitem__, members, classes, shrink=shrink)
+
+
+def held_out(features: Tensor, members: Tensor, classes: int) -> Tensor:
+    return held_out_log_posterior(fit(features, members, classes), features.__getitem__, members)
+
+
+def covariance_of(fitted: Discriminant) -> Tensor:
+    unwhiten = torch.linalg.inv(fitted.whiten.double())
+    return unwhiten @ unwhiten.T
+
+
+@pytest.mark.parametrize("shrink", [0.01, 0.1, 0.5, 1.0])
 def test_posteriors_are_those_of_scikit_learn(shrink: float) -> None:
     features, labels = problem()
     theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrink).fit(features.numpy(), labels.numpy())
     new, _ = problem(1)
-    ours = fit_discriminant(features, labels, 4, shrink=shrink).posterior(new)
-    assert np.allclose(ours.numpy(), theirs.predict_proba(new.numpy()), atol=1e-4)
+    ours = fit(features, labels, 4, shrink).log_posterior(new).exp()
+    np.testing.assert_allclose(ours.numpy(), theirs.predict_proba(new.numpy()), atol=1e-4)
 
 
-def test_no_example_votes_for_itself() -> None:
-    """The loop takes each example out of its class's mean and count, with the covariance as it is."""
+def test_members_of_several_classes_count_in_each_by_their_share() -> None:
+    features, _ = problem(classes=3)
+    shares, s = soft(len(features), 3), 0.3
+    fitted = fit(features, shares, 3, shrink=s)
+    h, t = features.double().numpy(), shares.double().numpy()
+    pooled, means = np.zeros((6, 6)), []
+    for c in range(3):
+        means.append(sum(t[i, c] * h[i] for i in range(len(h))) / t[:, c].sum())
+        for i in range(len(h)):
+            pooled += t[i, c] * np.outer(h[i] - means[c], h[i] - means[c]) / len(h)
+    sigma = (1 - s) * pooled + s * np.trace(pooled) / 6 * np.eye(6)
+    np.testing.assert_allclose(covariance_of(fitted).numpy(), sigma, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(fitted.counts.numpy(), t.sum(0), rtol=1e-5)
+    scores = np.array([
+        [math.log(t[:, c].sum()) - (x - means[c]) @ np.linalg.solve(sigma, x - means[c]) / 2 for c in range(3)]
+        for x in h
+    ])  # fmt: skip
+    expected = torch.from_numpy(scores).log_softmax(1).float()
+    torch.testing.assert_close(fitted.log_posterior(features), expected, atol=2e-3, rtol=1e-3)
+
+
+def test_classes_are_shares_of_one() -> None:
+    features, labels = problem()
+    by_class, by_share = (fit(features, members, 4) for members in (labels, shares_of(labels, 4)))
+    assert torch.equal(by_class.log_posterior(features), by_share.log_posterior(features))
+
+
+@pytest.mark.parametrize("kind", ["classes", "shares"])
+def test_no_example_votes_for_itself(kind: str) -> None:
+    """The loop takes each example out of the classes' means and counts, with the covariance as it is."""
     features, labels = problem(classes=3, per_class=6)
-    fitted = fit_discriminant(features, labels, 3, shrink=0.2)
-    covariance = torch.linalg.inv(fitted.whiten.double()) @ torch.linalg.inv(fitted.whiten.double()).T
-    precision = torch.linalg.inv(covariance)
-    got = fitted.posterior(features, labels)
+    members = labels if kind == "classes" else soft(len(labels), 3)
+    fitted = fit(features, members, 3, shrink=0.2)
+    precision, shares = torch.linalg.inv(covariance_of(fitted)), shares_of(members, 3).double()
+    got = held_out_log_posterior(fitted, features.__getitem__, members).exp()
     for i, h in enumerate(features.double()):
-        scores = []
+        others, scores = torch.arange(len(features)) != i, []
         for c in range(3):
-            members = (labels == c) & (torch.arange(len(labels)) != i)
-            z = h - features[members].double().mean(0)
-            scores.append(math.log(int(members.sum())) - float(z @ precision @ z) / 2)
-        expected = torch.tensor(scores).softmax(0)
-        assert torch.allclose(got[i], expected.float(), atol=1e-4)
+            weights = shares[others, c]
+            z = h - weights @ features[others].double() / weights.sum()
+            scores.append(math.log(float(weights.sum())) - float(z @ precision @ z) / 2)
+        torch.testing.assert_close(got[i], torch.tensor(scores).softmax(0), atol=2e-4, rtol=0)
 
 
 def test_leaving_out_removes_the_pull_of_the_own_label() -> None:
     """Labels that mean nothing get no more than their share of the vote, where fitting with oneself gives far more."""
     random = torch.Generator().manual_seed(0)
     features, labels = torch.randn(600, 60, generator=random), torch.randint(10, (600,), generator=random)
-    fitted = fit_discriminant(features, labels, 10)
-    own = (fitted.posterior(features).argmax(1) == labels).float().mean()
-    held_out = (fitted.posterior(features, labels).argmax(1) == labels).float().mean()
+    own = (fit(features, labels, 10).log_posterior(features).argmax(1) == labels).float().mean()
+    left_out = (held_out(features, labels, 10).argmax(1) == labels).float().mean()
     assert float(own) > 0.3
-    assert float(held_out) < 0.15
+    assert float(left_out) < 0.15
+
+
+def test_features_may_come_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = problem()
+    members, asked = soft(len(labels), 4), []
+
+    def fetch(rows: Tensor) -> Tensor:
+        asked.append(len(rows))
+        return features[rows]
+
+    whole = fit(features, members, 4)
+    expected = held_out_log_posterior(whole, features.__getitem__, members)
+    monkeypatch.setattr(module, "_ROWS", 7)
+    fitted = fit_discriminant(fetch, members, 4)
+    got = held_out_log_posterior(fitted, fetch, members)
+    assert max(asked) == 7
+    torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-3)
+    rows = torch.tensor([30, 2, 2, 50, 9, 8, 7, 6, 5])
+    torch.testing.assert_close(held_out_log_posterior(fitted, fetch, members, rows), got[rows])
+
+
+def test_of_many_examples_evenly_spaced_ones_make_the_covariance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ENOUGH", 100)
+    features, labels = problem(per_class=50)  # 218 examples; 16 per dimension are 96
+    picked = np.linspace(0, 217, 100).astype(int)
+    means = torch.stack([features[labels == c].mean(0) for c in range(4)])
+    within = (features - means[labels])[picked].double()
+    fitted = fit(features, labels, 4, shrink=1e-6)
+    torch.testing.assert_close(covariance_of(fitted), within.T @ within / 100, rtol=1e-3, atol=1e-3)
+    assert fitted.counts.tolist() == [50, 53, 56, 59]  # of all
 
 
 def test_a_rotation_a_shift_and_a_scale_change_nothing() -> None:
     features, labels = problem()
     rotation, _ = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(2)))
-    expected = fit_discriminant(features, labels, 4).posterior(features, labels)
+    expected = held_out(features, labels, 4).exp()
     for moved in (features @ rotation, features + 3.0, 1e-6 * features, 1e6 * features):
-        got = fit_discriminant(moved, labels, 4).posterior(moved, labels)
-        assert torch.allclose(got, expected, atol=2e-3)
+        torch.testing.assert_close(held_out(moved, labels, 4).exp(), expected, atol=2e-3, rtol=0)
 
 
-def test_a_class_without_members_is_never_named_and_an_only_member_stays_in() -> None:
+def test_classes_without_other_members_are_impossible() -> None:
     features, labels = problem(classes=3)
     labels[labels == 1] = 0
     labels[0] = 3
-    posterior = fit_discriminant(features, labels, 5).posterior(features, labels)
-    assert bool(posterior.isfinite().all())
-    assert float(posterior[:, [1, 4]].max()) == 0
-    assert float(posterior[0, 3]) > 0.01
+    fitted = fit(features, labels, 5)
+    log_posterior = held_out_log_posterior(fitted, features.__getitem__, labels)
+    assert bool((log_posterior[:, [1, 4]] == -math.inf).all())
+    assert float(log_posterior[0, 3]) == -math.inf  # its only member does not speak for itself
+    assert bool(log_posterior[:, [0, 2]].isfinite().all())
+    assert bool(log_posterior[1:, 3].isfinite().all())
+    assert float(fitted.log_posterior(features[:1])[0, 3]) > math.log(0.01)
+    torch.testing.assert_close(log_posterior.exp().sum(1), torch.ones(len(labels)))
 
 
 def test_features_that_do_not_vary_leave_the_counts() -> None:
     labels = torch.tensor([0, 0, 0, 1])
-    posterior = fit_discriminant(torch.ones(4, 3), labels, 2).posterior(torch.ones(4, 3))
-    assert torch.allclose(posterior, torch.tensor([0.75, 0.25]).expand(4, 2))
+    posterior = fit(torch.ones(4, 3), labels, 2).log_posterior(torch.ones(4, 3)).exp()
+    torch.testing.assert_close(posterior, torch.tensor([0.75, 0.25]).expand(4, 2))
+
+
+def surprise(features: Tensor, labels: Tensor, shrink: float) -> float:
+    """The least mean of ``-log softmax(b log p)`` over temperatures, each example left out."""
+    members, classes = labels, int(labels.max()) + 1
+    fitted = fit(features, members, classes, shrink)
+    log_probs = held_out_log_posterior(fitted, features.__getitem__, members).clamp(min=-30).double()
+    found = []
+    for b in (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0):
+        loss = 0.0
+        for row, label in zip((b * log_probs).tolist(), labels.tolist(), strict=True):
+            loss += math.log(sum(map(math.exp, row))) - row[label]
+        found.append(loss / len(labels))
+    return min(found)
+
+
+@pytest.mark.parametrize("dims", [4, 12, 40])
+def test_of_several_shrinkages_the_one_that_surprises_least_is_taken(dims: int) -> None:
+    features, labels = problem(dims=dims, per_class=20)
+    shrinks = (0.001, 0.03, 0.3, 1.0)
+    surprises = [surprise(features, labels, value) for value in shrinks]
+    fitted = fit_discriminant(features.__getitem__, labels, 4, shrink=shrinks, given=labels)
+    assert fitted.shrink == shrinks[int(np.argmin(surprises))]
+    assert min(surprises) < max(surprises) - 1e-3
+    alone = fit(features, labels, 4, fitted.shrink)
+    assert torch.equal(fitted.log_posterior(features), alone.log_posterior(features))
+
+
+def test_surprise_is_that_of_the_best_temperature() -> None:
+    """Probabilities that are twice as sure as they should be are as good as the right ones."""
+    random = torch.Generator().manual_seed(0)
+    truth = torch.randn(2000, 3, generator=random).log_softmax(1)
+    labels = truth.exp().multinomial(1, generator=random)[:, 0]
+    exact = float(-truth.gather(1, labels[:, None]).mean())
+    assert least_surprise((2 * truth).log_softmax(1), labels) == pytest.approx(exact, rel=1e-5)
+    assert math.isfinite(least_surprise(torch.tensor([[0.0, -math.inf]]), torch.tensor([1])))
 
 
 def test_bad_arguments_are_refused() -> None:
     features, labels = problem()
-    with pytest.raises(ConfigError, match="shrink must be above 0"):
-        fit_discriminant(features, labels, 4, shrink=0.0)
-    features[3, 1] = float("nan")
-    with pytest.raises(InputError, match="hold NaN, infinity"):
-        fit_discriminant(features, labels, 4)
+    for shrink in (0.0, 1.1, (0.1, 0.0)):
+        with pytest.raises(ConfigError, match="shrink must be above 0"):
+            fit_discriminant(features.__getitem__, labels, 4, shrink=shrink, given=labels)
+    for wrong in (math.nan, math.inf, 1e30):
+        features[3, 1] = wrong
+        with pytest.raises(InputError, match="hold NaN, infinity"):
+            fit(features, labels, 4)

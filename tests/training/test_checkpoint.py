@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 
 def test_a_copied_state_does_not_follow_the_network() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    copied = copy_state(network)
+    copied = copy_state(network.state_dict())
     before = {name: value.clone() for name, value in network.state_dict().items()}
     network(torch.randn(4, 2)).sum().backward()
     with torch.no_grad():

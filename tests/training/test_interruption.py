@@ -158,7 +158,7 @@ class Diverging(Method):
     where, limit = (2, 3), 0.02
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> list[Phase]:
-        self.lr = 0.05 * self.setting.lr_factor(epoch)
+        self.lr = 0.05 * self.setting.lr_factor(epoch - 1)
         self.step = 0
         return [Phase(self.setting.train)]
 

@@ -13,12 +13,12 @@ from unflip.methods import methods
 from unflip.runs.folder import Run
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "unflip": {"unflip.warmup": 2, "unflip.rounds": 2},
+    "unflip": {"unflip.warmup": 2},
     "plc": {"plc.warmup": 2, "plc.rounds": 3},
     "mddc": {"plc.warmup": 2},
     "cddc": {"plc.warmup": 2, "covariance.disturbance": "auto"},
     "gce": {"gce.truncation": 0.2, "gce.prune_from": 2, "gce.prune_every": 1},
-    "lrt": {"lrt.warmup": 3, "lrt.retro_lead": 1, "lrt.consent": True},
+    "lrt": {"lrt.warmup": 3, "lrt.retro_lead": 1},
     "coteaching+": {"coteaching+.warmup": 2, "coteaching+.climb": 3},
     "dividemix": {"dividemix.warmup": 2, "dividemix.lambda_u": 5.0, "data.jitter": 0.1},
     "dividemix-m": {"dividemix.warmup": 2},

@@ -31,8 +31,8 @@ def test_a_run_in_bfloat16_learns_and_keeps_everything_in_float32(
     run = quick_train(features, tmp_path / "run", method=method, epochs=8, settings=HALF | settings)
     (trainer,) = trainers
     assert run.result["test_accuracy"]["last"] > 0.9
-    for state in load_model(run.folder / "model.safetensors").states:
-        assert {value.dtype for value in state.values() if value.is_floating_point()} == {torch.float32}
+    state = load_model(run.folder / "model.safetensors").state
+    assert {value.dtype for value in state.values() if value.is_floating_point()} == {torch.float32}
     gaussians = trainer.method.gaussians()
     if gaussians is not None:
         assert gaussians.means.dtype == torch.float32

@@ -1,6 +1,7 @@
 """The loop: what a method sees of an epoch, and what it is told when training fails."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def make_trainer(
         epochs=5,
         seed=3,
         batch_size=batch_size,
-        lr_factor=options.lr_factor,
+        lr_factor=partial(options.lr_factor, epochs=5),
         device=processes.device,
     )
     network = network or MLPOptions(hidden=(8,), batch_norm=False)

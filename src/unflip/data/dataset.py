@@ -41,6 +41,8 @@ class Dataset:
     """What the network sees of an image file; None where images are used in their own size."""
     skipped: tuple[Skipped, ...]
     """Broken images, which were left out."""
+    groups: Tensor | None
+    """The group of each example (n,): examples of one group are nearly the same. None if all differ."""
     clean_val: bool
     """Whether the labels of the validation examples are known to be right."""
     noise_record: dict[str, Any] | None

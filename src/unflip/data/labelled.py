@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unflip.data.duplicates import same_examples
 from unflip.data.files.arrays import Array
 from unflip.data.files.labels import are_names, find_classes, read_labels, to_class_numbers
 from unflip.data.files.reviewed import read_reviewed
@@ -17,6 +18,7 @@ from unflip.data.images.opening import open_files
 from unflip.data.images.sources import FileSource, ImageSource
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
+from unflip.data.scaling import choose_standardisation
 from unflip.data.sources import (
     ArraySource,
     JoinedSource,
@@ -67,6 +69,8 @@ class LabelledData:
     """Of the training examples, followed by those of ``val``."""
     groups: Array | None
     """The group of each training example (n,); a split keeps groups together."""
+    same: Tensor | None
+    """A number per training example (n,), the same for examples that are equal or of one group; None if all differ."""
     reviewed: Tensor | None
     """The labels that people decided, -1 for all others, in the order of ``ids``; None if they decided none."""
     pictures_path: str | None
@@ -101,7 +105,13 @@ class LabelledData:
             val=None,
             is_val=torch.arange(len(given)) >= len(self.given),
             groups=None,  # there is nothing left to split
+            same=None if self.same is None else _followed(self.same, len(self.val.labels)),
         )
+
+
+def _followed(numbers: Tensor, count: int) -> Tensor:
+    """Return ``numbers`` and ``count`` more, all of them new."""
+    return torch.cat([numbers, int(numbers.max()) + 1 + torch.arange(count)])
 
 
 def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> LabelledData:
@@ -125,7 +135,10 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
 
     standardise = raw.normalisation
     if standardise is None and options.standardize != "off" and not isinstance(train.inputs, ImageFiles):
-        standardise = fit_standardisation(train.inputs, one_scale=options.standardize == "whole")
+        if options.standardize == "auto":
+            standardise = choose_standardisation(train.inputs, given, num_classes)
+        else:
+            standardise = fit_standardisation(train.inputs, one_scale=options.standardize == "whole")
     others = {
         key: EvaluationSet(make_source(raw, part.inputs, standardise, options), labels[key])
         for key, part in sets.items()
@@ -151,6 +164,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
         columns=raw.columns,
         ids=ids,
         groups=train.groups,
+        same=same_examples(train),
         reviewed=reviewed,
         pictures_path=raw.images_path or (options.path if raw.holds_images or raw.as_pixels else None),
         stamp=raw.stamp,

@@ -58,9 +58,10 @@ class DataOptions(ImageOptions):
     """Share of the training examples held out for validation, stratified by given label; a `val` split replaces it."""
     groups: str | None = None
     """Examples of one group, such as near-duplicates, stay on one side of that split: a column, an array, or a file."""
-    standardize: Literal["columns", "whole", "off"] = "columns"
+    standardize: Literal["columns", "whole", "auto", "off"] = "columns"
     """Centre each column and divide it by its own standard deviation (`columns`) or all columns by a common one
-    (`whole`). Images have a fixed mean and standard deviation per channel instead."""
+    (`whole`); `auto` takes what explains the labels better. Images have a fixed mean and standard deviation per channel
+    instead."""
     augment: bool = True
     """Mirror and crop training images at random."""
     jitter: float = Field(0.0, ge=0.0)

@@ -44,6 +44,7 @@ def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
         standardisation=data.standardisation,
         frame=data.frame,
         skipped=data.skipped,
+        groups=data.same,
         clean_val=data.clean_val,
         noise_record=data.noise_record,
     )

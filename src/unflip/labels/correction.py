@@ -1,6 +1,5 @@
-"""Label correction: which labels to change now. Rules and consent are stateless; window and threshold keep state."""
+"""Label correction: which labels to change now. Rules are stateless; window and threshold keep state."""
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -13,10 +12,6 @@ from unflip.options import Options
 _ROWS = 2**16  # examples whose probabilities are added up at once
 _HALF_ABOVE = 2**28  # bytes of a window in float32 beyond which it is kept in float16
 _ONE_ABOVE = 2**32  # bytes of a window in float32 beyond which only a running mean is kept
-
-
-Consent = Callable[[Tensor], Tensor]
-"""A second opinion: maps positions (c,) among the m examples to class probabilities (c, k)."""
 
 
 def ratio_rule(probs: Tensor, labels: Tensor, threshold: float) -> Tensor:
@@ -37,13 +32,6 @@ def margin_rule(probs: Tensor, labels: Tensor, threshold: float) -> Tensor:
     top, best = probs.max(1)
     own = probs.gather(1, labels[:, None])[:, 0]
     return torch.where(top - own > threshold, best, labels)
-
-
-def consented(wanted: Tensor, labels: Tensor, consent: Consent) -> Tensor:
-    """Let a label change only where a second opinion finds the wanted class the most probable."""
-    rows = (wanted != labels).nonzero()[:, 0]
-    rows = rows[consent(rows).argmax(1) == wanted[rows]]
-    return labels.index_copy(0, rows, wanted[rows])
 
 
 RULES = {"ratio": ratio_rule, "margin": margin_rule}
@@ -70,8 +58,6 @@ class CorrectionOptions(Options):
     """Labels first change at the end of this epoch (0 counts as 1); `auto`: when noisy validation stops improving."""
     rounds: PositiveInt = 1
     """Most times that an epoch trains and corrects; it stops early when no label changes."""
-    consent: bool = False
-    """Whether a label changes only if the class Gaussians vote for it."""
 
 
 class ProbabilityWindow:
@@ -124,15 +110,14 @@ class Corrector:
         self.threshold = options.threshold or _FIRST_THRESHOLD[options.rule]
         self.window = ProbabilityWindow(options.window)
 
-    def propose(self, probs: Tensor, labels: Tensor, consent: Consent | None = None) -> Tensor:
-        """Return what the rule proposes at the current threshold, without changes that ``consent`` rejects."""
-        wanted = RULES[self.options.rule](probs, labels, self.threshold)
-        return wanted if consent is None else consented(wanted, labels, consent)
+    def propose(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Return what the rule proposes at the current threshold."""
+        return RULES[self.options.rule](probs, labels, self.threshold)
 
-    def correct(self, epoch: int, labels: LabelStore, consent: Consent | None = None) -> int:
+    def correct(self, epoch: int, labels: LabelStore) -> int:
         """Change labels by the window's mean and return how many changed; on a stall, relax the threshold."""
         probs = self.window.mean()
-        wanted = self.propose(probs, labels.current[self.rows], consent)
+        wanted = self.propose(probs, labels.current[self.rows])
         changed = labels.change(epoch, self.rows, wanted, probs.gather(1, wanted[:, None])[:, 0])
         if changed < self.options.stall * len(self.rows):
             self.relax()

@@ -18,11 +18,6 @@ def pooled(probs: Tensor, votes: Tensor) -> Tensor:
     return log_pool.softmax(1)
 
 
-def label_quality(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
-    """Return the probability (n,) of each given label in the pool of both views."""
-    return pooled(probs, votes).gather(1, given[:, None])[:, 0]
-
-
 def suggested_labels(given: Tensor, current: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
     """Return labels to suggest to a person (n,): the current one where it changed, else the pool's most likely class.
 

@@ -4,7 +4,7 @@ from unflip.registry import Entry, Registry
 
 methods = Registry(
     "method",
-    Entry("unflip", "plc that changes a label only where the class Gaussians agree", "unflip.methods.recipes:unflip"),
+    Entry("unflip", "a committee that judges every label out of sample", "unflip.methods.unflip:Unflip"),
     Entry("standard", "cross-entropy on the given labels", "unflip.methods.standard:Standard"),
     Entry("gce", "generalised cross-entropy, a loss less affected by wrong labels", "unflip.methods.gce:GCE"),
     Entry("sl", "symmetric cross-entropy: cross-entropy plus its reverse", "unflip.methods.sl:SL"),

@@ -6,12 +6,14 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unflip.compute.passes import Scan
 from unflip.errors import ConfigError
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
+from unflip.networks.base import Network
+from unflip.networks.ensemble import Ensemble
 from unflip.options import Options
 from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
@@ -30,11 +32,15 @@ class Setting:
     epochs: int
     seed: int
     batch_size: int
-    lr_factor: Callable[[int], float]
-    """The schedule: the factor on the learning rate in a given epoch."""
+    lr_factor: Callable[[float], float]
+    """The schedule: the factor on the learning rate after so many epochs, which may be a fraction."""
     device: torch.device
     has_val: bool = True
     """Whether there are validation examples."""
+    of_rows: bool = False
+    """Whether inputs are rows of numbers, not images."""
+    groups: Tensor | None = None
+    """The group of each training example (m,), in the order of ``train``; what a group holds is nearly the same."""
 
 
 class Outline(NamedTuple):
@@ -115,11 +121,32 @@ class Observed(Protocol):
     def logits(self, network: int = 0) -> Tensor:
         """Logits (m, k) from a pass without gradients; does not keep the features, which may be large."""
 
+    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
+        """Logits (r, k) of any network, such as an average of several, for some rows of the label store."""
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """The inputs (r, ...) of some rows of the label store, without augmentation."""
+
     def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
         """Features and logits of the validation examples, and their given labels; None without validation examples."""
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Return the first process's tensor on every process."""
+
+
+class Judgement(NamedTuple):
+    """What a method that judges its training examples out of sample says of them (m,)."""
+
+    probs: Tensor
+    """Class log-probabilities (m, k) by all views together."""
+    quality: Tensor
+    """How likely each label is right; NaN where that cannot be said."""
+    network: Tensor
+    """Class log-probabilities (m, k) by networks that have not learnt the example's label."""
+    votes: Tensor | None
+    """Class log-probabilities (m, k) by class Gaussians without the example, where they were asked."""
+    fold: Tensor | None
+    """Which examples were learnt together (m,); None if networks have learnt every example."""
 
 
 class Method:
@@ -138,7 +165,7 @@ class Method:
     def __init__(self, options: Any, setting: Setting) -> None:
         self.options = options
         self.setting = setting
-        self.networks: Sequence[torch.nn.Module] = ()
+        self.networks: Sequence[nn.Module] = ()
 
     @property
     def warmup(self) -> int:
@@ -146,7 +173,7 @@ class Method:
         return 0
 
     @classmethod
-    def options_for(cls, section: str, outline: Outline) -> dict[str, dict[str, Any]]:
+    def options_for(cls, section: str, outline: Outline) -> dict[str, Any]:
         """Return options by section that suit a run better than the defaults; ``section`` holds the method's own.
 
         By default, an option called ``warmup`` is at most a third of the epochs: defaults are meant for long runs.
@@ -170,6 +197,11 @@ class Method:
         """Return the stage of ``epoch``. Epochs of one stage take equally long, so a dry run times one per stage."""
         return (WARM_UP if epoch < self.warmup else FIRST if epoch == self.warmup else LATER,)
 
+    @classmethod
+    def assemble(cls, options: Any, setting: Setting, build: Callable[[int], Network]) -> list[Network]:
+        """Return the networks that learn; ``build`` makes number i, each with other initial weights."""
+        return [build(position) for position in range(cls.num_networks)]
+
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
         """Yield the phases of ``epoch`` (counted from 1); a generator resumes after each phase has been trained.
 
@@ -187,20 +219,35 @@ class Method:
         logits = self.networks[0](batch.inputs)
         return Step({"loss": self.criterion(logits, batch.labels, batch.indices).mean()}, logits)
 
+    def after_step(self) -> None:
+        """Called after each step of the optimisers."""
+
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
         """Correct labels, refit, update thresholds; return values for the epoch's metrics."""
         return {}
+
+    def model(self) -> Ensemble:
+        """Return what predicts; by default the networks, with equal weights."""
+        return Ensemble(self.networks)
 
     def beliefs(self) -> Tensor | None:
         """Return the method's own class probabilities for the training examples (m, k), if it keeps any."""
         return None
 
-    def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
+    def judgement(self, labels: LabelStore) -> Judgement | None:
+        """Return what the method says of its training examples out of sample, if it can."""
+        return None
+
+    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Apply the method's current correction rule to examples not used for training; by default change nothing.
 
-        ``votes`` (m, k) are the class probabilities of these examples under the class Gaussians.
+        ``probs`` (m, k) are the model's, ``labels`` (m,) the given ones.
         """
         return labels
+
+    def quality(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Return how likely labels (m,) of examples not used for training are right, by the model's probabilities."""
+        return probs.gather(1, labels[:, None])[:, 0]
 
     def gaussians(self) -> ClassGaussians | None:
         """Return the class Gaussians of the last epoch's features, if the method fits any."""

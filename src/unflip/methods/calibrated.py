@@ -136,7 +136,7 @@ class Calibrated(Wrapper):
         if not bool(gaussians.present.any()):
             return [None] * num_classes
         for group in state.optimizer.param_groups:
-            group["lr"] = self.options.head_lr * self.setting.lr_factor(epoch)
+            group["lr"] = self.options.head_lr * self.setting.lr_factor(epoch - 1)
         if len(self.candidates) > 1:
             self._score_candidates(epoch, position, observed)
         disturbance, fraction = self._choice()

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
@@ -13,6 +12,7 @@ from unflip.labels.correction import ProbabilityWindow
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.methods.base import Batch, Method, Observed, Outline, Phase, Setting, Step
+from unflip.methods.mixup import mix
 from unflip.networks.base import bare
 from unflip.options import Options
 from unflip.seeding import derive
@@ -176,7 +176,7 @@ class DivideMix(Method):
         """Return both networks' mean refined label, once there is one."""
         return self.refined
 
-    def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
+    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Take the most probable class where its probability is above 0.5.
 
         For examples not used for training there is no estimate of how likely their given label is correct, so the
@@ -216,19 +216,6 @@ def sharpen(probs: Tensor, temperature: float) -> Tensor:
     """Return ``p_c^(1/T) / sum_j p_j^(1/T)`` (equation 4); scaled by the largest p to avoid underflow."""
     powers = (probs / probs.amax(1, keepdim=True)).pow(1 / temperature)
     return powers / powers.sum(1, keepdim=True)
-
-
-def mix(inputs: Tensor, targets: Tensor, alpha: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Mix each row with another one, both inputs and targets (equations 5 to 8).
-
-    All rows share one weight ``l = max(l, 1 - l), l ~ Beta(alpha, alpha)``, so each stays closer to itself.
-    """
-    seed = int(torch.randint(2**62, (), generator=generator))  # torch cannot draw a Beta from a given generator
-    draw = float(np.random.default_rng(seed).beta(alpha, alpha))
-    other = torch.randperm(len(inputs), generator=generator).to(inputs.device)
-    weight = max(draw, 1 - draw)
-    mixed, mixed_targets = (part.index_select(0, other).lerp_(part, weight) for part in (inputs, targets))
-    return mixed, mixed_targets
 
 
 def log_softmax(logits: Tensor) -> Tensor:

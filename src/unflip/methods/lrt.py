@@ -7,12 +7,11 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unflip.labels.correction import ProbabilityWindow, consented, ratio_rule
+from unflip.labels.correction import ProbabilityWindow, ratio_rule
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.methods.base import Method, Observed, Setting
 from unflip.options import Options
-from unflip.stats.discriminant import gaussian_votes
 
 _SPREAD = 1e-4  # weight in the retroactive loss of each class that was not predicted
 
@@ -34,8 +33,6 @@ class LRTOptions(Options):
     """rho, the weight of the retroactive loss; 0 switches it off."""
     retro_refresh: PositiveInt = 40
     """Epochs after which the predictions used by the retroactive loss are renewed."""
-    consent: bool = False
-    """Whether a label changes only if the class Gaussians agree."""
 
 
 class LRT(Method):
@@ -86,9 +83,6 @@ class LRT(Method):
             probs = self.window.mean()
             current = labels.current[train]
             wanted = ratio_rule(probs, current, 1 / delta)
-            if options.consent:
-                features = observed.features()
-                wanted = consented(wanted, current, gaussian_votes(features, current, self.setting.num_classes))
             changed = labels.change(epoch, train, wanted, probs.gather(1, wanted[:, None])[:, 0])
         return {"changed": changed, "threshold": delta}
 
@@ -99,10 +93,9 @@ class LRT(Method):
         """Return the mean probabilities of the window."""
         return self.window.mean()
 
-    def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
+    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Apply the rule with the delta of the last epoch."""
-        wanted = ratio_rule(probs, labels, 1 / self._delta(self.setting.epochs))
-        return consented(wanted, labels, votes.__getitem__) if self.options.consent else wanted
+        return ratio_rule(probs, labels, 1 / self._delta(self.setting.epochs))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the window and the earlier predictions."""

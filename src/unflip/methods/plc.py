@@ -9,7 +9,6 @@ from torch import Tensor
 from unflip.labels.correction import CorrectionOptions, Corrector
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Method, Observed, Phase, Setting
-from unflip.stats.discriminant import gaussian_votes
 
 _PATIENCE = 3  # the warm-up ends after this many epochs without a better noisy validation accuracy
 
@@ -64,11 +63,7 @@ class PLC(Method):
 
     def _correct(self, epoch: int, observed: Observed, labels: LabelStore) -> int:
         self.corrector.window.add(observed.probs)
-        consent = None
-        if self.options.consent:
-            current = labels.current[self.setting.train]
-            consent = gaussian_votes(observed.features(), current, self.setting.num_classes)
-        changed = self.corrector.correct(epoch, labels, consent)
+        changed = self.corrector.correct(epoch, labels)
         self.changed += changed
         return changed
 
@@ -76,9 +71,9 @@ class PLC(Method):
         """Return the mean probabilities of the window."""
         return self.corrector.window.mean()
 
-    def correct(self, probs: Tensor, labels: Tensor, votes: Tensor) -> Tensor:
+    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Apply the rule with the current threshold."""
-        return self.corrector.propose(probs, labels, votes.__getitem__ if self.options.consent else None)
+        return self.corrector.propose(probs, labels)
 
     def state_dict(self) -> dict[str, Any]:
         """Return threshold, window, scores, and the number of labels changed in the current epoch."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from unflip.calibration import calibrators
@@ -10,11 +9,13 @@ from unflip.errors import ConfigError, unknown
 from unflip.methods import methods
 from unflip.methods.base import Method, Outline, Setting
 from unflip.methods.calibrated import Calibrated, CalibrationOptions
-from unflip.methods.unflip import Unflip, UnflipCalibration, UnflipMean
+from unflip.networks.base import Network
 from unflip.options import Options
 
 SUFFIXES = {"m": "mean", "c": "covariance"}
 """``NAME-m`` and ``NAME-c`` are the method NAME with calibration."""
+UNCALIBRATED = "unflip"
+"""The only method without them."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,9 @@ class Recipe:
 
     sections: Mapping[str, type[Options]]
     """The configuration sections it reads."""
-    num_networks: int
     build: Callable[[Mapping[str, Options], Setting], Method]
+    assemble: Callable[[Mapping[str, Options], Setting, Callable[[int], Network]], list[Network]]
+    """Returns the networks that learn; see :meth:`unflip.methods.base.Method.assemble`."""
     options_for: Callable[[Outline], dict[str, Any]]
     """Options by section where nobody chose them; see :meth:`unflip.methods.base.Method.options_for`."""
     check: Callable[[Mapping[str, Options], int], None]
@@ -37,6 +39,8 @@ def find_recipe(name: str) -> Recipe:
     """Return the recipe of the method called ``name``, which may end in -m or -c."""
     inner, _, suffix = name.rpartition("-")
     if name not in methods and suffix in SUFFIXES and inner in methods:
+        if inner == UNCALIBRATED:
+            raise ConfigError(f"method '{name}': calibration trains the head of one network, and {inner} has many")
         return calibrated(find_recipe(inner), SUFFIXES[suffix])
     if name not in methods:
         choices = [*methods.names(), *(f"{inner}-{suffix}" for suffix in SUFFIXES if inner in methods)]
@@ -45,8 +49,8 @@ def find_recipe(name: str) -> Recipe:
     return part if isinstance(part, Recipe) else _plain(name, part)
 
 
-def calibrated(method: Recipe, calibrator: str, sections: Mapping[str, type[Options]] = MappingProxyType({})) -> Recipe:
-    """Wrap a recipe in calibration; ``sections`` replaces option classes, to change defaults."""
+def calibrated(method: Recipe, calibrator: str) -> Recipe:
+    """Wrap a recipe in calibration."""
     part, inner = calibrators.load(calibrator), method.inner or method
 
     def build(options: Mapping[str, Options], setting: Setting) -> Method:
@@ -55,9 +59,8 @@ def calibrated(method: Recipe, calibrator: str, sections: Mapping[str, type[Opti
         return Calibrated(inner.build(options, setting), part(options[calibrator]), calibration, setting)
 
     def options_for(outline: Outline) -> dict[str, Any]:
-        """The head learns as fast as the rest of the network, unless the recipe has a rate of its own."""
-        rate = {} if "calibration" in sections else {"calibration": {"head_lr": outline.lr}}
-        return inner.options_for(outline) | rate
+        """The head learns as fast as the rest of the network."""
+        return inner.options_for(outline) | {"calibration": {"head_lr": outline.lr}}
 
     def check(options: Mapping[str, Options], epochs: int) -> None:
         inner.check(options, epochs)
@@ -68,21 +71,20 @@ def calibrated(method: Recipe, calibrator: str, sections: Mapping[str, type[Opti
                 "it out to start after the warm-up"
             )
 
-    usual = {**inner.sections, "calibration": CalibrationOptions, calibrator: part.Options}
-    return Recipe({**usual, **sections}, inner.num_networks, build, options_for, check, inner)
+    sections = {**inner.sections, "calibration": CalibrationOptions, calibrator: part.Options}
+    return Recipe(sections, build, inner.assemble, options_for, check, inner)
 
 
 def _plain(name: str, method: type[Method]) -> Recipe:
     return Recipe(
         sections={name: method.Options},
-        num_networks=method.num_networks,
         build=lambda options, setting: method(options[name], setting),
+        assemble=lambda options, setting, build: method.assemble(options[name], setting, build),
         options_for=lambda outline: method.options_for(name, outline),
         check=lambda options, epochs: method.check_options(name, options[name], epochs),
     )
 
 
-unflip = calibrated(_plain("unflip", Unflip), "mean", {"calibration": UnflipCalibration, "mean": UnflipMean})
 mddc = calibrated(_plain("plc", methods.load("plc")), "mean")
 cddc = calibrated(_plain("plc", methods.load("plc")), "covariance")
 dividemix_m = calibrated(_plain("dividemix", methods.load("dividemix")), "mean")

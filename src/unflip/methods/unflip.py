@@ -1,39 +1,469 @@
-"""unflip: progressive label correction that changes a label only if the class Gaussians agree; our own method."""
+"""unflip: a committee in which nobody judges a label that they have learnt; our own method and the default."""
 
-from typing import Literal
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
 
-from unflip.calibration.mean import MeanOptions
-from unflip.labels.correction import CorrectionOptions
-from unflip.methods.calibrated import CalibrationOptions
-from unflip.methods.plc import PLC
+from unflip.errors import ConfigError, UnflipWarning
+from unflip.labels.prior import believed_inequality, class_shares, offsets_to
+from unflip.labels.store import LabelStore
+from unflip.labels.transition import estimate_transition, informative, posterior
+from unflip.methods.base import Batch, Judgement, Method, Observed, Outline, Phase, Setting, Step
+from unflip.methods.mixup import mix
+from unflip.networks.averaged import Averaged
+from unflip.networks.base import Network, bare
+from unflip.networks.ensemble import Ensemble
+from unflip.options import Options
+from unflip.seeding import generator
+from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior, shares_of
+from unflip.stats.stacking import Stacked, pool, stack
 
-
-class UnflipOptions(CorrectionOptions):
-    """The options of plc, with defaults that work for every data set."""
-
-    warmup: NonNegativeInt | Literal["auto"] = "auto"
-    """Labels first change at the end of this epoch (0 counts as 1); `auto`: when noisy validation stops improving."""
-    consent: bool = True
-    """Whether a label changes only if the class Gaussians agree."""
-
-
-class UnflipCalibration(CalibrationOptions):
-    """The options of calibration, with another default."""
-
-    head_lr: float = Field(0.01, gt=0.0)
-    """Learning rate of the head's own optimiser, which follows the run's schedule."""
-
-
-class UnflipMean(MeanOptions):
-    """The options of mean-based calibration, with another default."""
-
-    directions: PositiveInt | None = 64
-    """Number of leading directions of the pooled covariance in which the mean is estimated robustly."""
+_FEW = 10_000  # examples below which there are more members, and Gaussians are never dropped
+_MEMBERS = {"few": 8, "rows": 4, "images": 2}
+_DROPPED = 0.1  # Gaussians with less than this share of the networks' weight are not worth their time
+_SLOPE = 1.5  # how fast disagreement lowers what a label counts
+_LAST_WEIGHT = (0.3, 0.4)  # what a label counts least in the last targets, and for the final labels
+_QUALITY_MORE, _QUALITY_SHARPER = 0.3, 1.25  # label quality: what a label counts beyond that, and a sharpness
+_ROWS = 65_536  # examples at once
+_HALF_ABOVE = 2**28  # bytes of a table in float32 beyond which views are kept in float16
 
 
-class Unflip(PLC):
-    """The method inside `unflip` (see ``recipes.py``): plc with consent and an automatic warm-up."""
+class UnflipOptions(Options):
+    """Nothing needs to be set: no noise rate, no clean label, no validation examples."""
+
+    members: PositiveInt | None = None
+    """Networks in the committee; by default 8 below 10,000 examples, 4 beyond, 2 for images."""
+    warmup: PositiveInt | None = None
+    """Epochs on the given labels; by default three tenths of all."""
+    steps: PositiveInt = 300
+    """Fewest steps of a run: few examples are visited several times per epoch."""
+    mixup: float = Field(1.0, ge=0.0)
+    """Both parameters of the Beta distribution of mixing weights; 0: examples are not mixed."""
+    averaging: float = Field(0.99, ge=0.0, lt=1.0)
+    """Decay of the running mean of the weights; 0: the last weights speak."""
+    gaussians: bool = True
+    """Whether class Gaussians of the inputs are a view of their own; never of images."""
+    view_weights: tuple[float, ...] | None = None
+    """Weights of the networks and the Gaussians; by default those under which given labels are likeliest."""
+    prior: Literal["auto", "equal", "kept"] = "auto"
+    """The classes' sizes: `auto` moves them towards equality as far as noise may have made them unequal."""
+    soft_targets: bool = True
+    """Whether members learn what is believed of the true class; otherwise they learn given labels to the end."""
+
+
+@dataclass
+class _Belief:
+    """What the committee believes after an epoch; rows follow ``Setting.train``."""
+
+    log_probs: Tensor
+    """Of each example, by views that have not seen its label (m, k)."""
+    informative: Tensor
+    """How likely each label is no background label (m,)."""
+    log_matrix: Tensor
+    """Logarithm of the transition matrix of informative labels (k, k)."""
+    weights: Tensor
+    """Of the views."""
+    offset: Tensor
+    """Of the classes (k,): what moves their sizes."""
+    background: float
+    """Share of labels drawn from all classes alike."""
+    inequality: float
+    """How much of the classes' inequality is believed."""
+    target_weight: float
+    """What a label counts in the members' targets."""
+    label_weight: float
+    """What a label counts for the current labels."""
+    network: Tensor
+    """The networks' view of each example's class (m, k)."""
+    gaussians: Discriminant | None = None
+    votes: Tensor | None = None
+    """The Gaussians' view (m, k)."""
+
+
+class Unflip(Method):
+    """Cross-fitted networks, class Gaussians that leave each example out, and soft targets.
+
+    - **Members**: k networks side by side, each trained on all folds but its own, with mixup; the running mean of their
+      weights speaks. Groups share a fold. Partners in mixup come from the same folds as the example.
+    - **Views**: each example is judged by the member that has not seen it, and by class Gaussians of the inputs that
+      leave it out. Views are stacked by the likelihood of the given labels, which none of them has seen, together with
+      the share of labels that mean nothing.
+    - **Prior**: the classes' sizes are moved towards equality as far as noise may have made them unequal.
+    - **Targets**: after the warm-up members learn the posterior of the true class given features *and* given label,
+      under an estimated transition matrix; the given label counts less from epoch to epoch.
+
+    Prediction is the members' mean and the Gaussians, stacked alike. Formulas and figures: docs/unflip.md.
+    """
 
     Options = UnflipOptions
+    options: UnflipOptions
+
+    def __init__(self, options: UnflipOptions, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.count = count_members(options, setting)
+        self.belief: _Belief | None = None
+        self.folds: Tensor | None = None  # by row of the label store, -1 where nobody is left out
+        self.targets: Tensor | None = None  # by row of ``setting.train``
+        self.small: Tensor | None = None
+        self.dropped = not (options.gaussians and setting.of_rows)
+        if self.count == 1:
+            warnings.warn(
+                "unflip.members = 1: the only network judges labels that it has learnt, so quality is in-sample; "
+                "2 or more judge out of sample",
+                UnflipWarning,
+                stacklevel=2,
+            )
+
+    @classmethod
+    def options_for(cls, section: str, outline: Outline) -> dict[str, Any]:
+        """All examples train, since each is judged out of sample anyway; rows have a schedule of their own."""
+        if not outline.of_rows:
+            return {"select": "last", "data": {"val_fraction": 0.0}}
+        return {
+            "select": "last",
+            "epochs": 10,
+            "data": {"val_fraction": 0.0, "standardize": "auto"},
+            "optimizer": {"lr": 0.15, "batch_size": 320, "schedule": "cosine"},
+            "mlp": {"batch_norm": False},
+        }
+
+    @classmethod
+    def check_options(cls, section: str, options: Any, epochs: int) -> None:
+        """Refuse a warm-up that never ends."""
+        if options.warmup is not None:
+            super().check_options(section, options, epochs)
+        if epochs == 1:
+            raise ConfigError("epochs = 1: unflip needs at least 2, one on the given labels and one on corrected ones")
+
+    @classmethod
+    def assemble(cls, options: Any, setting: Setting, build: Callable[[int], Network]) -> list[Network]:
+        """Return all members as one module."""
+        members = [build(position) for position in range(count_members(options, setting))]
+        return [type(members[0]).side_by_side(members)]
+
+    @property
+    def networks(self) -> Sequence[nn.Module]:
+        """One module that holds all members."""
+        return self._networks
+
+    @networks.setter
+    def networks(self, networks: Sequence[nn.Module]) -> None:
+        self._networks = networks
+        if networks:
+            self.averaged = Averaged(bare(networks[0]), self.options.averaging)  # type: ignore[arg-type]
+
+    @property
+    def warmup(self) -> int:
+        """Epochs on the given labels."""
+        return self.options.warmup or max(1, round(0.3 * self.setting.epochs))
+
+    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
+        """Yield one pass over all examples; with few of them, over several copies."""
+        self._prepare(labels)
+        train, setting = self.setting.train, self.setting
+        steps = -(-len(train) // setting.batch_size)
+        passes = max(1, -(-self.options.steps // (steps * setting.epochs)))
+        if observed.phases_done == 0:
+            yield Phase(train.repeat(passes))
+
+    def _prepare(self, labels: LabelStore) -> None:
+        """Choose the folds, and work out the targets of this epoch."""
+        setting, train, initial = self.setting, self.setting.train, labels.initial
+        given = initial[train]
+        if self.folds is None:
+            self.folds = torch.full_like(initial, -1)
+            if self.count > 1:
+                self.folds[train] = choose_folds(given, setting.groups, self.count, setting.seed)
+            self.position = torch.zeros_like(initial).index_copy_(0, train, torch.arange(len(train)).to(train))
+            self.small = given.bincount(minlength=setting.num_classes) < self.count
+        if self.targets is not None:
+            return
+        self.targets = shares_of(given, setting.num_classes)
+        belief, trusted = self.belief, labels.trusted[train]
+        if belief is not None and self.options.soft_targets:
+            for start in range(0, len(train), _ROWS):
+                rows = slice(start, start + _ROWS)
+                believed = self._posterior(belief, rows, given, belief.target_weight)
+                self.targets[rows] = torch.where(trusted[rows, None], self.targets[rows], believed)
+
+    def loss(self, batch: Batch, phase: Phase) -> Step:
+        """Return each member's cross-entropy on mixed examples of other folds than its own."""
+        assert self.folds is not None
+        assert self.targets is not None
+        rows, present = members_rows(self.folds[batch.indices], self.count)
+        flat = rows.view(-1)
+        inputs = batch.inputs.index_select(0, flat).view(*rows.shape, *batch.inputs.shape[1:])
+        targets = self.targets.index_select(0, self.position[batch.indices].index_select(0, flat)).view(*rows.shape, -1)
+        if self.options.mixup:
+            inputs, targets = mix(inputs, targets, self.options.mixup, batch.generator, dim=1)
+        log_probs = self.networks[0](inputs).float().log_softmax(2)
+        losses = (targets * log_probs).sum((1, 2)) * (present / -rows.shape[1])
+        return Step({f"loss_{member}": loss for member, loss in enumerate(losses.unbind())})
+
+    def after_step(self) -> None:
+        """Move the averaged weights."""
+        self.averaged.update(bare(self.networks[0]))  # type: ignore[arg-type]
+
+    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+        """From the end of the warm-up on: judge every example out of sample, and correct the labels."""
+        if epoch < self.warmup:
+            return {}
+        train = self.setting.train
+        given = labels.initial[train]
+        belief = self.belief = self._believe(epoch, observed, given)
+        self.targets = None
+        changed = 0
+        for start in range(0, len(train), _ROWS):
+            rows = slice(start, start + _ROWS)
+            confidence, wanted = self._posterior(belief, rows, given, belief.label_weight).max(1)
+            changed += labels.change(epoch, train[rows], wanted, confidence)
+        return {
+            "changed": changed,
+            "view_weights": belief.weights.tolist(),
+            "background": belief.background,
+            "inequality_believed": belief.inequality,
+            "label_weight": belief.label_weight,
+        }
+
+    def _believe(self, epoch: int, observed: Observed, given: Tensor) -> _Belief:
+        """Judge every example by views that have not seen its label."""
+        setting, before, num_classes = self.setting, self.belief, self.setting.num_classes
+        network = self._out_of_fold(observed)
+        views, gaussians, votes = [network], None, None
+        if not self.dropped:
+            gaussians, votes = self._vote(observed, given)
+            views.append(votes)
+        stacked = self._stack(views, given, before)
+        useless = votes is not None and bool(stacked.weights[1] < _DROPPED * stacked.weights[0])
+        if useless and len(given) >= _FEW:
+            self.dropped, gaussians, votes, views = True, None, None, [network]
+            stacked = self._stack(views, given, before)
+        weights = observed.broadcast(stacked.weights.to(network.device))
+        log_probs = torch.empty_like(network)
+        for start in range(0, len(given), _ROWS):
+            rows = slice(start, start + _ROWS)
+            log_probs[rows] = pool([view[rows] for view in views], weights)
+        share = informative(log_probs, given, stacked.background)
+        wrong = float(((log_probs.argmax(1) != given) * share).sum() / share.sum().clamp(min=1e-9))
+        inequality = before.inequality if before else self._inequality(log_probs, given, stacked.background)
+        offset = torch.zeros(num_classes, device=network.device)
+        if inequality < 1:
+            exponent = inequality ** (1 / (setting.epochs - self.warmup + 1))  # a step per epoch
+            offset = offsets_to(log_probs, (exponent * class_shares(log_probs).log()).softmax(0))
+            offset = observed.broadcast(offset)
+            for start in range(0, len(given), _ROWS):
+                rows = slice(start, start + _ROWS)
+                log_probs[rows] = (log_probs[rows] + offset).log_softmax(1)
+        target, label = label_weights(stacked.background, wrong, num_classes)
+        progress = (epoch - self.warmup) / max(1, setting.epochs - self.warmup)
+        target = 1 + (target - 1) * progress
+        log_matrix = observed.broadcast(estimate_transition(log_probs, given, share, target))
+        half = log_probs.numel() * 4 > _HALF_ABOVE
+        return _Belief(
+            log_probs=log_probs,
+            informative=share,
+            log_matrix=log_matrix,
+            weights=weights,
+            offset=offset,
+            background=stacked.background,
+            inequality=inequality,
+            target_weight=target,
+            label_weight=label,
+            network=network.half() if half else network,
+            gaussians=gaussians,
+            votes=votes.half() if half and votes is not None else votes,
+        )
+
+    def _out_of_fold(self, observed: Observed) -> Tensor:
+        """Return each example's log-probabilities by the member that has not learnt from it (m, k)."""
+        train, members = self.setting.train, self.averaged.members.split()
+        if self.count == 1:
+            return observed.outputs(members[0], train).log_softmax(1)
+        assert self.folds is not None
+        result = torch.empty(len(train), self.setting.num_classes, device=train.device)
+        folds = self.folds[train]
+        for fold, member in enumerate(members):
+            rows = (folds == fold).nonzero()[:, 0]
+            result[rows] = observed.outputs(member, train[rows]).log_softmax(1)
+        return result
+
+    def _vote(self, observed: Observed, given: Tensor) -> tuple[Discriminant, Tensor]:
+        """Return class Gaussians of the inputs under the members' targets, and what they say of each example."""
+        train, before = self.setting.train, self.belief
+        assert self.targets is not None
+        gaussians = fit_discriminant(
+            lambda rows: observed.inputs(train[rows]),
+            self.targets,
+            self.setting.num_classes,
+            shrink=before.gaussians.shrink if before and before.gaussians else SHRINKS,
+            given=given,
+        )
+        return gaussians, held_out_log_posterior(gaussians, lambda rows: observed.inputs(train[rows]), self.targets)
+
+    def _stack(self, views: Sequence[Tensor], given: Tensor, before: "_Belief | None") -> Stacked:
+        stacked = stack(views, given, before.background if before else None)
+        chosen = self.options.view_weights
+        if chosen is None:
+            return stacked
+        return Stacked(torch.tensor((*chosen, 0.0)[: len(views)]), stacked.background)
+
+    def _inequality(self, log_probs: Tensor, given: Tensor, background: float) -> float:
+        if self.options.prior != "auto":
+            return 0.0 if self.options.prior == "equal" else 1.0
+        return believed_inequality(log_probs, given, background)
+
+    def _posterior(self, belief: _Belief, rows: slice, given: Tensor, weight: float) -> Tensor:
+        return posterior(belief.log_probs[rows], given[rows], belief.informative[rows], belief.log_matrix, weight)
+
+    def model(self) -> Ensemble:
+        """The averaged members and, once there are any, the Gaussians."""
+        members, belief = self.averaged.members.split(), self.belief
+        if belief is None:
+            return Ensemble(members)
+        return Ensemble(members, belief.weights, belief.offset, belief.gaussians)
+
+    def judgement(self, labels: LabelStore) -> Judgement | None:
+        """What the committee said of each training example after the last epoch."""
+        belief, train = self.belief, self.setting.train
+        if belief is None:
+            return None
+        given = labels.initial[train]
+        assert self.folds is not None
+        assert self.small is not None
+        quality = torch.empty(len(train), device=train.device)
+        for start in range(0, len(train), _ROWS):
+            rows = slice(start, start + _ROWS)
+            quality[rows] = label_quality(belief, belief.log_probs[rows], given[rows], belief.informative[rows])
+        quality[self.small[given]] = torch.nan
+        return Judgement(
+            probs=belief.log_probs,
+            quality=quality,
+            network=belief.network,
+            votes=belief.votes,
+            fold=self.folds[train] if self.count > 1 else None,
+        )
+
+    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Return the likeliest class of examples that no member has learnt from, given their labels."""
+        if self.belief is None:
+            return labels
+        log_probs, share = self._unseen(self.belief, probs, labels)
+        return posterior(log_probs, labels, share, self.belief.log_matrix, self.belief.label_weight).argmax(1)
+
+    def quality(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Return how likely labels are right that no member has learnt."""
+        if self.belief is None:
+            return super().quality(probs, labels)
+        log_probs, share = self._unseen(self.belief, probs, labels)
+        return label_quality(self.belief, log_probs, labels, share)
+
+    def _unseen(self, belief: _Belief, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities where no member has learnt the label, and how likely labels are informative."""
+        log_probs = probs.clamp(min=1e-30).log()
+        as_given = (log_probs - belief.offset).log_softmax(1)
+        return log_probs, informative(as_given, labels, belief.background)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averaged weights and what the committee believes."""
+        belief = self.belief
+        return {
+            "averaged": self.averaged.members.state_dict(),
+            "steps": self.averaged.steps,
+            "dropped": self.dropped,
+            "belief": None if belief is None else asdict(belief),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore averaged weights and beliefs; targets follow from them."""
+        self.averaged.members.load_state_dict(state["averaged"])
+        self.averaged.steps, self.dropped = state["steps"], state["dropped"]
+        self.targets, saved, device = None, state["belief"], self.setting.device
+        self.belief = None if saved is None else _Belief(**_moved(saved, device))
+        if self.belief is not None and saved["gaussians"] is not None:
+            self.belief.gaussians = Discriminant(**_moved(saved["gaussians"], device))
+
+
+def count_members(options: UnflipOptions, setting: Setting) -> int:
+    """Return how many members a committee has."""
+    if options.members is not None:
+        return options.members
+    return _MEMBERS["images" if not setting.of_rows else "few" if len(setting.train) < _FEW else "rows"]
+
+
+def choose_folds(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> Tensor:
+    """Return the fold (m,) of each example, from 0 to ``count`` - 1: at random, as many of every class in each.
+
+    Examples of one group (m,) share a fold, that of its first member in random order.
+    """
+    order = torch.randperm(len(labels), generator=generator(seed, "folds")).to(labels.device)
+    if groups is not None:  # one example stands for each group
+        shuffled = groups[order]
+        first = torch.full((int(groups.max()) + 1,), len(order), device=labels.device)
+        first.scatter_reduce_(0, shuffled, torch.arange(len(order), device=labels.device), "amin")
+        heads = order[first[first < len(order)].sort().values]
+    else:
+        heads = order
+    heads = heads[labels[heads].argsort(stable=True)]
+    fold = torch.arange(len(heads), device=labels.device) % count
+    if groups is None:
+        return torch.empty_like(labels).index_copy_(0, heads, fold)
+    of_group = torch.zeros(int(groups.max()) + 1, dtype=fold.dtype, device=labels.device)
+    of_group[groups[heads]] = fold
+    return of_group[groups]
+
+
+def members_rows(folds: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the positions (count, s) in a batch that each member learns from, and whether it has any (count,).
+
+    ``folds`` (b,) are those of the batch. A member takes examples of other folds than its own. All members take the
+    same number, what is left of a batch on average, so that no shape depends on the draw: one with more leaves out the
+    last, one with fewer takes the first again.
+
+    >>> members_rows(torch.tensor([0, 1, 1, 0]), 2)
+    (tensor([[1, 2],
+            [0, 3]]), tensor([1., 1.]))
+    """
+    size = max(1, round(len(folds) * (count - 1) / count)) if count > 1 else len(folds)
+    own = folds[None] == torch.arange(count, device=folds.device)[:, None]
+    order = own.to(torch.uint8).argsort(dim=1, stable=True)
+    left = len(folds) - own.sum(1)
+    wrapped = torch.arange(size, device=folds.device)[None] % left.clamp(min=1)[:, None]
+    return order.gather(1, wrapped), (left > 0).float()
+
+
+def label_weights(background: float, wrong: float, num_classes: int) -> tuple[float, float]:
+    """Return what a given label counts in the last targets and for the final labels, from 0.3 and 0.4 up to 1.
+
+    The views' mistakes are alike for similar examples, and so are those of labels that depend on the features: there
+    a label that agrees with its neighbours says little more than they do. A label that is wrong by chance says more. So
+    both weights rise with the share of disagreement that is background, ``f = b / (b + (1 - e) r)`` with
+    ``b = e (1 - 1 / k)``, to ``1 - 1.5 r``, r = ``wrong`` being the share of informative labels that views contradict.
+    The constants were chosen on data whose true labels were known: no criterion from noisy labels alone was found.
+    """
+    spread = background * (1 - 1 / num_classes)
+    by_chance = spread / (spread + (1 - background) * wrong + 1e-9)
+    target, label = (least + by_chance * max(0.0, 1 - _SLOPE * wrong - least) for least in _LAST_WEIGHT)
+    return target, label
+
+
+def label_quality(belief: _Belief, log_probs: Tensor, labels: Tensor, share: Tensor) -> Tensor:
+    """Return how likely each label (m,) is right: the sharpened odds of its class in the posterior.
+
+    ``q = sigmoid(1.25 log(p_y / sum_{c != y} p_c))`` with p the posterior in which the label counts 0.3 more than for
+    the current labels; both constants were fitted where the truth was known.
+    """
+    weight = min(1.0, belief.label_weight + _QUALITY_MORE)
+    believed = posterior(log_probs, labels, share, belief.log_matrix, weight)
+    own = believed.gather(1, labels[:, None])
+    others = believed.scatter(1, labels[:, None], 0.0).sum(1)
+    odds = own[:, 0].clamp(min=1e-38).log() - others.clamp(min=1e-38).log()
+    return torch.sigmoid(_QUALITY_SHARPER * odds)
+
+
+def _moved(fields: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in fields.items()}

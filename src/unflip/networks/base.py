@@ -28,10 +28,31 @@ class Network(nn.Module):
     def load_first_weights(self) -> None:
         """Load pretrained weights, if any are wanted; called when training builds the network."""
 
+    @classmethod
+    def side_by_side(cls, networks: Sequence["Network"]) -> "Members":
+        """Return networks of this kind as one module that trains them together; a kind may have a faster one."""
+        return Members(networks)
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Map inputs (b, ...) to logits (b, k)."""
         logits: Tensor = self.head(self.encode(inputs))
         return logits
+
+
+class Members(Network):
+    """Networks of one kind side by side: each has its own inputs in a step, all learn in it."""
+
+    def __init__(self, networks: Sequence[Network]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map the inputs of each member (m, b, ...) to its logits (m, b, k)."""
+        return torch.stack([network(part) for network, part in zip(self.networks, inputs, strict=True)])
+
+    def split(self) -> list[Network]:
+        """Return the members as networks of their own, which may share the weights or have copies."""
+        return list(self.networks)  # type: ignore[arg-type]
 
 
 def build_network(

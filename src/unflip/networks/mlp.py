@@ -1,12 +1,17 @@
 """MLP: fully connected layers, for feature arrays."""
 
+import copy
+from collections.abc import Sequence
 from math import prod
 
+import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from unflip.networks.base import Network
+from unflip.networks.base import Members, Network
 from unflip.options import Options
+
+_HEAD_STD = 0.1  # of the logits at first, for features of size 1
 
 
 class MLPOptions(Options):
@@ -21,7 +26,11 @@ class MLPOptions(Options):
 
 
 class MLP(Network):
-    """``[Linear, BatchNorm, ReLU, Dropout] * len(hidden)``, then the head. Inputs of any shape are flattened."""
+    """``[Linear, BatchNorm, ReLU, Dropout] * len(hidden)``, then the head. Inputs of any shape are flattened.
+
+    Without batch normalisation the first weights matter: those of hidden layers keep the size of what passes through
+    (He et al. 2015), those of the head are small, so that all classes are about equally likely at first.
+    """
 
     Options = MLPOptions
 
@@ -39,8 +48,99 @@ class MLP(Network):
             width = units
         self.encoder = nn.Sequential(*layers)
         self.head = nn.Linear(width, num_classes)
+        if not options.batch_norm:
+            for layer in layers:
+                if isinstance(layer, nn.Linear):
+                    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                    nn.init.zeros_(layer.bias)
+            nn.init.normal_(self.head.weight, std=_HEAD_STD / width**0.5)
+            nn.init.zeros_(self.head.bias)
 
     def encode(self, inputs: Tensor) -> Tensor:
         """Map inputs (b, ...) to the last hidden layer (b, hidden[-1])."""
         features: Tensor = self.encoder(inputs)
         return features
+
+    @classmethod
+    def side_by_side(cls, networks: Sequence[Network]) -> Members:
+        """Return MLPs as one module that computes each layer of all of them at once."""
+        return StackedMLP([network for network in networks if isinstance(network, MLP)])
+
+
+class StackedMLP(Members):
+    """MLPs of one shape, layer by layer in one tensor: several cost little more than one large network."""
+
+    def __init__(self, networks: Sequence[MLP]) -> None:
+        super().__init__(())
+        self._pattern = [copy.deepcopy(networks[0])]  # in a list, so that it is no part of this module
+        layers = zip(*(network.encoder for network in networks), strict=True)
+        self.encoder = nn.Sequential(*(_stacked(part) for part in layers if not isinstance(part[0], nn.Flatten)))
+        self.head = _StackedLinear([network.head for network in networks])  # type: ignore[assignment]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map the inputs of each MLP (m, b, ...) to its logits (m, b, k)."""
+        logits: Tensor = self.head(self.encoder(inputs.flatten(2)))
+        return logits
+
+    def split(self) -> list[Network]:
+        """Return copies of the MLPs."""
+        networks: list[Network] = []
+        for position in range(len(self.head.weight)):
+            network = copy.deepcopy(self._pattern[0]).to(self.head.weight.device)
+            own = [layer for layer in network.encoder if not isinstance(layer, nn.Flatten)]
+            for layer, stacked in zip([*own, network.head], [*self.encoder, self.head], strict=True):
+                _take(layer, stacked, position)
+            networks.append(network)
+        return networks
+
+
+class _StackedLinear(nn.Module):
+    """Linear layers of one shape, one per member."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers]))
+        self.bias = None
+        if layers[0].bias is not None:
+            self.bias = nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers]))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.bias is None:
+            return inputs @ self.weight
+        return torch.baddbmm(self.bias, inputs, self.weight)
+
+
+class _StackedNorm(nn.BatchNorm1d):
+    """Batch normalisation of each member's features, as that of all features of all members."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        members, size, width = inputs.shape
+        rows = inputs.transpose(0, 1).reshape(size, members * width)
+        return super().forward(rows).view(size, members, width).transpose(0, 1)
+
+
+def _stacked(layers: Sequence[nn.Module]) -> nn.Module:
+    first = layers[0]
+    if isinstance(first, nn.Linear):
+        return _StackedLinear(layers)  # type: ignore[arg-type]
+    if isinstance(first, nn.BatchNorm1d):
+        norm = _StackedNorm(len(layers) * first.num_features)
+        state = {
+            name: torch.cat([layer.state_dict()[name] for layer in layers]) if value.ndim else value
+            for name, value in first.state_dict().items()
+        }
+        norm.load_state_dict(state)
+        return norm
+    return copy.deepcopy(first)
+
+
+def _take(layer: nn.Module, stacked: nn.Module, position: int) -> None:
+    """Give a layer of one MLP its part of the stacked layer."""
+    if isinstance(stacked, _StackedLinear):
+        state = {"weight": stacked.weight[position].T}
+        if stacked.bias is not None:
+            state["bias"] = stacked.bias[position, 0]
+        layer.load_state_dict(state)
+    elif isinstance(stacked, _StackedNorm) and isinstance(layer, nn.BatchNorm1d):
+        own = slice(position * layer.num_features, (position + 1) * layer.num_features)
+        layer.load_state_dict({name: v[own] if v.ndim else v for name, v in stacked.state_dict().items()})

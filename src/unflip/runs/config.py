@@ -36,6 +36,8 @@ FILE_KEYS = (
     ("noise", "matrix"),
 )
 """Keys whose values may be files or folders."""
+FOR = "for"
+"""The section of a file in which each method may have values of its own."""
 _Model = TypeVar("_Model", bound=Options)
 
 
@@ -53,9 +55,8 @@ class RunConfig:
         ``explicit`` names sections that a person typed: those must be in use. Sections of a preset or a file need
         not be, so that one file serves several methods.
         """
-        tree: Tree = {"data": {}}
-        for layer in layers:
-            tree = _merge(tree, layer)
+        named = _merged(layers)
+        tree = _merged([_chosen(layer, _part_name(named, "method")) for layer in layers])
         method, network = (_part_name(tree, key) for key in ("method", "network"))
         recipe = find_recipe(method)
         sections = dict(recipe.sections)
@@ -202,6 +203,24 @@ def nest(key: str, value: Any) -> Tree:
     for part in reversed(key.split(".")):
         value = {part: value}
     return value  # type: ignore[no-any-return]
+
+
+def _merged(layers: Sequence[Tree]) -> Tree:
+    tree: Tree = {"data": {}}
+    for layer in layers:
+        tree = _merge(tree, layer)
+    return tree
+
+
+def _chosen(layer: Tree, method: str) -> Tree:
+    """Return a layer with what it says for one method only, `[for.METHOD]`, in the place of what it says for all."""
+    special = layer.get(FOR, {})
+    if not isinstance(special, dict) or not all(isinstance(value, dict) for value in special.values()):
+        raise ConfigError(f"'{FOR}': write a section per method, such as [{FOR}.unflip]")
+    for name in special:
+        find_recipe(name)
+    rest = {key: value for key, value in layer.items() if key != FOR}
+    return _merge(rest, special.get(method, {}))
 
 
 def _part_name(tree: Tree, key: str) -> str:

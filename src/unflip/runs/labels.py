@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,21 +12,41 @@ from torch import Tensor
 
 from unflip.data.files.arrays import Array
 from unflip.errors import RunFolderError
-from unflip.labels.quality import label_quality, suggested_labels
 from unflip.labels.store import LabelStore
 
 COLUMNS = (
-    "index", "id", "split", "given", "current", "changed", "confidence_current", "confidence_given", "vote_given",
-    "suggested", "confidence_suggested", "vote_suggested", "last_change", "changes", "quality", "reviewed",
+    "index", "id", "split", "given", "current", "changed", "confidence_current", "confidence_given", "network_given",
+    "vote_given", "suggested", "confidence_suggested", "network_suggested", "vote_suggested", "last_change", "changes",
+    "quality", "judged", "fold", "reviewed",
 )  # fmt: skip
 """Every table of labels has these."""
+OUT_OF_SAMPLE, IN_SAMPLE = "out-of-sample", "in-sample"
+"""How a label was judged: by views that had not learnt it, or by some that had."""
 _NAMED = ("given", "current", "suggested")
+
+
+class Assessment(NamedTuple):
+    """What is believed of every example's class (n, k), and of its label (n,)."""
+
+    probs: Tensor
+    """The method's class probabilities; its own if it keeps any, otherwise the model's."""
+    network: Tensor
+    """The networks' class probabilities."""
+    votes: Tensor | None
+    """The class Gaussians' class probabilities, if they were asked."""
+    quality: Tensor
+    """How likely the given label is right; NaN where that cannot be said."""
+    suggested: Tensor
+    """The label to propose to a person."""
+    out_of_sample: Tensor
+    """Whether quality comes from views alone that had not learnt the example's label."""
+    fold: Tensor
+    """Which examples were learnt together; -1 where there are no folds."""
 
 
 def label_table(
     labels: LabelStore,
-    probs: Tensor,
-    votes: Tensor,
+    assessment: Assessment,
     *,
     splits: Sequence[str],
     ids: Sequence[str] | None = None,
@@ -34,14 +54,15 @@ def label_table(
 ) -> pa.Table:
     """Return one row per example: what its label was, what it is now, and how sure that is.
 
-    Columns: ``quality`` is how likely the given label is right, ``suggested`` the label to propose in its place (or the
-    same), ``last_change`` an epoch, 0 for never. ``given`` is what came, also where people decided otherwise; what they
-    decided has a quality of 1 and is suggested.
+    Columns: ``quality`` is how likely the given label is right, null where that cannot be said, ``judged`` whether the
+    views that say so had learnt that label, ``suggested`` the label to propose in its place (or the same),
+    ``last_change`` an epoch, 0 for never. ``confidence_...`` is what the method believes of a label, ``network_...``
+    and ``vote_...`` what the networks and the class Gaussians say of it, ``fold`` which examples were learnt together.
+    ``given`` is what came, also where people decided otherwise; what they decided has a quality of 1 and is suggested.
 
     Args:
         labels: of n examples in k classes.
-        probs: (n, k) what is believed of each example's class.
-        votes: (n, k) what the class Gaussians say.
+        assessment: what is believed of each example.
         splits: ``train`` or ``val`` for every example.
         ids: what examples are called; by default their number.
         class_names: by class number; adds the columns ``given_name``, ``current_name`` and ``suggested_name``.
@@ -50,8 +71,14 @@ def label_table(
     last_change = torch.zeros(count, dtype=torch.int32)
     last_change.scatter_reduce_(0, history["index"], history["epoch"], "amax")
     given, current, trusted = labels.given.cpu(), labels.current.cpu(), labels.trusted.cpu()
-    probs, votes = probs.cpu().float(), votes.cpu().float()
-    suggested = current.where(trusted, suggested_labels(given, current, probs, votes))
+    suggested = current.where(trusted, assessment.suggested.cpu())
+    quality = assessment.quality.cpu().masked_fill(trusted, 1.0).numpy()
+
+    def said(view: Tensor | None, of: Tensor) -> Any:
+        if view is None:
+            return pa.nulls(count, pa.float32())
+        return view.gather(1, of.to(view.device)[:, None])[:, 0].cpu().float().numpy()
+
     columns: dict[str, Any] = {
         "index": np.arange(count),
         "id": [str(i) for i in range(count)] if ids is None else list(ids),
@@ -59,15 +86,19 @@ def label_table(
         "given": given.numpy(),
         "current": current.numpy(),
         "changed": (given != current).numpy(),
-        "confidence_current": probs.gather(1, current[:, None])[:, 0].numpy(),
-        "confidence_given": probs.gather(1, given[:, None])[:, 0].numpy(),
-        "vote_given": votes.gather(1, given[:, None])[:, 0].numpy(),
+        "confidence_current": said(assessment.probs, current),
+        "confidence_given": said(assessment.probs, given),
+        "network_given": said(assessment.network, given),
+        "vote_given": said(assessment.votes, given),
         "suggested": suggested.numpy(),
-        "confidence_suggested": probs.gather(1, suggested[:, None])[:, 0].numpy(),
-        "vote_suggested": votes.gather(1, suggested[:, None])[:, 0].numpy(),
+        "confidence_suggested": said(assessment.probs, suggested),
+        "network_suggested": said(assessment.network, suggested),
+        "vote_suggested": said(assessment.votes, suggested),
         "last_change": last_change.numpy(),
         "changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
-        "quality": label_quality(given, probs, votes).masked_fill_(trusted, 1.0).numpy(),
+        "quality": pa.array(quality, from_pandas=True),
+        "judged": np.where(assessment.out_of_sample.cpu().numpy(), OUT_OF_SAMPLE, IN_SAMPLE),
+        "fold": assessment.fold.cpu().to(torch.int16).numpy(),
         "reviewed": trusted.numpy(),
     }
     if class_names is not None:
@@ -84,7 +115,7 @@ def looks_wrong(table: pa.Table) -> Array:
 
 
 def most_doubtful_first(table: pa.Table) -> Array:
-    """Return the rows (n,) in order of quality; of equal ones the first comes first."""
+    """Return the rows (n,) in order of quality, those without one last; of equal ones the first comes first."""
     order: Array = table["quality"].to_numpy().argsort(kind="stable")
     return order
 

@@ -15,7 +15,8 @@ from unflip.data.stamp import Stamp
 from unflip.errors import RunFolderError
 from unflip.files import write_tensors
 from unflip.networks import networks as registered
-from unflip.networks.base import Network, build_network
+from unflip.networks.base import build_network
+from unflip.networks.ensemble import Ensemble, count_networks
 
 FORMAT = 2
 """Of model files. It is raised when an older version's files can no longer be read."""
@@ -31,7 +32,8 @@ class Model:
     num_classes: int
     class_names: Sequence[str] | None
     standardisation: Standardisation | None
-    states: Sequence[Mapping[str, Tensor]]
+    state: Mapping[str, Tensor]
+    """Of the networks that predict together, and of the class Gaussians if these do too."""
     frame: Frame | None = None
     """What the networks see of an image file; None where that is all of it, or inputs are no images."""
     columns: Sequence[str] | None = None
@@ -39,21 +41,20 @@ class Model:
     stamp: Stamp | None = None
     """How the inputs were made, where they are features of images."""
 
-    def build(self) -> list[Network]:
-        """Return the networks, in evaluation mode."""
+    def build(self) -> Ensemble:
+        """Return what predicts."""
         options = registered.load(self.network).Options.model_validate(self.options)
-        built = []
-        for state in self.states:
-            network = build_network(self.network, options, self.input_shape, self.num_classes, seed=0, fresh=False)
-            network.load_state_dict(dict(state))
-            built.append(network.eval())
-        return built
+        networks = [
+            build_network(self.network, options, self.input_shape, self.num_classes, seed=0, fresh=False).eval()
+            for _ in range(count_networks(self.state))
+        ]
+        ensemble = Ensemble(networks)
+        ensemble.load_state_dict(self.state)
+        return ensemble
 
     def save(self, path: Path) -> None:
         """Write the model atomically."""
-        tensors = {
-            f"networks.{i}.{name}": value for i, state in enumerate(self.states) for name, value in state.items()
-        }
+        tensors = dict(self.state)
         if self.standardisation:
             tensors |= {"inputs.mean": self.standardisation.mean, "inputs.std": self.standardisation.std}
         description = {
@@ -89,8 +90,6 @@ def load_model(path: Path) -> Model:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
             description = json.loads(file.metadata()["model"])
         _check_format(path, description.get("format", 1))
-        count = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("networks."))
-        prefixes = [f"networks.{i}." for i in range(count)]
         standardised = "inputs.mean" in tensors
         return Model(
             network=description["network"],
@@ -102,10 +101,7 @@ def load_model(path: Path) -> Model:
             columns=description.get("columns"),
             stamp=Stamp(**description["stamp"]) if description.get("stamp") else None,
             standardisation=Standardisation(tensors["inputs.mean"], tensors["inputs.std"]) if standardised else None,
-            states=[
-                {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-                for prefix in prefixes
-            ],
+            state={name: value for name, value in tensors.items() if not name.startswith("inputs.")},
         )
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise RunFolderError(f"{path}: not a readable model ({error})") from error

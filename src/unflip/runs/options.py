@@ -1,5 +1,6 @@
 """Options that every run has, and how it is carried out. Nothing heavy is imported."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -21,14 +22,20 @@ class OptimizerOptions(Options):
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
     nesterov: bool = False
     weight_decay: float = Field(5e-4, ge=0.0)
+    schedule: Literal["milestones", "cosine"] = "milestones"
+    """How the learning rate falls: at `milestones`, or along half a cosine to 0 after a first epoch in which it climbs
+    from a tenth."""
     milestones: tuple[PositiveInt, ...] = (40, 80)
     """After each of these epochs the learning rate is multiplied by `factor`."""
     factor: float = Field(0.5, gt=0.0, le=1.0)
     lr_warmup: NonNegativeInt = 0
     """Epochs over which the learning rate climbs in equal steps to its first value."""
 
-    def lr_factor(self, epoch: int) -> float:
-        """Return what epoch ``epoch`` (from 1) multiplies the learning rate by."""
+    def lr_factor(self, progress: float, epochs: int) -> float:
+        """Return the factor on the learning rate after ``progress`` of ``epochs`` epochs."""
+        if self.schedule == "cosine":
+            return min(1.0, 0.1 + progress) * (1 + math.cos(math.pi * progress / epochs)) / 2
+        epoch = math.floor(progress) + 1
         climb = min(1.0, epoch / (self.lr_warmup + 1))
         return climb * self.factor ** sum(epoch > milestone for milestone in self.milestones)
 

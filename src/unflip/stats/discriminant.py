@@ -1,17 +1,28 @@
 """Linear discriminant: class probabilities from features alone, for Gaussian classes that share one covariance."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import nll_loss, one_hot
 
 from unflip.errors import ConfigError
-from unflip.stats.members import NOT_FINITE, NotFiniteError, class_means, pooled_covariance
+from unflip.stats.members import NOT_FINITE, NotFiniteError
+from unflip.stats.spread import spread
 
+Fetch = Callable[[Tensor], Tensor]
+"""Returns the features (b, d) at given positions (b,); so they need not be in memory at once."""
+
+SHRINKS = (0.03, 0.1, 0.3, 0.6, 1.0)
+"""Candidates for how far the covariance is shrunk."""
+FLOOR = -30.0
+"""The least log-probability that a view is believed."""
 _ROWS = 4096  # features at once; they fit in the cache
-_LARGE = 1e15  # features beyond it are scaled down, since their squares may not add up to a finite number
+_ENOUGH, _PER_DIMENSION = 8192, 16  # examples that a covariance is estimated from
+_TRIED = 4096  # examples that a shrinkage is chosen by
+_SCALES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
+_NOBODY = 1e-3  # a class with fewer members than this has none
 
 
 @dataclass(frozen=True)
@@ -19,76 +30,131 @@ class Discriminant:
     """Linear discriminant analysis: class c has N(μ_c, Σ), with the same Σ for all classes, and prior n_c / n.
 
     Attributes:
-        whiten: (d, d), the inverse L⁻¹ of Σ = L Lᵀ.
-        origin: (d,), L⁻¹ μ for the mean μ of all features, from which all is measured to avoid rounding errors.
-        means: (k, d), m_c = L⁻¹ (μ_c - μ); meaningless for a class without members.
-        counts: (k,), n_c.
+        whiten: (d, d), A with AᵀA = Σ⁻¹.
+        origin: (d,), A μ for the mean μ of all features, from which all is measured to avoid rounding errors.
+        means: (k, d), m_c = A (μ_c - μ); meaningless for a class without members.
+        counts: (k,), n_c; not whole numbers where members belong to several classes.
+        shrink: s, how far the covariance was shrunk.
     """
 
     whiten: Tensor
     origin: Tensor
     means: Tensor
     counts: Tensor
+    shrink: float
 
-    def posterior(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return P(c | h) for features (m, d) as (m, k): proportional to ``n_c exp(-|L⁻¹ (h - μ_c)|² / 2)``.
+    def log_posterior(self, features: Tensor, members: Tensor | None = None) -> Tensor:
+        """Return log P(c | h) (m, k) for features (m, d): ``n_c exp(-D_c / 2)``, normalised, D_c = |A (h - μ_c)|².
 
-        Give ``labels`` for features that the fit used, with the labels it used; then none votes for itself: the mean of
-        its own class is taken without it. Leaving h out of n members moves their mean ``n / (n - 1)`` times as far off,
-        so the squared distance D of h to its own class becomes ``(n / (n - 1))² D`` and the count n - 1; Σ stays the
-        same. The only member of a class is not left out.
+        Give ``members``, to what share each belongs to each class (m, k), for features that the fit used; then none
+        votes for itself. Without a share t of h, a class has r = n - t members, and its mean is n / r times as far from
+        h: the squared distance becomes ``(n / r)² D`` and the count r. That is exact for mean and count; Σ stays the
+        same. A class without (other) members gets -inf.
         """
-        result = features.new_empty(len(features), len(self.means), dtype=torch.float32)
-        for start in range(0, len(features), _ROWS):
-            rows = slice(start, start + _ROWS)
-            result[rows] = self._scores(features[rows], None if labels is None else labels[rows, None]).softmax(1)
-        return result
-
-    def _scores(self, features: Tensor, own: Tensor | None) -> Tensor:
-        """Return ``log n_c - D_c / 2 + |w|² / 2 = log n_c + w·m_c - |m_c|² / 2`` for w = L⁻¹ (h - μ)."""
         white = torch.addmm(-self.origin, features.detach().float(), self.whiten.T)
-        squares = self.means.square().sum(1) / 2
-        scores = torch.addmm(self.counts.log() - squares, white, self.means.T)  # -inf for a class without members
-        if own is not None:
-            half_length = white.square().sum(1, keepdim=True) / 2
-            count = self.counts[own]
-            others = (count - 1).clamp(min=1)
-            half_distance = (half_length + count.log() - scores.gather(1, own)).clamp_(min=0)
-            scores.scatter_(1, own, others.log() - (count / others).square() * half_distance + half_length)
-        return scores
+        scores = torch.addmm(self.means.square().sum(1) / 2, white, self.means.T, alpha=-1)
+        distance = scores.add_(white.square().sum(1, keepdim=True) / 2).clamp_(min=0)  # D / 2
+        others = self.counts if members is None else (self.counts - members).clamp_(min=0)
+        if members is not None:
+            distance.mul_((self.counts / others.clamp(min=_NOBODY)).square_())
+        present = others.clamp(min=_NOBODY).log().masked_fill(others < _NOBODY, -torch.inf)
+        return (present - distance).log_softmax(1)
 
 
-def fit_discriminant(features: Tensor, labels: Tensor, num_classes: int, *, shrink: float = 0.1) -> Discriminant:
-    """Fit class means and the pooled covariance W of n features h_i (n, d) about them, shrunk towards a multiple of I.
+def fit_discriminant(
+    fetch: Fetch,
+    members: Tensor,
+    num_classes: int,
+    *,
+    shrink: float | Sequence[float] = 0.1,
+    given: Tensor | None = None,
+) -> Discriminant:
+    """Fit class means and the pooled covariance W of n features h_i (d,) about them, shrunk towards a multiple of I.
 
-    ``W = sum_i (h_i - μ_y(i)) (h_i - μ_y(i))ᵀ / n`` and ``Σ = (1 - s) W + s (tr W / d) I`` with s = ``shrink``
-    (Friedman 1989, regularised discriminant analysis). Features that do not vary at all get Σ = I.
+    With t_ic the share to which example i belongs to class c, ``n_c = sum_i t_ic``, ``μ_c = sum_i t_ic h_i / n_c``,
+    ``W = sum_i sum_c t_ic (h_i - μ_c) (h_i - μ_c)ᵀ / n`` and ``Σ = (1 - s) W + s (tr W / d) I`` with s = ``shrink``
+    (Friedman 1989, regularised discriminant analysis). Features that do not vary at all get Σ = I. W is estimated from
+    evenly spaced examples where there are more than 8,192, or 16 per dimension if that is more.
+
+    Of several ``shrink`` the one is taken under which the ``given`` labels are likeliest, each example left out of its
+    class; as Gaussians are too sure of themselves, each is compared at its best temperature.
+
+    Args:
+        fetch: returns features by position.
+        members: classes (n,), or shares (n, k) that add up to 1.
+        num_classes: k.
+        shrink: s, or candidates for it.
+        given: labels (n,) to choose among candidates by.
     """
-    if not 0 < shrink <= 1:
+    shrinks = (shrink,) if isinstance(shrink, float | int) else tuple(shrink)
+    if not all(0 < value <= 1 for value in shrinks):
         raise ConfigError(f"shrink must be above 0 and at most 1, not {shrink}")
-    features = features.detach().float()
-    low, high = (float(end) for end in features.aminmax()) if len(features) else (0.0, 0.0)
-    unit = max(-low, high) if max(-low, high) > _LARGE else 1.0
-    features = features / unit if unit > 1 else features
-    counts = labels.bincount(minlength=num_classes).to(features)
-    means = class_means(features, labels, num_classes)
-    pooled = pooled_covariance(features, labels, means).cpu()  # accelerators are slow at factoring small matrices
-    scale = float(pooled.diagonal().mean())
-    if not math.isfinite(scale):
+    counts, means = _means(fetch, members, num_classes)
+    mean = counts @ means / counts.sum()
+    means = means - mean
+    count, d = len(members), means.shape[1]
+    enough = max(_ENOUGH, _PER_DIMENSION * d)
+    picked = spread(count, enough, members.device)
+    pooled = means.new_zeros(d, d)
+    for rows in picked.split(_ROWS):
+        features, shares = fetch(rows).detach().float() - mean, shares_of(members[rows], num_classes)
+        cross = (shares @ means).T @ features
+        pooled += features.T @ features - cross - cross.T + means.T @ (shares.sum(0)[:, None] * means)
+    pooled = (pooled + pooled.T) / (2 * len(picked))
+    if not bool(pooled.isfinite().all()):
         raise NotFiniteError(NOT_FINITE)
-    identity = torch.eye(len(pooled))
-    lower = torch.linalg.cholesky((1 - shrink) * pooled / scale + shrink * identity) if scale > 0 else identity
-    whiten = torch.linalg.solve_triangular(lower, identity, upper=False) / (math.sqrt(scale) if scale > 0 else 1)
-    whiten = whiten.to(features.device)
-    mean = counts @ means / len(features)
-    return Discriminant(whiten / unit, whiten @ mean, (means - mean) @ whiten.T, counts)
+    values, vectors = torch.linalg.eigh(pooled.double().cpu())  # accelerators are slow at small matrices
+    values = values.clamp(min=0)
+    scale = float(values.mean())
+    found = []
+    for value in shrinks:
+        variances = (1 - value) * values + value * scale if scale > 0 else torch.ones_like(values)
+        whiten = (vectors / variances.sqrt()).T.to(means)
+        fitted = Discriminant(whiten, whiten @ mean, means @ whiten.T, counts, float(value))
+        surprise = 0.0
+        if len(shrinks) > 1:
+            assert given is not None
+            tried = picked[spread(len(picked), _TRIED, picked.device)]
+            log_probs = fitted.log_posterior(fetch(tried), shares_of(members[tried], num_classes))
+            surprise = least_surprise(log_probs, given[tried])
+        found.append((surprise, fitted))
+    return min(found, key=lambda pair: pair[0])[1]
 
 
-def gaussian_votes(features: Tensor, labels: Tensor, num_classes: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that maps positions (c,) among the features (m, d) to class probabilities (c, k).
+def shares_of(members: Tensor, num_classes: int) -> Tensor:
+    """Return to what share each example belongs to each class (n, k); ``members`` may be their classes (n,)."""
+    return (one_hot(members, num_classes) if members.ndim == 1 else members).float()
 
-    They come from Gaussians fitted to the features under ``labels`` (m,): a second opinion with far fewer parameters
-    than a network, which cannot memorise single wrong labels. No example votes for its own label.
-    """
-    fitted = fit_discriminant(features, labels, num_classes)
-    return lambda rows: fitted.posterior(features[rows], labels[rows])
+
+def held_out_log_posterior(
+    discriminant: Discriminant, fetch: Fetch, members: Tensor, rows: Tensor | None = None
+) -> Tensor:
+    """Return log P(c | h) (m, k) of examples that the fit used, each left out; at ``rows`` or of all."""
+    rows = torch.arange(len(members), device=members.device) if rows is None else rows
+    num_classes = len(discriminant.counts)
+    result = torch.empty(len(rows), num_classes, device=members.device)
+    for start in range(0, len(rows), _ROWS):
+        some = rows[start : start + _ROWS]
+        result[start : start + _ROWS] = discriminant.log_posterior(fetch(some), shares_of(members[some], num_classes))
+    return result
+
+
+def least_surprise(log_probs: Tensor, labels: Tensor) -> float:
+    """Return the mean negative log-likelihood of ``labels`` (m,) under ``softmax(b log p)`` at the best b of a few."""
+    log_probs = log_probs.clamp(min=FLOOR)
+    return min(float(nll_loss((scale * log_probs).log_softmax(1), labels)) for scale in _SCALES)
+
+
+def _means(fetch: Fetch, members: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    counts: Tensor | None = None
+    for rows in torch.arange(len(members), device=members.device).split(_ROWS):
+        features, shares = fetch(rows).detach().float(), shares_of(members[rows], num_classes)
+        if counts is None:
+            counts, totals = features.new_zeros(num_classes), features.new_zeros(num_classes, features.shape[1])
+        counts += shares.sum(0)
+        totals += shares.T @ features
+    assert counts is not None
+    means = totals / counts.clamp(min=_NOBODY)[:, None]
+    if not bool(means.isfinite().all()):
+        raise NotFiniteError(NOT_FINITE)
+    return counts, means

@@ -177,16 +177,19 @@ def plan_cleaning(
 
 def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunConfig:
     """Return the preset `features` with sizes that suit ``count`` examples, and with what a person asked for."""
-    size = choose_size(count)
+    method = tree.get("method", "unflip")
+    size = choose_size(method, count)
     settings = {
         "optimizer.batch_size": size.batch_size,
         "optimizer.lr": size.lr,
         "mlp.hidden": list(size.hidden),
     }
-    if of_columns:  # which have units of their own
+    if method == "unflip":
+        settings["data.standardize"] = "auto"
+    elif of_columns:  # which have units of their own
         settings["data.standardize"] = "columns"
     given = {key: value for key, value in data.items() if value is not None}
-    flags = {"method": "unflip", "epochs": size.epochs, "seed": 0, "select": "last"} | tree | {"data": given}
+    flags = {"method": method, "epochs": size.epochs, "seed": 0, "select": "last"} | tree | {"data": given}
     return make_layers(flags, preset="features", settings=settings).resolve()
 
 

@@ -96,8 +96,7 @@ def predict(
         check_finite(inputs, f"data {data}, '{part}'")
     processes = Processes(device)
     source = make_source(raw, inputs, model.standardisation, options).to(processes.device)
-    networks = [network.to(processes.device) for network in model.build()]
-    probs = predict_probs(networks, source, processes).cpu()
+    probs = predict_probs(model.build().to(processes.device), source, processes).cpu()
     names = list(model.class_names) if model.class_names else [str(i) for i in range(model.num_classes)]
     named = map(str, range(len(probs)) if ids is None else ids.tolist())
     return Prediction(list(named), torch.as_tensor(probs), names, skipped)

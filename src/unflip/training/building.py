@@ -7,7 +7,7 @@ from unflip.data.dataset import Dataset
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
 from unflip.methods.recipes import find_recipe
-from unflip.networks.base import build_network, initial_seed
+from unflip.networks.base import Network, build_network, initial_seed
 from unflip.progress import Reporter
 from unflip.runs.config import RunConfig
 from unflip.runs.model_file import Model
@@ -26,7 +26,7 @@ def make_model(config: RunConfig, dataset: Dataset, best: BestEpoch) -> Model:
         num_classes=dataset.num_classes,
         class_names=dataset.class_names,
         standardisation=dataset.standardisation,
-        states=best.states,
+        state=best.state,
         frame=dataset.frame,
         columns=dataset.columns,
         stamp=dataset.stamp,
@@ -52,30 +52,28 @@ def make_trainer(
         lr_scale: a factor on the learning rate.
     """
     common, device = config.common, processes.device
+    train = (~dataset.is_val).nonzero()[:, 0].to(device)
     setting = Setting(
         num_classes=dataset.num_classes,
-        train=(~dataset.is_val).nonzero()[:, 0].to(device),
+        train=train,
         epochs=common.epochs,
         seed=common.seed,
         batch_size=common.optimizer.batch_size,
-        lr_factor=lambda epoch: lr_scale * common.optimizer.lr_factor(epoch),
+        lr_factor=lambda progress: lr_scale * common.optimizer.lr_factor(progress, common.epochs),
         device=device,
         has_val=bool(dataset.is_val.any()),
+        of_rows=len(dataset.source.shape) == 1,
+        groups=None if dataset.groups is None else dataset.groups.to(device)[train],
     )
     recipe = find_recipe(common.method)
-    networks = [
-        build_network(
-            common.network,
-            config.network_options,
-            dataset.source.shape,
-            dataset.num_classes,
-            initial_seed(common.seed, position),
-        )
-        for position in range(recipe.num_networks)
-    ]
+
+    def build(position: int) -> Network:
+        shape, seed = dataset.source.shape, initial_seed(common.seed, position)
+        return build_network(common.network, config.network_options, shape, dataset.num_classes, seed)
+
     return kind(
         recipe.build(config.parts, setting),
-        networks,
+        recipe.assemble(config.parts, setting, build),
         dataset.source.to(device),
         LabelStore(
             dataset.given.to(device),

@@ -144,6 +144,6 @@ def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
     return [_decode(value, tensors) for value in content]
 
 
-def copy_state(network: torch.nn.Module) -> dict[str, Tensor]:
-    """Return a copy of a network's state, unaffected by later training."""
-    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+def copy_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a copy of a model's state, unaffected by later training."""
+    return {name: value.detach().clone() for name, value in state.items()}

@@ -1,15 +1,15 @@
 """Evaluation: accuracies, and the only place that knows the true labels."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from unflip.compute.passes import predict_probs
 from unflip.compute.processes import Processes
 from unflip.data.dataset import Dataset
 from unflip.data.labelled import EvaluationSet
+from unflip.networks.ensemble import Ensemble
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,12 @@ class Truth:
         return float((right if rows is None else right[rows]).float().mean())
 
     def quality_auroc(self, quality: Tensor, given: Tensor, rows: Tensor) -> float | None:
-        """Return how well ``quality`` (n,) separates correct from wrong given labels among ``rows``."""
+        """Return how well ``quality`` (n,) separates correct from wrong given labels among ``rows`` that have any."""
         if self.clean is None:
             return None
-        return separation(quality.to(given.device)[rows], (given == self.clean)[rows])
+        quality = quality.to(given.device)
+        rows = rows[~quality[rows].isnan()]
+        return separation(quality[rows], (given == self.clean)[rows])
 
 
 def separation(scores: Tensor, right: Tensor) -> float | None:
@@ -64,20 +66,19 @@ def accuracy(probs: Tensor, labels: Tensor) -> float:
     return float((probs.argmax(1) == labels).float().mean())
 
 
-def accuracies(networks: Sequence[nn.Module], truth: Truth, processes: Processes) -> dict[str, float]:
+def accuracies(model: Ensemble, truth: Truth, processes: Processes) -> dict[str, float]:
     """Return the accuracy on every test set."""
     return {
-        name: accuracy(predict_probs(networks, test.source, processes), test.labels)
-        for name, test in truth.tests.items()
+        name: accuracy(predict_probs(model, test.source, processes), test.labels) for name, test in truth.tests.items()
     }
 
 
-def full_report(networks: Sequence[nn.Module], test: EvaluationSet, processes: Processes) -> dict[str, Any]:
+def full_report(model: Ensemble, test: EvaluationSet, processes: Processes) -> dict[str, Any]:
     """Return ``top1, top5, balanced, per_class`` of a test set; None for a class without test examples.
 
     Balanced accuracy is the mean over the classes that have examples. With up to five classes, top-5 is 1.
     """
-    probs = predict_probs(networks, test.source, processes)
+    probs = predict_probs(model, test.source, processes)
     num_classes = probs.shape[1]
     right = (probs.argmax(1) == test.labels).float()
     counts = test.labels.bincount(minlength=num_classes)

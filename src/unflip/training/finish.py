@@ -38,22 +38,19 @@ def write_results(
         rows = torch.arange(len(trainer.labels), device=processes.device)
         last_features = scan(trainer.networks[0], trainer.source, rows, processes).features
     outcome = conclude(trainer, state.best, epochs, clean_val=dataset.clean_val)
-    tests = {name: full_report(trainer.networks, test, processes) for name, test in truth.tests.items()}
+    tests = {name: full_report(outcome.model, test, processes) for name, test in truth.tests.items()}
     if not processes.is_first:
         return
     if gaussians is not None:
         run.write_gaussians(gaussians)
     run.write_features(outcome.features, last_features)
     table = label_table(
-        trainer.labels, outcome.probs, outcome.votes,
+        trainer.labels, outcome.assessment,
         splits=dataset.splits(), ids=dataset.ids, class_names=dataset.class_names,
     )  # fmt: skip
     run.write_labels(table, trainer.labels.history())
     if outcome.noise is not None:
         write_array(run.own(layout.TRANSITION), outcome.noise.matrix.numpy().astype(np.float32))
     make_model(config, dataset, state.best).save(run.own(layout.MODEL))
-    quality = torch.tensor(table["quality"].to_numpy())
-    result = make_result(
-        config, dataset, state, truth=truth, trainer=trainer, quality=quality, noise=outcome.noise, tests=tests
-    )
+    result = make_result(config, dataset, state, truth=truth, trainer=trainer, outcome=outcome, tests=tests)
     write_json(run.own(layout.RESULT), result)

@@ -51,9 +51,9 @@ def train_in_memory(config: RunConfig, raw: RawData, processes: Processes, revie
             line = trainer.run_epoch(epoch)
             if common.select == "noisy-val":
                 with finite(f"at the end of epoch {epoch}"):
-                    probs = predict_probs(trainer.networks, trainer.source, processes, val)
+                    probs = predict_probs(trainer.method.model(), trainer.source, processes, val)
                 line["val_accuracy"] = accuracy(probs, trainer.labels.initial[val])
-            best.consider(common.select, line, trainer.networks)
+            best.consider(common.select, line, trainer.method.model())
     outcome = conclude(trainer, best, common.epochs, clean_val=False)
-    table = label_table(trainer.labels, outcome.probs, outcome.votes, splits=dataset.splits())
+    table = label_table(trainer.labels, outcome.assessment, splits=dataset.splits())
     return MemoryRun(make_model(config, dataset, best), table, outcome.noise)

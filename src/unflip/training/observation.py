@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unflip.compute.passes import Scan, scan
 from unflip.networks.base import bare
@@ -43,13 +43,15 @@ class Observation:
     def features(self, network: int = 0) -> Tensor:
         """Features of the training examples, cached until the networks are trained again."""
         if network not in self._features:
-            self._features[network] = self._scan(network, self._trainer.method.setting.train).features
+            self._features[network] = self._scan(
+                self._trainer.networks[network], self._trainer.method.setting.train
+            ).features
         return self._features[network]
 
     def logits(self, network: int = 0) -> Tensor:
         """Logits of the training examples from the current head, without keeping the features."""
         if network not in self._features:
-            return self._scan(network, self._trainer.method.setting.train, keep_features=False).logits
+            return self.outputs(self._trainer.networks[network], self._trainer.method.setting.train)
         with torch.no_grad():  # calibration trains heads between phases
             logits: Tensor = bare(self._trainer.networks[network]).head(self._features[network])
             return logits.float()
@@ -59,15 +61,23 @@ class Observation:
         rows = self._trainer.val_rows
         if not len(rows):
             return None
-        return self._scan(network, rows), self._trainer.labels.initial[rows]
+        return self._scan(self._trainer.networks[network], rows), self._trainer.labels.initial[rows]
+
+    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
+        """Logits of any network."""
+        return self._scan(network, rows, keep_features=False).logits
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Inputs without augmentation."""
+        return self._trainer.source.fetch(rows)
 
     def forget_features(self) -> None:
         """Drop cached features after a phase has changed the networks."""
         self._features = {}
 
-    def _scan(self, network: int, rows: Tensor, *, keep_features: bool = True) -> Scan:
+    def _scan(self, network: nn.Module, rows: Tensor, *, keep_features: bool = True) -> Scan:
         trainer = self._trainer
-        return scan(trainer.networks[network], trainer.source, rows, trainer.processes, keep_features=keep_features)
+        return scan(network, trainer.source, rows, trainer.processes, keep_features=keep_features)
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """The first process's tensor."""

@@ -5,65 +5,120 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unflip.compute.passes import scan
+from unflip.compute.passes import predict_probs, scan
+from unflip.labels.quality import pooled, suggested_labels
 from unflip.labels.store import LabelStore
-from unflip.networks.base import bare
+from unflip.methods.base import Judgement
+from unflip.networks.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
-from unflip.stats.discriminant import fit_discriminant
+from unflip.runs.labels import Assessment
+from unflip.stats.discriminant import Fetch, fit_discriminant, held_out_log_posterior
 from unflip.training.divergence import finite
 from unflip.training.state import BestEpoch
 from unflip.training.trainer import Trainer
+
+_ROWS = 4096  # examples at once
+_LEAST = 2  # examples of a class without which a label of it cannot be judged
 
 
 class Outcome(NamedTuple):
     """The final assessment of every example."""
 
-    probs: Tensor
-    """Class probabilities (n, k): the method's own if it keeps any, otherwise the selected model's."""
-    votes: Tensor
-    """Class probabilities under the class Gaussians (n, k)."""
+    model: Ensemble
+    """What predicts: that of the selected epoch."""
+    assessment: Assessment
+    score: Tensor
+    """The method's own score of each given label (n,), to compare methods by; where the method has no out-of-sample
+    judgement, this is what it believes after it has learnt the label."""
     features: Tensor
-    """Features of the selected model (n, d); with two networks, those of the first."""
+    """Features of the selected model (n, d); with several networks, those of the first."""
     noise: NoiseProfile | None
     """The estimated noise of the given labels, if there is an estimate."""
 
 
 def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> Outcome:
     """Score every example with the selected model, and correct the validation labels."""
-    for network, state in zip(trainer.networks, best.states, strict=True):
-        bare(network).load_state_dict(state)
-    labels, method, val = trainer.labels, trainer.method, trainer.val_rows
-    with finite(f"in the model of epoch {best.epoch}"):
-        probs, votes, features = _judge(trainer)
-    if len(val) and not clean_val:
-        corrected = method.correct(probs[val], labels.initial[val], votes[val])
-        labels.change(epochs, val, corrected, probs[val].gather(1, corrected[:, None])[:, 0])
-    noise = _estimate_noise(labels, probs, method.setting.train, val[:0] if clean_val else val)
-    beliefs = method.beliefs()
-    if beliefs is not None:
-        probs[method.setting.train] = beliefs.to(probs)
-    return Outcome(probs, votes, features, noise)
-
-
-def _judge(trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
-    """Return class probabilities of every example from the networks (n, k) and from Gaussians on their features (n, k).
-
-    The Gaussians are fitted to the training examples with their corrected labels. With two networks, both results are
-    averaged. The third result is the features of every example (n, d); with two networks, those of the first.
-    """
-    train, labels = trainer.method.setting.train, trainer.labels
+    labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.setting.train
+    model = method.model()
+    model.load_state_dict(best.state)
     rows = torch.arange(len(labels), device=train.device)
+    with finite(f"in the model of epoch {best.epoch}"):
+        features, logits = scan(model.networks[0], trainer.source, rows, trainer.processes)
+        alone = len(model.networks) == 1 and model.weights is None
+        probs = logits.softmax(1) if alone else predict_probs(model, trainer.source, trainer.processes)
+        del logits
+        if len(val) and not clean_val:
+            corrected = method.correct(probs[val], labels.initial[val])
+            labels.change(epochs, val, corrected, probs[val].gather(1, corrected[:, None])[:, 0])
+        noise = _estimate_noise(labels, probs, train, val[:0] if clean_val else val)
+        judgement = method.judgement(labels)
+        if judgement is None:
+            return _judge(trainer, model, probs, features, noise)
+        return _adopt(judgement, trainer, model, probs, features, noise)
+
+
+def _adopt(
+    judgement: Judgement, trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, noise: NoiseProfile | None
+) -> Outcome:
+    """Adopt the method's own judgement of the training examples, and judge the validation examples by its model."""
+    labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.setting.train
+    network, votes = probs.clone(), None
+    if judgement.votes is not None and model.gaussians is not None:
+        votes = torch.empty_like(probs)
+        votes[train] = judgement.votes.float().exp()
+        for rows in val.split(_ROWS):
+            votes[rows] = model.gaussians.log_posterior(trainer.source.fetch(rows)).exp()
+    probs[train], network[train] = judgement.probs.exp(), judgement.network.float().exp()
+    quality = torch.empty(len(labels), device=train.device)
+    quality[train], quality[val] = judgement.quality, method.quality(probs[val], labels.initial[val])
+    fold = torch.full_like(labels.initial, -1)
+    out_of_sample = torch.ones(len(labels), dtype=torch.bool, device=train.device)
+    if judgement.fold is None:
+        out_of_sample[train] = False
+    else:
+        fold[train] = judgement.fold
+    assessment = Assessment(probs, network, votes, quality, labels.current, out_of_sample, fold)
+    return Outcome(model, assessment, quality, features, noise)
+
+
+def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, noise: NoiseProfile | None) -> Outcome:
+    """Assess every example where the method itself has only seen the labels that it would have to judge.
+
+    Quality is then as out of sample as it can be at no great cost: that of class Gaussians fitted to the inputs under
+    the corrected labels, which leave each training example out; validation examples are judged by the model as well.
+    Images have no features that were not learnt from the labels, so training examples among them are judged in-sample.
+    """
+    labels, train, val = trainer.labels, trainer.method.setting.train, trainer.val_rows
+    of_rows, given = trainer.method.setting.of_rows, labels.initial
+    learnt = _votes(features.__getitem__, trainer)
+    votes = _votes(trainer.source.fetch, trainer) if of_rows else learnt
+    network = probs.clone()
+    if (beliefs := trainer.method.beliefs()) is not None:
+        probs[train] = beliefs.to(probs)
+    own = given[:, None]
+    score = pooled(probs, learnt).gather(1, own)[:, 0]
+    quality = pooled(probs, votes).gather(1, own)[:, 0]
+    if of_rows:
+        quality[train] = votes[train].gather(1, own[train])[:, 0]
+    alone = given[train].bincount(minlength=labels.num_classes) < _LEAST
+    quality[alone[given]] = torch.nan
+    out_of_sample = torch.full_like(given, of_rows, dtype=torch.bool)
+    out_of_sample[val] = True
+    suggested = suggested_labels(labels.given, labels.current, probs, votes)
+    assessment = Assessment(probs, network, votes, quality, suggested, out_of_sample, torch.full_like(given, -1))
+    return Outcome(model, assessment, score, features, noise)
+
+
+def _votes(fetch: Fetch, trainer: Trainer) -> Tensor:
+    """Return class probabilities (n, k) under class Gaussians of the training examples, each of which is left out."""
+    labels, train, val = trainer.labels, trainer.method.setting.train, trainer.val_rows
     current = labels.current[train]
-    probs, votes = [], []
-    kept: list[Tensor] = []
-    for network in trainer.networks:
-        features, logits = scan(network, trainer.source, rows, trainer.processes)
-        discriminant = fit_discriminant(features[train], current, labels.num_classes)
-        probs.append(logits.softmax(1))
-        votes.append(discriminant.posterior(features))
-        votes[-1][train] = discriminant.posterior(features[train], current)
-        kept = kept or [features]
-    return torch.stack(probs).mean(0), torch.stack(votes).mean(0), kept[0]
+    fitted = fit_discriminant(lambda rows: fetch(train[rows]), current, labels.num_classes)
+    votes = torch.empty(len(labels), labels.num_classes, device=train.device)
+    votes[train] = held_out_log_posterior(fitted, lambda rows: fetch(train[rows]), current)
+    for rows in val.split(_ROWS):
+        votes[rows] = fitted.log_posterior(fetch(rows))
+    return votes.exp_()
 
 
 def _estimate_noise(labels: LabelStore, probs: Tensor, train: Tensor, val: Tensor) -> NoiseProfile | None:

@@ -104,7 +104,7 @@ class PosteriorFit:
             epochs=self.epochs,
             seed=seed,
             batch_size=self.optimizer.batch_size,
-            lr_factor=self.optimizer.lr_factor,
+            lr_factor=lambda progress: self.optimizer.lr_factor(progress, self.epochs),
             device=self.processes.device,
         )
         method = Recorded(Options(), setting)

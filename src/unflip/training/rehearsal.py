@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unflip.compute.passes import Scan, scan
 from unflip.compute.processes import start_processes
@@ -156,15 +156,16 @@ class Rehearsal(Trainer):
         return Stage(epochs, self.passes, CALIBRATED in self.method.stage(epochs[0]), corrects, spent + self.unspent)
 
     def time_scans(self, source: Source, rows: Tensor) -> float:
-        """Return how long all networks would take to process the examples at ``rows``."""
-        return sum(self.glimpse(i, source, rows, keep_features=False)[1] for i in range(len(self.networks)))
+        """Return how long the model would take to process the examples at ``rows``."""
+        model = self.method.model()
+        return sum(self.glimpse(network, source, rows, keep_features=False)[1] for network in model.networks)
 
-    def glimpse(self, network: int, source: Source, rows: Tensor, *, keep_features: bool) -> tuple[Scan, float]:
+    def glimpse(self, network: nn.Module, source: Source, rows: Tensor, *, keep_features: bool) -> tuple[Scan, float]:
         """Scan some of ``rows``, repeat the result for all, and return how long a full scan would take."""
         size = min(len(rows), self.options.batch_size)
         while True:
             started = self._now()
-            found = scan(self.networks[network], source, rows[:size], self.processes, keep_features=keep_features)
+            found = scan(network, source, rows[:size], self.processes, keep_features=keep_features)
             spent = self._now() - started
             if size == len(rows) or self._agree(int(spent > _SCAN_FOR)):
                 break
@@ -211,7 +212,7 @@ class _Glimpses(Observation):
         shares = cut(order, trainer.options.batch_size, trainer.processes.count, trainer.processes.rank)
         super().record(order, _repeated(logits, sum(len(share) for share in shares)))
 
-    def _scan(self, network: int, rows: Tensor, *, keep_features: bool = True) -> Scan:
+    def _scan(self, network: nn.Module, rows: Tensor, *, keep_features: bool = True) -> Scan:
         started = self._trainer._now()
         found, seconds = self._trainer.glimpse(network, self._trainer.source, rows, keep_features=keep_features)
         self._trainer.unspent += seconds - (self._trainer._now() - started)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from unflip._version import __version__
 from unflip.data.dataset import Dataset
@@ -18,6 +17,7 @@ from unflip.labels.store import LabelStore
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import RunConfig
 from unflip.training.evaluation import Truth
+from unflip.training.outcome import Outcome
 from unflip.training.selection import effective_rule, protocol
 from unflip.training.state import RunState
 from unflip.training.trainer import Trainer
@@ -30,8 +30,7 @@ def make_result(
     *,
     truth: Truth,
     trainer: Trainer,
-    quality: Tensor,
-    noise: NoiseProfile | None,
+    outcome: Outcome,
     tests: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Collect the results of a finished run. Later versions add keys but rename none.
@@ -42,8 +41,7 @@ def make_result(
         state: the metrics of its epochs, and which one was selected.
         truth: clean labels and test sets, for evaluation only.
         trainer: the trainer, which holds the final labels.
-        quality: (n,) quality of each given label.
-        noise: the estimated noise of the given labels, if there is an estimate.
+        outcome: what the selected model and the method say about every example.
         tests: the result of :func:`unflip.training.evaluation.full_report` by test set.
     """
     labels, train_rows = trainer.labels, trainer.method.setting.train
@@ -52,7 +50,7 @@ def make_result(
     selected = metrics[selected_epoch - 1]
     test_series = [line["test_accuracy"] for line in metrics]
     given_accuracy = truth.label_accuracy(labels.given)
-    judged = train_rows[~labels.trusted[train_rows]]
+    judged, noise = train_rows[~labels.trusted[train_rows]], outcome.noise
     return {
         "method": common.method,
         "data": dataset.name,
@@ -81,7 +79,9 @@ def make_result(
             "current": truth.label_accuracy(labels.current, train_rows),
         },
         "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current)},
-        "quality_auroc": truth.quality_auroc(quality, labels.initial, judged),
+        "quality_auroc": truth.quality_auroc(outcome.assessment.quality, labels.initial, judged),
+        "score_auroc": truth.quality_auroc(outcome.score, labels.initial, judged),
+        "judged_out_of_sample": float(outcome.assessment.out_of_sample[judged].float().mean()) if len(judged) else None,
         "reviewed": int(labels.trusted.sum()),
         "skipped": len(dataset.skipped),
         "restores": list(state.restores),

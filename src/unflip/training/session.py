@@ -99,7 +99,7 @@ class Session:
         with finite(where):
             line |= self._evaluate()
         rule = effective_rule(self.config.common.select, clean_val=self.truth.clean_val)
-        self.state.best.consider(rule, line, self.trainer.networks)
+        self.state.best.consider(rule, line, self.trainer.method.model())
         seconds = time.perf_counter() - progress.started
         self.state.seconds += seconds
         if self.state.restores:
@@ -117,19 +117,20 @@ class Session:
     def _evaluate(self) -> dict[str, Any]:
         """Return an epoch's accuracies; test sets and clean labels are only evaluated on, never learnt from."""
         trainer, truth, val = self.trainer, self.truth, self.trainer.val_rows
+        model = trainer.method.model()
         figures: dict[str, Any] = {"val_accuracy": None, "test_accuracy": None}
         if len(val):
-            probs = predict_probs(trainer.networks, trainer.source, self.processes, val)
+            probs = predict_probs(model, trainer.source, self.processes, val)
             figures["val_accuracy"] = accuracy(probs, trainer.labels.initial[val])
             if truth.clean is not None:
                 figures["clean_val_accuracy"] = accuracy(probs, truth.clean[val])
             elif truth.clean_val:
                 figures["clean_val_accuracy"] = figures["val_accuracy"]
         if truth.tests:
-            figures["tests"] = accuracies(trainer.networks, truth, self.processes)
+            figures["tests"] = accuracies(model, truth, self.processes)
             figures["test_accuracy"] = next(iter(figures["tests"].values()))
         if not len(val) and not truth.tests:  # nothing else would show outputs that are not finite
-            predict_probs(trainer.networks, trainer.source, self.processes, trainer.method.setting.train[:_PROBED])
+            predict_probs(model, trainer.source, self.processes, trainer.method.setting.train[:_PROBED])
         figures["label_accuracy"] = truth.label_accuracy(trainer.labels.current, trainer.method.setting.train)
         return figures
 
@@ -222,7 +223,7 @@ class Session:
             "method": trainer.method.state_dict(),
             "precision": self.processes.state_dict(),
             "labels": trainer.labels.state_dict(),
-            "best": {"epoch": state.best.epoch, "score": state.best.score, "states": state.best.states},
+            "best": {"epoch": state.best.epoch, "score": state.best.score, "state": state.best.state},
             "metrics": state.metrics,
             "restores": state.restores,
             "seconds": state.seconds,

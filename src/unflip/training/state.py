@@ -1,12 +1,12 @@
 """RunState: the state of a run after its epochs so far; all of it is part of a checkpoint."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from unflip.networks.base import bare
+from unflip.networks.ensemble import Ensemble
 from unflip.training.checkpoint import copy_state
 from unflip.training.selection import selection_score
 
@@ -17,14 +17,15 @@ class BestEpoch:
 
     epoch: int = 0
     score: float = float("-inf")
-    states: list[dict[str, Tensor]] = field(default_factory=list)
+    state: dict[str, Tensor] = field(default_factory=dict)
+    """Of the model; see :class:`unflip.networks.ensemble.Ensemble`."""
 
-    def consider(self, rule: str, line: Mapping[str, Any], networks: Sequence[nn.Module]) -> None:
-        """Keep a copy of the networks if the epoch with these metrics is better than all before."""
+    def consider(self, rule: str, line: Mapping[str, Any], model: Ensemble) -> None:
+        """Keep a copy of the model if the epoch with these metrics is better than all before."""
         score = selection_score(rule, line)
         if score > self.score:
             self.epoch, self.score = line["epoch"], score
-            self.states = [copy_state(bare(network)) for network in networks]
+            self.state = copy_state(model.state_dict())
 
 
 @dataclass

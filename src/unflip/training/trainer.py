@@ -82,10 +82,7 @@ class Trainer:
         ``after_step`` is called after every step, with the epoch and its progress.
         """
         progress = progress or EpochProgress()
-        lr = self.options.lr * self.method.setting.lr_factor(epoch)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = lr
+        lr = self._set_rate(epoch - 1)
         observation = self._observe(progress)
         with finite(f"in epoch {epoch}"):
             for phase in self.method.phases(epoch, observation, self.labels):
@@ -102,6 +99,14 @@ class Trainer:
             "noise_rate_estimate": self.labels.noise_rate(self.method.setting.train),
             **figures,
         }
+
+    def _set_rate(self, progress: float) -> float:
+        """Set the learning rate that holds after so many epochs."""
+        lr = self.options.lr * self.method.setting.lr_factor(progress)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+        return lr
 
     def _observe(self, progress: EpochProgress) -> Observation:
         return Observation(self, progress)
@@ -121,6 +126,7 @@ class Trainer:
         records = self.method.records_probs
         number = progress.phase
         for batch in self._batches(epoch, number, phase, progress.steps):
+            self._set_rate(batch.progress)
             self.processes.seed_layers(batch.seed)
             with finite(f"in epoch {epoch}, batch {progress.steps + 1}"):
                 step = self.method.loss(batch, phase)
@@ -129,6 +135,7 @@ class Trainer:
             backward(reduce(add, step.terms.values()))
             for optimizer in learning:
                 optimizer.step()
+            self.method.after_step()
             progress.terms.append({name: term.detach() for name, term in step.terms.items()})
             if records and step.logits is not None:
                 progress.logits.append(step.logits.detach())

@@ -130,7 +130,7 @@ def wrong_on_purpose(tmp_path: Path) -> tuple[Path, Path, np.ndarray[Any, Any]]:
 
 
 EAGER: dict[str, dict[str, Any]] = {
-    "unflip": {"unflip.warmup": 1, "unflip.threshold": 0.9, "unflip.consent": False},
+    "unflip": {"unflip.warmup": 1},
     "plc": {"plc.warmup": 1, "plc.threshold": 0.9},
     "mddc": {"plc.warmup": 1, "plc.threshold": 0.9},
     "cddc": {"plc.warmup": 1, "plc.threshold": 0.9},

@@ -1,0 +1,67 @@
+"""Prior: are the classes unequal in truth, or did noise make them so?"""
+
+import torch
+from torch import Tensor
+
+from unflip.labels.transition import estimate_transition
+from unflip.stats.spread import spread
+
+_LOW, _HIGH = 0.15, 0.25  # shares of explained inequality below which none, and above which all, is believed
+_LEAST, _PER_CLASS = 10_000, 400  # examples that the question is asked of
+_STEP, _STEPS = 0.8, 10
+_TINY = 1e-6
+
+
+def believed_inequality(log_probs: Tensor, labels: Tensor, background: float) -> float:
+    """Return from 0 to 1 how much of the inequality of the classes is believed to be true.
+
+    Let π be the mean of the probabilities p. If the classes were equal in truth, p moved to equal classes would explain
+    the given labels as well, each under its best transition matrix. What it loses in log-likelihood, in units of the
+    inequality KL(π | equal), speaks for true inequality: below 0.15 nothing of it is believed, above 0.25 all, between
+    them a share. Both constants were chosen on data whose true classes were known. Inequality that so few examples show
+    by chance, less than ``(k - 1) / (2 n (1 - e)²)`` nats, is not believed.
+
+    Args:
+        log_probs: log p (n, k), of views that have not seen the labels.
+        labels: (n,).
+        background: e, the share of labels drawn from all classes alike.
+    """
+    count, num_classes = log_probs.shape
+    rows = spread(count, max(_LEAST, _PER_CLASS * num_classes), labels.device)
+    log_probs, labels, count = log_probs[rows], labels[rows], len(rows)
+    mean = class_shares(log_probs)
+    inequality = float((mean * (mean * num_classes).log()).sum())
+    if inequality <= (num_classes - 1) / (2 * count * (1 - background) ** 2):
+        return 0.0
+    equal = torch.full_like(mean, 1 / num_classes)
+    moved = (log_probs + offsets_to(log_probs, equal)).log_softmax(1)
+    loss = _explained(log_probs, labels, background) - _explained(moved, labels, background)
+    return min(1.0, max(0.0, (loss / inequality - _LOW) / (_HIGH - _LOW)))
+
+
+def offsets_to(log_probs: Tensor, shares: Tensor) -> Tensor:
+    """Return class offsets b (k,) after which the mean of ``softmax(log p + b)`` is ``shares`` (k,); damped iteration.
+
+    This moves the prior of a classifier without its labels (Saerens, Latinne and Decaestecker 2002).
+    """
+    rows = spread(len(log_probs), max(_LEAST, _PER_CLASS * len(shares)), log_probs.device)
+    log_probs, offset = log_probs[rows], torch.zeros_like(shares)
+    for _ in range(_STEPS):
+        offset = offset + _STEP * (shares.clamp(min=_TINY).log() - class_shares(log_probs + offset).log())
+    return offset
+
+
+def class_shares(scores: Tensor) -> Tensor:
+    """Return the mean of ``softmax(scores)`` (k,), each at least a millionth."""
+    mean = scores.softmax(1).mean(0).clamp(min=_TINY)
+    return mean / mean.sum()
+
+
+def _explained(log_probs: Tensor, labels: Tensor, background: float) -> float:
+    """Return the mean log-likelihood of ``labels`` under the transition matrix that explains them best."""
+    share = log_probs.new_full((len(labels),), 1 - background)
+    for _ in range(3):
+        log_matrix = estimate_transition(log_probs, labels, share, rounds=3)
+        own = (1 - background) * (log_probs + log_matrix.T[labels]).logsumexp(1).exp()
+        share = own / (own + background / log_probs.shape[1] + 1e-30)
+    return float((own + background / log_probs.shape[1] + 1e-30).log().mean())

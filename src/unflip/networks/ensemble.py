@@ -1,0 +1,87 @@
+"""Ensemble: what predicts, one network or several, and where a method fitted them the class Gaussians of the inputs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+import torch
+from torch import Tensor, nn
+
+from unflip.networks.base import bare
+from unflip.stats.discriminant import Discriminant
+from unflip.stats.stacking import pool
+
+_NETWORKS, _VIEW = "networks.", "view."
+
+
+class Ensemble:
+    """Networks that predict together: the mean of their class probabilities.
+
+    A method may add a second view: ``weights`` (2,) of the mean and of class Gaussians fitted to the inputs, and an
+    ``offset`` (k,) of every class. Then the prediction is ``softmax(w_0 log p + w_1 log g + b)``, without Gaussians
+    ``softmax(w_0 log p + b)``.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        weights: Tensor | None = None,
+        offset: Tensor | None = None,
+        gaussians: Discriminant | None = None,
+    ) -> None:
+        self.networks = [bare(network) for network in networks]
+        self.weights, self.offset, self.gaussians = weights, offset, gaussians
+
+    @torch.no_grad()
+    def probs(self, inputs: Tensor) -> Tensor:
+        """Return the class probabilities (b, k) of inputs (b, ...), in evaluation mode."""
+        found = []
+        for network in self.networks:
+            was_training = network.training
+            network.eval()
+            found.append(network(inputs).float().softmax(1))
+            network.train(was_training)
+        mean = torch.stack(found).mean(0) if len(found) > 1 else found[0]
+        if self.weights is None or self.offset is None:
+            return mean
+        views = [mean.log(), *([self.gaussians.log_posterior(inputs)] if self.gaussians else [])]
+        return (pool(views, self.weights) + self.offset).softmax(1)
+
+    def to(self, device: torch.device) -> "Ensemble":
+        """Move everything to ``device``."""
+        state = {name: value.to(device) for name, value in self.state_dict().items()}
+        for network in self.networks:
+            network.to(device)
+        self.load_state_dict(state)
+        return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all tensors by name."""
+        state = {
+            f"{_NETWORKS}{position}.{name}": value
+            for position, network in enumerate(self.networks)
+            for name, value in network.state_dict().items()
+        }
+        if self.weights is not None and self.offset is not None:
+            state |= {f"{_VIEW}weights": self.weights, f"{_VIEW}offset": self.offset}
+        if self.gaussians is not None:
+            fields = asdict(self.gaussians) | {"shrink": torch.tensor(self.gaussians.shrink)}
+            state |= {f"{_VIEW}gaussians.{name}": value for name, value in fields.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore a saved state: the networks' weights in place."""
+        for position, network in enumerate(self.networks):
+            network.load_state_dict(_below(state, f"{_NETWORKS}{position}."))
+        view = _below(state, _VIEW)
+        self.weights, self.offset = view.get("weights"), view.get("offset")
+        fields = _below(view, "gaussians.")
+        self.gaussians = Discriminant(**{**fields, "shrink": float(fields["shrink"])}) if fields else None  # type: ignore[arg-type]
+
+
+def count_networks(state: Mapping[str, Tensor]) -> int:
+    """Return how many networks a saved state holds."""
+    return 1 + max(int(name.split(".")[1]) for name in state if name.startswith(_NETWORKS))
+
+
+def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -1,0 +1,149 @@
+"""The classes' sizes: moved where they should go; noise that made equal classes unequal is told from true inequality."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from unflip.labels import prior as module
+from unflip.labels.prior import believed_inequality, class_shares, offsets_to
+
+
+def gaussians(sizes: list[int], seed: int = 0, distance: float = 4.0) -> tuple[Tensor, Tensor]:
+    """Return examples of classes in a plane's corners, and their true classes."""
+    random = torch.Generator().manual_seed(seed)
+    classes = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    return distance * torch.eye(len(sizes))[classes] + torch.randn(len(classes), len(sizes), generator=random), classes
+
+
+def label_log_probs(inputs: Tensor, labels: Tensor, classes: int, distance: float = 4.0) -> Tensor:
+    """Return log P(label | input) that a perfect student of the labels would learn: each label is a known mixture."""
+    likelihood = -(inputs[:, None] - distance * torch.eye(classes)).square().sum(2) / 2  # by true class
+    region = likelihood.argmax(1)
+    counts = torch.zeros(classes, classes).index_put_((region, labels), torch.ones(len(labels)), accumulate=True)
+    return ((counts + 0.5) / (counts + 0.5).sum(1, keepdim=True)).log()[region]
+
+
+def asymmetric(classes: Tensor, rate: float, seed: int = 1) -> Tensor:
+    """A share of the labels of class 0 read 1."""
+    flips = (classes == 0) & (torch.rand(len(classes), generator=torch.Generator().manual_seed(seed)) < rate)
+    return classes.where(~flips, 1)
+
+
+def symmetric(classes: Tensor, count: int, rate: float, seed: int = 1) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    anything = torch.randint(count, (len(classes),), generator=random)
+    return classes.where(torch.rand(len(classes), generator=random) >= rate, anything)
+
+
+@given(st.integers(0, 1000), st.integers(2, 5))
+def test_offsets_move_the_mean_to_the_shares(seed: int, classes: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    log_probs = (2 * torch.randn(400, classes, generator=random)).log_softmax(1)
+    shares = torch.rand(classes, generator=random) + 0.2
+    shares /= shares.sum()
+    moved = (log_probs + offsets_to(log_probs, shares)).softmax(1).mean(0)
+    torch.testing.assert_close(moved, shares, atol=0.01, rtol=0)
+
+
+def test_offsets_undo_a_shift_of_the_prior() -> None:
+    """Probabilities under equal classes, made unequal by known factors, come back."""
+    log_probs = (2 * torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))).log_softmax(1)
+    shift = torch.tensor([0.7, 0.0, -0.7])
+    found = offsets_to((log_probs + shift).log_softmax(1), class_shares(log_probs))
+    torch.testing.assert_close(found - found.mean(), -shift, atol=0.02, rtol=0)
+
+
+def test_shares_are_means_of_probabilities_and_none_is_zero() -> None:
+    scores = torch.tensor([[0.0, -100.0, math.log(3)], [math.log(3), -100.0, 0.0]])
+    assert class_shares(scores).tolist() == pytest.approx([0.5, 1e-6, 0.5], abs=1e-6)
+    assert class_shares(scores)[1] > 0
+    offsets = offsets_to(scores, torch.tensor([0.5, 0.0, 0.5]))
+    assert bool(offsets.isfinite().all())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_inequality_that_noise_made_is_not_believed(seed: int) -> None:
+    inputs, classes = gaussians([1000, 1000, 1000], seed)
+    labels = asymmetric(classes, 0.4, seed + 1)
+    assert labels.bincount().tolist() != classes.bincount().tolist()
+    log_probs = label_log_probs(inputs, labels, 3)
+    assert believed_inequality(log_probs, labels, 0.0) == pytest.approx(0, abs=0.1)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_inequality_that_is_true_is_believed(seed: int) -> None:
+    inputs, classes = gaussians([1800, 900, 300], seed)
+    labels = symmetric(classes, 3, 0.3, seed + 1)
+    log_probs = label_log_probs(inputs, classes, 3)  # of those labels that mean something
+    assert believed_inequality(log_probs, labels, 0.3) == pytest.approx(1, abs=0.1)
+
+
+def test_what_so_few_examples_show_by_chance_is_not_believed() -> None:
+    """The same view of three examples, then of three hundred: only there are two thirds more than chance."""
+    log_probs = torch.tensor([[0.98, 0.02], [0.98, 0.02], [0.02, 0.98]]).log()
+    labels = torch.tensor([0, 0, 1])
+    inequality = sum(share * math.log(2 * share) for share in (1.98 / 3, 1.02 / 3))
+    enough = 1 / (2 * inequality)  # examples without background labels
+    assert 3 < enough < 300
+    assert believed_inequality(log_probs, labels, 0.0) == 0
+    assert believed_inequality(log_probs.repeat(100, 1), labels.repeat(100), 0.0) == 1
+    assert believed_inequality(log_probs.repeat(100, 1), labels.repeat(100), 1 - math.sqrt(enough / 310)) == 0
+
+
+def test_equal_classes_leave_nothing_to_believe() -> None:
+    log_probs = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log().repeat(500, 1)
+    assert believed_inequality(log_probs, torch.arange(1000) % 2, 0.0) == 0
+
+
+def test_the_names_of_the_classes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOW", 0.0)
+    monkeypatch.setattr(module, "_HIGH", 3.0)  # so that it is neither 0 nor 1
+    inputs, classes = gaussians([1000, 900, 400])
+    labels = asymmetric(classes, 0.3)
+    log_probs = label_log_probs(inputs, labels, 3)
+    expected = believed_inequality(log_probs, labels, 0.1)
+    assert 0.1 < expected < 0.9
+    for order in ([1, 2, 0], [2, 1, 0]):
+        names = torch.tensor(order)
+        new = torch.empty_like(names).index_copy_(0, names, torch.arange(3))
+        assert believed_inequality(log_probs[:, names], new[labels], 0.1) == pytest.approx(expected, abs=1e-3)
+
+
+def explained(p: list[list[float]], labels: list[int], background: float) -> float:
+    """The mean log-likelihood of the labels under the transition matrix of nine rounds of a loop."""
+    k, share = len(p[0]), [1 - background] * len(p)
+    for _ in range(3):
+        belief = p
+        for _ in range(3):
+            M = [[1 / k + (c == label) for label in range(k)] for c in range(k)]
+            for q, y, u in zip(belief, labels, share, strict=True):
+                for c in range(k):
+                    M[c][y] += u * q[c]
+            M = [[value / sum(row) for value in row] for row in M]
+            joint = [[row[c] * M[c][y] for c in range(k)] for row, y in zip(p, labels, strict=True)]
+            belief = [[value / sum(row) for value in row] for row in joint]
+        own = [(1 - background) * sum(row) for row in joint]
+        share = [value / (value + background / k) for value in own]
+    return sum(math.log(value + background / k) for value in own) / len(own)
+
+
+@pytest.mark.parametrize("background", [0.0, 0.25])
+def test_belief_is_what_equal_classes_would_cost_the_labels(monkeypatch: pytest.MonkeyPatch, background: float) -> None:
+    inputs, classes = gaussians([150, 100, 60], distance=2.0)
+    labels = symmetric(asymmetric(classes, 0.35), 3, background)
+    log_probs = label_log_probs(inputs, labels, 3, distance=2.0)
+    mean = log_probs.exp().mean(0)
+    inequality = sum(float(share) * math.log(3 * float(share)) for share in mean)
+    equal = (log_probs + offsets_to(log_probs, torch.full((3,), 1 / 3))).log_softmax(1)
+    cost = sum(
+        sign * explained(view.double().exp().tolist(), labels.tolist(), background)
+        for sign, view in ((1, log_probs), (-1, equal))
+    )
+    share = cost / inequality
+    monkeypatch.setattr(module, "_LOW", share - 0.3)  # the ramp lies about what is to be found
+    monkeypatch.setattr(module, "_HIGH", share + 0.7)
+    assert believed_inequality(log_probs, labels, background) == pytest.approx(0.3, abs=0.01)
