@@ -258,6 +258,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         with_value("train", 0, 0.0) | {"val": np.full((2, 6), np.nan), "val_labels": np.array([0, 1])},
         "'val', row 0: nan",
     ),
+    "a value too large": (with_value("train", 11, 1e300), r"'train', row 11: 1e\+300 among the features is too large"),
+    "examples all the same": (
+        changed(train=np.ones((150, 6))),
+        "'train': the features of all 150 examples are the same",
+    ),
     "empty test set": (changed(test=np.zeros((0, 6)), test_labels=np.zeros(0, int)), "'test' has no examples"),
     "ids of another length": (changed(train_ids=np.array(["a", "b"])), "train_ids: 2 ids for 150 examples"),
     "a stray validation array": (changed(val2=np.zeros((3, 6))), "array 'val2'; validation examples must be called"),

@@ -23,6 +23,7 @@ from unflip.data.sources import (
     Source,
     Standardisation,
     check_finite,
+    check_varied,
     fit_standardisation,
 )
 from unflip.data.stamp import Stamp
@@ -122,6 +123,8 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     for key, part in {"train": train, **sets}.items():
         if not isinstance(part.inputs, ImageFiles):
             check_finite(part.inputs, f"{options.path}, '{key}'")
+    if not isinstance(train.inputs, ImageFiles):
+        check_varied(train.inputs, f"{options.path}, 'train'")
 
     standardise = raw.normalisation
     if standardise is None and options.standardize != "off" and not isinstance(train.inputs, ImageFiles):
