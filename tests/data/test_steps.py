@@ -519,3 +519,18 @@ def test_class_names_that_are_numbers_are_found_by_name_in_text(tmp_path: Path) 
     (tmp_path / "t.csv").write_text("size,label\n" + "1,20\n2,10\n" * 9)
     table = open_from(tmp_path / "t.csv", classes=("20", "10"))
     assert table.given.tolist() == [0, 1] * 9
+
+
+@pytest.mark.parametrize("recipe", ["sym:0.5", "pair:0.5"])
+def test_noise_invents_no_class_that_gaps_in_the_numbering_leave_out(tmp_path: Path, recipe: str) -> None:
+    content = changed(train_labels=np.array([0, 2, 5] * 50), test=None, test_labels=None)
+    options = DataOptions(path=str(write_npz(tmp_path / "a.npz", **content)))
+    gaps = label_data(load_raw(options), options)
+    assert gaps.unseen == (1, 3, 4)
+    with pytest.raises(InputError, match=rf"^noise {recipe}: no label is 1, 3, 4, although .*--set data.classes=6"):
+        corrupt_labels(gaps, NoiseOptions(recipe=recipe), None, seed=0)
+    declared = options.model_copy(update={"classes": 6})
+    assert (
+        corrupt_labels(label_data(load_raw(declared), declared), NoiseOptions(recipe=recipe), None, seed=0).given.max()
+        == 5
+    )

@@ -60,6 +60,8 @@ class LabelledData:
     tests: dict[str, EvaluationSet]
     num_classes: int
     class_names: list[str] | None
+    unseen: tuple[int, ...]
+    """Classes that nobody declared and no example has: gaps in the numbering of the labels."""
     class_map: str | None
     """The named map that `asym` noise uses on this data by default."""
     columns: tuple[str, ...] | None
@@ -117,7 +119,8 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     clean = None if train.truth is None else to_class_numbers(train.truth, num_classes, names, "train_labels")
     if (found := len(given.unique())) < 2:
         raise InputError(f"{what}: {found} class among {len(given)} labels; at least two are needed")
-    if options.classes is None and raw.class_names is None:
+    declared = options.classes or raw.class_names
+    if declared is None:
         _check_seen(train.labels, raw.tests)
     labels = {key: _evaluation_labels(part, key, num_classes, names, train.inputs) for key, part in sets.items()}
     for key, part in {"train": train, **sets}.items():
@@ -150,6 +153,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
         tests=others,
         num_classes=num_classes,
         class_names=names,
+        unseen=_unseen(num_classes, [given, clean, *labels.values()]) if declared is None and names is None else (),
         class_map=raw.class_map,
         columns=raw.columns,
         ids=ids,
@@ -303,6 +307,11 @@ def _check_gap(labels: Tensor, what: str) -> None:
             f"{what}, row {row}: label {most}, but there are only {found} different labels; correct it, number the "
             f"classes from 0, or declare them if that is meant: --set data.classes={most + 1}"
         )
+
+
+def _unseen(num_classes: int, labels: Sequence[Tensor | None]) -> tuple[int, ...]:
+    seen = torch.cat([part for part in labels if part is not None]).bincount(minlength=num_classes)
+    return tuple((seen == 0).nonzero()[:, 0].tolist())
 
 
 def _find_groups(options: DataOptions, train: LabelledSet, count: int) -> Array:
