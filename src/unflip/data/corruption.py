@@ -71,7 +71,7 @@ def _check_unseen(data: LabelledData, options: NoiseOptions) -> None:
     if data.unseen:
         missing = ", ".join(map(str, data.unseen[:_LISTED])) + (", ..." if len(data.unseen) > _LISTED else "")
         raise InputError(
-            f"noise {options.recipe}: no label is {missing}, although others go up to {data.num_classes - 1}, and noise "
+            f"noise {options.recipe}: no label is {missing}, although others go up to {data.num_classes - 1}: noise "
             "would invent such classes; number the classes from 0 without gaps, or declare the missing ones "
             f"(train --set data.classes={data.num_classes})"
         )

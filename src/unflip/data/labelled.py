@@ -1,16 +1,18 @@
 """LabelledData: examples that were read and checked, with class numbers as labels; noise and split come later."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unflip.data.files.arrays import Array
-from unflip.data.files.labels import are_names, find_classes, read_labels, to_class_numbers
+from unflip.data.files.labels import are_misleading, are_names, find_classes, read_labels, to_class_numbers
 from unflip.data.files.reviewed import read_reviewed
 from unflip.data.images.files import Frame, ImageFiles, Skipped
 from unflip.data.images.opening import open_files
@@ -27,9 +29,10 @@ from unflip.data.sources import (
     fit_standardisation,
 )
 from unflip.data.stamp import Stamp
-from unflip.errors import ConfigError, InputError
+from unflip.errors import ConfigError, InputError, UnflipWarning
 from unflip.progress import Track, untracked
 
+_LISTED = 5  # most classes that an error lists
 _GAP = 10  # see _check_gap; few labels of many classes may well leave some out
 
 
@@ -112,6 +115,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     train, what = choose_labels(raw, options)
     assert train.labels is not None
     num_classes, names = _find_classes(raw, train, options, what)
+    _warn_of_alike(names or [], what)
     sets, frame, skipped = open_sets(replace(raw, train=train).parts(), options, track)
     train = sets.pop("train")
     assert train.labels is not None
@@ -182,7 +186,12 @@ def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]
     if options.labels is not None:
         what = f"labels {options.labels}"
         named = options.class_names or raw.class_names or _names_in(train.labels)
-        labels = _read_labels(options, options.labels, count, what, ids, named)
+        labels = _read_labels(options, options.labels, count, what, ids, named, len(raw.train.inputs))
+        if named and are_misleading(named) and len(labels) and not are_names(labels):
+            raise InputError(
+                f"{what}: numbers such as {labels[0]}, but the classes are called {', '.join(named[:_LISTED])}: it is "
+                "not clear which are meant; give all labels by these names"
+            )
         train = replace(train, labels=labels, truth=train.labels)
     if options.groups is not None:
         train = replace(train, groups=_find_groups(options, train, count))
@@ -243,8 +252,9 @@ def _read_labels(
     what: str,
     ids: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
+    total: int | None = None,
 ) -> Array:
-    labels = read_labels(Path(path), ids, names or ())
+    labels = read_labels(Path(path), ids, names or (), total)
     if labels.ndim != 1:
         raise InputError(f"{what}: shape {labels.shape}; labels must be (n,)")
     if len(labels) != count and not (options.take is not None and len(labels) > count):
@@ -277,6 +287,21 @@ def _find_classes(raw: RawData, train: LabelledSet, options: DataOptions, what: 
 def _names_in(labels: Array | None) -> tuple[str, ...] | None:
     """Return the names among labels, in alphabetical order; None if they are numbers."""
     return tuple(sorted(set(labels.tolist()))) if labels is not None and are_names(labels) else None
+
+
+def _warn_of_alike(names: Sequence[str], what: str) -> None:
+    """Say which classes most likely are one, written in two ways."""
+    alike: dict[str, str] = {}
+    for name in names:
+        other = alike.setdefault(normalize("NFKC", name).casefold(), name)
+        if other != name:
+            warnings.warn(
+                f"{what}: the classes '{other}' and '{name}' differ only in case or in how letters are encoded; give "
+                "them one name if they are one class",
+                UnflipWarning,
+                stacklevel=3,
+            )
+            return
 
 
 def _check_kinds(raw: RawData, train: LabelledSet, what: str) -> None:

@@ -1,9 +1,9 @@
 """RawData: what a loader finds, before its parts are checked against each other."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from unflip.data.files.arrays import Array
+from unflip.data.files.arrays import Array, stripped
 from unflip.data.images.files import ImageFiles
 from unflip.data.sources import Standardisation
 from unflip.data.stamp import Stamp
@@ -64,6 +64,20 @@ class RawData:
     def parts(self) -> dict[str, LabelledSet]:
         """Return every part by name."""
         return {"train": self.train, **self.tests} | ({"val": self.val} if self.val else {})
+
+    def stripped(self) -> "RawData":
+        """Return the data with names of classes without space around them."""
+
+        def strip(part: LabelledSet) -> LabelledSet:
+            return part if part.labels is None else replace(part, labels=stripped(part.labels))
+
+        return replace(
+            self,
+            train=strip(self.train),
+            val=self.val and strip(self.val),
+            tests={name: strip(part) for name, part in self.tests.items()},
+            class_names=self.class_names and tuple(name.strip() for name in self.class_names),
+        )
 
     def check_lengths(self, what: str) -> None:
         """Refuse labels, ids and digests that are not one for each example; errors call the data ``what``."""

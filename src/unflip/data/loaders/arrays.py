@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unflip.data.files.arrays import Array, read_array, read_npz
+from unflip.data.files.arrays import Array, decoded, read_array, read_npz
 from unflip.data.files.features import BESIDE, DIGESTS, IDS, LABELS, origin_of
 from unflip.data.files.labels import read_labels
 from unflip.data.loader import FOR_ROWS, Loader
@@ -37,6 +37,7 @@ class Arrays(Loader):
             arrays = read_npz(path)
         else:
             arrays = {"train": _read_npy(path, options.map_above_mb)}
+        arrays = {name: decoded(array, f"{path}, {name}") for name, array in arrays.items()}
         if "train" not in arrays:
             hint = "; a folder holds train.npy, or one folder of images per class" if path.is_dir() else ""
             raise InputError(f"{path}: no array 'train'; it holds {', '.join(sorted(arrays)) or 'nothing'}{hint}")
@@ -61,7 +62,7 @@ class Arrays(Loader):
             train=sets.pop("train"),
             val=sets.pop("val", None),
             tests={name: content for name, content in sets.items() if name.startswith("test")},
-            class_names=None if names is None else tuple(map(_text, names.tolist())),
+            class_names=None if names is None else tuple(map(str, names.tolist())),
             class_map=origin.class_map if origin else None,
             clean_val=bool(origin and origin.clean_val),
             images_path=origin.data if origin else None,
@@ -88,10 +89,6 @@ def _read_folder(path: Path, map_above_mb: float) -> dict[str, Array]:
         elif file.suffix == ".npy":
             arrays[file.stem] = _read_npy(file, map_above_mb)
     return arrays
-
-
-def _text(name: object) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _check_features(array: Array, what: str) -> Array:
