@@ -176,6 +176,8 @@ def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]
 
     The labels are checked here, before images are read or become features, which may take long.
     """
+    raw.check_trainable(options.path)
+    _check_labelled(raw, options.path)
     train, what = raw.train, f"{options.path}, train_labels"
     count, ids = len(train.inputs), None if train.ids is None else [str(name) for name in train.ids.tolist()]
     if options.take is not None:
@@ -201,6 +203,15 @@ def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]
     if options.per_class is not None:
         train = train[_first_of_each(train.labels, options.per_class)]
     return train, what
+
+
+def _check_labelled(raw: RawData, path: str) -> None:
+    """Refuse an empty label among others, naming its row and, where it has one, its example."""
+    for key, part in raw.parts().items():
+        if part.labels is not None and are_names(part.labels) and (empty := part.labels == "").any():
+            row = int(empty.argmax())
+            named = f" (of '{part.ids[row]}')" if part.ids is not None else ""
+            raise InputError(f"{path}, {key}_labels, row {row}: the label is empty{named}; every example needs one")
 
 
 def open_sets(

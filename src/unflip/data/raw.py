@@ -49,6 +49,8 @@ class RawData:
     """Whether the labels of ``val`` are known to be right, unlike those of ``train``."""
     unlabelled: str = "no train_labels in it"
     """What an error says where labels are needed and there are none."""
+    untrainable: str | None = None
+    """What an error says where training examples are needed; None if there are any."""
     images_path: str | None = None
     """The images that the inputs were computed from, where they are features of images."""
     stamp: Stamp | None = None
@@ -78,6 +80,11 @@ class RawData:
             tests={name: strip(part) for name, part in self.tests.items()},
             class_names=self.class_names and tuple(name.strip() for name in self.class_names),
         )
+
+    def check_trainable(self, what: str) -> None:
+        """Refuse data without training examples; errors call it ``what``."""
+        if self.untrainable is not None:
+            raise InputError(f"{what}: {self.untrainable}")
 
     def check_lengths(self, what: str) -> None:
         """Refuse labels, ids and digests that are not one for each example; errors call the data ``what``."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unflip.data.files.arrays import Array, decoded, read_array, stripped
-from unflip.data.files.columns import Columns
+from unflip.data.files.columns import Columns, not_utf8
 from unflip.data.files.matching import NAMING, find_examples, name_column, whole_number
 from unflip.errors import InputError, unknown
 
@@ -42,7 +42,7 @@ def read_labels(
             case other:
                 raise InputError(f"{what}: cannot read '{other}'; give .npy, .csv or .txt")
     except UnicodeDecodeError as error:
-        raise InputError(f"{what}: not a text file in UTF-8 ({error.reason})") from error
+        raise InputError(f"{what}: {not_utf8(path, error)}") from error
     except (OSError, csv.Error) as error:
         raise InputError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
     if cells == [""]:

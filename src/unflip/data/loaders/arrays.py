@@ -38,9 +38,8 @@ class Arrays(Loader):
         else:
             arrays = {"train": _read_npy(path, options.map_above_mb)}
         arrays = {name: decoded(array, f"{path}, {name}") for name, array in arrays.items()}
-        if "train" not in arrays:
-            hint = "; a folder holds train.npy, or one folder of images per class" if path.is_dir() else ""
-            raise InputError(f"{path}: no array 'train'; it holds {', '.join(sorted(arrays)) or 'nothing'}{hint}")
+        hint = "; a folder holds train.npy, or one folder of images per class" if path.is_dir() else ""
+        without = f"no array 'train'; it holds {', '.join(sorted(arrays)) or 'nothing'}{hint}"
         sets = {
             name: LabelledSet(
                 _check_features(array, f"{path}, '{name}'"),
@@ -55,11 +54,14 @@ class Arrays(Loader):
         stray = next((name for name in sets if name.startswith("val") and name != "val"), None)
         if stray is not None:
             raise InputError(f"{path}: array '{stray}'; validation examples must be called 'val' and 'val_labels'")
+        if not sets:
+            raise InputError(f"{path}: {without}")
         names, origin = arrays.get("class_names"), origin_of(path, arrays)
         if names is not None and (names.ndim != 1 or not len(names)):
             raise InputError(f"{path}, class_names: shape {names.shape}; give one name per class, (k,)")
         return RawData(
-            train=sets.pop("train"),
+            train=sets.pop("train") if "train" in sets else next(iter(sets.values()))[:0],
+            untrainable=None if "train" in arrays else without,
             val=sets.pop("val", None),
             tests={name: content for name, content in sets.items() if name.startswith("test")},
             class_names=None if names is None else tuple(map(str, names.tolist())),
