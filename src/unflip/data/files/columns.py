@@ -53,7 +53,9 @@ def _is_utf16(path: Path) -> bool:
 
 
 def check_csv(path: Path) -> None:
-    """Refuse a table in UTF-16, or whose columns are not separated by commas."""
+    """Refuse a .csv in UTF-16, or whose columns are not separated by commas."""
+    if path.suffix.lower() != ".csv":
+        return
     if _is_utf16(path):
         raise InputError(f"{path}: {_UTF16}")
     with path.open("rb") as file:

@@ -134,14 +134,19 @@ def _read(path: Path, options: DataOptions) -> tuple["pa.Table", list[str]]:
         if path.suffix.lower() == ".parquet":
             content = pyarrow.parquet.read_table(path)
         else:
-            check_csv(path)
             as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
             types = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(as_text, pyarrow.string()))
             content = pyarrow.csv.read_csv(path, convert_options=types)
         content = decode_binary(content, options.ignore, str(path))
-        return content, content.column_names
-    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+        header = content.column_names
+    except OSError as error:
         raise InputError(f"{path}: not a readable table ({error})") from error
+    except (UnicodeDecodeError, pyarrow.ArrowException) as error:
+        check_csv(path)
+        raise InputError(f"{path}: not a readable table ({error})") from error
+    if len(header) == 1:
+        check_csv(path)
+    return content, header
 
 
 def _features(path: Path, table: "pa.Table", columns: tuple[str, ...], unlabelled: str | None, *, asked: bool) -> Array:
