@@ -11,6 +11,7 @@ import torch
 from helpers import open_dataset
 from pictures import write_picture
 from unflip.data.dataset import Dataset
+from unflip.data.loader import load_raw
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 
@@ -147,3 +148,10 @@ def test_groups_may_be_a_column(root: Path) -> None:
     sides = dataset.is_val.view(3, 2)
     assert torch.equal(sides.any(1), sides.all(1))
     assert int(dataset.is_val.sum()) == 2
+
+
+@pytest.mark.parametrize("header", ["path,label", "x,label"])
+def test_a_header_alone_lacks_rows_and_not_labels(root: Path, header: str) -> None:
+    raw = load_raw(DataOptions(path=str(write(root, header=header))))
+    assert raw.train.labels is not None
+    assert raw.untrainable == "no row in it; nothing to train on"

@@ -51,7 +51,7 @@ class Manifest(Loader):
         cells = None if label is None else label_cells(table.pop(label))
         check_filled(path, table)
         names = as_names([str(name) for name in table["path"]])
-        blank = cells is not None and not any(cell != "" for cell in cells)
+        blank = bool(cells) and all(cell == "" for cell in cells or ())
         labels = (
             None if cells is None or blank else numbers_or_names([str(cell) for cell in cells], options.class_names)
         )

@@ -78,7 +78,7 @@ class Table(Loader):
         cells = {name: table[name].to_pylist() for name in others}
         given = None if label is None else label_cells(cells.pop(label))
         check_filled(path, cells)
-        if given is not None and not any(cell != "" for cell in given):
+        if given and all(cell == "" for cell in given):
             given, unlabelled = None, f"the column '{label}' is empty"
         labels = None if given is None else _labels(given, options.class_names)
         ids = None
