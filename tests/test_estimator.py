@@ -255,3 +255,27 @@ def test_a_class_with_one_example_and_many_classes_do_not_stop_it() -> None:
     assert model.predict_proba(X).shape == (400, 150)
     table = find_label_errors(X[:20], [0] * 19 + [1], epochs=2, random_state=0)
     assert table.num_rows == 20
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: np.where(x == x[3, 0], np.nan, x), "^Input X contains NaN.$"),
+        (lambda x: x + 1j, "^Complex data not supported$"),
+        (lambda x: x[:, 0], "^Expected 2D array, got 1D array instead: Reshape your data either using [^\\n]*$"),
+    ],
+)
+def test_features_that_cannot_be_used_are_told_in_one_line(change: Any, message: str) -> None:
+    content = blobs()
+    model = UnflipClassifier(epochs=1, random_state=0).fit(content["train"], content["train_labels"])
+    with pytest.raises(ValueError, match=message):
+        model.predict(change(content["train"]))
+    with pytest.raises(ValueError, match=message):
+        UnflipClassifier(epochs=1).fit(change(content["train"]), content["train_labels"])
+
+
+@pytest.mark.parametrize("kinds", [(1, "a"), ("a", 1), ("a", None), (True, "b")])
+def test_labels_of_several_types_are_refused(kinds: tuple[Any, Any]) -> None:
+    labels = np.array(kinds * 75, dtype=object)
+    with pytest.raises(ValueError, match=r"^y: labels of several types, \w+, \w+; give all numbers or all names$"):
+        UnflipClassifier(epochs=1).fit(blobs()["train"], labels)

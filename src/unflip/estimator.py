@@ -1,6 +1,7 @@
 """UnflipClassifier and find_label_errors: the methods on arrays, with scikit-learn's interface."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any, Self
 
@@ -101,9 +102,11 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         ``groups`` (n,) names the group of each example, for instance of near-duplicates: a group is never split between
         training and validation. ``trusted`` (n,) is a mask of labels known to be correct; they are never changed.
         """
-        features, labels = validate_data(self, X, y, dtype=(np.float32, np.float64))
+        with _in_one_line():
+            features, labels = validate_data(self, X, y, dtype=(np.float32, np.float64))
+            _check_alike(labels)
+            check_classification_targets(labels)
         features = np.require(features, requirements="W")  # torch needs it writable
-        check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y holds 1 class in n_samples = {len(labels)}; at least 2 classes are needed")
@@ -165,7 +168,8 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: ArrayLike) -> Array:  # noqa: N803 - scikit-learn's name
         """Return the class probabilities (n, k); columns follow ``classes_``."""
         check_is_fitted(self)
-        features = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
+        with _in_one_line():
+            features = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
         features = np.require(features, requirements="W")
         try:
             check_finite(features, "X")  # also in single precision
@@ -179,6 +183,23 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         """Return the most probable class of each example (n,)."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Cut what scikit-learn says of bad input to its first line and its advice, without the values themselves."""
+    try:
+        yield
+    except ValueError as error:
+        first, *others = str(error).splitlines()
+        advice = [line for line in others if line.startswith("Reshape")]
+        raise ValueError(" ".join([first, *advice])) from None
+
+
+def _check_alike(labels: Array) -> None:
+    kinds = sorted({type(label).__name__ for label in labels}) if labels.dtype.kind == "O" else []
+    if len(kinds) > 1 and not all(isinstance(label, Real) for label in labels):
+        raise ValueError(f"y: labels of several types, {', '.join(kinds)}; give all numbers or all names")
 
 
 def _check_groups(groups: ArrayLike) -> Array:

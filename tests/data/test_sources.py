@@ -16,6 +16,7 @@ from unflip.data.sources import (
     JoinedSource,
     Standardisation,
     check_finite,
+    check_varied,
     fit_standardisation,
 )
 from unflip.errors import InputError
@@ -100,8 +101,8 @@ def test_standardisation_is_that_of_numpy_however_it_is_cut(array: Array, chunk:
     std = exact.std(axis=0)
     std[np.ptp(exact, axis=0) == 0] = 1.0
     np.testing.assert_allclose(fitted.mean, exact.mean(axis=0), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(fitted.std, np.where(std < np.finfo(np.float32).tiny, 1.0, std), rtol=1e-4)
-    assert fitted(torch.from_numpy(array)).isfinite().all()
+    np.testing.assert_allclose(fitted.std, std, rtol=1e-4)
+    assert ArraySource(array, fitted).fetch(torch.arange(len(array))).isfinite().all()
 
 
 def test_standardised_columns_have_mean_zero_and_deviation_one() -> None:
@@ -120,11 +121,31 @@ def test_a_constant_column_becomes_zero_and_keeps_its_scale(value: float) -> Non
     assert ArraySource(array, fitted).fetch(torch.arange(7))[:, 0].abs().max() <= abs(value) * 1e-6
 
 
-def test_a_column_too_small_for_float32_counts_as_constant() -> None:
-    array = np.array([[1e-60, 1.0], [3e-60, 2.0]])
+@pytest.mark.parametrize("one_scale", [False, True])
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize(
+    ("centre", "spread"), [(1e9, 1.0), (-1e12, 10.0), (0.0, 1e-300), (1e-200, 1e-201), (0.0, 1e38)]
+)
+def test_columns_far_from_zero_or_tiny_keep_their_differences(
+    tmp_path: Path, centre: float, spread: float, mapped: bool, one_scale: bool
+) -> None:
+    plain = np.random.default_rng(0).uniform(-1, 1, size=(200, 2))
+    array = centre + spread * plain
+    fitted = fit_standardisation(array, one_scale=one_scale)
+    source = ArraySource(as_map(tmp_path, array) if mapped else array, fitted)
+    inputs = source.fetch(torch.arange(200))
+    assert inputs.dtype == torch.float32
+    scale = np.sqrt(plain.var(axis=0).mean()) if one_scale else plain.std(axis=0)
+    np.testing.assert_allclose(inputs, (plain - plain.mean(axis=0)) / scale, rtol=0, atol=1e-4)
+
+
+def test_ordinary_columns_are_standardised_in_single_precision() -> None:
+    array = np.random.default_rng(0).normal(loc=[0.0, 2000.0, 7.0], scale=[1e-6, 3.0, 0.0], size=(50, 3))
     fitted = fit_standardisation(array, one_scale=False)
-    assert float(fitted.std[0]) == 1.0
-    assert ArraySource(array, fitted).fetch(torch.arange(2)).isfinite().all()
+    mean, std = array.mean(axis=0).astype(np.float32), np.sqrt(np.square(array - array.mean(axis=0)).mean(axis=0))
+    std[2] = 1.0
+    expected = (array.astype(np.float32) - mean) / std.astype(np.float32)
+    assert torch.equal(ArraySource(array, fitted).fetch(torch.arange(50)), torch.from_numpy(expected))
 
 
 def test_one_scale_for_all_keeps_the_columns_in_proportion() -> None:
@@ -155,6 +176,22 @@ def test_what_is_not_finite_is_named_by_row_and_value(monkeypatch: pytest.Monkey
     array[6, 2] = np.nan if row < 6 else value
     with pytest.raises(InputError, match=rf"^x, row {row}: {str(value).replace('+', '.')} among the features"):
         check_finite(array, "x")
+
+
+def test_what_is_too_large_is_not_called_infinite() -> None:
+    with pytest.raises(
+        InputError, match=r"^x, row 0: 1e\+300 among the features is too large: at most 3.4e\+38; divide"
+    ):
+        check_finite(np.array([[1e300, 1.0]]), "x")
+
+
+def test_examples_that_are_all_the_same_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unflip.data.sources, "_CHUNK", 2)
+    array = np.full((7, 3), 4.0)
+    with pytest.raises(InputError, match=r"^x: the features of all 7 examples are the same; nothing tells them apart"):
+        check_varied(array, "x")
+    array[6, 1] = 5.0
+    check_varied(array, "x")
 
 
 def test_finite_features_of_any_kind_pass() -> None:

@@ -16,7 +16,7 @@ from unflip.data.labelled import label_data
 from unflip.data.loader import load_raw
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.data.split import split, stratified_split
-from unflip.errors import ConfigError, InputError, UnflipError
+from unflip.errors import ConfigError, InputError, UnflipError, UnflipWarning
 
 
 def open_from(path: Path, content: dict[str, Any] | None = None, *, seed: int = 0, **options: Any) -> Dataset:
@@ -257,6 +257,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "NaN in val": (
         with_value("train", 0, 0.0) | {"val": np.full((2, 6), np.nan), "val_labels": np.array([0, 1])},
         "'val', row 0: nan",
+    ),
+    "a value too large": (with_value("train", 11, 1e300), r"'train', row 11: 1e\+300 among the features is too large"),
+    "examples all the same": (
+        changed(train=np.ones((150, 6))),
+        "'train': the features of all 150 examples are the same",
     ),
     "empty test set": (changed(test=np.zeros((0, 6)), test_labels=np.zeros(0, int)), "'test' has no examples"),
     "ids of another length": (changed(train_ids=np.array(["a", "b"])), "train_ids: 2 ids for 150 examples"),
@@ -514,3 +519,73 @@ def test_class_names_that_are_numbers_are_found_by_name_in_text(tmp_path: Path) 
     (tmp_path / "t.csv").write_text("size,label\n" + "1,20\n2,10\n" * 9)
     table = open_from(tmp_path / "t.csv", classes=("20", "10"))
     assert table.given.tolist() == [0, 1] * 9
+
+
+@pytest.mark.parametrize("recipe", ["sym:0.5", "pair:0.5"])
+def test_noise_invents_no_class_that_gaps_in_the_numbering_leave_out(tmp_path: Path, recipe: str) -> None:
+    content = changed(train_labels=np.array([0, 2, 5] * 50), test=None, test_labels=None)
+    options = DataOptions(path=str(write_npz(tmp_path / "a.npz", **content)))
+    gaps = label_data(load_raw(options), options)
+    assert gaps.unseen == (1, 3, 4)
+    with pytest.raises(InputError, match=rf"^noise {recipe}: no label is 1, 3, 4, although .*--set data.classes=6"):
+        corrupt_labels(gaps, NoiseOptions(recipe=recipe), None, seed=0)
+    declared = options.model_copy(update={"classes": 6})
+    assert (
+        corrupt_labels(label_data(load_raw(declared), declared), NoiseOptions(recipe=recipe), None, seed=0).given.max()
+        == 5
+    )
+
+
+@pytest.mark.parametrize("kind", ["npy", "csv"])
+def test_numbers_that_are_no_names_are_refused_where_classes_are_called_by_other_numbers(
+    tmp_path: Path, kind: str
+) -> None:
+    content = changed(train_labels=np.array(["1", "2", "3"] * 50), test=None, test_labels=None)
+    path = write_npz(tmp_path / "a.npz", **content)
+    labels = tmp_path / f"labels.{kind}"
+
+    def write_labels(numbers: list[int]) -> None:
+        if kind == "npy":
+            np.save(labels, np.array(numbers))
+        else:
+            labels.write_text("\n".join(["label", *map(str, numbers)]))
+
+    write_labels([1, 2, 3] * 50)
+    assert open_from(path, labels=str(labels)).given[:3].tolist() == [0, 1, 2]
+    write_labels([0, 1, 2] * 50)
+    with pytest.raises(
+        InputError, match=r"labels.*: numbers such as 0.*, but the classes are called 1, 2, 3: it is not"
+    ):
+        open_from(path, labels=str(labels))
+
+
+def test_space_around_names_of_classes_does_not_count(tmp_path: Path) -> None:
+    names = np.array(["ape", " bee", "bee ", "ape "])
+    content = {"train": blobs()["train"][:40], "train_labels": np.tile(names, 10)}
+    assert open_from(tmp_path / "a.npz", content).class_names == ["ape", "bee"]
+    assert open_from(tmp_path / "a.npz", content, classes=("bee ", "ape")).class_names == ["bee", "ape"]
+    called = content | {"class_names": np.array(["ape ", "bee", "cow"])}
+    assert open_from(tmp_path / "a.npz", called).class_names == ["ape", "bee", "cow"]
+    np.save(tmp_path / "labels.npy", np.tile(names[::-1], 10))
+    again = open_from(tmp_path / "a.npz", content, labels=str(tmp_path / "labels.npy"))
+    assert again.given[:4].tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(("one", "other"), [("Cat", "cat"), ("\u00e9t\u00e9", "e\u0301te\u0301"), ("\uff21", "A")])
+def test_classes_that_most_likely_are_one_are_named(tmp_path: Path, one: str, other: str) -> None:
+    content = {"train": blobs()["train"][:40], "train_labels": np.array([one, other, "dog", "eel"] * 10)}
+    with pytest.warns(
+        UnflipWarning, match="the classes '.*' and '.*' differ only in case or in how letters are encoded"
+    ):
+        assert open_from(tmp_path / "a.npz", content).num_classes == 4
+
+
+def test_names_and_ids_that_are_stored_as_bytes_are_text(tmp_path: Path) -> None:
+    content = {"train": blobs()["train"][:40], "train_labels": np.array(["été", "z"] * 20)}
+    content["train_labels"] = np.char.encode(content["train_labels"], "utf-8")
+    dataset = open_from(tmp_path / "a.npz", content | {"train_ids": np.array([b"row-%d" % i for i in range(40)])})
+    assert dataset.class_names == ["z", "été"]
+    assert dataset.ids is not None
+    assert dataset.ids[:2] == ("row-0", "row-1")
+    with pytest.raises(InputError, match=r"a\.npz, train_ids: bytes that are not text in UTF-8"):
+        open_from(tmp_path / "a.npz", content | {"train_ids": np.array([b"\xff"] * 40)})

@@ -259,3 +259,13 @@ def test_noise_over_labels_whose_truth_is_unknown_is_measured_against_them(
     rate = (np.load(tmp_path / "noisy.npy") != np.load(tmp_path / "y.npy")).mean()
     assert rate == pytest.approx(0.3, abs=0.06)
     assert f"noise rate {rate:.4f}" in answer.out
+
+
+@pytest.mark.parametrize("suffix", ["npy", "csv", "txt"])
+def test_labels_of_classes_that_are_called_by_numbers_are_read_back(tmp_path: Path, suffix: str) -> None:
+    content = blobs() | {"class_names": np.array(["3", "1", "0"])}
+    data = write_npz(tmp_path / "data.npz", **content)
+    made = unflip.corrupt(data, "sym:0.3", tmp_path / f"labels.{suffix}")
+    run = unflip.train(data, tmp_path / "run", labels=made.labels, epochs=1, quiet=True)
+    given = run.labels()["given"].to_numpy()
+    assert (given != content["train_labels"]).mean() == pytest.approx(made.measured.rate, abs=1e-6)

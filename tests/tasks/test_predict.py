@@ -87,3 +87,52 @@ def test_a_prediction_is_named_by_its_classes() -> None:
         {"id": "a", "label": "dog", "probability": 1.0, "p_cat": 0.0, "p_dog": 1.0},
         {"id": "b", "label": "cat", "probability": 1.0, "p_cat": 1.0, "p_dog": 0.0},
     ]
+
+
+@pytest.fixture(scope="module")
+def of_table(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("table")
+    rows = [f"{i},{i % 3},{'ab'[i % 2]}" for i in range(40)]
+    (folder / "t.csv").write_text("\n".join(["x,y,label", *rows]))
+    return quick_train(folder / "t.csv", folder / "run", epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("x,y,split\n1,2,test\n3,4,test\n", ["0", "1"]),
+        ("x,y,split\n1,2,val\n3,4,val\n", ["0", "1"]),
+        ("x,y,label\n1,2,\n3,4,\n", ["0", "1"]),
+        ("x,y,label\n1,2,a\n3,4,\n", ["0", "1"]),
+        ("x,y,label\n1,2,9\n3,4,\n", ["0", "1"]),
+        ("x,y,label\n", []),
+        ("x,y\n", []),
+    ],
+)
+def test_rows_are_predicted_whatever_they_are_for_and_however_few(
+    of_table: Run, tmp_path: Path, text: str, ids: list[str]
+) -> None:
+    (tmp_path / "new.csv").write_text(text)
+    table = predict(of_table, tmp_path / "new.csv").table()
+    assert table["id"].to_pylist() == ids
+    assert table.column_names == ["id", "label", "probability", "p_a", "p_b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x,y\n1,word\n", r"columns that do not hold numbers: y \('word'\); encode them as numbers$"),
+        ("x,y\n1,2\n1,\n", "row 1: the column 'y' is empty, in 1 rows; fill them$"),
+    ],
+)
+def test_what_cannot_be_predicted_is_told_without_options_that_there_are_not(
+    of_table: Run, tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "new.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        predict(of_table, tmp_path / "new.csv")
+
+
+def test_a_test_set_alone_is_predicted(run: Run, tmp_path: Path) -> None:
+    data = write_npz(tmp_path / "a.npz", test=blobs()["test"])
+    assert len(predict(run, data).probs) == 60

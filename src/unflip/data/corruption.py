@@ -18,6 +18,8 @@ from unflip.noise.corrupt import ClassRelations, corrupt
 from unflip.noise.maps import CIFAR100_SUPERCLASSES, NAMED_MAPS, resolve_map
 from unflip.noise.recipe import parse
 
+_LISTED = 5  # most missing classes that an error lists
+
 
 def needs_posterior(options: NoiseOptions) -> bool:
     """Whether the recipe has a step that draws from class probabilities."""
@@ -37,6 +39,7 @@ def check_noise_used(options: NoiseOptions, typed: Collection[str]) -> None:
 
 def given_posterior(options: NoiseOptions, data: LabelledData) -> Tensor | None:
     """Read the class probabilities (n, k) that the options name; None where they are to be estimated."""
+    _check_unseen(data, options)
     if options.posterior in (CROSS_FIT, IN_SAMPLE):
         return None
     return check_posterior(read_posterior(Path(options.posterior)), len(data.given), data.num_classes)
@@ -47,8 +50,9 @@ def corrupt_labels(data: LabelledData, options: NoiseOptions, posterior: Tensor 
 
     ``posterior`` (n, k) is what pmd steps draw from. The recipe is applied to the given labels of the training examples
     and, where the data is :meth:`joined`, of the validation examples that it came with. Where given labels come from
-    another file and the truth is not known, it stays unknown.
+    another file and the truth is not known, it stays unknown. Noise that would invent classes is refused.
     """
+    _check_unseen(data, options)
     made = corrupt(
         parse(options.recipe or ""),
         data.truth,
@@ -61,6 +65,16 @@ def corrupt_labels(data: LabelledData, options: NoiseOptions, posterior: Tensor 
     clean = data.given if data.clean is None and data.own_labels else data.clean
     clean_val = data.clean_val and data.is_val is None  # those that were joined are noisy now
     return replace(data, given=made.labels, clean=clean, clean_val=clean_val, noise_record=made.provenance)
+
+
+def _check_unseen(data: LabelledData, options: NoiseOptions) -> None:
+    if data.unseen:
+        missing = ", ".join(map(str, data.unseen[:_LISTED])) + (", ..." if len(data.unseen) > _LISTED else "")
+        raise InputError(
+            f"noise {options.recipe}: no label is {missing}, although others go up to {data.num_classes - 1}: noise "
+            "would invent such classes; number the classes from 0 without gaps, or declare the missing ones "
+            f"(train --set data.classes={data.num_classes})"
+        )
 
 
 def read_posterior(path: Path) -> Tensor:

@@ -1,9 +1,11 @@
 """LabelledData: examples that were read and checked, with class numbers as labels; noise and split come later."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from unflip.data.duplicates import same_examples
 from unflip.data.files.arrays import Array
-from unflip.data.files.labels import are_names, find_classes, read_labels, to_class_numbers
+from unflip.data.files.labels import are_misleading, are_names, find_classes, read_labels, to_class_numbers
 from unflip.data.files.reviewed import read_reviewed
 from unflip.data.images.files import Frame, ImageFiles, Skipped
 from unflip.data.images.opening import open_files
@@ -25,12 +27,14 @@ from unflip.data.sources import (
     Source,
     Standardisation,
     check_finite,
+    check_varied,
     fit_standardisation,
 )
 from unflip.data.stamp import Stamp
-from unflip.errors import ConfigError, InputError
+from unflip.errors import ConfigError, InputError, UnflipWarning
 from unflip.progress import Track, untracked
 
+_LISTED = 5  # most classes that an error lists
 _GAP = 10  # see _check_gap; few labels of many classes may well leave some out
 
 
@@ -61,6 +65,8 @@ class LabelledData:
     tests: dict[str, EvaluationSet]
     num_classes: int
     class_names: list[str] | None
+    unseen: tuple[int, ...]
+    """Classes that nobody declared and no example has: gaps in the numbering of the labels."""
     class_map: str | None
     """The named map that `asym` noise uses on this data by default."""
     columns: tuple[str, ...] | None
@@ -119,6 +125,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     train, what = choose_labels(raw, options)
     assert train.labels is not None
     num_classes, names = _find_classes(raw, train, options, what)
+    _warn_of_alike(names or [], what)
     sets, frame, skipped = open_sets(replace(raw, train=train).parts(), options, track)
     train = sets.pop("train")
     assert train.labels is not None
@@ -126,12 +133,15 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     clean = None if train.truth is None else to_class_numbers(train.truth, num_classes, names, "train_labels")
     if (found := len(given.unique())) < 2:
         raise InputError(f"{what}: {found} class among {len(given)} labels; at least two are needed")
-    if options.classes is None and raw.class_names is None:
+    declared = options.classes or raw.class_names
+    if declared is None:
         _check_seen(train.labels, raw.tests)
     labels = {key: _evaluation_labels(part, key, num_classes, names, train.inputs) for key, part in sets.items()}
     for key, part in {"train": train, **sets}.items():
         if not isinstance(part.inputs, ImageFiles):
             check_finite(part.inputs, f"{options.path}, '{key}'")
+    if not isinstance(train.inputs, ImageFiles):
+        check_varied(train.inputs, f"{options.path}, 'train'")
 
     standardise = raw.normalisation
     if standardise is None and options.standardize != "off" and not isinstance(train.inputs, ImageFiles):
@@ -160,6 +170,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
         tests=others,
         num_classes=num_classes,
         class_names=names,
+        unseen=_unseen(num_classes, [given, clean, *labels.values()]) if declared is None and names is None else (),
         class_map=raw.class_map,
         columns=raw.columns,
         ids=ids,
@@ -179,6 +190,8 @@ def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]
 
     The labels are checked here, before images are read or become features, which may take long.
     """
+    raw.check_trainable(options.path)
+    _check_labelled(raw, options.path)
     train, what = raw.train, f"{options.path}, train_labels"
     count, ids = len(train.inputs), None if train.ids is None else [str(name) for name in train.ids.tolist()]
     if options.take is not None:
@@ -189,7 +202,12 @@ def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]
     if options.labels is not None:
         what = f"labels {options.labels}"
         named = options.class_names or raw.class_names or _names_in(train.labels)
-        labels = _read_labels(options, options.labels, count, what, ids, named)
+        labels = _read_labels(options, options.labels, count, what, ids, named, len(raw.train.inputs))
+        if named and are_misleading(named) and len(labels) and not are_names(labels):
+            raise InputError(
+                f"{what}: numbers such as {labels[0]}, but the classes are called {', '.join(named[:_LISTED])}: it is "
+                "not clear which are meant; give all labels by these names"
+            )
         train = replace(train, labels=labels, truth=train.labels)
     if options.groups is not None:
         train = replace(train, groups=_find_groups(options, train, count))
@@ -199,6 +217,15 @@ def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]
     if options.per_class is not None:
         train = train[_first_of_each(train.labels, options.per_class)]
     return train, what
+
+
+def _check_labelled(raw: RawData, path: str) -> None:
+    """Refuse an empty label among others, naming its row and, where it has one, its example."""
+    for key, part in raw.parts().items():
+        if part.labels is not None and are_names(part.labels) and (empty := part.labels == "").any():
+            row = int(empty.argmax())
+            named = f" (of '{part.ids[row]}')" if part.ids is not None else ""
+            raise InputError(f"{path}, {key}_labels, row {row}: the label is empty{named}; every example needs one")
 
 
 def open_sets(
@@ -250,8 +277,9 @@ def _read_labels(
     what: str,
     ids: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
+    total: int | None = None,
 ) -> Array:
-    labels = read_labels(Path(path), ids, names or ())
+    labels = read_labels(Path(path), ids, names or (), total)
     if labels.ndim != 1:
         raise InputError(f"{what}: shape {labels.shape}; labels must be (n,)")
     if len(labels) != count and not (options.take is not None and len(labels) > count):
@@ -286,6 +314,21 @@ def _names_in(labels: Array | None) -> tuple[str, ...] | None:
     return tuple(sorted(set(labels.tolist()))) if labels is not None and are_names(labels) else None
 
 
+def _warn_of_alike(names: Sequence[str], what: str) -> None:
+    """Say which classes most likely are one, written in two ways."""
+    alike: dict[str, str] = {}
+    for name in names:
+        other = alike.setdefault(normalize("NFKC", name).casefold(), name)
+        if other != name:
+            warnings.warn(
+                f"{what}: the classes '{other}' and '{name}' differ only in case or in how letters are encoded; give "
+                "them one name if they are one class",
+                UnflipWarning,
+                stacklevel=3,
+            )
+            return
+
+
 def _check_kinds(raw: RawData, train: LabelledSet, what: str) -> None:
     """Refuse names next to numbers, where nothing says which name is which number.
 
@@ -314,6 +357,11 @@ def _check_gap(labels: Tensor, what: str) -> None:
             f"{what}, row {row}: label {most}, but there are only {found} different labels; correct it, number the "
             f"classes from 0, or declare them if that is meant: --set data.classes={most + 1}"
         )
+
+
+def _unseen(num_classes: int, labels: Sequence[Tensor | None]) -> tuple[int, ...]:
+    seen = torch.cat([part for part in labels if part is not None]).bincount(minlength=num_classes)
+    return tuple((seen == 0).nonzero()[:, 0].tolist())
 
 
 def _find_groups(options: DataOptions, train: LabelledSet, count: int) -> Array:

@@ -48,7 +48,7 @@ def load_raw(options: DataOptions, own: Mapping[str, Options] = MappingProxyType
     loader: Loader = datasets.load(name)
     raw = loader.load(path, options, own.get(name) or loader.Options())
     raw.check_lengths(options.path)
-    return replace(raw, name=path.name if loader.general else name)
+    return replace(raw.stripped(), name=path.name if loader.general else name)
 
 
 def check_used(options: DataOptions, typed: Collection[str], also: Collection[str] = ()) -> None:

@@ -1,8 +1,8 @@
 """Options of data: which examples and labels, how images are read, which noise is added. Nothing heavy is imported."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, StringConstraints
 
 from unflip.options import Options
 
@@ -52,7 +52,7 @@ class DataOptions(ImageOptions):
     """Use only this many training examples, the first ones."""
     per_class: PositiveInt | None = None
     """Use at most this many training examples per given class, the first ones."""
-    classes: PositiveInt | tuple[str, ...] | None = None
+    classes: PositiveInt | tuple[Annotated[str, StringConstraints(strip_whitespace=True)], ...] | None = None
     """The number of classes, or their names in order; found in the training labels if not declared."""
     val_fraction: float = Field(0.1, ge=0.0, lt=1.0)
     """Share of the training examples held out for validation, stratified by given label; a `val` split replaces it."""

@@ -1,9 +1,9 @@
 """RawData: what a loader finds, before its parts are checked against each other."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from unflip.data.files.arrays import Array
+from unflip.data.files.arrays import Array, stripped
 from unflip.data.images.files import ImageFiles
 from unflip.data.sources import Standardisation
 from unflip.data.stamp import Stamp
@@ -49,6 +49,8 @@ class RawData:
     """Whether the labels of ``val`` are known to be right, unlike those of ``train``."""
     unlabelled: str = "no train_labels in it"
     """What an error says where labels are needed and there are none."""
+    untrainable: str | None = None
+    """What an error says where training examples are needed; None if there are any."""
     images_path: str | None = None
     """The images that the inputs were computed from, where they are features of images."""
     stamp: Stamp | None = None
@@ -64,6 +66,25 @@ class RawData:
     def parts(self) -> dict[str, LabelledSet]:
         """Return every part by name."""
         return {"train": self.train, **self.tests} | ({"val": self.val} if self.val else {})
+
+    def stripped(self) -> "RawData":
+        """Return the data with names of classes without space around them."""
+
+        def strip(part: LabelledSet) -> LabelledSet:
+            return part if part.labels is None else replace(part, labels=stripped(part.labels))
+
+        return replace(
+            self,
+            train=strip(self.train),
+            val=self.val and strip(self.val),
+            tests={name: strip(part) for name, part in self.tests.items()},
+            class_names=self.class_names and tuple(name.strip() for name in self.class_names),
+        )
+
+    def check_trainable(self, what: str) -> None:
+        """Refuse data without training examples; errors call it ``what``."""
+        if self.untrainable is not None:
+            raise InputError(f"{what}: {self.untrainable}")
 
     def check_lengths(self, what: str) -> None:
         """Refuse labels, ids and digests that are not one for each example; errors call the data ``what``."""

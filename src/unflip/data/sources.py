@@ -13,11 +13,16 @@ from unflip.errors import InputError
 
 _CHUNK = 65_536  # rows read at once when a whole array is scanned
 _BYTE_STD = ((256**2 - 1) / 12) ** 0.5  # standard deviation of a uniformly distributed byte
+_FAR = 1e4  # a mean of so many standard deviations costs single precision four of its seven digits
+_TINY = 1e-100  # the square of a smaller number has no place in double precision
 
 
 @dataclass(frozen=True)
 class Standardisation:
-    """``(x - mean) / std`` per column; stored with the model, since new inputs need the same."""
+    """``(x - mean) / std`` per column; stored with the model, since new inputs need the same.
+
+    It is computed in the precision of ``mean`` and ``std``: double where single precision would lose the differences.
+    """
 
     mean: Tensor
     std: Tensor
@@ -67,11 +72,14 @@ class ArraySource:
         self._array: Array | None = array
         self._inputs: Tensor | None = None
         if not isinstance(array, np.memmap):
-            self._inputs, self._array = self._finish(torch.from_numpy(np.asarray(array, np.float32))), None
+            self._inputs, self._array = self._finish(array), None
         self._length = len(array)
 
-    def _finish(self, inputs: Tensor) -> Tensor:
-        return self._standardise(inputs) if self._standardise else inputs
+    def _finish(self, rows: Array) -> Tensor:
+        if self._standardise is None:
+            return torch.from_numpy(np.asarray(rows, np.float32))
+        double = self._standardise.mean.dtype == torch.float64
+        return self._standardise(torch.from_numpy(np.asarray(rows, np.float64 if double else np.float32))).float()
 
     def __len__(self) -> int:
         return self._length
@@ -81,8 +89,7 @@ class ArraySource:
         if self._inputs is not None:
             return self._inputs.index_select(0, indices)  # takes a third of the time of self._inputs[indices]
         assert self._array is not None
-        rows = torch.from_numpy(self._array[indices.cpu().numpy()].astype(np.float32))
-        return self._finish(rows.to(self._device))
+        return self._finish(np.asarray(self._array[indices.cpu().numpy()])).to(self._device)
 
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return the rows with jitter, or as they are where there is none."""
@@ -162,19 +169,34 @@ def check_finite(array: Array, what: str) -> None:
         if not finite.all():
             row = int(finite.all(axis=1).argmin())
             value = rows[row].ravel()[~finite[row]][0]
-            raise InputError(f"{what}, row {start + row}: {value} among the features; they must be finite")
+            largest = np.finfo(np.float32).max
+            rule = f"is too large: at most {largest:.2g}; divide the column" if np.isfinite(value) else "must be finite"
+            raise InputError(f"{what}, row {start + row}: {value} among the features {rule}")
+
+
+def check_varied(array: Array, what: str) -> None:
+    """Refuse examples that are all the same: nothing can be learnt from them."""
+    if len(array) and not any((rows != array[:1]).any() for _, rows in chunks(array)):
+        raise InputError(f"{what}: the features of all {len(array)} examples are the same; nothing tells them apart")
 
 
 def fit_standardisation(array: Array, *, one_scale: bool) -> Standardisation:
     """Return mean per column, and standard deviation per column or one for all; constant columns are not scaled."""
-    total = np.zeros(array.shape[1:])
+    total, peak = np.zeros(array.shape[1:]), np.zeros(array.shape[1:])
     for _, rows in chunks(array):
         total += rows.sum(axis=0, dtype=np.float64)
+        np.maximum(peak, np.maximum(rows.max(axis=0), -rows.min(axis=0).astype(np.float64)), out=peak)
     mean = total / len(array)
+    peak = np.full_like(peak, peak.max()) if one_scale else peak
+    unit = np.where((peak > 0) & (peak < _TINY), peak, 1.0)
     squares = np.zeros(array.shape[1:])
     for _, rows in chunks(array):
-        squares += np.square(rows - mean).sum(axis=0)
+        squares += np.square((rows - mean) / unit).sum(axis=0)
     variance = squares / len(array)
-    std = np.sqrt(np.full_like(variance, variance.mean()) if one_scale else variance)
-    std[(std <= 1e-12 * np.abs(mean)) | (std < np.finfo(np.float32).tiny)] = 1.0
-    return Standardisation(torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32)))
+    own = np.sqrt(variance) * unit
+    std = np.sqrt(np.full_like(variance, variance.mean())) * unit if one_scale else own.copy()
+    constant = own <= 1e-12 * np.abs(mean)
+    std[std <= 1e-12 * np.abs(mean)] = 1.0
+    far = ~constant & ((np.abs(mean) > _FAR * std) | (std < np.finfo(np.float32).tiny))
+    kind = np.float64 if far.any() else np.float32
+    return Standardisation(torch.from_numpy(mean.astype(kind)), torch.from_numpy(std.astype(kind)))

@@ -12,6 +12,7 @@ from torch import Tensor
 from unflip.compute.processes import start_processes
 from unflip.data.corruption import check_noise_used, corrupt_labels, needs_posterior
 from unflip.data.files.arrays import write_array
+from unflip.data.files.labels import are_misleading
 from unflip.data.labelled import LabelledData, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions, NoiseOptions
@@ -98,7 +99,7 @@ def corrupt(
 def _write_labels(out: Path, labels: Tensor, data: LabelledData) -> None:
     numbers = labels.numpy().astype(np.min_scalar_type(data.num_classes - 1))
     if out.suffix.lower() == ".npy":
-        write_array(out, numbers)
+        write_array(out, np.array(data.class_names)[numbers] if are_misleading(data.class_names or ()) else numbers)
         return
     lines = [data.class_names[i] for i in numbers] if data.class_names else [str(i) for i in numbers]
     if out.suffix.lower() == ".csv":

@@ -278,6 +278,7 @@ def plan_embedding(
     place = start_processes(execution.device, execution.threads).device
     if not raw.holds_images:
         raise InputError(f"data {options.path}: holds no images, so there is nothing to embed; train on it as it is")
+    raw.check_trainable(options.path)
     options = _sized(options, chosen, embedding.backbone, raw.train.inputs)
     # Every image is decoded once beforehand: a broken one at the end would waste all that was computed before it.
     sets, _, skipped = open_sets(raw.parts(), options.model_copy(update={"skip_broken": True}), track)

@@ -74,6 +74,7 @@ def _read_clean(path: Path) -> tuple[Array, tuple[str, ...] | None]:
         class_names, missing = None if names is None else tuple(map(str, names.tolist())), "no array 'train_labels'"
     else:
         raw = load_raw(DataOptions(path=str(path)))
+        raw.check_trainable(f"clean labels {path}")
         labels, class_names, missing = raw.train.labels, raw.class_names, raw.unlabelled
     if labels is None:
         raise InputError(f"clean labels {path}: {missing}; give a file of labels, or data with labels")

@@ -77,9 +77,13 @@ def predict(
     check_used(options, ["skip_broken"] if skip_broken else [])
     raw = load_raw(options)
     sets = {**raw.tests, **raw.parts()}
-    part = part or next(iter(sets))
+    filled = {name: content for name, content in sets.items() if len(content.inputs)}
+    part = part or next(iter(filled or sets))
     if part not in sets:
         raise InputError(f"data {data}: {unknown('part', part, sets)}")
+    names = list(model.class_names) if model.class_names else [str(i) for i in range(model.num_classes)]
+    if part not in filled:
+        return Prediction([], torch.empty(0, model.num_classes), names)
     if raw.holds_images and len(model.input_shape) == 1:
         command = model.stamp.command(str(data)) if model.stamp else f"unflip embed {data} --out new.npz"
         raise InputError(
@@ -97,7 +101,6 @@ def predict(
     processes = Processes(device)
     source = make_source(raw, inputs, model.standardisation, options).to(processes.device)
     probs = predict_probs(model.build().to(processes.device), source, processes).cpu()
-    names = list(model.class_names) if model.class_names else [str(i) for i in range(model.num_classes)]
     named = map(str, range(len(probs)) if ids is None else ids.tolist())
     return Prediction(list(named), torch.as_tensor(probs), names, skipped)
 

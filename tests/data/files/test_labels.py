@@ -49,6 +49,9 @@ def classes_of(path: Path) -> tuple[list[int], list[str] | None]:
         ("A.TXT", "2\n0\n1\n"),
         ("a.csv", "index,label\n2,1\n0,2\n1,0\n"),
         ("a.csv", "label,Index,path\n1,2,x\n2,0.0,y\n0,1,z\n"),
+        ("a.csv", ",label\n2,1\n0,2\n1,0\n"),  # as pandas writes an index
+        ("a.csv", "Unnamed: 0,label,path\n2,1,x\n0,2,y\n1,0,z\n"),
+        ("a.csv", ",label\nx,2\ny,0\nz,1\n"),
     ],
 )
 def test_numbers_are_read_from_every_kind_of_file(tmp_path: Path, name: str, content: Any) -> None:
@@ -59,6 +62,7 @@ def test_numbers_are_read_from_every_kind_of_file(tmp_path: Path, name: str, con
     ("name", "content"),
     [
         ("a.npy", np.array(["dog", "cat", "été"])),
+        ("a.npy", np.char.encode(np.array(["dog", "cat", "été"]), "utf-8")),
         ("a.txt", "dog\ncat\nété\n"),
         ("a.csv", "dog\ncat\nété\n"),
         ("a.csv", "label,id\ndog,1\ncat,2\nété,3\n"),
@@ -79,6 +83,7 @@ def test_truth_values_are_two_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("a.npy", np.array([b"a", b"\xff"]), "bytes that are not text in UTF-8"),
         ("a.json", "[1]", r"cannot read '\.json'; give \.npy, \.csv or \.txt"),
         ("a.npy", b"", "not a readable .npy file"),
         ("a.npy", b"garbage that is no array", "not a readable .npy file"),
@@ -236,3 +241,28 @@ def test_a_name_is_declared_once() -> None:
         find_classes(np.array([0, 1]), ("a", "b", "b"), "x")
     with pytest.raises(InputError, match="x: the name of class 1 is empty"):
         find_classes(np.array([0, 1]), ("a", ""), "x")
+
+
+@pytest.mark.parametrize("ids", [None, [f"p{i}" for i in range(120)]])
+def test_examples_without_a_label_are_named(tmp_path: Path, ids: list[str] | None) -> None:
+    def of(places: list[int]) -> Path:
+        return write(tmp_path, "a.csv", "index,label\n" + "".join(f"{place},{place % 3}\n" for place in places))
+
+    one = [place for place in range(120) if place != 57]
+    with pytest.raises(InputError, match=f"no label for example {57 if ids is None else repr('p57')}; every example"):
+        read_labels(of(one), ids, count=120)
+    with pytest.raises(InputError, match=r"no label for example .*0.*, .*8.* and 55 more; every example needs one"):
+        read_labels(of([*range(1, 120, 2)]), ids, count=120)
+    assert len(read_labels(of([*range(119)]), ids, count=120)) == 119
+
+
+def test_a_column_without_a_name_is_not_needed_where_examples_have_names(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", ",path,label\n0,y,1\n1,x,2\n")
+    assert read_labels(path, ["x", "y"]).tolist() == [2, 1]
+    assert read_labels(write(tmp_path, "b.csv", ",label\ny,1\nx,2\n"), ["x", "y"]).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.csv", "a.txt"])
+def test_numbers_are_names_in_every_kind_of_file_where_classes_are_called_so(tmp_path: Path, name: str) -> None:
+    content = np.array([3, 1, 2]) if name == "a.npy" else "3\n1\n2\n"
+    assert read_labels(write(tmp_path, name, content), names=["1", "2", "3"]).tolist() == ["3", "1", "2"]

@@ -96,7 +96,9 @@ def test_features_of_a_wrong_kind_are_refused(tmp_path: Path, train: Any, messag
 
 def test_without_train_it_says_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no array 'train'; it holds test, x$"):
-        load_from(write_npz(tmp_path / "a.npz", x=np.eye(2), test=np.eye(2)))
+        load_from(write_npz(tmp_path / "a.npz", x=np.eye(2), test=np.eye(2))).check_trainable("a.npz")
+    with pytest.raises(InputError, match=r"no array 'train'; it holds x$"):
+        load_from(write_npz(tmp_path / "a.npz", x=np.eye(2)))
     (tmp_path / "empty").mkdir()
     with pytest.raises(
         InputError, match=r"no array 'train'; it holds nothing; a folder holds train\.npy, or one folder"

@@ -11,6 +11,7 @@ import torch
 from helpers import open_dataset
 from pictures import write_picture
 from unflip.data.dataset import Dataset
+from unflip.data.loader import load_raw
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 
@@ -74,7 +75,15 @@ BAD = {
     "no train": (("pictures/0.png,cat,test",), "path,label,split", "no row of split train"),
     "split": ((*GOOD, "pictures/2.png,cat,valid"), "path,label,split", "m.csv, row 2: split 'valid'; must be train,"),
     "empty path": ((*GOOD, ",cat,train"), "path,label,split", "m.csv, row 2: the column 'path' is empty"),
-    "empty label": ((*GOOD, "pictures/2.png,,train"), "path,label,split", "m.csv, row 2: the column 'label' is empty"),
+    "empty label": ((*GOOD, "pictures/2.png,,train"), "path,label,split", r"row 2: the label is empty \(of 'pict"),
+    "no labels": (("pictures/0.png,", "pictures/1.png, "), "path,label", "the column 'label' is empty; give a file"),
+    "two paths": (("pictures/0.png,a,b",), "path,label,Path", "two columns 'path', whatever their case; keep one"),
+    "semicolons": (("pictures/0.png;a",), "path;label", "m.csv: its columns are separated by ';'; separate them by"),
+    "backslashes": (
+        ("pictures\\0.png,a,train", *GOOD),
+        "path,label,split",
+        r"row 0: .*pictures\\0\.png: No such file or directory \(write its path with / in place of \\\); to leave",
+    ),
     "short row": ((*GOOD, "pictures/2.png"), "path,label,split", "m.csv, row 2: 1 columns, the header has 3"),
     "one class": (("pictures/0.png,cat", "pictures/1.png,cat"), "path,label", "1 class among 2 labels"),
     "missing": (
@@ -112,8 +121,24 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_an_empty_cell_of_a_parquet_table_is_named(root: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"path": ["pictures/0.png"] * 2, "label": ["a", None]}), root / "m.parquet")
-    with pytest.raises(InputError, match="row 1: the column 'label' is empty"):
+    with pytest.raises(InputError, match=r"row 1: the label is empty \(of 'pictures/0.png'\)"):
         opened(root / "m.parquet")
+
+
+def test_text_that_a_parquet_table_stores_as_bytes_is_text(root: Path) -> None:
+    table = {"path": [f"pictures/{i}.png".encode() for i in range(2)], "label": ["été".encode(), b" a"]}
+    pyarrow.parquet.write_table(pa.table(table), root / "m.parquet")
+    dataset = opened(root / "m.parquet")
+    assert (dataset.class_names, dataset.ids) == (["a", "été"], ("pictures/0.png", "pictures/1.png"))
+    pyarrow.parquet.write_table(pa.table(table | {"label": [b"\xff", b"a"]}), root / "m.parquet")
+    with pytest.raises(InputError, match="column 'label': not text in UTF-8"):
+        opened(root / "m.parquet")
+
+
+@pytest.mark.parametrize("header", ["path,Label,label", "path,label,label"])
+def test_one_of_two_columns_of_labels_is_never_taken_silently(root: Path, header: str) -> None:
+    with pytest.raises(InputError, match="two columns 'label', whatever their case; keep one of them"):
+        opened(write(root, "pictures/0.png,a,b", "pictures/1.png,b,a", header=header), label_column="label")
 
 
 def test_groups_may_be_a_column(root: Path) -> None:
@@ -123,3 +148,10 @@ def test_groups_may_be_a_column(root: Path) -> None:
     sides = dataset.is_val.view(3, 2)
     assert torch.equal(sides.any(1), sides.all(1))
     assert int(dataset.is_val.sum()) == 2
+
+
+@pytest.mark.parametrize("header", ["path,label", "x,label"])
+def test_a_header_alone_lacks_rows_and_not_labels(root: Path, header: str) -> None:
+    raw = load_raw(DataOptions(path=str(write(root, header=header))))
+    assert raw.train.labels is not None
+    assert raw.untrainable == "no row in it; nothing to train on"

@@ -14,7 +14,7 @@ from unflip import predict
 from unflip.data.dataset import Dataset
 from unflip.data.loader import load_raw
 from unflip.data.options import DataOptions
-from unflip.errors import InputError
+from unflip.errors import InputError, UnflipWarning
 
 
 def opened(path: Path, **options: Any) -> Dataset:
@@ -70,7 +70,16 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "a stray word": ("x,label\n1,a\n2,b\noops,a\n", {}, r"not hold numbers: x \('oops'\)"),
     "an empty cell": ("x,y,label\n1,2,a\n2,,b\n", {}, "row 1: the column 'y' is empty, in 1 rows"),
-    "an empty label": ("x,label\n1,a\n2,\n", {}, "row 1: the column 'label' is empty"),
+    "an empty label": ("x,label\n1,a\n2,\n", {}, "row 1: the label is empty"),
+    "nothing but empty labels": ("x,label\n1,\n2, \n", {}, "the column 'label' is empty; give a file with --labels"),
+    "labels to ignore": (
+        "x,label\n1,a\n2,b\n",
+        {"ignore": ("label",)},
+        "--ignore label: it holds the labels; name ano",
+    ),
+    "semicolons": ("x;y;label\n1,5;2;a\n", {}, "t.csv: its columns are separated by ';'; separate them by commas"),
+    "tabs": ("x\ty\tlabel\n1\t2\ta\n", {}, r"t.csv: its columns are separated by '\\t'; separate them by commas"),
+    "no row to train on": ("x,label,split\n1,a,test\n", {}, "no row of split train; nothing to train on"),
     "the same name twice": ("x,x,label\n1,2,a\n", {}, "two columns 'x'"),
     "nothing but labels": ("label\na\nb\n", {}, "no column of features"),
     "a column to ignore that is not there": ("x,label\n1,a\n", {"ignore": ("y",)}, "--ignore: unknown column 'y'"),
@@ -140,3 +149,35 @@ def test_two_columns_of_labels_or_another_encoding_are_refused(tmp_path: Path) -
     path.write_bytes("a,label\n1,caf\u00e9\n2,b\n".encode("latin-1"))
     with pytest.raises(InputError, match=r"UTF-?8"):
         load_raw(DataOptions(path=str(path)))
+    path.write_text("a,label\n1,b\n", encoding="utf-16")
+    with pytest.raises(InputError, match=r"t\.csv: not a text file in UTF-8 but in UTF-16; save it as UTF-8"):
+        load_raw(DataOptions(path=str(path)))
+
+
+def test_an_index_is_no_feature_and_that_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path, "index,x,label\n7,1,a\n8,2,b\n9,1,a\n")
+    with pytest.warns(UnflipWarning, match="the index index is not used as a feature; rename the column if it is one"):
+        dataset = opened(path)
+    assert (dataset.columns, dataset.ids) == (("x",), ("7", "8", "9"))
+    assert opened(path, ignore=("index",)).columns == ("x",)
+    assert opened(path, columns=("index", "x")).columns == ("index", "x")
+    refractive = write(tmp_path, "index,x,label\n1.5,1,a\n1.4,2,b\n1.5,1,a\n")
+    assert opened(refractive).columns == ("index", "x")
+
+
+def test_an_index_that_has_a_name_in_pandas_is_no_feature(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": [1.0, 2.0], "label": ["a", "b"]}, pandas.Index([7, 7], name="customer"))
+    frame.to_parquet(tmp_path / "t.parquet")
+    with pytest.warns(UnflipWarning, match="the index customer is not used as a feature"):
+        assert opened(tmp_path / "t.parquet").columns == ("x",)
+
+
+def test_text_that_is_stored_as_bytes_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    table = {"x": [1.0, 2.0], "id": [b"r1", b"r2"], "label": ["été".encode(), b"z "], "blob": [b"\xff", b"\xfe"]}
+    pyarrow.parquet.write_table(pa.table(table), path)
+    with pytest.raises(InputError, match="column 'blob': not text in UTF-8"):
+        opened(path)
+    dataset = opened(path, ignore=("blob",))
+    assert (dataset.class_names, dataset.ids) == (["z", "été"], ("r1", "r2"))

@@ -60,6 +60,22 @@ def read_npz(path: Path, *, only: tuple[str, ...] | None = None) -> dict[str, Ar
         raise InputError(f"{path}: not a readable .npz file ({_reason(path, error)})") from error
 
 
+def decoded(array: Array, what: str) -> Array:
+    """Return text that is stored as bytes as text; other arrays as they are. Errors call the array ``what``."""
+    if array.dtype.kind != "S":
+        return array
+    try:
+        text: Array = np.char.decode(array, "utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what}: bytes that are not text in UTF-8 ({error.reason}); store them as text") from error
+    return text
+
+
+def stripped(array: Array) -> Array:
+    """Return text without the space around it; other arrays as they are."""
+    return np.char.strip(array) if array.dtype.kind == "U" else array
+
+
 def _reason(path: Path, error: Exception) -> str:
     """Say why numpy cannot read a file; its own message takes any file that is not an array for a pickle."""
     with path.open("rb") as file:

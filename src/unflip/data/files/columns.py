@@ -2,16 +2,21 @@
 
 import csv
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unflip.data.files.arrays import Array
 from unflip.errors import InputError, unknown
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Columns = dict[str, list[Any]]
+_UTF16 = "not a text file in UTF-8 but in UTF-16; save it as UTF-8 (in Excel: CSV UTF-8)"
+_FIRST = 1 << 16  # most bytes of a line that are looked at for its separators
 
 
 def read_columns(path: Path, wanted: Collection[str], what: str) -> tuple[Columns, list[str]]:
@@ -24,11 +29,56 @@ def read_columns(path: Path, wanted: Collection[str], what: str) -> tuple[Column
     if reader is None:
         raise InputError(f"{what}: cannot read '{path.suffix}'; give .csv, .parquet or .jsonl")
     try:
-        return reader(path, wanted, what)
+        columns, header = reader(path, wanted, what)
     except UnicodeDecodeError as error:
-        raise InputError(f"{what}: not a text file in UTF-8 ({error.reason})") from error
+        raise InputError(f"{what}: {not_utf8(path, error)}") from error
     except (OSError, csv.Error) as error:
         raise InputError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
+    found = [name.lower() for name in header]
+    if (twice := next((name for name in columns if found.count(name) > 1), None)) is not None:
+        raise InputError(f"{what}: two columns '{twice}', whatever their case; keep one of them")
+    return columns, header
+
+
+def not_utf8(path: Path, error: UnicodeDecodeError) -> str:
+    """Say why a file is not text in UTF-8."""
+    if _is_utf16(path):
+        return _UTF16
+    return f"not a text file in UTF-8 ({error.reason})"
+
+
+def _is_utf16(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) in (b"\xff\xfe", b"\xfe\xff")
+
+
+def check_csv(path: Path) -> None:
+    """Refuse a .csv in UTF-16, or whose columns are not separated by commas."""
+    if path.suffix.lower() != ".csv":
+        return
+    if _is_utf16(path):
+        raise InputError(f"{path}: {_UTF16}")
+    with path.open("rb") as file:
+        first = file.readline(_FIRST).decode(errors="replace")
+    separator = next((mark for mark in ";\t|" if mark in first), None)
+    if separator is not None and "," not in first:
+        raise InputError(f"{path}: its columns are separated by {separator!r}; separate them by commas")
+
+
+def decode_binary(table: "pa.Table", ignored: Collection[str], what: str) -> "pa.Table":
+    """Return a table with its columns of bytes as text, those besides that are ``ignored``."""
+    import pyarrow as pa
+
+    for place, field in enumerate(table.schema):
+        if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+            try:
+                table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
+            except pa.ArrowException as error:
+                if field.name not in ignored:
+                    raise InputError(
+                        f"{what}, column '{field.name}': not text in UTF-8; save the table as UTF-8"
+                    ) from error
+    return table
 
 
 def _read_csv(path: Path, wanted: Collection[str], what: str) -> tuple[Columns, list[str]]:
@@ -47,7 +97,7 @@ def _read_parquet(path: Path, wanted: Collection[str], what: str) -> tuple[Colum
     try:
         header = pyarrow.parquet.read_schema(path).names
         found = [name for name in header if name.lower() in wanted]
-        content = pyarrow.parquet.read_table(path, columns=found).to_pydict()
+        content = decode_binary(pyarrow.parquet.read_table(path, columns=found), (), what).to_pydict()
     except (OSError, pyarrow.ArrowException) as error:
         raise InputError(f"{what}: not a readable Parquet file ({error})") from error
     return {name.lower(): cells for name, cells in content.items()}, header
@@ -106,13 +156,22 @@ def check_filled(path: Path, columns: Columns) -> None:
 
 
 def rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
-    """Return the rows of each split, in the order of the splits' names; there must be some to train on."""
+    """Return the rows of each split, in the order of the splits' names; `train` is there even if it has none."""
     splits = np.array(cells, np.str_)
     wrong = ~(np.isin(splits, ("train", "val")) | np.char.startswith(splits, "test"))
     if wrong.any():
         row = int(wrong.argmax())
         raise InputError(f"{path}, row {row}: split '{splits[row]}'; must be train, val or test (or test2, ...)")
-    found = {split: (splits == split).nonzero()[0] for split in sorted(set(splits.tolist()))}
-    if "train" not in found:
-        raise InputError(f"{path}: no row {'of split train' if found else 'in it'}; nothing to train on")
-    return found
+    return {split: (splits == split).nonzero()[0] for split in sorted({"train", *splits.tolist()})}
+
+
+def why_untrainable(rows: Mapping[str, Array]) -> str | None:
+    """Say why there is nothing to train on, if so, from the rows of each split."""
+    if len(rows["train"]):
+        return None
+    return f"no row {'of split train' if len(rows) > 1 else 'in it'}; nothing to train on"
+
+
+def label_cells(cells: Sequence[Any]) -> list[Any]:
+    """Return labels with "" for those that are missing, in whatever way."""
+    return ["" if cell is None or (isinstance(cell, str) and not cell.strip()) else cell for cell in cells]

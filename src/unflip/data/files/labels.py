@@ -10,34 +10,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.files.arrays import Array, read_array
-from unflip.data.files.columns import Columns
-from unflip.data.files.matching import NAMING, find_examples, name_column
+from unflip.data.files.arrays import Array, decoded, read_array, stripped
+from unflip.data.files.columns import Columns, not_utf8
+from unflip.data.files.matching import NAMING, find_examples, name_column, whole_number
 from unflip.errors import InputError, unknown
 
 _MOST_CLASSES = 1_000_000
+_LISTED = 5  # most examples without a label that an error lists
+_PANDAS_INDEX = ("", "unnamed: 0")  # how it heads its index in a .csv
 
 
-def read_labels(path: Path, ids: Sequence[str] | None = None, names: Collection[str] = ()) -> Array:
+def read_labels(
+    path: Path, ids: Sequence[str] | None = None, names: Sequence[str] = (), count: int | None = None
+) -> Array:
     """Read labels from a file, numbers or names, in the order of the examples.
 
-    The rows of a .csv are in this order too, unless its column ``index`` or, where examples are called ``ids``, its
-    column ``path`` or ``id`` says which examples they are about; then every example must be there once. Text is a name
-    also if it looks like a number, where all of it is among the ``names`` of classes.
+    The rows of a .csv are in this order too, unless its column ``index`` (or a first one without a name, as pandas
+    writes it) or, where examples are called ``ids``, its column ``path`` or ``id`` says which examples they are about;
+    then every example must be there once. There are ``count`` examples, where that is known. Numbers are names, where
+    all of them are among the ``names`` of classes.
     """
     what = f"labels {path}"
     try:
         match path.suffix.lower():
             case ".npy":
-                return read_array(path)
+                return _by_name(stripped(decoded(read_array(path), what)), names)
             case ".csv":
-                cells = _read_csv(path, ids, what)
+                cells = _read_csv(path, ids, count, what)
             case ".txt":
                 cells = [line.strip() for line in path.read_text("utf-8-sig").rstrip().split("\n")]
             case other:
                 raise InputError(f"{what}: cannot read '{other}'; give .npy, .csv or .txt")
     except UnicodeDecodeError as error:
-        raise InputError(f"{what}: not a text file in UTF-8 ({error.reason})") from error
+        raise InputError(f"{what}: {not_utf8(path, error)}") from error
     except (OSError, csv.Error) as error:
         raise InputError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
     if cells == [""]:
@@ -50,7 +55,19 @@ def read_labels(path: Path, ids: Sequence[str] | None = None, names: Collection[
     return labels
 
 
-def _read_csv(path: Path, ids: Sequence[str] | None, what: str) -> list[str]:
+def _by_name(labels: Array, names: Sequence[str]) -> Array:
+    """Return numbers of an array as names, where classes are called so and not by their own numbers."""
+    if labels.dtype.kind not in "iu" or not are_misleading(names):
+        return labels
+    return labels.astype(np.str_) if {*np.unique(labels).astype(np.str_).tolist()} <= {*names} else labels
+
+
+def are_misleading(names: Sequence[str]) -> bool:
+    """Whether a class is called by a number that is not its own."""
+    return any(name.isdecimal() and name != str(number) for number, name in enumerate(names))
+
+
+def _read_csv(path: Path, ids: Sequence[str] | None, count: int | None, what: str) -> list[str]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.reader(file))
     while rows and not any(rows[-1]):
@@ -69,6 +86,8 @@ def _read_csv(path: Path, ids: Sequence[str] | None, what: str) -> list[str]:
     blank = next((i for i, row in enumerate(rows) if not any(cell.strip() for cell in row)), None)
     if blank is not None:
         raise _empty(what, blank)
+    if header[0] in _PANDAS_INDEX and "index" not in header and (ids is None or name_column(header) is None):
+        header[0] = "index" if all(whole_number(row[0]) is not None for row in rows) else "id"
     wanted = {name: column for column, name in enumerate(header) if name in (*NAMING, "label")}
     if (twice := next((name for name in wanted if header.count(name) > 1), None)) is not None:
         raise InputError(f"{what}: two columns '{twice}'; keep one of them")
@@ -79,23 +98,24 @@ def _read_csv(path: Path, ids: Sequence[str] | None, what: str) -> list[str]:
     columns = {name: [row[column].strip() for row in rows] for name, column in wanted.items()}
     cells = columns.pop("label")
     if "index" in columns or (name_column(columns) is not None and ids is not None):
-        return _in_order(cells, columns, ids, what)
+        return _in_order(cells, columns, ids, count, what)
     return cells
 
 
-def _in_order(cells: list[str], columns: Columns, ids: Sequence[str] | None, what: str) -> list[str]:
-    """Return labels in the order of the examples; each of the first ones must have one row."""
-    count = len(cells) if ids is None else min(len(cells), len(ids))
+def _in_order(cells: list[str], columns: Columns, ids: Sequence[str] | None, count: int | None, what: str) -> list[str]:
+    """Return labels in the order of the examples; each, up to the last that has a label, must have one row."""
     rows: dict[int, int] = {}
-    for row, place in enumerate(find_examples(columns, count, ids, what)):
+    for row, place in enumerate(find_examples(columns, count or len(cells), ids, what)):
         if rows.setdefault(place, row) != row:
             named = place if "index" in columns or ids is None else f"'{ids[place]}'"
             raise InputError(f"{what}, row {row}: example {named} again, as in row {rows[place]}; keep one of them")
-    missing = next((place for place in range(len(cells)) if place not in rows), None)
-    if missing is not None:
-        named = missing if ids is None else f"'{ids[missing]}'"
-        raise InputError(f"{what}: no label for example {named}; every example needs one")
-    return [cells[rows[place]] for place in range(len(cells))]
+    last = max(rows, default=-1)
+    missing = [place for place in range(last) if place not in rows]
+    if missing:
+        named = ", ".join(str(place) if ids is None else f"'{ids[place]}'" for place in missing[:_LISTED])
+        more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
+        raise InputError(f"{what}: no label for example {named}{more}; every example needs one")
+    return [cells[rows[place]] for place in range(last + 1)]
 
 
 def _empty(what: str, row: int) -> InputError:

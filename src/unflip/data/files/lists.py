@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from unflip.data.files.arrays import Array
+from unflip.data.files.columns import not_utf8
 from unflip.errors import InputError
 
 
@@ -13,7 +14,7 @@ def read_list(path: Path) -> list[str]:
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file in UTF-8 ({error.reason})") from error
+        raise InputError(f"{path}: {not_utf8(path, error)}") from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
     return [line.strip() for line in lines if line.strip()]

@@ -1,6 +1,6 @@
 """Matching: which example each row of a table is about, by its number or by its name."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from unflip.data.files.columns import Columns
@@ -40,7 +40,7 @@ def find_examples(columns: Columns, count: int, ids: Sequence[str] | None, what:
     return found
 
 
-def name_column(columns: Columns) -> str | None:
+def name_column(columns: Collection[str]) -> str | None:
     """Return the column that holds names of examples, if there is one."""
     return next((name for name in ("path", "id") if name in columns), None)
 

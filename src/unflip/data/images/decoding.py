@@ -58,7 +58,7 @@ def find_broken(files: ImageFiles, pool: Executor, *, decode: bool, track: Track
             else:
                 files.path(index).stat()
         except Exception as error:  # as in _naming
-            return reason_of(error)
+            return _reason(files, index, error)
         return None
 
     title = "checking images" if decode else "looking for images"
@@ -142,7 +142,7 @@ def _naming(files: ImageFiles, index: int) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # image libraries raise all kinds of errors for broken files
-        raise broken(files, index, reason_of(error)) from error
+        raise broken(files, index, _reason(files, index, error)) from error
 
 
 def _each(pool: Executor, call: Callable[[int], _Result], items: range) -> Iterator[_Result]:
@@ -217,6 +217,11 @@ def to_rgb(image: "Image") -> "Image":
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
+
+
+def _reason(files: ImageFiles, index: int, error: Exception) -> str:
+    by_backslash = isinstance(error, FileNotFoundError) and "\\" in str(files.names[index])
+    return reason_of(error) + (" (write its path with / in place of \\)" if by_backslash else "")
 
 
 def reason_of(error: Exception) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unflip.data.files.arrays import Array, read_array, read_npz
+from unflip.data.files.arrays import Array, decoded, read_array, read_npz
 from unflip.data.files.features import BESIDE, DIGESTS, IDS, LABELS, origin_of
 from unflip.data.files.labels import read_labels
 from unflip.data.loader import FOR_ROWS, Loader
@@ -37,9 +37,9 @@ class Arrays(Loader):
             arrays = read_npz(path)
         else:
             arrays = {"train": _read_npy(path, options.map_above_mb)}
-        if "train" not in arrays:
-            hint = "; a folder holds train.npy, or one folder of images per class" if path.is_dir() else ""
-            raise InputError(f"{path}: no array 'train'; it holds {', '.join(sorted(arrays)) or 'nothing'}{hint}")
+        arrays = {name: decoded(array, f"{path}, {name}") for name, array in arrays.items()}
+        hint = "; a folder holds train.npy, or one folder of images per class" if path.is_dir() else ""
+        without = f"no array 'train'; it holds {', '.join(sorted(arrays)) or 'nothing'}{hint}"
         sets = {
             name: LabelledSet(
                 _check_features(array, f"{path}, '{name}'"),
@@ -54,14 +54,17 @@ class Arrays(Loader):
         stray = next((name for name in sets if name.startswith("val") and name != "val"), None)
         if stray is not None:
             raise InputError(f"{path}: array '{stray}'; validation examples must be called 'val' and 'val_labels'")
+        if not sets:
+            raise InputError(f"{path}: {without}")
         names, origin = arrays.get("class_names"), origin_of(path, arrays)
         if names is not None and (names.ndim != 1 or not len(names)):
             raise InputError(f"{path}, class_names: shape {names.shape}; give one name per class, (k,)")
         return RawData(
-            train=sets.pop("train"),
+            train=sets.pop("train") if "train" in sets else next(iter(sets.values()))[:0],
+            untrainable=None if "train" in arrays else without,
             val=sets.pop("val", None),
             tests={name: content for name, content in sets.items() if name.startswith("test")},
-            class_names=None if names is None else tuple(map(_text, names.tolist())),
+            class_names=None if names is None else tuple(map(str, names.tolist())),
             class_map=origin.class_map if origin else None,
             clean_val=bool(origin and origin.clean_val),
             images_path=origin.data if origin else None,
@@ -88,10 +91,6 @@ def _read_folder(path: Path, map_above_mb: float) -> dict[str, Array]:
         elif file.suffix == ".npy":
             arrays[file.stem] = _read_npy(file, map_above_mb)
     return arrays
-
-
-def _text(name: object) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _check_features(array: Array, what: str) -> Array:

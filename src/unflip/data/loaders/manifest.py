@@ -4,7 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
-from unflip.data.files.columns import check_filled, column_names, find_label_column, read_columns, rows_by_split
+from unflip.data.files.columns import (
+    check_filled,
+    column_names,
+    find_label_column,
+    label_cells,
+    read_columns,
+    rows_by_split,
+    why_untrainable,
+)
 from unflip.data.files.labels import numbers_or_names
 from unflip.data.images.files import ImageFiles, as_names
 from unflip.data.images.sources import IMAGENET
@@ -40,12 +48,16 @@ class Manifest(Loader):
         if "path" not in table:
             raise InputError(f"{path}: no column 'path'; a manifest has path,label[,split]")
         label = find_label_column(path, [name.lower() for name in header], wanted)
+        cells = None if label is None else label_cells(table.pop(label))
         check_filled(path, table)
         names = as_names([str(name) for name in table["path"]])
-        labels = None if label is None else numbers_or_names([str(cell) for cell in table[label]], options.class_names)
+        blank = bool(cells) and all(cell == "" for cell in cells or ())
+        labels = (
+            None if cells is None or blank else numbers_or_names([str(cell) for cell in cells], options.class_names)
+        )
         groups = None if by_group not in table else np.array(table[by_group], np.str_)
-        sets = {}
-        for split, rows in rows_by_split(path, table.get("split", ["train"] * len(names))).items():
+        sets, splits = {}, rows_by_split(path, table.get("split", ["train"] * len(names)))
+        for split, rows in splits.items():
             files = ImageFiles(path.parent, names[rows], path, rows)
             sets[split] = LabelledSet(
                 files,
@@ -58,7 +70,10 @@ class Manifest(Loader):
             val=sets.pop("val", None),
             tests=sets,
             normalisation=IMAGENET,
-            unlabelled=f"no column 'label' in it; it has {', '.join(header)}: say which with --label-column",
+            unlabelled=f"the column '{label}' is empty"
+            if blank
+            else f"no column 'label' in it; it has {', '.join(header)}: say which with --label-column",
+            untrainable=why_untrainable(splits),
         )
 
 

@@ -1,17 +1,27 @@
 """Tables of numbers: a CSV or Parquet file with one row per example and a column of labels."""
 
+import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unflip.data.files.arrays import Array
-from unflip.data.files.columns import check_filled, find_label_column, rows_by_split
+from unflip.data.files.columns import (
+    check_csv,
+    check_filled,
+    decode_binary,
+    find_label_column,
+    label_cells,
+    rows_by_split,
+    why_untrainable,
+)
 from unflip.data.files.labels import numbers_or_names
 from unflip.data.loader import FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
-from unflip.errors import InputError, unknown
+from unflip.errors import InputError, UnflipWarning, unknown
 from unflip.options import Options
 
 if TYPE_CHECKING:
@@ -40,29 +50,43 @@ class Table(Loader):
         if (stray := next((name for name in options.ignore if name not in header), None)) is not None:
             raise InputError(f"{path}: --ignore: {unknown('column', stray, header)}")
         label = find_label_column(path, header, options.label_column)
-        indices = [name for name in header if name.lower() == "id"] + [name for name in header if name in _INDEX]
-        id_column = indices[0] if indices else None
+        if label in options.ignore:
+            raise InputError(f"{path}: --ignore {label}: it holds the labels; name another column with --label-column")
         split_column = next((name for name in header if name.lower() == "split"), None)
+        counting = _counting(table, {label, split_column, *(options.columns or ())})
+        indices = [name for name in header if name.lower() == "id"]
+        indices += [name for name in header if name in _INDEX] + counting
+        id_column = indices[0] if indices else None
         group_column = options.groups if options.groups in header else None
         others = {name for name in (label, id_column, split_column, group_column) if name is not None}
         aside = others | {*indices, *options.ignore}
         columns = options.columns or tuple(name for name in header if name not in aside)
+        if options.columns is None and (left := [name for name in counting if name not in options.ignore]):
+            warnings.warn(
+                f"{path}: the index {_listed(left)} is not used as a feature; rename the column if it is one",
+                UnflipWarning,
+                stacklevel=2,
+            )
         if (missing := next((name for name in columns if name not in header), None)) is not None:
             raise InputError(f"{path}: no column '{missing}'; it has {_listed(header)}")
         unlabelled = (
             f"no column 'label', nor 'path' of images; it has {_listed(header)}: say which is the label with "
             "--label-column"
         )
-        features = _features(path, table, columns, unlabelled if label is None else None)
-        cells = {name: table[name].to_pylist() for name in others if name is not None}
+        asked = options.columns is not None
+        features = _features(path, table, columns, unlabelled if label is None and not asked else None, asked=asked)
+        cells = {name: table[name].to_pylist() for name in others}
+        given = None if label is None else label_cells(cells.pop(label))
         check_filled(path, cells)
-        labels = None if label is None else _labels(cells[label], options.class_names)
+        if given and all(cell == "" for cell in given):
+            given, unlabelled = None, f"the column '{label}' is empty"
+        labels = None if given is None else _labels(given, options.class_names)
         ids = None
         if id_column is not None or split_column is not None:  # else an example is called by its row anyway
             names = range(len(features)) if id_column is None else cells[id_column]
             ids = np.array([str(cell) for cell in names], np.str_)
         groups = None if group_column is None else np.array([str(cell) for cell in cells[group_column]], np.str_)
-        splits = ["train"] * len(features) if split_column is None else cells[split_column]
+        splits = rows_by_split(path, ["train"] * len(features) if split_column is None else cells[split_column])
         sets = {
             split: LabelledSet(
                 features[rows],
@@ -70,7 +94,7 @@ class Table(Loader):
                 ids=None if ids is None else ids[rows],
                 groups=None if groups is None else groups[rows],
             )
-            for split, rows in rows_by_split(path, splits).items()
+            for split, rows in splits.items()
         }
         return RawData(
             train=sets.pop("train"),
@@ -78,7 +102,26 @@ class Table(Loader):
             tests=sets,
             columns=columns,
             unlabelled=unlabelled,
+            untrainable=why_untrainable(splits),
         )
+
+
+def _counting(table: "pa.Table", others: Collection[str | None]) -> list[str]:
+    """Return columns besides ``others`` that number the rows: an index that pandas named, and `index`."""
+    import pyarrow.types as types
+
+    by_pandas = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    return [
+        name
+        for name, column in zip(table.column_names, table.columns, strict=True)
+        if name not in others
+        and name not in _INDEX
+        and name.lower() != "id"
+        and (
+            name in by_pandas
+            or (name.lower() == "index" and types.is_integer(column.type) and len(column.unique()) == len(column))
+        )
+    ]
 
 
 def _read(path: Path, options: DataOptions) -> tuple["pa.Table", list[str]]:
@@ -94,16 +137,23 @@ def _read(path: Path, options: DataOptions) -> tuple["pa.Table", list[str]]:
             as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
             types = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(as_text, pyarrow.string()))
             content = pyarrow.csv.read_csv(path, convert_options=types)
-        binary = next((field.name for field in content.schema if pyarrow.types.is_binary(field.type)), None)
-        if binary is not None:
-            raise InputError(f"{path}, column '{binary}': not text in UTF-8; save the table as UTF-8")
-        return content, content.column_names
-    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
+        content = decode_binary(content, options.ignore, str(path))
+        header = content.column_names
+    except OSError as error:
         raise InputError(f"{path}: not a readable table ({error})") from error
+    except (UnicodeDecodeError, pyarrow.ArrowException) as error:
+        check_csv(path)
+        raise InputError(f"{path}: not a readable table ({error})") from error
+    if len(header) == 1:
+        check_csv(path)
+    return content, header
 
 
-def _features(path: Path, table: "pa.Table", columns: tuple[str, ...], unlabelled: str | None) -> Array:
-    """Return the columns as one array (n, d); refuse columns that do not hold numbers, and empty cells."""
+def _features(path: Path, table: "pa.Table", columns: tuple[str, ...], unlabelled: str | None, *, asked: bool) -> Array:
+    """Return the columns as one array (n, d); refuse columns that do not hold numbers, and empty cells.
+
+    ``unlabelled`` is what to say if one of them may be the label; where they were ``asked`` for, none can be left out.
+    """
     import pyarrow.types as types
 
     def is_number(kind: "pa.DataType") -> bool:
@@ -116,9 +166,9 @@ def _features(path: Path, table: "pa.Table", columns: tuple[str, ...], unlabelle
         raise InputError(f"{path}: {unlabelled}")
     if wrong:
         ignored = " ".join(f"--ignore {name}" for name in wrong[:_LISTED])
+        or_else = "" if asked else f", or leave them out with {ignored}"
         raise InputError(
-            f"{path}: columns that do not hold numbers: {_examples(table, wrong)}; encode them as numbers, or leave "
-            f"them out with {ignored}"
+            f"{path}: columns that do not hold numbers: {_examples(table, wrong)}; encode them as numbers{or_else}"
         )
     if not columns:
         raise InputError(f"{path}: no column of features besides the label")
@@ -126,9 +176,10 @@ def _features(path: Path, table: "pa.Table", columns: tuple[str, ...], unlabelle
     if empty:
         name, rows = next(iter(empty.items()))
         others = f" (and {len(empty) - 1} other columns)" if len(empty) > 1 else ""
+        or_else = "" if asked else f", or leave the column out with --ignore {name}"
         raise InputError(
             f"{path}, row {int(rows.argmax())}: the column '{name}' is empty, in {int(rows.sum())} rows{others}; fill "
-            f"them, or leave the column out with --ignore {name}"
+            f"them{or_else}"
         )
     return np.column_stack([table[name].to_numpy().astype(np.float64) for name in columns])
 
