@@ -771,7 +771,7 @@ BAD: dict[str, dict[str, Row]] = {
             ["RUN/result.json/missing", "--format", "label-studio", "--out", "l.json"],
             ["result.json"],
         ),
-        "a run of an older format": (["RUN/run.json/missing", "--out", "l.csv"], ["format 1"]),
+        "a run without its marker": (["RUN/run.json/missing", "--out", "l.csv"], ["holds no run"]),
         "a run of a newer format": (["RUN/run.json/format99", "--out", "l.csv"], ["format 99"]),
     },
     "list": {

@@ -16,7 +16,7 @@ from unflip.data.labelled import LabelledData, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.errors import ConfigError
-from unflip.files import write_json, write_text
+from unflip.files import all_or_none, write_json, write_text
 from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.report.noise_figure import PmdCurve, draw_noise
@@ -83,15 +83,16 @@ def corrupt(
     after = corrupt_labels(before, noise_options, posterior, seed)
     truth = before.truth
     measured = measure_noise(truth, after.given, after.num_classes)
-    _write_labels(out, after.given, after)
     assert after.noise_record is not None
-    write_json(record, after.noise_record)
-    if save_posterior and posterior is not None:
-        write_array(Path(save_posterior), posterior.numpy())
     curve = None
     if posterior is not None and (kind := recipe.steps[0].pmd_kind) is not None:
         curve = PmdCurve(kind, after.noise_record["steps"][0]["factor"], posterior)
-    draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
+    with all_or_none():
+        _write_labels(out, after.given, after)
+        write_json(record, after.noise_record)
+        if save_posterior and posterior is not None:
+            write_array(Path(save_posterior), posterior.numpy())
+        draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
     return CorruptResult(out, record, picture, measured, after.class_names)
 
 
