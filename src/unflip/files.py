@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unflip._version import __version__
-from unflip.errors import RunFolderError, described
+from unflip.errors import RunFolderError, check_text, described
 
 _PARTIAL = ".unflip-partial-"
 LOCK = ".unflip-lock"
@@ -130,6 +130,7 @@ class OwnedFolder:
 
     def check(self, names: Iterable[str] = (), *, option: str = "--out") -> None:
         """Refuse a folder that is neither new, empty nor ours, or in which something is in the way of ``names``."""
+        check_text(str(self.path), option)
         above = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
         if not above.is_dir():
             raise RunFolderError(f"{option} {self.path}: {above} is a file; name a folder")

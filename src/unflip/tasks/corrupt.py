@@ -19,9 +19,10 @@ from unflip.errors import ConfigError
 from unflip.files import all_or_none, write_json, write_text
 from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
+from unflip.options import Options
 from unflip.report.noise_figure import PmdCurve, draw_noise
 from unflip.runs.config import check_section
-from unflip.runs.options import Execution
+from unflip.runs.options import Execution, Seed
 from unflip.runs.targets import check_output
 from unflip.tasks.options import CorruptOptions, option_tree
 from unflip.training.posterior import posterior_fit
@@ -37,6 +38,12 @@ class CorruptResult:
     picture: Path
     measured: NoiseProfile
     class_names: list[str] | None
+
+
+class _Drawing(Options):
+    """How the labels are drawn."""
+
+    seed: Seed = 0
 
 
 def corrupt(
@@ -69,7 +76,8 @@ def corrupt(
             raise ConfigError(f"--save-posterior {save_posterior}: is written as something else; choose another name")
         check_output(Path(save_posterior), (".npy",), force=force, inputs=inputs, option="--save-posterior")
     tree = option_tree(CorruptOptions, options)
-    execution, seed = check_section(Execution, tree.get("execution", {})), tree.get("seed", 0)
+    execution = check_section(Execution, tree.get("execution", {}))
+    seed = check_section(_Drawing, {key: tree[key] for key in tree if key == "seed"}).seed
     data_options = check_section(DataOptions, {"path": str(data), **tree.get("data", {})}, "data.")
     noise_options = check_section(NoiseOptions, {"recipe": str(recipe), **tree.get("noise", {})}, "noise.")
     check_used(data_options, tree.get("data", {}))
