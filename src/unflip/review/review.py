@@ -139,7 +139,8 @@ def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iter
         pictures = run.pictures(data)
         rows = run.rows(data) if pictures is None else None
     except InputError as error:
-        raise InputError(f"{error}; name its location with --data") from error
+        name = " Name" if str(error).endswith("?") else "; name"
+        raise InputError(f"{error}{name} its location with --data") from error
     examples = Examples(run)
     checked_features(run, examples)  # this and the next before anything is written
     check_decisions(folder / layout.DECISIONS, examples.fingerprint)
