@@ -342,7 +342,7 @@ class Run:
             if name not in names:
                 continue
             if path.is_dir() and name in layout.WITHIN:
-                for file in layout.files_within(path):
+                for file in layout.files_within(path, name):
                     _unlink(file)
                 remove_partial(path)
                 with suppress(OSError):  # somebody keeps files of their own in it

@@ -48,7 +48,7 @@ REVIEW_LOCK = ".unflip-review-lock"
 """Held by the process that serves the review of the run."""
 
 
-def files_within(folder: Path) -> Iterator[Path]:
-    """Yield the files of a run in one of its folders."""
-    pattern = WITHIN[folder.name]
+def files_within(folder: Path, kind: str) -> Iterator[Path]:
+    """Yield the files of a run in its folder of this kind, one of ``WITHIN``."""
+    pattern = WITHIN[kind]
     return (path for path in folder.glob("*") if pattern.fullmatch(path.name) and path.is_file())
