@@ -16,11 +16,14 @@ import pytest
 
 import tiny_backbone
 import unflip
-from helpers import QUICK, Outcome, blobs, write_npz
+from helpers import QUICK, Outcome, blobs, quick_train, write_npz
 from pictures import write_picture
+from unflip.errors import RunFolderError
+from unflip.files import OwnedFolder
 from unflip.review.decisions import Choice, DecisionStore, State
 from unflip.review.examples import Examples
 from unflip.runs.folder import Run
+from unflip.tasks import demo
 
 Cli = Callable[..., Outcome]
 Snapshot = dict[Path, tuple[bytes | None, int]]
@@ -48,7 +51,7 @@ def assert_kept(before: Snapshot) -> None:
 OWN_FILES = (
     "notes.txt", ".tmpnotes", ".tmp/inner.txt", "checkpoints/my.pt", "tensorboard/mine.txt", "suspects.csv",
     "duplicates.csv", "embedded.npz", "skipped.csv", "noise.json", "data/table.csv", ".unflip", "reviewed.csv",
-    "labels (copy).csv", "lock", "results.jsonl", "demo.png",
+    "labels (copy).csv", "lock", ".lock", "cell.json", "log.txt", "results.jsonl", "demo.png",
 )  # fmt: skip
 """What a person may keep in a folder, some of it under names that a run might use."""
 
@@ -136,7 +139,7 @@ FORCED = ("train", "clean", "embed", "predict", "corrupt", "noise", "export", "r
 
 def users(home: Path) -> Snapshot:
     """All that is in the person's folder but what the run in it wrote."""
-    ours = {home / "run" / name for name in [*Run(home / "run")._owned(), "run.json", ".lock", "review.sqlite"]}
+    ours = {home / "run" / name for name in [*Run(home / "run").owned(), "run.json", ".unflip-lock", "review.sqlite"]}
     return {
         path: state
         for path, state in snapshot(home).items()
@@ -150,10 +153,14 @@ def test_without_force_nothing_that_is_there_changes(cli: Cli, home: Path, comma
     before = users(home) if command == ["report", "run"] else snapshot(home)
     done = cli(*command)
     assert done.code in (0, 2), done.err
-    after_lock = {path: state for path, state in before.items() if path.name not in (".lock",)}
+    after_lock = {path: state for path, state in before.items() if path.name not in (".unflip-lock",)}
     assert_kept(after_lock)
     if done.code == 2:
-        new = [path for path in snapshot(home) if path not in before and path.name not in (".lock", ".review.lock")]
+        new = [
+            path
+            for path in snapshot(home)
+            if path not in before and path.name not in (".unflip-lock", ".unflip-review-lock")
+        ]
         assert new == [], "a refused command left something behind"
 
 
@@ -181,6 +188,44 @@ def test_a_second_forced_run_keeps_the_files_that_came_in_between(cli: Cli, home
     for turn in range(3):
         assert (home / "run" / "checkpoints" / f"{turn}.pt").read_text() == "mine"
         assert (home / "run" / f"my-{turn}.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["labels.npy", "labels.json", "labels.png", "demo.png", "comparison.html", "standard"])
+def test_the_demo_replaces_only_what_a_demo_wrote(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, features: Path, name: str
+) -> None:
+    monkeypatch.setattr(demo, "METHODS", ("standard",))
+    folder = tmp_path / "demo"
+    OwnedFolder(folder, "demo.json").begin()
+    if name == "standard":
+        quick_train(features, folder / name, method="standard", epochs=1)
+    else:
+        (folder / name).write_text("mine")
+    before = snapshot(folder)
+    done = cli("demo", "--out", folder, "--quiet")
+    assert done.code == 2
+    assert done.err == f"unflip: {folder / name}: is in the way, and was not written by unflip; move it elsewhere\n"
+    assert snapshot(folder) == before
+
+
+def test_a_second_demo_replaces_the_first(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "METHODS", ("standard", "gce"))
+    monkeypatch.setattr(demo, "NOISE", "sym:0.3")
+    for _ in range(2):
+        done = cli("demo", "--out", tmp_path / "demo", "--quiet")
+        assert done.code == 0, done.err
+        (tmp_path / "demo" / "notes.txt").write_text("mine")
+
+
+def test_a_lock_of_somebody_else_is_left_alone(home: Path) -> None:
+    (home / "f.npz.parts").mkdir()
+    (home / "f.npz.parts" / ".lock").write_text("mine")
+    unflip.embed("photos", "f.npz", backbone="tiny", device="cpu")
+    assert (home / "f.npz.parts" / ".lock").read_text() == "mine"
+    (home / "locked").mkdir()
+    (home / "locked" / ".lock-mine").write_text("mine")
+    with pytest.raises(RunFolderError, match=r"holds files that are not ours, such as \.lock-mine"):
+        unflip.train("data.npz", "locked", epochs=1, method="standard", settings=QUICK, device="cpu")
 
 
 KILLED = {

@@ -55,6 +55,14 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in _BREAKS.sub(" ", text.strip()))
 
 
+def check_text(name: str, what: str) -> None:
+    """Refuse a name of a file that is not text, since no list could hold it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} {name}: a name that is not UTF-8; rename it") from error
+
+
 def described(error: BaseException) -> str:
     """Return what somebody else's error says, after its type."""
     return one_line(f"{type(error).__name__}: {error}")

@@ -4,7 +4,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +16,23 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unflip._version import __version__
-from unflip.errors import RunFolderError
+from unflip.errors import RunFolderError, check_text, described
 
 _PARTIAL = ".unflip-partial-"
+LOCK = ".unflip-lock"
+"""Held by the process that works in a folder; names that begin with ``.unflip-`` are ours everywhere."""
+_WAITING: ContextVar[list[tuple[Path, Path]] | None] = ContextVar("waiting", default=None)
+"""Within :func:`all_or_none`: temporary files that are written, and where they go."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a file in a temporary folder next to ``path``, rename it, and flush file and folder to disk.
 
     A folder of its own, since some writers make temporary files themselves; whatever a kill leaves in it is ours.
+    Within :func:`all_or_none` the file waits for the others before it is renamed.
     """
-    try:
+    waiting = _WAITING.get()
+    with _naming(path):
         place = Path(tempfile.mkdtemp(dir=path.parent, prefix=_PARTIAL))
         try:
             temporary = place / path.name
@@ -32,10 +41,59 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             plain.touch()
             temporary.chmod(plain.stat().st_mode & 0o777)
             _flush(temporary)
-            temporary.replace(path)
+            if waiting is None:
+                temporary.replace(path)
+            else:
+                waiting.append((temporary, path))
         finally:
-            shutil.rmtree(place, ignore_errors=True)
-        _flush(path.parent)  # its entry in the folder; otherwise a power cut may bring back the old file
+            if waiting is None or (temporary, path) not in waiting:
+                shutil.rmtree(place, ignore_errors=True)
+        if waiting is None:
+            _flush(path.parent)  # its entry in the folder; otherwise a power cut may bring back the old file
+
+
+@contextmanager
+def all_or_none() -> Iterator[None]:
+    """Put the files that are written within in their places together at the end; none if one of them fails."""
+    waiting: list[tuple[Path, Path]] = []
+    token = _WAITING.set(waiting)
+    try:
+        try:
+            yield
+        finally:
+            _WAITING.reset(token)
+        _put_in_place(waiting)
+    finally:
+        for temporary, _ in waiting:
+            shutil.rmtree(temporary.parent, ignore_errors=True)
+
+
+def _put_in_place(waiting: Sequence[tuple[Path, Path]]) -> None:
+    before: dict[Path, Path | None] = {}
+    for temporary, path in waiting:  # what can fail for want of space fails before anything is replaced
+        with _naming(path):
+            before[path] = Path(shutil.copy2(path, temporary.with_name(".before"))) if path.exists() else None
+    done: list[Path] = []
+    try:
+        for temporary, path in waiting:
+            with _naming(path):
+                done.append(path)
+                temporary.replace(path)
+                _flush(path.parent)
+    except BaseException:
+        for path in done:
+            with suppress(OSError):
+                if copy := before[path]:
+                    copy.replace(path)
+                else:
+                    path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise RunFolderError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -53,21 +111,81 @@ def is_within(path: Path, other: Path) -> bool:
     return any(above.samefile(other) for above in (path, *path.resolve().parents))
 
 
-def check_folder(folder: Path, marker: str, *, option: str = "--out") -> None:
-    """Refuse a folder that holds files which are not ours: it must be new, empty, or have our ``marker`` in it."""
-    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not above.is_dir():
-        raise RunFolderError(f"{option} {folder}: {above} is a file; name a folder")
-    if not folder.is_dir() or is_marked(folder / marker):
-        return
-    try:
-        first = next((path.name for path in sorted(folder.iterdir()) if not path.name.startswith(_OWN)), None)
-    except OSError as error:
-        raise RunFolderError(f"{option} {folder}: {error.strerror}") from error
-    if first is not None:
-        raise RunFolderError(
-            f"{option} {folder}: holds files that are not ours, such as {first}; name a new or an empty folder"
-        )
+@dataclass(frozen=True)
+class OwnedFolder:
+    """A folder of ours: its marker lists what we wrote in it, and nothing else is ever replaced or removed."""
+
+    path: Path
+    marker: str
+    """The name of the marker, a JSON file."""
+    folders: Collection[str] = ()
+    """Which of the names in it are folders."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What else the marker says."""
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the folder is one of ours."""
+        return is_marked(self.path / self.marker)
+
+    def check(self, names: Iterable[str] = (), *, option: str = "--out") -> None:
+        """Refuse a folder that is neither new, empty nor ours, or in which something is in the way of ``names``."""
+        check_text(str(self.path), option)
+        above = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        if not above.is_dir():
+            raise RunFolderError(f"{option} {self.path}: {above} is a file; name a folder")
+        if not self.path.is_dir():
+            return
+        if self.is_marked:
+            owned = self.owned()
+            for name in names:
+                self._refuse_foreign(name, owned)
+            return
+        try:
+            first = next((path.name for path in sorted(self.path.iterdir()) if not _is_left_over(path)), None)
+        except OSError as error:
+            raise RunFolderError(f"{option} {self.path}: {error.strerror}") from error
+        if first is not None:
+            raise RunFolderError(
+                f"{option} {self.path}: holds files that are not ours, such as {first}; name a new or an empty folder"
+            )
+
+    def begin(self) -> None:
+        """Create the folder, if it is not there, and mark it as ours."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"cannot write to {self.path}: {error.strerror}") from error
+        if not self.is_marked:
+            self.record([])
+
+    def own(self, name: str) -> Path:
+        """Return where to write a file or folder, and remember that it is ours.
+
+        Something of that name which we did not write stays as it is: that is an error.
+        """
+        owned = self.owned()
+        self._refuse_foreign(name, owned)
+        if name not in owned:
+            self.record([*owned, name])
+        return self.path / name
+
+    def owned(self) -> list[str]:
+        """Return the names of everything that we have written, or were about to write."""
+        path = self.path / self.marker
+        try:
+            return [str(name) for name in json.loads(path.read_text("utf-8"))["files"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(f"{path}: not what unflip writes ({described(error)})") from error
+
+    def record(self, names: Sequence[str]) -> None:
+        """Write the marker: these names are ours."""
+        write_json(self.path / self.marker, {**self.about, "unflip": __version__, "files": list(names)})
+
+    def _refuse_foreign(self, name: str, owned: Collection[str]) -> None:
+        path = self.path / name
+        if os.path.lexists(path) and (name not in owned or path.is_dir() != (name in self.folders)):
+            raise RunFolderError(f"{path}: is in the way, and was not written by unflip; move it elsewhere")
 
 
 def is_marked(marker: Path) -> bool:
@@ -79,18 +197,9 @@ def is_marked(marker: Path) -> bool:
     return isinstance(content, dict) and "unflip" in content
 
 
-def mark_folder(folder: Path, marker: str) -> None:
-    """Create a folder, if it is not there, and mark it as ours."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"cannot write to {folder}: {error.strerror}") from error
-    if not is_marked(folder / marker):
-        write_json(folder / marker, {"unflip": __version__})
-
-
-_OWN = (_PARTIAL, ".lock")
-"""What a process that was stopped at once may leave in a folder that it has not marked yet."""
+def _is_left_over(path: Path) -> bool:
+    """Whether a process that was stopped at once may have left this in a folder that it had not marked yet."""
+    return path.name == LOCK or path.name.startswith(_PARTIAL)
 
 
 def _flush(path: Path) -> None:

@@ -2,18 +2,20 @@
 
 import io
 import pickle
+import sys
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from safetensors.torch import save_file
 
 import tiny_backbone
-from helpers import Outcome, blobs, write_npz
+from helpers import Outcome, blobs, quick_train, spawn, spawn_python, write_npz
 from pictures import write_picture
 from unflip.errors import InputError
 from unflip.methods.recipes import find_recipe
@@ -160,7 +162,7 @@ def test_the_list_of_methods_tells_of_those_with_calibration(cli: Cli) -> None:
 
 
 def test_results_of_something_else_in_a_sweep_are_named(cli: Callable[..., Outcome], tmp_path: Path) -> None:
-    (tmp_path / "sweep.json").write_text('{"unflip": "0.1.0"}')
+    (tmp_path / "sweep.json").write_text('{"unflip": "0.1.0", "files": ["fingerprints.json", "results.jsonl"]}')
     (tmp_path / "fingerprints.json").write_text("[]")
     (tmp_path / "results.jsonl").write_text('{"mine": 1}\n')
     done = cli("sweep", "smoke/digits", "--out", tmp_path, "--quiet")
@@ -168,3 +170,29 @@ def test_results_of_something_else_in_a_sweep_are_named(cli: Callable[..., Outco
     assert "results.jsonl" in done.err
     assert done.err.count("\n") == 1
     assert (tmp_path / "results.jsonl").read_text() == '{"mine": 1}\n'
+
+
+# What other libraries and the shell do
+
+
+def test_a_closed_output_is_one_line_where_the_answer_would_be_lost_and_nothing_elsewhere(
+    features: Path, tmp_path: Path
+) -> None:
+    run = quick_train(features, tmp_path / "run", method="standard", epochs=1).folder
+    closed = spawn("sh", "-c", f"{sys.executable} -m unflip predict {run} --data {features} >&-")
+    assert closed == Outcome(2, "", "unflip: standard output is closed; name a file with --out\n")
+    for streams in (">&-", ">&- 2>&-"):
+        command = f"{sys.executable} -m unflip predict {run} --data {features} --out {tmp_path}/p.csv --force {streams}"
+        assert spawn("sh", "-c", command) == Outcome(0, "", "")
+        assert (tmp_path / "p.csv").read_text().startswith('"id","label","probability"')
+
+
+def test_notes_of_an_image_that_are_broken_are_nothing_that_a_user_is_told(tmp_path: Path) -> None:
+    for i in range(8):
+        write_picture(tmp_path / "photos" / "ab"[i % 2] / f"{i}.jpg", i % 2, (20, 20))
+    first = tmp_path / "photos" / "a" / "0.jpg"
+    cut_off = b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12\0\x03\0\0\0\x01"
+    PIL.Image.open(first).copy().save(first, exif=cut_off)
+    train = ["train", "--data", tmp_path / "photos", "--network", "mlp", "--out", tmp_path / "run"]
+    done = spawn_python("-m", "unflip", *train, "--epochs", 1, "--select", "last", "--device", "cpu", "--quiet")
+    assert done == Outcome(0, "", "")

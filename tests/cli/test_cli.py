@@ -392,7 +392,7 @@ def test_a_full_disk_is_one_line(cli: Cli, features: Path, tmp_path: Path, monke
     done = cli("train", "--data", features, "--out", tmp_path / "out", "--quiet", *SETTINGS)
     is_one_line_error(done)
     assert "No space left on device" in done.err
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".lock"]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".unflip-lock"]
 
 
 @pytest.mark.parametrize(

@@ -77,12 +77,19 @@ def test_data_that_has_moved_is_asked_for(cli: Cli, tmp_path: Path) -> None:
         write_picture(tmp_path / "photos" / f"class{i % 2}" / f"{i}.png", i % 2, (20, 20))
     run = quick_train(tmp_path / "photos", tmp_path / "run", epochs=1, network="mlp").folder
     (tmp_path / "photos").rename(tmp_path / "elsewhere")
-    assert_refused(cli("review", run), "photos", "--data")
+    assert_refused(cli("review", run), "photos", "has it moved? Name its location with --data")
     with open_review(run, reviewer="ann", data=str(tmp_path / "elsewhere")) as review:
         assert review.pictures is not None
         review.decisions.decide([Choice(1, 0, State.KEPT, 0)], person="x", reviewer="ann", request="request")
     assert cli("review", run, "--export", tmp_path / "out.csv").code == 0  # which needs no pictures
     assert (tmp_path / "out.csv").read_text().splitlines()[0] == "index,path,label"
+
+
+def test_rows_that_have_moved_are_asked_for(cli: Cli, features: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copy(features, tmp_path / "moved.npz"))
+    run = quick_train(moved, tmp_path / "run", epochs=1).folder
+    moved.unlink()
+    assert_refused(cli("review", run), "moved.npz", "; name its location with --data\n")
 
 
 def test_the_export_is_written_while_others_decide(cli: Cli, features: Path, tmp_path: Path) -> None:
@@ -97,6 +104,25 @@ def test_the_export_is_written_while_others_decide(cli: Cli, features: Path, tmp
         assert outcome == Outcome(0, f"{target}: 2 labels that people settled\n", "")
     assert target.read_text() == "index,label\n1,0\n4,2\n"
     assert_refused(cli("review", run, "--export", tmp_path / "no folder" / "a.csv"), "no folder")
+
+
+def test_an_export_writes_nothing_to_the_run_also_while_decisions_wait_in_the_log(
+    cli: Cli, features: Path, tmp_path: Path
+) -> None:
+    run = quick_train(features, tmp_path / "run", epochs=1).folder
+    killed = tmp_path / "killed"
+    with open_review(run, reviewer="ann") as review:
+        review.decisions.decide([Choice(1, 0, State.KEPT, 0)], person="x", reviewer="ann", request="request")
+        shutil.copytree(run, killed)
+    assert (killed / "review.sqlite-wal").stat().st_size > 0
+    for folder in (run, killed):
+        before = {
+            path: path.stat().st_mtime_ns for path in (folder, *folder.rglob("*")) if path.suffix != ".sqlite-shm"
+        }
+        assert cli("review", folder, "--export", tmp_path / f"{folder.name}.csv").code == 0
+        after = {path: path.stat().st_mtime_ns for path in (folder, *folder.rglob("*")) if path.suffix != ".sqlite-shm"}
+        assert after == before
+        assert (tmp_path / f"{folder.name}.csv").read_text() == "index,label\n1,0\n"
 
 
 def test_a_name_of_the_machine_that_cannot_be_listened_on_is_one_line() -> None:

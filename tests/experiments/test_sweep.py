@@ -132,8 +132,8 @@ def test_a_sweep_killed_again_and_again_comes_to_the_same_end(grid: Path, tmp_pa
     assert not list(out.glob("cells/*/failures.json"))
     run(grid, out, jobs=2)
     assert_same_sweep(undisturbed, out)
-    left_over = [path for path in out.rglob("*") if path.name.startswith(".") or path.name == "checkpoints"]
-    assert left_over == []
+    left_over = {path.name for path in out.rglob("*") if path.name.startswith(".") or path.name == "checkpoints"}
+    assert left_over == {".unflip-lock", ".unflip-cell-lock"}  # the sweep's, and one in each cell
 
 
 def test_a_killed_worker_costs_a_cell_an_attempt_and_the_others_nothing(
@@ -232,7 +232,15 @@ def test_only_results_stay_where_only_results_are_wanted(undisturbed: Path, grid
     run(grid, out, place=nowhere, keep="results")
     for cell in (out / "cells").iterdir():
         names = {path.name for path in cell.iterdir()}
-        assert names == {"cell.json", "run.json", "config.toml", "lock", "log.txt", "metrics.jsonl", "result.json"}
+        assert names == {
+            "cell.json",
+            "run.json",
+            "config.toml",
+            ".unflip-cell-lock",
+            "log.txt",
+            "metrics.jsonl",
+            "result.json",
+        }
     assert len(run(grid, out, place=nowhere).seconds) == 4
 
 
@@ -254,6 +262,43 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(cli: Cli, undisturbed: Pat
     assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")} == before
     assert cli("sweep", wider, "--out", tmp_path / "new", "--data-root", grid.parent, "--dry-run").code == 0
     assert not (tmp_path / "new").exists()
+
+
+def test_a_dry_run_refuses_the_folder_that_the_sweep_would_refuse(cli: Cli, grid: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for how in ([], ["--dry-run"]):
+        done = cli("sweep", grid, "--out", tmp_path, "--data-root", grid.parent, *how)
+        assert done.code == 2
+        assert done.err.endswith("holds files that are not ours, such as notes.txt; name a new or an empty folder\n")
+
+
+@pytest.mark.parametrize("name", ["cell.json", "log.txt", "failures.json"])
+def test_a_file_of_somebody_in_the_way_of_a_cell_stays_and_stops_the_sweep(
+    cli: Cli, undisturbed: Path, grid: Path, tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(undisturbed, out)
+    cell = next((out / "cells").iterdir())
+    shutil.rmtree(cell)
+    Run(cell).begin()
+    (cell / name).write_text("mine")
+    for how in ([], ["--dry-run"]):
+        done = cli("sweep", grid, "--out", out, "--data-root", grid.parent, *how)
+        assert done.code == 2
+        assert done.err == f"unflip: {cell / name}: is in the way, and was not written by unflip; move it elsewhere\n"
+    assert (cell / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["lock", ".lock"])
+def test_locks_of_somebody_in_a_sweep_stay(undisturbed: Path, grid: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(undisturbed, out)
+    places = [out, *(out / "cells").iterdir()]
+    for place in places:
+        (place / name).write_text("mine")
+    (places[1] / "result.json").unlink()  # so that it is run again
+    run(grid, out)
+    assert [(place / name).read_text() for place in places] == ["mine"] * 5
 
 
 @pytest.mark.parametrize(

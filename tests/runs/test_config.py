@@ -236,8 +236,8 @@ def test_a_warm_up_as_long_as_the_run_is_refused_and_a_run_that_has_one_is_still
     with pytest.raises(ConfigError) as error:
         config.check()
     assert str(error.value) == (
-        f"{method}.warmup = {warmup}: must be below epochs = 5, or the run ends before its method acts on labels; "
-        f"try --set {method}.warmup=1"
+        f"{method}.warmup = {warmup}: with epochs = 5 the run ends before its method acts on labels; "
+        f"try --epochs {3 * warmup}, or unflip train --set {method}.warmup=1"
     )
     resolve({"method": method, "epochs": 5, method: {"warmup": 4}}).check()
 
@@ -247,7 +247,8 @@ def test_a_warm_up_as_long_as_the_run_is_refused_and_a_run_that_has_one_is_still
     [
         (
             {"method": "gce", "gce": {"truncation": 0.5}},
-            "gce.prune_from = 40: must be below epochs = 30, or nothing is ever pruned; try --set gce.prune_from=10",
+            "gce.prune_from = 40: with epochs = 30 nothing is ever pruned; try --epochs 120, or unflip train --set "
+            "gce.prune_from=10",
         ),
         (
             {"method": "mddc", "calibration": {"start": 31}},

@@ -1,6 +1,9 @@
 """The run folder: when it is free, and what is removed from it."""
 
+import errno
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,7 +58,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 def test_force_removes_the_run_and_nothing_else(finished: Run) -> None:
     with finished.claimed(resume=False, force=True):
-        assert sorted(path.name for path in finished.folder.iterdir()) == [".lock", "notes.txt", "run.json"]
+        assert sorted(path.name for path in finished.folder.iterdir()) == [".unflip-lock", "notes.txt", "run.json"]
 
 
 def test_force_leaves_what_somebody_put_into_the_folders_of_a_run(finished: Run) -> None:
@@ -66,7 +69,7 @@ def test_force_leaves_what_somebody_put_into_the_folders_of_a_run(finished: Run)
     with finished.claimed(resume=False, force=True):
         assert [(finished.folder / name).read_text() for name in mine] == ["mine"] * len(mine)
         assert not (finished.checkpoints / "epoch-00001.safetensors").exists()
-        with pytest.raises(RunFolderError, match=r"embedded\.npz: is in the way, and was not written by this run"):
+        with pytest.raises(RunFolderError, match=r"embedded\.npz: is in the way, and was not written by unflip"):
             finished.own("embedded.npz")
 
 
@@ -74,7 +77,7 @@ def test_force_leaves_what_somebody_put_into_the_folders_of_a_run(finished: Run)
 def test_force_removes_nothing_if_a_file_of_somebody_is_in_the_way(finished: Run, name: str) -> None:
     (finished.folder / name).parent.mkdir(exist_ok=True)
     (finished.folder / name).write_text("mine")
-    refused = pytest.raises(RunFolderError, match="is in the way, and was not written by this run; move it elsewhere")
+    refused = pytest.raises(RunFolderError, match="is in the way, and was not written by unflip; move it elsewhere")
     with refused, finished.claimed(resume=False, force=True):
         pass
     assert finished.is_finished
@@ -85,8 +88,66 @@ def test_force_removes_nothing_if_a_file_of_somebody_is_in_the_way(finished: Run
 def test_a_folder_in_the_place_of_a_file_stays(finished: Run) -> None:
     (finished.folder / "metrics.jsonl").unlink()
     (finished.folder / "metrics.jsonl").mkdir()
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl: is in the way, and was not written by unflip"):
+        finished.check_free(resume=False, force=True)
+
+
+def test_a_file_in_the_place_of_a_folder_is_named_whether_the_run_is_replaced_or_resumed(
+    cli: Callable[..., Outcome], features: Path, tmp_path: Path
+) -> None:
+    run = quick_train(features, tmp_path / "run", method="standard", epochs=1)
+    shutil.rmtree(run.checkpoints)
+    run.checkpoints.write_text("mine")
+    for how in (["--resume", "--epochs", "2"], ["--force", "--data", features, "--epochs", "1"]):
+        done = cli("train", "--out", run.folder, *how, "--quiet")
+        assert done.code == 2
+        assert "checkpoints: is in the way, and was not written by unflip; move it elsewhere\n" in done.err
+    assert run.checkpoints.read_text() == "mine"
+    assert run.is_finished
+
+
+@pytest.mark.parametrize("name", ["tensorboard/events.out.tfevents.mine", "checkpoints/epoch-00001 (copy).safetensors"])
+def test_a_file_whose_name_begins_like_ours_is_not_ours(features: Path, tmp_path: Path, name: str) -> None:
+    run = quick_train(features, tmp_path / "run", method="standard", epochs=1)
+    (run.folder / name).parent.mkdir(exist_ok=True)
+    (run.folder / name).write_text("mine")
+    quick_train(features, tmp_path / "run", method="standard", epochs=3, force=True)
+    assert (run.folder / name).read_text() == "mine"
+    assert len(list((run.folder / "tensorboard").glob("events.out.tfevents.*.unflip"))) == 1
+
+
+def test_what_cannot_be_removed_is_named_and_the_folder_still_holds_the_run(
+    finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.name in ("epoch-00001.safetensors", "metrics.jsonl"):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        plain(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    said = r"epoch-00001\.safetensors: cannot be removed: Operation not permitted; allow that, and try again"
+    for part in (said, said.replace("epoch-00001\\.safetensors", "metrics.jsonl")):
+        with pytest.raises(RunFolderError, match=part), finished.claimed(resume=False, force=True):
+            pass
+        assert finished.is_finished
+        assert finished.config_path.exists()
+        plain(finished.checkpoints / "epoch-00001.safetensors", missing_ok=True)
+    monkeypatch.undo()
     with finished.claimed(resume=False, force=True):
-        assert (finished.folder / "metrics.jsonl").is_dir()
+        assert not finished.exists
+
+
+def test_nothing_is_removed_if_a_folder_of_the_run_cannot_be_written(
+    finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != finished.checkpoints)
+    refused = pytest.raises(RunFolderError, match="checkpoints: nothing can be removed from it: Permission denied")
+    with refused, finished.claimed(resume=False, force=True):
+        pass
+    assert (finished.checkpoints / "epoch-00001.safetensors").exists()
+    assert len(finished.metrics) == 1
 
 
 def test_a_finished_run_without_its_configuration_is_not_replaced_without_force(finished: Run) -> None:
@@ -139,7 +200,7 @@ def test_resuming_removes_only_what_a_kill_left_half_written(finished: Run) -> N
         (folder / ".unflip-partial-abc123" / ".tmpWEX9u6").write_text("half")
     (finished.folder / ".gitignore").write_text("mine")
     with finished.claimed(resume=True, force=False):
-        assert {path.name for path in finished.folder.iterdir()} == before | {".lock", ".gitignore"}
+        assert {path.name for path in finished.folder.iterdir()} == before | {".unflip-lock", ".gitignore"}
         assert [path.name for path in finished.checkpoints.iterdir()] == ["epoch-00001.safetensors"]
 
 
@@ -276,17 +337,18 @@ def test_gaussians_come_back_from_their_file_and_a_file_that_is_none_is_named(tm
 
 
 @pytest.mark.parametrize("marker", [None, {"format": 99, "unflip": "9.0"}])
-def test_a_run_in_another_format_is_refused_in_one_line(
+def test_a_run_in_another_format_or_without_its_marker_is_refused_in_one_line(
     features: Path, tmp_path: Path, marker: dict[str, Any] | None, cli: Callable[..., Outcome]
 ) -> None:
     run = quick_train(features, tmp_path / "run", method="standard", epochs=1)
     path = run.folder / "run.json"
     if marker is None:
-        path.unlink()  # as before there were formats
+        path.unlink()
     else:
         path.write_text(json.dumps(json.loads(path.read_text()) | marker))
-    found = 1 if marker is None else marker["format"]
-    said = f"a run in format {found}, this version of unflip reads format 2; train again into another folder"
+    said = "a run in format 99, this version of unflip reads format 2; train again into another folder"
+    if marker is None:
+        said = f"{run.folder}: holds no run, as there is no run.json in it; name the folder of one"
     for arguments in (
         ["report", run.folder],
         ["predict", run.folder, "--data", features],
@@ -299,8 +361,8 @@ def test_a_run_in_another_format_is_refused_in_one_line(
         assert done.code == 2, arguments
         assert said in done.err
         assert done.err.count("\n") == 1
-    if marker is None:  # we cannot know which files are the old run's, so nothing is replaced
-        with pytest.raises(RunFolderError, match="a run in format 1"):
+    if marker is None:  # we cannot know which files were a run's, so nothing is replaced
+        with pytest.raises(RunFolderError, match="holds files that are not ours, such as checkpoints"):
             quick_train(features, run.folder, method="standard", epochs=1, force=True)
         return
     quick_train(features, run.folder, method="standard", epochs=1, force=True)

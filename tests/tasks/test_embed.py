@@ -189,6 +189,32 @@ def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: py
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
 
 
+def test_a_full_disk_leaves_finished_parts_and_says_so_or_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART", 8)
+    for whole in (0, 2):
+        written: list[Path] = []
+
+        def write_then_fail(path: Path, save: Any, whole: int = whole, written: list[Path] = written) -> None:
+            if len(written) == whole:
+                raise RunFolderError(f"cannot write {path}: No space left on device")
+            write_atomically(path, save)
+            written.append(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "write_atomically", write_then_fail)
+            with pytest.raises(RunFolderError) as failed:
+                embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+        kept = f"; 16 of 39 images are kept in {tmp_path / 'f.npz.parts'}, the same command goes on"
+        assert str(failed.value).endswith(kept if whole else "No space left on device")
+        assert (tmp_path / "f.npz.parts").exists() == bool(whole)
+    tiny_backbone.seen.clear()
+    embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert sum(tiny_backbone.seen) == 39 - 16
+    assert not (tmp_path / "f.npz.parts").exists()
+
+
 def test_parts_of_other_images_are_not_taken(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PART", 8)
     with monkeypatch.context() as patch:

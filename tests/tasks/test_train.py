@@ -148,7 +148,7 @@ def test_the_folder_holds_what_the_design_says(run: Run) -> None:
         "config.toml", "result.json", "metrics.jsonl", "labels.parquet", "labels.csv", "history.parquet",
         "model.safetensors", "checkpoints",
     }  # fmt: skip
-    assert [name for name in names if name.startswith(".")] == [".lock"]  # no temporary file
+    assert [name for name in names if name.startswith(".")] == [".unflip-lock"]  # no temporary file
     config = tomllib.loads((run.folder / "config.toml").read_text())
     assert config["gce"]["q"] == 0.7
     assert config["optimizer"]["batch_size"] == 32

@@ -159,7 +159,7 @@ def survive(cli: Cli, monkeypatch: pytest.MonkeyPatch, noisy: Path, out: Path, f
     assert done.err.endswith("\n")
     if "checkpoints" in done.err:
         assert "earlier checkpoints are intact: fix the cause and continue with --resume" in done.err
-    assert [path for path in out.rglob(".*") if path.name != ".lock"] == []
+    assert [path for path in out.rglob(".*") if path.name != ".unflip-lock"] == []
     again = cli("train", "--out", out, "--resume", "--quiet") if Run(out).config_path.exists() else cli(*start)
     assert again == Outcome(0, "", "")
     return True
@@ -264,3 +264,28 @@ def test_a_command_that_cannot_write_says_so_and_leaves_what_was_there(
     done = cli(*arguments)
     assert done.code == 0, done.err
     assert out.read_bytes() != b"what was there"
+
+
+@pytest.mark.parametrize("old", [None, "what was there"])
+def test_corrupt_writes_all_its_files_or_none(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, noisy: Path, tmp_path: Path, old: str | None
+) -> None:
+    names = ("noise.npy", "noise.json", "noise.png", "eta.npy")
+    arguments = ["corrupt", "--data", noisy, "--noise", "pmd1:0.3", "--out", tmp_path / "noise.npy", "--device", "cpu"]
+    arguments += ["--save-posterior", tmp_path / "eta.npy", "--force", "--quiet"]
+    if old:
+        for name in names:
+            (tmp_path / name).write_text(old)
+    for fault in (*FAULTS, LIMIT):
+        for number in range(1, len(names) + 1):
+            with broken(monkeypatch, fault, number):
+                try:
+                    done = cli(*arguments)
+                except Crash:
+                    done = Outcome(2, "", f"unflip: cannot write {tmp_path}: crash\n")
+            assert done.code == 2, (fault, number)
+            assert done.err.startswith(f"unflip: cannot write {tmp_path}"), (fault, number)
+            left = {path.name: path.read_text() for path in tmp_path.iterdir()}
+            assert left == (dict.fromkeys(names, old) if old else {}), (fault, number)
+    assert cli(*arguments).code == 0
+    assert {path.name for path in tmp_path.iterdir()} == set(names)

@@ -143,7 +143,7 @@ def test_a_folder_is_refused_while_another_process_has_it_and_free_when_that_was
             quick_train(noisy, tmp_path / "run", epochs=1)
         with pytest.raises(RunFolderError, match="another process is at work"):
             quick_train(noisy, tmp_path / "run", epochs=1, force=True)
-        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "run.json"]
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".unflip-lock", "run.json"]
     finally:
         holder.kill()
         holder.wait()

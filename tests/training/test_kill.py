@@ -48,7 +48,7 @@ def survive(tmp_path: Path, names: list[str], kills: int) -> dict[str, list[str]
         for file in ("features.npy", "transition.npy"):
             if (undisturbed.folder / file).exists():
                 np.testing.assert_array_equal(np.load(undisturbed.folder / file), np.load(killed.folder / file))
-        left = [path for path in killed.folder.rglob(".*") if path.name != ".lock"]
+        left = [path for path in killed.folder.rglob(".*") if path.name != ".unflip-lock"]
         assert left == []  # nothing half written
     told: dict[str, list[str]] = json.loads((tmp_path / "out" / "kills.json").read_text())
     return told

@@ -4,8 +4,10 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 _INTERRUPTED = 130
+_STDERR = 2
 
 
 def main() -> None:
@@ -15,7 +17,9 @@ def main() -> None:
     from unflip.cli.app import app
     from unflip.errors import Stopped, UnflipError, UnflipWarning
 
+    _open_closed_streams()
     warnings.simplefilter("always", UnflipWarning)
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # images that it cannot read are named by us
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     # typer brings its own copy of click from 0.26 on and uses the installed one before: ask it for the base class
     usage_error = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -49,6 +53,16 @@ def main() -> None:
     if code == _INTERRUPTED:  # newer versions of typer return it instead of raising
         _complain("stopped")
     sys.exit(code or 0)
+
+
+def _open_closed_streams() -> None:
+    """Let nothing that is printed fail, and no file take the place of a stream that the caller closed (``>&-``)."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as the process lives
 
 
 def _complain(message: str) -> None:

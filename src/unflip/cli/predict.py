@@ -28,10 +28,13 @@ def predict(
     import pyarrow.csv
     import pyarrow.parquet
 
+    from unflip.errors import ConfigError
     from unflip.files import write_atomically
     from unflip.runs.targets import check_output
     from unflip.tasks.predict import predict as predict_task
 
+    if out is None and sys.__stdout__ is None:
+        raise ConfigError("standard output is closed; name a file with --out")
     if out is not None:
         check_output(out, (".csv", ".parquet"), force=force, inputs=[data])
     prediction = predict_task(run, data, part=part, skip_broken=skip_broken, device=device)

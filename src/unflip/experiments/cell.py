@@ -17,7 +17,7 @@ from unflip.data.loader import is_built_in
 from unflip.errors import InputError, RunFolderError, UnflipError, described
 from unflip.experiments.fingerprint import Fingerprints, short_hash
 from unflip.experiments.grid import Point
-from unflip.files import remove_partial, write_json
+from unflip.files import LOCK, remove_partial, write_json
 from unflip.lock import locked
 from unflip.runs import layout
 from unflip.runs.config import FILE_KEYS, Tree
@@ -31,6 +31,8 @@ _EXECUTION_KEYS = (
     ("data", "workers"),
     ("data", "map_above_mb"),
 )  # keys that affect how a run is executed, but not its results
+_CELL, _LOG, _FAILURES = "cell.json", "log.txt", "failures.json"
+_CELL_LOCK = ".unflip-cell-lock"
 _RESULTS = (layout.CONFIG, layout.METRICS, layout.RESULT)
 _LOG_LINES = 20  # log lines kept with a failure
 
@@ -56,7 +58,7 @@ class Cell:
     @property
     def log(self) -> Path:
         """The output of all attempts."""
-        return self.folder / "log.txt"
+        return self.folder / _LOG
 
     @property
     def epoch(self) -> int:
@@ -66,6 +68,10 @@ class Cell:
         except RunFolderError:
             return 0
 
+    def check(self) -> None:
+        """Refuse a folder that is not ours, or in which something of somebody else's is in the way."""
+        self.run.check_own([_CELL, _LOG, _FAILURES])
+
     def prepare(self, points: Sequence[Point]) -> None:
         """Write the configuration, and the grid points that the cell belongs to.
 
@@ -73,12 +79,13 @@ class Cell:
         """
         self.run.begin()
         stands = [{"grid": point.grid, "axes": dict(point.axes)} for point in points]
-        write_json(self.folder / "cell.json", {"cell": self.name, "points": stands, "config": self.config})
+        write_json(self.run.own(_CELL), {"cell": self.name, "points": stands, "config": self.config})
+        self.run.own(_LOG)
         self.run.write_config(tomli_w.dumps(self.config))
 
     def record_failure(self, reason: str) -> None:
         """Record a failure, with the end of the log."""
-        path = self.folder / "failures.json"
+        path = self.run.own(_FAILURES)
         try:
             failures = json.loads(path.read_text("utf-8"))["failures"]
         except (OSError, ValueError, KeyError):
@@ -90,7 +97,7 @@ class Cell:
     def tidy(self, keep: Keep) -> None:
         """Remove the cell's own files that it no longer needs: checkpoints, partial files, what is not kept."""
         remove_partial(self.folder)
-        (self.folder / layout.LOCK).unlink(missing_ok=True)
+        (self.folder / LOCK).unlink(missing_ok=True)
         if keep == "results":
             self.run.remove([name for name in layout.REPLACED if name not in _RESULTS])
         else:
@@ -136,7 +143,7 @@ def run_cell(folder: str, device: str, threads: int) -> str | None:
     that was killed and is about to exit.
     """
     cell = Path(folder)
-    with locked(cell / "lock"), _output_to(cell / "log.txt"):
+    with locked(cell / _CELL_LOCK), _output_to(cell / _LOG):
         try:
             run = Run(cell)
             train_run(run, run.config, Execution(device=device, threads=threads, quiet=False), resume=True)

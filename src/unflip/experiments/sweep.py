@@ -17,10 +17,11 @@ from unflip.errors import ConfigError, RunFolderError
 from unflip.experiments.cell import Cell, Keep, find_cell, result_line
 from unflip.experiments.fingerprint import Fingerprints
 from unflip.experiments.grid import Grid, Point
-from unflip.files import check_folder, mark_folder, write_text
+from unflip.files import LOCK, OwnedFolder, write_text
 from unflip.lock import locked
 
 _MARKER = "sweep.json"
+_CELLS, _RESULTS, _FINGERPRINTS = "cells", "results.jsonl", "fingerprints.json"
 _ATTEMPTS = 2
 _WATCH_EVERY = 0.5  # seconds between checks of the running cells
 _WRITE_EVERY = 1.0  # seconds between updates of results.jsonl
@@ -89,29 +90,39 @@ Watch = Callable[[Progress, str | None], None]
 
 
 def plan(grids: Sequence[Grid], out: Path, data_root: Path, fingerprints: Fingerprints) -> dict[Cell, list[Point]]:
-    """Resolve all grid points to cells, in order; this finds every error in a grid."""
+    """Resolve all grid points to cells, in order; this finds every error in a grid, and refuses what is in the way."""
+    _folder(out).check([_CELLS, _RESULTS, _FINGERPRINTS])
     names = [grid.name for grid in grids]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"grid {twice}: given twice; grids need different names, which identify their results")
     cells: dict[str, tuple[Cell, list[Point]]] = {}
     for point in (point for grid in grids for point in grid.points):
-        cell = find_cell(point, out / "cells", data_root, fingerprints)
+        cell = find_cell(point, out / _CELLS, data_root, fingerprints)
         cells.setdefault(cell.name, (cell, []))[1].append(point)
+    for cell, _ in cells.values():
+        if not cell.run.is_finished:
+            cell.check()
     return dict(cells.values())
 
 
 def fingerprints_in(out: Path) -> Fingerprints:
     """Return the cached fingerprints of the sweeps in ``out``."""
-    return Fingerprints(out / "fingerprints.json")
+    return Fingerprints(out / _FINGERPRINTS)
 
 
 @contextmanager
 def claimed(out: Path) -> Iterator[None]:
     """Lock ``out`` for this sweep, and mark it as a folder of sweeps."""
-    mark_folder(out, _MARKER)
-    with locked(out / "lock", busy="another sweep is running here; let it finish, or choose another --out"):
+    _folder(out).begin()
+    with locked(out / LOCK, busy="another sweep is running here; let it finish, or choose another --out"):
+        for name in (_CELLS, _RESULTS, _FINGERPRINTS):
+            _folder(out).own(name)
         yield
+
+
+def _folder(out: Path) -> OwnedFolder:
+    return OwnedFolder(out, _MARKER, [_CELLS])
 
 
 def carry_out(
@@ -138,7 +149,6 @@ def carry_out(
         keep: which files of a finished cell to keep.
         watch: called with the progress and with messages.
     """
-    check_folder(out, _MARKER)
     fingerprints = fingerprints_in(out)
     cells = plan(grids, out, data_root, fingerprints)
     with ExitStack() as stack:  # whatever can be refused is refused before anything is written
@@ -167,7 +177,7 @@ class _Results:
     """results.jsonl: one line per finished point of each grid; lines of other grids are kept."""
 
     def __init__(self, out: Path, ours: Sequence[str], cells: Mapping[Cell, Sequence[Point]]) -> None:
-        self._path, self._cells = out / "results.jsonl", cells
+        self._path, self._cells = out / _RESULTS, cells
         self._lines: dict[tuple[str, int], dict[str, Any]] = {}
         self._others = [line for line in self._read() if line["grid"] not in ours]
         self._changed = True

@@ -189,8 +189,8 @@ class Method:
         warmup = getattr(options, "warmup", None)
         if isinstance(warmup, int) and warmup >= max(2, epochs):  # the first epoch is the earliest to act in
             raise ConfigError(
-                f"{section}.warmup = {warmup}: must be below epochs = {epochs}, or the run ends before its method acts "
-                f"on labels; try --set {section}.warmup={max(1, epochs // 3)}"
+                f"{section}.warmup = {warmup}: with epochs = {epochs} the run ends before its method acts on labels; "
+                f"try --epochs {3 * warmup}, or unflip train --set {section}.warmup={max(1, epochs // 3)}"
             )
 
     def stage(self, epoch: int) -> tuple[str, ...]:

@@ -46,8 +46,8 @@ class GCE(Method):
         """Refuse a first pruning that comes too late."""
         if options.truncation is not None and options.prune_from >= epochs:
             raise ConfigError(
-                f"{section}.prune_from = {options.prune_from}: must be below epochs = {epochs}, or nothing is ever "
-                f"pruned; try --set {section}.prune_from={max(1, epochs // 3)}"
+                f"{section}.prune_from = {options.prune_from}: with epochs = {epochs} nothing is ever pruned; try "
+                f"--epochs {3 * options.prune_from}, or unflip train --set {section}.prune_from={max(1, epochs // 3)}"
             )
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> list[Phase]:

@@ -24,7 +24,8 @@ def draw_curves(path: Path, runs: Sequence[Run]) -> None:
     named = name_runs(runs)
     known = [key for key in _PANELS if any(line.get(key) is not None for run in runs for line in run.metrics)]
     if not known:
-        raise InputError("the runs have no accuracies by epoch; curves need a test set or validation examples")
+        folders = ", ".join(str(run.folder) for run in runs)
+        raise InputError(f"{folders}: no accuracies by epoch; curves need a test set or validation examples")
     figure = Figure(figsize=(4.6 * len(known) + 1.2, 4.0), layout="constrained")
     for axes, key in zip(figure.subplots(1, len(known), squeeze=False)[0], known, strict=True):
         draw_metric(axes, named, key)

@@ -69,6 +69,8 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: st
                 for example, place in zip(examples, places.tolist(), strict=True)
             ]
             return Doubts(tuple(shown), True, pictures.media_type == "image/png", None, below_half)
+        if data is not None:
+            raise InputError(f"--data {data}: holds no pictures, and a report shows nothing else of it; leave it out")
     except UnflipError as error:
         if data is not None:  # given explicitly
             raise

@@ -106,7 +106,7 @@ class DecisionStore:
         self._before: dict[int, int | None] = {}  # decision -> the one that undoing it restores
         self._requests: dict[str, list[int]] = defaultdict(list)
         self._undoable: dict[str, list[str]] = defaultdict(list)  # person -> requests, oldest first
-        self._connection = _open(path, fingerprint)
+        self._connection = self._connect(path, fingerprint)
         try:
             for row in self._connection.execute("SELECT * FROM decisions ORDER BY id"):
                 self._remember(Decision(*row)._replace(state=State[row[7].upper()]))
@@ -114,6 +114,10 @@ class DecisionStore:
             self.close()
             raise RunFolderError(f"{path}: damaged ({error}); restore a backup") from error
         self._file = path.stat()
+
+    @staticmethod
+    def _connect(path: Path, fingerprint: str) -> sqlite3.Connection:
+        return _open(path, fingerprint)
 
     def close(self) -> None:
         """Close the file."""
@@ -225,18 +229,40 @@ class DecisionStore:
         self._requests[row.request].append(row.id)
 
 
+class RecordedDecisions(DecisionStore):
+    """The same log, opened for reading only: nothing is written to its folder."""
+
+    @staticmethod
+    def _connect(path: Path, fingerprint: str) -> sqlite3.Connection:
+        try:
+            connection = _open_to_read(path)
+            wrong = _find_fault(connection, fingerprint)
+        except sqlite3.Error as error:
+            raise RunFolderError(f"{path}: cannot be read ({error})") from error
+        if wrong:
+            connection.close()
+            raise RunFolderError(f"{path}: {wrong}")
+        return connection
+
+
 def check_decisions(path: Path, fingerprint: str) -> None:
     """Refuse a file that is not the log of these examples, without opening it for writing."""
     if not path.exists() or not path.stat().st_size or path.with_name(f"{path.name}-wal").exists():
         return  # new, or in use by us: opening it tells
-    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(address, uri=True)) as connection:
+        with closing(_open_to_read(path)) as connection:
             wrong = _find_fault(connection, fingerprint)
     except sqlite3.Error as error:
         wrong = f"cannot be used ({error})"
     if wrong:
         raise RunFolderError(f"{path}: {wrong}")
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    """Open a log without writing anything; of one that is in use, what was decided so far is seen."""
+    in_use = path.with_name(f"{path.name}-wal").exists()
+    address = f"{path.absolute().as_uri()}?mode=ro{'' if in_use else '&immutable=1'}"
+    return sqlite3.connect(address, uri=True)
 
 
 def _find_fault(connection: sqlite3.Connection, fingerprint: str) -> str | None:

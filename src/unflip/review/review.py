@@ -139,13 +139,16 @@ def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iter
         pictures = run.pictures(data)
         rows = run.rows(data) if pictures is None else None
     except InputError as error:
-        raise InputError(f"{error} Name its location with --data") from error
+        name = " Name" if str(error).endswith("?") else "; name"
+        raise InputError(f"{error}{name} its location with --data") from error
     examples = Examples(run)
     checked_features(run, examples)  # this and the next before anything is written
     check_decisions(folder / layout.DECISIONS, examples.fingerprint)
     with (
         locked(folder / layout.REVIEW_LOCK, busy="another process is serving its review; open the address it printed"),
-        closing(open_decisions(folder, examples)) as decisions,
+        closing(
+            DecisionStore(folder / layout.DECISIONS, fingerprint=examples.fingerprint, count=len(examples))
+        ) as decisions,
     ):
         yield Review(run, examples, decisions, reviewer, pictures=pictures, rows=rows)
 
@@ -164,11 +167,6 @@ def finished_run(folder: Path) -> Run:
     if not run.is_finished:
         raise RunFolderError(f"{folder}: contains no finished run; a review needs its result.json")
     return run
-
-
-def open_decisions(folder: Path, examples: Examples) -> DecisionStore:
-    """Open the decisions about the examples of the run in ``folder``."""
-    return DecisionStore(folder / layout.DECISIONS, fingerprint=examples.fingerprint, count=len(examples))
 
 
 def described(row: Decision | None) -> dict[str, Any] | None:

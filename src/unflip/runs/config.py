@@ -15,7 +15,7 @@ from unflip.calibration import calibrators
 from unflip.data import datasets
 from unflip.data.loader import find_loader, is_built_in
 from unflip.data.options import DataOptions, NoiseOptions
-from unflip.errors import ConfigError, unknown
+from unflip.errors import ConfigError, check_text, unknown
 from unflip.methods import methods
 from unflip.methods.base import Outline
 from unflip.methods.recipes import find_recipe
@@ -258,7 +258,9 @@ def _check_common(tree: Tree, sections: Mapping[str, type[Options]]) -> Common:
 
 def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str, type[Options]]) -> _Model:
     try:
-        return model.model_validate(values)
+        checked = model.model_validate(values)
+        _check_texts(checked, prefix)
+        return checked
     except ValidationError as error:
         first = error.errors()[0]
         key = (prefix + ".".join(_location(model, first["loc"]))).rstrip(".")
@@ -272,6 +274,15 @@ def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str,
             raise ConfigError(unknown(key, str(first["input"]), choices)) from error
         message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         raise ConfigError(f"{key} = {first['input']!r}: must be {message}{_range(model, first['loc'])}") from error
+
+
+def _check_texts(options: Options, prefix: str) -> None:
+    """Refuse text that no file could hold: names of files may be any bytes."""
+    for name, value in options:
+        if isinstance(value, Options):
+            _check_texts(value, f"{prefix}{name}.")
+        elif isinstance(value, str):
+            check_text(value, f"{prefix}{name}")
 
 
 def _location(model: type[Options], location: Sequence[str | int]) -> list[str]:

@@ -1,6 +1,8 @@
 """Run: a run's folder. Report, review, export, tables and predict read it through this and through nothing else."""
 
+import errno
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,19 +18,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from unflip._version import __version__
 from unflip.data.files.arrays import Array, read_array, write_array
 from unflip.data.files.features import read_origin
 from unflip.data.options import DataOptions
 from unflip.data.viewing.pictures import Pictures, open_pictures
 from unflip.data.viewing.rows import Rows, open_rows
-from unflip.errors import ConfigError, RunFolderError, UnflipWarning, described
+from unflip.errors import ConfigError, RunFolderError, UnflipWarning
 from unflip.files import (
-    check_folder,
-    is_marked,
+    LOCK,
+    OwnedFolder,
     remove_partial,
     write_atomically,
-    write_json,
     write_tensors,
     write_text,
 )
@@ -51,6 +51,10 @@ class Run:
     """A run's folder and what is in it."""
 
     folder: Path
+
+    @property
+    def _owner(self) -> OwnedFolder:
+        return OwnedFolder(self.folder, layout.MARKER, layout.FOLDERS, {"format": FORMAT})
 
     @property
     def config_path(self) -> Path:
@@ -198,14 +202,17 @@ class Run:
         path, found = self.folder / layout.MARKER, None
         try:
             found = json.loads(path.read_text("utf-8"))["format"]
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             if not self.config_path.exists():
                 return  # no run at all: whoever asked says what is missing
+            raise RunFolderError(
+                f"{self.folder}: holds no run, as there is no {layout.MARKER} in it; name the folder of one"
+            ) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunFolderError(f"{path}: not what unflip writes ({error})") from error
         if found != FORMAT:
             raise RunFolderError(
-                f"{self.folder}: a run in format {found or 1}, this version of unflip reads format {FORMAT}; train "
+                f"{self.folder}: a run in format {found}, this version of unflip reads format {FORMAT}; train "
                 "again into another folder, or use the version that wrote it"
             )
 
@@ -223,9 +230,7 @@ class Run:
             self._check_format()
         if resume and not self.config_path.exists():
             raise RunFolderError(f"{self.folder}: holds no run to resume; leave --resume out to start one")
-        if not resume and self.exists and not is_marked(self.folder / layout.MARKER):
-            self._check_format()  # a run of before there were markers: we cannot know which files are its own
-        check_folder(self.folder, layout.MARKER)
+        self._owner.check(layout.REPLACED if force else ())
         if self.exists and not (resume or force):
             raise RunFolderError(
                 f"{self.folder}: already holds a run; continue it with --resume or replace it with --force"
@@ -241,7 +246,7 @@ class Run:
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
         busy = "another process is at work on this run; wait until it has ended"
-        with locked(self.folder / layout.LOCK, busy=busy):
+        with locked(self.folder / LOCK, busy=busy):
             self.check_free(resume=resume, force=force)  # again: one that just ended may have left a run
             with self._writing():
                 remove_partial(self.folder)
@@ -253,49 +258,33 @@ class Run:
 
     def begin(self) -> None:
         """Create the folder, if it is not there, and mark it as a run's."""
-        with self._writing():
-            self.folder.mkdir(parents=True, exist_ok=True)
-        if not is_marked(self.folder / layout.MARKER):
-            self._write_marker([])
+        self._owner.begin()
 
     def abandon(self) -> None:
         """Leave nothing behind of a run that was refused before it began; one that has begun stays."""
-        if self.config_path.exists():
+        if self.config_path.exists() or set(self.owned()) - {layout.DATA}:
             return
         with suppress(OSError):
-            for name in self._owned():
+            for name in self.owned():
                 shutil.rmtree(self.folder / name)
-            for name in (layout.MARKER, layout.LOCK):
+            for name in (layout.MARKER, LOCK):
                 (self.folder / name).unlink(missing_ok=True)
             self.folder.rmdir()
+
+    def check_own(self, names: Iterable[str]) -> None:
+        """Refuse a folder that is neither new nor a run's, and one in which something is in the way of ``names``."""
+        self._owner.check(names)
 
     def own(self, name: str) -> Path:
         """Return where to write a file or folder of the run, and remember that it is the run's.
 
         Something of that name which the run did not write stays as it is: that is an error.
         """
-        path, owned = self.folder / name, self._owned()
-        if name not in owned:
-            self._refuse_foreign(name)
-            self._write_marker([*owned, name])
-        return path
+        return self._owner.own(name)
 
-    def _refuse_foreign(self, name: str) -> None:
-        if (self.folder / name).exists():
-            raise RunFolderError(
-                f"{self.folder / name}: is in the way, and was not written by this run; move it elsewhere"
-            )
-
-    def _owned(self) -> list[str]:
-        """The names of everything that the run has written, or was about to write."""
-        path = self.folder / layout.MARKER
-        try:
-            return [str(name) for name in json.loads(path.read_text("utf-8"))["files"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunFolderError(f"{path}: not what unflip writes ({described(error)})") from error
-
-    def _write_marker(self, owned: Sequence[str]) -> None:
-        write_json(self.folder / layout.MARKER, {"format": FORMAT, "unflip": __version__, "files": list(owned)})
+    def owned(self) -> list[str]:
+        """Return the names of everything that the run has written, or was about to write."""
+        return self._owner.owned()
 
     def write_config(self, text: str) -> None:
         """Write the resolved configuration."""
@@ -322,7 +311,7 @@ class Run:
         for name, array in ((layout.FEATURES, features), (layout.LAST_FEATURES, last)):
             size = 0.0 if array is None else 2 * array.numel() / 2**30
             if array is None or size > _FEATURES_GB:
-                if name in self._owned():
+                if name in self.owned():
                     (self.folder / name).unlink(missing_ok=True)
             else:
                 write_array(self.own(name), array.clamp(-_HALF, _HALF).half().cpu().numpy())
@@ -342,30 +331,41 @@ class Run:
             raise RunFolderError(f"cannot write to {self.folder}: {error.strerror}") from error
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove those of the named files that the run wrote; whatever else is in its folders stays."""
-        owned = self._owned()
-        for path in (self.folder / name for name in owned if name in names):
-            if path.is_dir() == (path.name not in layout.WITHIN):
-                continue  # a folder in the place of a file, or the other way round: not what we wrote
-            if path.is_dir():
-                for file in path.glob(layout.WITHIN[path.name]):
-                    file.unlink(missing_ok=True)
+        """Remove those of the named files that the run wrote; whatever else is in its folders stays.
+
+        The configuration and the result go last: where something cannot be removed, the folder still holds a run.
+        """
+        names, owned = set(names), self.owned()
+        last = (layout.CONFIG, layout.RESULT)
+        for name in sorted(owned, key=lambda name: (name in last, name not in layout.FOLDERS)):
+            path = self.folder / name
+            if name not in names:
+                continue
+            if path.is_dir() and name in layout.WITHIN:
+                for file in layout.files_within(path, name):
+                    _unlink(file)
                 remove_partial(path)
                 with suppress(OSError):  # somebody keeps files of their own in it
                     path.rmdir()
-            else:
-                path.unlink(missing_ok=True)
-        self._write_marker([name for name in owned if name not in names or (self.folder / name).exists()])
+            elif path.is_file():
+                _unlink(path)
+        self._owner.record([name for name in owned if name not in names or (self.folder / name).exists()])
 
     def _clear(self) -> None:
-        """Remove the run, as far as a new one replaces it; nothing if something is in the new one's way."""
-        if not is_marked(self.folder / layout.MARKER):
+        """Remove the run, as far as a new one replaces it; nothing if some of it cannot be removed."""
+        if not self._owner.is_marked:
             return
-        owned = self._owned()
-        for name in layout.REPLACED:
-            if name not in owned:
-                self._refuse_foreign(name)
+        for folder in (self.folder, *(self.folder / name for name in layout.WITHIN if name in self.owned())):
+            if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+                raise RunFolderError(f"{folder}: nothing can be removed from it: {os.strerror(errno.EACCES)}")
         self.remove(layout.REPLACED)
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be removed: {error.strerror}; allow that, and try again") from error
 
 
 def _parse_lines(text: str) -> list[dict[str, Any]]:

@@ -1,5 +1,9 @@
 """Every file in a run folder, by name."""
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 MARKER = "run.json"
 """Says that the folder is a run, and in which format; written first."""
 CONFIG = "config.toml"
@@ -21,18 +25,30 @@ TENSORBOARD = "tensorboard"
 REPORT = "report.html"
 SUSPECTS = "suspects.csv"
 DUPLICATES = "duplicates.csv"
+DATA = "data"
+"""Data sets of Hugging Face, written as files."""
 REPLACED = (
     CONFIG, RESULT, METRICS, NOISE, SKIPPED, LABELS, LABELS_CSV, HISTORY, MODEL, FEATURES, LAST_FEATURES,
     GAUSSIANS, TRANSITION, CHECKPOINTS, TENSORBOARD, REPORT, SUSPECTS, DUPLICATES,
 )  # fmt: skip
 """What a new run removes of an old one that it replaces."""
-WITHIN = {CHECKPOINTS: "epoch-[0-9][0-9][0-9][0-9][0-9]*.safetensors", TENSORBOARD: "events.out.tfevents.*"}
-"""Which files in its folders are a run's own."""
+BOARD_ENDING = ".unflip"
+"""How the names of our files for TensorBoard end."""
+FOLDERS = (CHECKPOINTS, TENSORBOARD, DATA)
+WITHIN = {
+    CHECKPOINTS: re.compile(r"epoch-\d{5}(-phase-\d{3,}-step-\d{8,})?\.safetensors"),
+    TENSORBOARD: re.compile(rf"events\.out\.tfevents\.\d+\..+{re.escape(BOARD_ENDING)}"),
+}
+"""Which files in its folders are a run's own, by their whole names."""
 EMBEDDED = "embedded.npz"
 """Features that `unflip clean` computed from images; kept for the next run."""
-DATA = "data"
-"""Data sets of Hugging Face, written as files."""
 DECISIONS = "review.sqlite"
 """What people decided on the review page; no run removes it."""
-LOCK, REVIEW_LOCK = ".lock", ".review.lock"
-"""Held by the process that works on the run, or serves its review."""
+REVIEW_LOCK = ".unflip-review-lock"
+"""Held by the process that serves the review of the run."""
+
+
+def files_within(folder: Path, kind: str) -> Iterator[Path]:
+    """Yield the files of a run in its folder of this kind, one of ``WITHIN``."""
+    pattern = WITHIN[kind]
+    return (path for path in folder.glob("*") if pattern.fullmatch(path.name) and path.is_file())

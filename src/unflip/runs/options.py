@@ -1,7 +1,7 @@
 """Options that every run has, and how it is carried out. Nothing heavy is imported."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -9,6 +9,7 @@ from unflip.data.options import DataOptions, NoiseOptions
 from unflip.options import Options
 
 SelectionRule = Literal["noisy-val", "last", "clean-val", "best-test"]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 PrecisionName = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -47,9 +48,9 @@ class Common(Options):
     """How to learn: see `unflip list methods`."""
     network: str = "mlp"
     """What learns: see `unflip list networks`."""
-    epochs: PositiveInt = 30
+    epochs: int = Field(30, gt=0, le=99_999)
     """Passes over the data."""
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     """Everything random follows from it."""
     select: SelectionRule = "noisy-val"
     """Which epoch's model is kept: noisy-val, last, or (these use the truth) clean-val, best-test."""

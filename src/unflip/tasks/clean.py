@@ -12,10 +12,8 @@ import pyarrow.csv
 
 from unflip.data.duplicates import conflicting_groups, identities
 from unflip.data.files.arrays import Array
-from unflip.data.files.labels import find_classes
-from unflip.data.files.reviewed import read_reviewed
 from unflip.data.images.files import Skipped, skipped_csv
-from unflip.data.labelled import choose_labels
+from unflip.data.labelled import choose_labels, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
@@ -158,8 +156,7 @@ def plan_cleaning(
             raw, run.folder / layout.EMBEDDED, data_options, backbone, execution,
             track=make_reporter(execution.quiet).track,
         )  # fmt: skip
-        if data_options.reviewed is not None:  # checked now, since features may take long
-            _check_reviewed(data_options.reviewed, embedding, examples, which)
+        _check_labels(embedding, data_options)
         config = _configure(
             {"path": str(embedding.out), "reviewed": data_options.reviewed}, count, tree, of_columns=False
         )
@@ -193,13 +190,14 @@ def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunCo
     return make_layers(flags, preset="features", settings=settings).resolve()
 
 
-def _check_reviewed(path: str, embedding: EmbedPlan, examples: LabelledSet, which: str) -> None:
-    labels = examples.labels
-    assert labels is not None
-    names = find_classes(labels, embedding.raw.class_names, which)[1] or [str(i) for i in range(int(labels.max()) + 1)]
-    kept = [embedding.sets[part] for part in ("train", "val") if part in embedding.sets]
-    ids = [str(name) for part in kept if part.ids is not None for name in part.ids]
-    read_reviewed(Path(path), sum(len(part.inputs) for part in kept), ids or None, names)
+def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
+    """Refuse labels that training would refuse, by stand-ins for the features, which may take long."""
+    sets = {
+        name: replace(part, inputs=np.zeros((len(part.inputs), 1), np.float16)) for name, part in embedding.sets.items()
+    }
+    train, val = sets.pop("train"), sets.pop("val", None)
+    raw = replace(embedding.raw, train=train, val=val, tests=sets, normalisation=None)
+    label_data(raw, DataOptions(path=options.path, reviewed=options.reviewed, standardize="off"))
 
 
 def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width: int, classes: int) -> float:

@@ -17,12 +17,13 @@ from unflip.data.labelled import LabelledData, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.errors import ConfigError
-from unflip.files import write_json, write_text
+from unflip.files import all_or_none, write_json, write_text
 from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
+from unflip.options import Options
 from unflip.report.noise_figure import PmdCurve, draw_noise
 from unflip.runs.config import check_section
-from unflip.runs.options import Execution
+from unflip.runs.options import Execution, Seed
 from unflip.runs.targets import check_output
 from unflip.tasks.options import CorruptOptions, option_tree
 from unflip.training.posterior import posterior_fit
@@ -38,6 +39,12 @@ class CorruptResult:
     picture: Path
     measured: NoiseProfile
     class_names: list[str] | None
+
+
+class _Drawing(Options):
+    """How the labels are drawn."""
+
+    seed: Seed = 0
 
 
 def corrupt(
@@ -70,7 +77,8 @@ def corrupt(
             raise ConfigError(f"--save-posterior {save_posterior}: is written as something else; choose another name")
         check_output(Path(save_posterior), (".npy",), force=force, inputs=inputs, option="--save-posterior")
     tree = option_tree(CorruptOptions, options)
-    execution, seed = check_section(Execution, tree.get("execution", {})), tree.get("seed", 0)
+    execution = check_section(Execution, tree.get("execution", {}))
+    seed = check_section(_Drawing, {key: tree[key] for key in tree if key == "seed"}).seed
     data_options = check_section(DataOptions, {"path": str(data), **tree.get("data", {})}, "data.")
     noise_options = check_section(NoiseOptions, {"recipe": str(recipe), **tree.get("noise", {})}, "noise.")
     check_used(data_options, tree.get("data", {}))
@@ -84,15 +92,16 @@ def corrupt(
     after = corrupt_labels(before, noise_options, posterior, seed)
     truth = before.truth
     measured = measure_noise(truth, after.given, after.num_classes)
-    _write_labels(out, after.given, after)
     assert after.noise_record is not None
-    write_json(record, after.noise_record)
-    if save_posterior and posterior is not None:
-        write_array(Path(save_posterior), posterior.numpy())
     curve = None
     if posterior is not None and (kind := recipe.steps[0].pmd_kind) is not None:
         curve = PmdCurve(kind, after.noise_record["steps"][0]["factor"], posterior)
-    draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
+    with all_or_none():
+        _write_labels(out, after.given, after)
+        write_json(record, after.noise_record)
+        if save_posterior and posterior is not None:
+            write_array(Path(save_posterior), posterior.numpy())
+        draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
     return CorruptResult(out, record, picture, measured, after.class_names)
 
 

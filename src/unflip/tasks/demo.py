@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from unflip.files import check_folder, mark_folder
+from unflip.files import OwnedFolder
 from unflip.report.comparison import write_comparison
 from unflip.report.demo_figure import draw_demo
 from unflip.runs.folder import Run
@@ -11,6 +11,7 @@ from unflip.tasks.corrupt import corrupt
 from unflip.tasks.train import train
 
 _MARKER = "demo.json"
+_FILES = ("labels.npy", "labels.json", "labels.png", "demo.png", "comparison.html")
 NOISE = "pmd1:0.35"
 METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 
@@ -26,18 +27,17 @@ class DemoResult:
 
 def demo(out: str | Path, *, quiet: bool = True) -> DemoResult:
     """Make a third of the labels wrong where digits look alike, and train each method on them."""
-    out = Path(out)
-    labels = out / "labels.npy"
-    check_folder(out, _MARKER)
-    mark_folder(out, _MARKER)
+    folder = OwnedFolder(Path(out), _MARKER, METHODS)
+    folder.check([*_FILES, *METHODS])
+    folder.begin()
+    labels, _, _, picture, page = map(folder.own, _FILES)
     corrupt("digits", NOISE, labels, force=True, device="cpu", threads=1, quiet=True)
     runs = {
         method: train(
-            "digits", out / method, labels=labels, method=method, preset="demo", force=True, device="cpu", threads=1,
-            quiet=quiet,
+            "digits", folder.own(method), labels=labels, method=method, preset="demo", force=True, device="cpu",
+            threads=1, quiet=quiet,
         )
         for method in METHODS
     }  # fmt: skip
-    picture = out / "demo.png"
     draw_demo(picture, runs)
-    return DemoResult(runs, picture, write_comparison(list(runs.values()), out / "comparison.html"))
+    return DemoResult(runs, picture, write_comparison(list(runs.values()), page))

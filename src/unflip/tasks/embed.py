@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -27,7 +27,7 @@ from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.data.sources import Source, Standardisation
 from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
-from unflip.files import remove_partial, write_atomically
+from unflip.files import LOCK, remove_partial, write_atomically
 from unflip.interruption import Interruption
 from unflip.lock import locked
 from unflip.networks import backbones
@@ -177,26 +177,42 @@ class EmbedPlan:
         plan = list(self._plan())
         with _writing(self._parts):
             self._parts.mkdir(exist_ok=True)
-        with locked(self._parts / ".lock", busy="another process is at work on these features; let it end first"):
-            with _writing(self._parts):
-                remove_partial(self._parts)
-                for stray in {*self._parts.glob(_PART_FILES)} - {file for file, _, _ in plan}:
-                    stray.unlink()  # of other images
-            done = sum(len(rows) for file, _, rows in plan if file.exists())
-            with reporter, Interruption() as interruption:
-                reporter.start("embedding", self.total, done + 1)
-                for file, name, rows in plan:
-                    if not file.exists():
-                        self._write_part(file, name, rows, interruption, done)
-                        done += len(rows)
-                        reporter.items(done, self.total)
-            sets = {name: replace(part, **self._joined(name, plan)) for name, part in self.sets.items()}
-            write_features(self.out, sets, self.raw.class_names, self.origin)
-        for file in [*self._parts.glob(_PART_FILES), self._parts / ".lock"]:
-            file.unlink(missing_ok=True)
-        with suppress(OSError):  # somebody keeps files of their own in it
-            self._parts.rmdir()
+        with locked(self._parts / LOCK, busy="another process is at work on these features; let it end first"):
+            try:
+                sets = self._embed_parts(plan, reporter)
+            except RunFolderError as error:
+                kept = sum(len(rows) for file, _, rows in plan if file.exists())
+                if kept:
+                    raise RunFolderError(
+                        f"{error}; {kept} of {self.total} images are kept in {self._parts}, the same command goes on"
+                    ) from error
+                self._remove_parts()
+                raise
+            self._remove_parts()
         return sets
+
+    def _embed_parts(self, plan: Sequence[tuple[Path, str, range]], reporter: Reporter) -> Mapping[str, LabelledSet]:
+        with _writing(self._parts):
+            remove_partial(self._parts)
+            for stray in {*self._parts.glob(_PART_FILES)} - {file for file, _, _ in plan}:
+                stray.unlink()  # of other images
+        done = sum(len(rows) for file, _, rows in plan if file.exists())
+        with reporter, Interruption() as interruption:
+            reporter.start("embedding", self.total, done + 1)
+            for file, name, rows in plan:
+                if not file.exists():
+                    self._write_part(file, name, rows, interruption, done)
+                    done += len(rows)
+                    reporter.items(done, self.total)
+        sets = {name: replace(part, **self._joined(name, plan)) for name, part in self.sets.items()}
+        write_features(self.out, sets, self.raw.class_names, self.origin)
+        return sets
+
+    def _remove_parts(self) -> None:
+        with suppress(OSError):  # somebody keeps files of their own in it
+            for file in [*self._parts.glob(_PART_FILES), self._parts / LOCK]:
+                file.unlink(missing_ok=True)
+            self._parts.rmdir()
 
     @property
     def _parts(self) -> Path:
@@ -246,7 +262,7 @@ class EmbedPlan:
         features = self.backbone.encode(images.contiguous(memory_format=torch.channels_last))
         return features.half().cpu().numpy()
 
-    def _joined(self, name: str, plan: list[tuple[Path, str, range]]) -> dict[str, Array]:
+    def _joined(self, name: str, plan: Sequence[tuple[Path, str, range]]) -> dict[str, Array]:
         parts = [read_npz(file) for file, of, _ in plan if of == name]
         return {
             "inputs": np.concatenate([part["features"] for part in parts]),

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from unflip.errors import ConfigError, MissingExtraError, RunFolderError
 from unflip.files import write_text
+from unflip.review.decisions import RecordedDecisions
 from unflip.review.examples import Examples
 from unflip.review.export import as_csv
-from unflip.review.review import finished_run, open_decisions, open_review
+from unflip.review.review import finished_run, open_review
 from unflip.runs import layout
 from unflip.runs.targets import check_output
 
@@ -57,7 +58,7 @@ def export_review(folder: str | Path, out: Path, *, force: bool = False) -> int:
     log = folder / layout.DECISIONS
     if not log.exists() or not log.stat().st_size:
         raise RunFolderError(f"{folder}: nobody has reviewed it yet; start with `unflip review {folder}`")
-    with closing(open_decisions(folder, examples)) as decisions:
+    with closing(RecordedDecisions(log, fingerprint=examples.fingerprint, count=len(examples))) as decisions:
         write_text(out, as_csv(examples, decisions))
         return len(decisions.decided())
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from unflip.errors import RunFolderError
+from unflip.runs import layout
 
 
 class Board:
@@ -21,7 +22,7 @@ class Board:
                 return
             self._folder = folder
             with self._writing():
-                self._writer = SummaryWriter(str(self._folder))
+                self._writer = SummaryWriter(str(self._folder), filename_suffix=layout.BOARD_ENDING)
 
     def __enter__(self) -> Self:
         return self

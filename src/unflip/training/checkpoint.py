@@ -79,7 +79,7 @@ class Checkpoints:
         return None
 
     def _paths(self) -> list[Path]:
-        return sorted(self.folder.glob(layout.WITHIN[layout.CHECKPOINTS]))
+        return sorted(layout.files_within(self.folder, layout.CHECKPOINTS))
 
 
 def _is_whole(path: Path) -> bool:

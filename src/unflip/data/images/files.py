@@ -12,6 +12,7 @@ import numpy as np
 
 from unflip.data.files.arrays import Array
 from unflip.data.options import Resample
+from unflip.errors import check_text
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -78,6 +79,8 @@ def skipped_csv(skipped: tuple[Skipped, ...]) -> str:
 
 def as_names(names: list[str]) -> Array:
     """Return names as an array to index with masks; of objects, since one long name would widen all strings."""
+    for name in names:
+        check_text(name, "image")
     array = np.empty(len(names), object)
     array[:] = names
     return array

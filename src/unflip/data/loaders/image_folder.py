@@ -75,6 +75,7 @@ def _list(root: Path, part: str) -> LabelledSet:
     classes = [entry.name for entry in entries if _is_class(entry)]
     if classes and loose:
         raise InputError(f"{folder / loose[0]}: is next to the class folders; move it into one of them")
+    _refuse_doubles([folder / name for name in classes])
     _warn_of_hidden(folder, entries)
     found = {
         name: find_images(folder / name, [root, folder, *(folder / other for other in classes if other != name)])
@@ -89,6 +90,15 @@ def _list(root: Path, part: str) -> LabelledSet:
     names = as_names([f"{part}/{name}" for name in inner] if part else inner)
     labels = np.repeat(np.array(classes, np.str_), [len(images) for images in found.values()]) if classes else None
     return LabelledSet(ImageFiles(root, names), labels, ids=names)
+
+
+def _refuse_doubles(classes: list[Path]) -> None:
+    """Refuse a class folder that is a link to another one: every image would have two labels."""
+    known: dict[Path, Path] = {}
+    for path in classes:
+        other = known.setdefault(path.resolve(), path)
+        if other is not path:
+            raise InputError(f"{path}: is the same folder as {other.name}, so its images have two labels; remove one")
 
 
 def _warn_of_hidden(folder: Path, entries: list[Path]) -> None:
