@@ -77,7 +77,7 @@ def test_it_corrects_labels_and_predicts_well_in_spite_of_them(model: UnflipClas
     assert model.score(Noisy.content["test"], Noisy.content["test_labels"]) > 0.95
     assert (model.labels_ == Noisy.clean).mean() > 0.95
     assert (model.suggested_labels_ == Noisy.clean).mean() > 0.95
-    assert model.label_quality_[Noisy.wrong].mean() < 0.2 < 0.8 < model.label_quality_[~Noisy.wrong].mean()
+    assert model.label_quality_[Noisy.wrong].mean() < 0.3 < 0.8 < model.label_quality_[~Noisy.wrong].mean()
     assert model.noise_rate_ == pytest.approx(1 / 6, abs=0.03)
     assert model.n_features_in_ == 6
     np.testing.assert_array_equal(model.classes_, [0, 1, 2])
@@ -160,7 +160,7 @@ def test_a_group_is_not_torn_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(memory, "prepare_data", spy)
     groups = np.array([f"person {i // 5}" for i in range(300)])
-    UnflipClassifier(epochs=1, random_state=0).fit(Noisy.X, Noisy.y, groups)
+    UnflipClassifier("plc", epochs=1, random_state=0).fit(Noisy.X, Noisy.y, groups)
     sides = seen[0].view(60, 5)
     assert torch.equal(sides.any(1), sides.all(1))
     assert 20 <= int(seen[0].sum()) <= 31

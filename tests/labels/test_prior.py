@@ -1,4 +1,4 @@
-"""The classes' sizes: moved where they should go; noise that made equal classes unequal is told from true inequality."""
+"""The classes' sizes: moved where they should go; inequality that noise made is told from true inequality."""
 
 import math
 

@@ -72,6 +72,14 @@ def test_correction_begins_after_the_warm_up_and_delta_grows() -> None:
     assert labels.current.tolist() == [0, 0, 1, 1]
 
 
+def test_examples_that_did_not_train_follow_the_rule_with_the_last_delta() -> None:
+    """Delta grows by 0.02 in each of the 100 epochs after the warm-up, from 1.2 to 3.14."""
+    method = make(4, 2, warmup=3, window=1)
+    probs = torch.tensor([[0.5, 0.5], [0.25, 0.75], [0.24, 0.76], [0.23, 0.77]])  # ratios 1, 3, 3.17 and 3.35
+    assert method.correct(probs, torch.zeros(4, dtype=torch.long)).tolist() == [0, 0, 1, 1]
+    assert method.correct(probs, torch.ones(4, dtype=torch.long)).tolist() == [1, 1, 1, 1]
+
+
 def test_earlier_predictions_are_taken_anew_after_a_while() -> None:
     method = make(1, 2, warmup=1, retro_lead=0, retro_refresh=2)
     labels = LabelStore(torch.zeros(1, dtype=torch.long), 2)

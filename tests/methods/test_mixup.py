@@ -66,7 +66,7 @@ def test_the_same_seed_draws_the_same_and_another_does_not() -> None:
 def test_weights_are_the_larger_half_of_a_beta_distribution(alpha: float) -> None:
     weights = [weight for seed in range(400) if (weight := weight_of(alpha, seed)) < 1]
     beta = stats.beta(alpha, alpha)
-    assert stats.kstest(weights, lambda l: 2 * beta.cdf(l) - 1).pvalue > 0.01
+    assert stats.kstest(weights, lambda weight: 2 * beta.cdf(weight) - 1).pvalue > 0.01
 
 
 def test_a_single_example_stays_what_it_is() -> None:

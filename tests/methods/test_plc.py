@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet
 import pytest
+import torch
 
 from helpers import blobs, quick_train, write_npz
+from unflip.methods.base import Setting
+from unflip.methods.plc import PLC, warmup_end
 
-PLC = {"plc.warmup": 2}
+SETTINGS = {"plc.warmup": 2}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_labels_change_first_at_the_end_of_the_warm_up(noisy: tuple[Path, Path], tmp_path: Path) -> None:
-    run = quick_train(noisy[0], tmp_path / "run", labels=noisy[1], method="plc", epochs=4, settings=PLC)
+    run = quick_train(noisy[0], tmp_path / "run", labels=noisy[1], method="plc", epochs=4, settings=SETTINGS)
     changed = [line["changed"] for line in run.metrics]
     assert changed[0] == 0
     assert changed[1] > 0
@@ -36,7 +39,7 @@ def test_labels_change_first_at_the_end_of_the_warm_up(noisy: tuple[Path, Path],
 def test_correction_makes_labels_right_and_scores_the_validation_examples(
     noisy: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    run = quick_train(noisy[0], tmp_path / "run", labels=noisy[1], method="plc", epochs=8, settings=PLC)
+    run = quick_train(noisy[0], tmp_path / "run", labels=noisy[1], method="plc", epochs=8, settings=SETTINGS)
     result = run.result
     assert result["label_accuracy"]["given"] < 0.85
     assert result["label_accuracy"]["current"] > 0.97
@@ -45,15 +48,56 @@ def test_correction_makes_labels_right_and_scores_the_validation_examples(
     assert result["transition_error"] < 0.05
     table = pyarrow.parquet.read_table(run.folder / "labels.parquet").to_pylist()
     assert any(row["changed"] for row in table if row["split"] == "val")
-    wrong = [row["quality"] for row in table if row["changed"]]
-    right = [row["quality"] for row in table if not row["changed"]]
+    truth = np.load(noisy[0])["train_labels"]
+    wrong = [row["quality"] for row, label in zip(table, truth, strict=True) if row["given"] != label]
+    right = [row["quality"] for row, label in zip(table, truth, strict=True) if row["given"] == label]
     assert max(wrong) < np.mean(right)
+    assert {row["judged"] for row in table} == {"out-of-sample"}
 
 
 def test_rounds_train_again_within_the_epoch_until_nothing_changes(noisy: tuple[Path, Path], tmp_path: Path) -> None:
-    once = quick_train(noisy[0], tmp_path / "once", labels=noisy[1], method="plc", epochs=3, settings=PLC)
+    once = quick_train(noisy[0], tmp_path / "once", labels=noisy[1], method="plc", epochs=3, settings=SETTINGS)
     thrice = quick_train(
-        noisy[0], tmp_path / "thrice", labels=noisy[1], method="plc", epochs=3, settings=PLC | {"plc.rounds": 3}
+        noisy[0], tmp_path / "thrice", labels=noisy[1], method="plc", epochs=3, settings=SETTINGS | {"plc.rounds": 3}
     )
     assert thrice.metrics[0]["loss"] == once.metrics[0]["loss"]  # the warm-up knows no rounds
     assert thrice.metrics[1]["changed"] > once.metrics[1]["changed"]
+
+
+def test_examples_that_did_not_train_follow_the_rule_at_the_threshold_of_now() -> None:
+    setting = Setting(2, torch.arange(4), 6, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
+    method = PLC(PLC.Options(threshold=0.3, step=0.2), setting)
+    probs, labels = torch.tensor([[0.4, 0.6], [0.3, 0.7], [0.2, 0.8]]), torch.zeros(3, dtype=torch.long)
+    corrected = []
+    for _ in range(3):
+        corrected.append(method.correct(probs, labels).tolist())
+        method.corrector.relax()
+    assert corrected == [[0, 0, 1], [0, 1, 1], [1, 1, 1]]  # ratios 0.67, 0.43 and 0.25 against 0.3, 0.5 and 0.7
+
+
+@pytest.mark.parametrize(
+    ("scores", "end"),
+    [
+        ([], 10),
+        ([0.1, 0.2, 0.3, 0.4], 10),
+        ([0.3, 0.2, 0.2, 0.1], 4),
+        ([0.1, 0.3, 0.2, 0.3, 0.25], 5),  # as good is not better
+        ([0.1, 0.3, 0.2, 0.2, 0.4, 0.3, 0.3, 0.3], 8),
+        ([0.5] + [0.1] * 20, 4),
+    ],
+)
+def test_the_warm_up_ends_three_epochs_after_the_best_score(scores: list[float], end: int) -> None:
+    assert warmup_end(scores, 10) == end
+    assert warmup_end(scores, 2) == 2  # at the latest
+    if end < 10:
+        assert warmup_end(scores[: end - 1], 10) == 10  # not known before
+
+
+def test_without_validation_examples_an_automatic_warm_up_lasts_a_third(
+    noisy: tuple[Path, Path], tmp_path: Path
+) -> None:
+    settings = {"plc.warmup": "auto", "data.val_fraction": 0.0}
+    run = quick_train(
+        noisy[0], tmp_path / "run", labels=noisy[1], method="plc", epochs=9, select="last", settings=settings
+    )
+    assert [line["changed"] > 0 for line in run.metrics[:3]] == [False, False, True]

@@ -1,136 +1,656 @@
-"""unflip: the vote withholds changes that it doubts, for plc and lrt too; the warm-up ends by itself."""
+"""unflip: its formulas against loops, that nobody judges what they have learnt, and what it finds in simulated data."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
 
-from helpers import blobs, quick_train, write_npz
+from helpers import Crash, assert_same_run, assert_same_tree, blobs, crash_after, quick_train, write_npz
 from observing import Unseen
+from unflip.errors import ConfigError, UnflipWarning
 from unflip.labels.store import LabelStore
-from unflip.methods.base import Method, Setting
-from unflip.methods.lrt import LRT, LRTOptions
-from unflip.methods.plc import PLC, warmup_end
+from unflip.labels.transition import posterior
+from unflip.methods import unflip as module
+from unflip.methods.base import Batch, Outline, Phase, Setting
 from unflip.methods.recipes import find_recipe
-from unflip.methods.unflip import Unflip, UnflipOptions
+from unflip.methods.unflip import (
+    Unflip,
+    UnflipOptions,
+    _Belief,
+    choose_folds,
+    count_members,
+    label_quality,
+    label_weights,
+    members_rows,
+)
+from unflip.networks.base import build_network
+from unflip.networks.mlp import MLPOptions, StackedMLP
+from unflip.runs.folder import Run
+from unflip.stats.discriminant import fit_discriminant, held_out_log_posterior
+from unflip.stats.stacking import pool
+
+CLASSES = 3
 
 
 class Seen(Unseen):
-    """Features in two far clusters of 20, and a network that takes all of them for class 1."""
+    """Rows of three clusters, and whatever networks make of them."""
 
-    def __init__(self) -> None:
-        cluster = torch.arange(40) // 20
-        self.seen = 5.0 * cluster[:, None] + torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    def __init__(self, count: int = 75) -> None:
+        random = torch.Generator().manual_seed(0)
+        self.truth = torch.arange(count) % CLASSES
+        self.rows = 3 * torch.eye(4)[self.truth] + torch.randn(count, 4, generator=random)
+        self.asked: list[tuple[nn.Module, Tensor]] = []
 
-    @property
-    def probs(self) -> Tensor:
-        return torch.tensor([0.1, 0.9]).repeat(40, 1)
+    def inputs(self, rows: Tensor) -> Tensor:
+        return self.rows[rows]
 
-    def features(self, network: int = 0) -> Tensor:
-        return self.seen
+    @torch.no_grad()
+    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
+        self.asked.append((network, rows))
+        logits: Tensor = network.eval()(self.rows[rows])
+        return logits
 
-    def validation(self, network: int = 0) -> None:
-        return None
-
-
-def setting(epochs: int = 6, rows: int = 40) -> Setting:
-    return Setting(2, torch.arange(rows), epochs, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
-
-
-def one_wrong_in_each_cluster() -> LabelStore:
-    given = torch.arange(40) // 20
-    given[[3, 33]] = given[[33, 3]]  # row 3 lies in cluster 0 and is called 1, row 33 the other way round
-    return LabelStore(given, 2)
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        return tensor
 
 
-@pytest.mark.parametrize(
-    ("method", "changes"),
-    [
-        (PLC(PLC.Options(warmup=1), setting()), 20),  # the network's word alone
-        (PLC(PLC.Options(warmup=1, consent=True), setting()), 1),
-        (LRT(LRTOptions(warmup=1), setting()), 20),
-        (LRT(LRTOptions(warmup=1, consent=True), setting()), 1),
-        (Unflip(UnflipOptions(warmup=1), setting()), 1),
-    ],
-    ids=["plc", "plc with consent", "lrt", "lrt with consent", "unflip"],
-)
-def test_a_change_needs_both_views(method: Method, changes: int) -> None:
-    store = one_wrong_in_each_cluster()
-    assert method.end_epoch(1, Seen(), store)["changed"] == changes
-    assert int(store.current[33]) == 1
-    assert int(store.current[3]) == 1  # wrong and stays so: the network sees nothing wrong with it
+def some_setting(train: Tensor, **more: Any) -> Setting:
+    return Setting(CLASSES, train, 6, 0, 8, lambda epoch: 1.0, torch.device("cpu"), **({"of_rows": True} | more))
 
 
-@pytest.mark.parametrize(
-    "method",
-    [PLC(PLC.Options(consent=True), setting()), LRT(LRTOptions(consent=True), setting())],
-    ids=["plc", "lrt"],
-)
-def test_examples_that_did_not_train_need_both_views_too(method: Method) -> None:
-    probs, votes = torch.tensor([[0.1, 0.9], [0.1, 0.9]]), torch.tensor([[0.8, 0.2], [0.3, 0.7]])
-    assert method.correct(probs, torch.tensor([0, 0]), votes).tolist() == [0, 1]
+def some_labels(seen: Seen, reviewed: dict[int, int] | None = None) -> LabelStore:
+    """Every fourth label is wrong."""
+    given = seen.truth.clone()
+    given[::4] = (given[::4] + 1) % CLASSES
+    decided = torch.full_like(given, -1)
+    for row, label in (reviewed or {}).items():
+        decided[row] = label
+    return LabelStore(given, CLASSES, decided)
 
 
-@pytest.mark.parametrize(
-    ("scores", "end"),
-    [
-        ([], 10),
-        ([0.1, 0.2, 0.3, 0.4], 10),
-        ([0.3, 0.2, 0.2, 0.1], 4),
-        ([0.1, 0.3, 0.2, 0.3, 0.25], 5),  # as good is not better
-        ([0.1, 0.3, 0.2, 0.2, 0.4, 0.3, 0.3, 0.3], 8),
-        ([0.5] + [0.1] * 20, 4),
-    ],
-)
-def test_the_warm_up_ends_three_epochs_after_the_best_score(scores: list[float], end: int) -> None:
-    assert warmup_end(scores, 10) == end
-    assert warmup_end(scores, 2) == 2  # at the latest
-    if end < 10:
-        assert warmup_end(scores[: end - 1], 10) == 10  # not known before
+def committee(seen: Seen, *, batch_norm: bool = False, groups: Tensor | None = None, **options: Any) -> Unflip:
+    """A committee of four on all rows but every fifth, so that rows and positions differ."""
+    rows = torch.arange(len(seen.rows))
+    setting = some_setting(rows[rows % 5 > 0], groups=groups)
+    chosen = UnflipOptions(**({"members": 4} | options))
+    network = MLPOptions(hidden=(8,), batch_norm=batch_norm)
+    method = Unflip(chosen, setting)
+    method.networks = Unflip.assemble(
+        chosen, setting, lambda position: build_network("mlp", network, (4,), CLASSES, position)
+    )
+    return method
+
+
+def learn(method: Unflip, seen: Seen, labels: LabelStore, epoch: int, steps: int = 10) -> dict[str, Any]:
+    """Train a few steps and end the epoch; return its figures."""
+    (phase,) = method.phases(epoch, seen, labels)
+    optimizer = torch.optim.SGD(method.networks[0].parameters(), lr=0.3, momentum=0.9)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = sum(method.loss(some_batch(seen, labels, phase.indices, step), phase).terms.values())
+        assert isinstance(loss, Tensor)
+        loss.backward()
+        optimizer.step()
+        method.after_step()
+    return method.end_epoch(epoch, seen, labels)
+
+
+def some_batch(seen: Seen, labels: LabelStore, indices: Tensor, seed: int = 0, size: int = 24) -> Batch:
+    rows = indices[torch.randperm(len(indices), generator=torch.Generator().manual_seed(seed))[:size]]
+    return Batch(rows, (seen.rows[rows],), labels.current[rows], 1, 0.0, seed)
+
+
+def prepared(method: Unflip, seen: Seen, labels: LabelStore, epoch: int = 1) -> Tensor:
+    """Let a method prepare an epoch; return the rows that it goes over."""
+    (phase,) = method.phases(epoch, seen, labels)
+    return phase.indices
+
+
+# folds and rows
+
+
+@given(st.integers(0, 1000), st.integers(2, 8), st.integers(1, 60))
+def test_every_fold_has_as_many_of_every_class(seed: int, count: int, size: int) -> None:
+    labels = torch.randint(4, (size,), generator=torch.Generator().manual_seed(seed))
+    folds = choose_folds(labels, None, count, seed)
+    assert set(folds.tolist()) <= set(range(count))
+    for members in (folds, *(folds[labels == c] for c in range(4))):
+        sizes = members.bincount(minlength=count)
+        assert int(sizes.max() - sizes.min()) <= 1
+    assert torch.equal(folds, choose_folds(labels, None, count, seed))
+
+
+@given(st.integers(0, 1000), st.integers(2, 5), st.integers(1, 60))
+def test_groups_share_a_fold_and_are_spread_themselves(seed: int, count: int, size: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    groups = torch.randint(size, (size,), generator=random) * 3  # some numbers belong to nobody
+    labels = torch.randint(3, (3 * size,), generator=random)[groups]  # one class per group
+    folds = choose_folds(labels, groups, count, seed)
+    of_group = {int(group): int(fold) for group, fold in zip(groups, folds, strict=True)}
+    assert [of_group[int(group)] for group in groups] == folds.tolist()
+    for c in range(3):
+        sizes = [0] * count
+        for group in {int(group) for group in groups[labels == c]}:
+            sizes[of_group[group]] += 1
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_folds_depend_on_the_seed_and_are_random() -> None:
+    labels = torch.zeros(400, dtype=torch.long)
+    first, other = (choose_folds(labels, None, 4, seed) for seed in (0, 1))
+    assert 0.15 < float((first == other).float().mean()) < 0.35
+    assert 0.15 < float((first[1:] == first[:-1]).float().mean()) < 0.35
+    alone = torch.arange(400)
+    assert torch.equal(choose_folds(labels, alone, 4, 0), first)  # groups of one are none
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(1, 5))
+def test_members_take_rows_of_other_folds_as_a_loop_does(folds: list[int], count: int) -> None:
+    folds = [fold % count for fold in folds] if count > 1 else [-1] * len(folds)
+    rows, present = members_rows(torch.tensor(folds), count)
+    size = max(1, round(len(folds) * (count - 1) / count)) if count > 1 else len(folds)
+    assert rows.shape == (count, size)
+    for member, (taken, has_any) in enumerate(zip(rows.tolist(), present.tolist(), strict=True)):
+        others = [i for i, fold in enumerate(folds) if fold != member]
+        assert has_any == bool(others)
+        if others:
+            assert taken == [others[i % len(others)] for i in range(size)]
+
+
+# learning
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize("mixup", [0.0, 1.0])
+def test_nobody_learns_from_their_own_fold(mixup: float, batch_norm: bool) -> None:
+    """Other inputs and other targets of a fold change every member's gradient but that of its own."""
+    seen = Seen()
+    labels, method = some_labels(seen), committee(seen, mixup=mixup, batch_norm=batch_norm)
+    indices = prepared(method, seen, labels)
+    batch = some_batch(seen, labels, indices, size=40)
+    assert method.folds is not None
+    assert method.targets is not None
+
+    def gradients() -> list[Tensor]:
+        method.networks[0].zero_grad()
+        fresh = Batch(batch.indices, (seen.rows[batch.indices],), batch.labels, 1, 0.0, 7)
+        loss = sum(method.loss(fresh, Phase(indices)).terms.values())
+        assert isinstance(loss, Tensor)
+        loss.backward()
+        found = [value.grad for value in method.networks[0].parameters() if value.grad is not None]
+        return [torch.cat([grad.view(4, -1)[member] for grad in found]) for member in range(4)]
+
+    before = gradients()
+    for fold in range(4):
+        rows = (method.folds == fold).nonzero()[:, 0]
+        kept = seen.rows[rows].clone(), method.targets.clone()
+        seen.rows[rows] = 100.0
+        method.targets[method.position[rows]] = torch.tensor([1.0, 0.0, 0.0])
+        changed = [not torch.allclose(one, other) for one, other in zip(before, gradients(), strict=True)]
+        assert changed == [member != fold for member in range(4)]
+        seen.rows[rows], method.targets = kept
+
+
+def test_the_loss_is_each_members_cross_entropy_on_the_rows_it_takes() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), committee(seen, mixup=0.0)
+    indices = prepared(method, seen, labels)
+    batch = some_batch(seen, labels, indices)
+    assert method.folds is not None
+    rows, _ = members_rows(method.folds[batch.indices], 4)
+    stacked = method.networks[0]
+    assert isinstance(stacked, StackedMLP)
+    terms = method.loss(batch, Phase(indices)).terms
+    assert list(terms) == ["loss_0", "loss_1", "loss_2", "loss_3"]
+    for network, taken, term in zip(stacked.split(), rows, terms.values(), strict=True):
+        mine = batch.indices[taken]
+        expected = nn.functional.cross_entropy(network(seen.rows[mine]), labels.given[mine])
+        torch.testing.assert_close(term, expected)
+
+
+def test_a_member_with_nothing_to_learn_from_stands_aside() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), committee(seen)
+    indices = prepared(method, seen, labels)
+    assert method.folds is not None
+    own = indices[method.folds[indices] == 2].unique()
+    batch = Batch(own, (seen.rows[own],), labels.current[own], 1, 0.0, 0)
+    terms = method.loss(batch, Phase(indices)).terms
+    assert [float(term.detach()) > 0 for term in terms.values()] == [True, True, False, True]
+
+
+def test_few_examples_are_visited_until_there_are_enough_steps() -> None:
+    seen = Seen()  # 60 train, 8 in a batch, 6 epochs: 48 steps
+    labels = some_labels(seen)
+    for steps, passes in ((1, 1), (48, 1), (49, 2), (300, 7)):
+        method = committee(seen, steps=steps)
+        visits = prepared(method, seen, labels).bincount(minlength=75)
+        assert visits[method.setting.train].tolist() == [passes] * 60
+        assert int(visits.sum()) == 60 * passes
+    seen.phases_done = 1
+    assert list(method.phases(1, seen, labels)) == []
+
+
+def test_targets_are_given_labels_then_beliefs_and_always_what_people_decided() -> None:
+    seen = Seen()
+    labels = some_labels(seen, {7: 2, 8: 0})
+    for soft in (True, False):
+        method = committee(seen, soft_targets=soft, warmup=1)
+        prepared(method, seen, labels)
+        given_targets = torch.eye(CLASSES)[labels.initial[method.setting.train]]
+        assert method.targets is not None
+        assert torch.equal(method.targets, given_targets)
+        learn(method, seen, labels, epoch=1)
+        prepared(method, seen, labels, epoch=2)
+        assert method.targets is not None
+        if not soft:
+            assert torch.equal(method.targets, given_targets)
+            continue
+        belief = method.belief
+        assert belief is not None
+        given_labels = labels.initial[method.setting.train]
+        expected = posterior(
+            belief.log_probs, given_labels, belief.informative, belief.log_matrix, belief.target_weight
+        )
+        reviewed = labels.trusted[method.setting.train]
+        assert int(reviewed.sum()) == 2
+        torch.testing.assert_close(method.targets[~reviewed], expected[~reviewed])
+        assert torch.equal(method.targets[reviewed], given_targets[reviewed])
+
+
+# judging
+
+
+def test_each_example_is_judged_by_the_member_that_has_not_seen_it() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), committee(seen, warmup=1)
+    learn(method, seen, labels, epoch=1)
+    assert method.folds is not None
+    assert method.belief is not None
+    members = method.averaged.members.split()
+    assert len(seen.asked) == 4
+    for member, (network, rows) in enumerate(seen.asked):
+        assert bool((method.folds[rows] == member).all())
+        assert_same_tree(dict(network.state_dict()), dict(members[member].state_dict()))
+        said = members[member](seen.rows[rows]).log_softmax(1)
+        torch.testing.assert_close(method.belief.network[method.position[rows]], said)
+    asked = torch.cat([rows for _, rows in seen.asked])
+    assert asked.sort().values.tolist() == method.setting.train.tolist()
+
+
+def test_gaussians_leave_each_example_out_and_follow_the_targets() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), committee(seen, warmup=1)
+    learn(method, seen, labels, epoch=1)
+    prepared(method, seen, labels, epoch=2)
+    assert method.targets is not None
+    assert method.belief is not None
+    assert method.belief.gaussians is not None
+    targets, shrink = method.targets.clone(), method.belief.gaussians.shrink
+    learn(method, seen, labels, epoch=2)
+    rows = seen.rows[method.setting.train]
+    fitted = fit_discriminant(rows.__getitem__, targets, CLASSES, shrink=shrink)
+    assert method.belief.votes is not None
+    torch.testing.assert_close(method.belief.votes, held_out_log_posterior(fitted, rows.__getitem__, targets))
+
+
+@pytest.mark.parametrize("gaussians", [True, False])
+def test_views_are_pooled_by_chosen_weights_and_moved_to_equal_classes(gaussians: bool) -> None:
+    seen = Seen()
+    labels = some_labels(seen)
+    for prior in ("kept", "equal"):
+        method = committee(seen, warmup=1, gaussians=gaussians, view_weights=(0.7, 0.2), prior=prior)
+        figures = learn(method, seen, labels, epoch=1)
+        belief = method.belief
+        assert belief is not None
+        assert figures["view_weights"] == pytest.approx([0.7, 0.2][: 1 + gaussians])
+        views = [belief.network] if belief.votes is None else [belief.network, belief.votes]
+        assert len(views) == 1 + gaussians
+        expected = (pool(views, belief.weights) + belief.offset).log_softmax(1)
+        torch.testing.assert_close(belief.log_probs, expected)
+        if prior == "kept":
+            assert not bool(belief.offset.any())
+        else:
+            torch.testing.assert_close(belief.log_probs.exp().mean(0), torch.full((3,), 1 / 3), atol=0.01, rtol=0)
+
+
+def test_a_given_label_counts_less_from_epoch_to_epoch() -> None:
+    seen = Seen()
+    labels, method, counts = some_labels(seen), committee(seen, warmup=2), []
+    for epoch in range(1, 7):
+        figures = learn(method, seen, labels, epoch, steps=3)
+        if epoch < 2:
+            assert figures == {}
+            assert method.belief is None
+            continue
+        belief = method.belief
+        assert belief is not None
+        assert belief.votes is not None
+        believed = pool([belief.network, belief.votes], belief.weights).argmax(1)
+        wrong = (believed != labels.given[method.setting.train]) * belief.informative
+        last = label_weights(belief.background, float(wrong.sum() / belief.informative.sum()), CLASSES)
+        assert belief.label_weight == pytest.approx(last[1], abs=1e-5)
+        counts.append((belief.target_weight, last[0]))
+    for step, (weight, last_weight) in enumerate(counts):
+        assert weight == pytest.approx(1 - (1 - last_weight) * step / 4, abs=1e-5)
+
+
+def test_labels_become_the_likeliest_class_and_people_have_the_last_word() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen, {7: 2, 8: 0}), committee(seen, warmup=1)
+    figures = learn(method, seen, labels, epoch=1, steps=60)
+    belief, train = method.belief, method.setting.train
+    assert belief is not None
+    initial = labels.initial[train]
+    believed = posterior(belief.log_probs, initial, belief.informative, belief.log_matrix, belief.label_weight)
+    expected = believed.argmax(1).where(~labels.trusted[train], initial)
+    assert torch.equal(labels.current[train], expected)
+    assert figures["changed"] == int((expected != initial).sum()) > 3
+    rest = torch.ones(75, dtype=torch.bool)
+    rest[train] = False
+    assert torch.equal(labels.current[rest], labels.initial[rest])
+
+
+@pytest.mark.parametrize(("few", "dropped"), [(10, True), (10_000, False)])
+def test_gaussians_that_say_nothing_are_dropped_where_they_cost_time(
+    monkeypatch: pytest.MonkeyPatch, few: int, dropped: bool
+) -> None:
+    monkeypatch.setattr(module, "_FEW", few)
+    seen = Seen()
+    seen.rows = torch.randn(75, 4, generator=torch.Generator().manual_seed(1))
+    labels, method = some_labels(seen), committee(seen, warmup=1)
+    monkeypatch.setattr(seen, "outputs", lambda network, rows: 2 * torch.eye(3)[seen.truth[rows]])
+    learn(method, seen, labels, epoch=1)
+    assert method.belief is not None
+    assert (method.belief.votes is None) == (method.model().gaussians is None) == dropped
+    assert len(method.belief.weights) == 2 - dropped
+    learn(method, seen, labels, epoch=2)
+    assert (method.belief.votes is None) == dropped  # for good
+
+
+def test_gaussians_that_say_something_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FEW", 10)
+    seen = Seen()
+    method = committee(seen, warmup=1)
+    learn(method, seen, some_labels(seen), epoch=1)
+    assert method.belief is not None
+    assert method.belief.votes is not None
+
+
+# weights and quality
+
+
+@given(st.floats(0, 0.95), st.floats(0, 1), st.integers(2, 100))
+def test_label_weights_are_the_formula_between_their_limits(background: float, wrong: float, classes: int) -> None:
+    got = label_weights(background, wrong, classes)
+    by_chance = background * (1 - 1 / classes)
+    f = by_chance / (by_chance + (1 - background) * wrong + 1e-9)
+    for weight, least in zip(got, (0.3, 0.4), strict=True):
+        assert weight == pytest.approx(max(least, (1 - f) * least + f * (1 - 1.5 * wrong)), abs=1e-6)
+        assert least <= weight <= 1
+
+
+def test_labels_count_fully_where_all_noise_is_chance_and_least_where_none_is() -> None:
+    assert label_weights(0.3, 0.0, 10) == pytest.approx((1, 1), abs=1e-6)
+    assert label_weights(0.0, 0.2, 10) == pytest.approx((0.3, 0.4))
+    assert label_weights(0.3, 0.5, 10) == pytest.approx((0.3, 0.4))  # views that contradict half of the labels
+    assert label_weights(0.3, 0.05, 10) > label_weights(0.1, 0.05, 10) > label_weights(0.1, 0.1, 10)
+
+
+def belief_of(label_weight: float, offset: Tensor | None = None, background: float = 0.2) -> _Belief:
+    matrix = torch.tensor([[0.8, 0.1, 0.1], [0.05, 0.9, 0.05], [0.3, 0.0001, 0.6999]])
+    nothing = torch.empty(0)
+    return _Belief(
+        log_probs=nothing,
+        informative=nothing,
+        log_matrix=matrix.log(),
+        weights=torch.ones(1),
+        offset=torch.zeros(3) if offset is None else offset,
+        background=background,
+        inequality=1.0,
+        target_weight=0.5,
+        label_weight=label_weight,
+        network=nothing,
+    )
+
+
+@given(st.integers(0, 1000), st.sampled_from([0.4, 0.6, 0.9, 1.0]))
+def test_quality_is_the_sharpened_odds_of_the_posterior(seed: int, label_weight: float) -> None:
+    random = torch.Generator().manual_seed(seed)
+    log_probs = (2 * torch.randn(8, 3, generator=random)).log_softmax(1)
+    labels, share = torch.randint(3, (8,), generator=random), torch.rand(8, generator=random)
+    belief = belief_of(label_weight)
+    got = label_quality(belief, log_probs, labels, share)
+    M, g = belief.log_matrix.exp().tolist(), min(1.0, label_weight + 0.3)
+    for i, y in enumerate(labels.tolist()):
+        p, u = log_probs[i].exp().tolist(), float(share[i])
+        moved = [p[c] * M[c][y] ** g for c in range(3)]
+        own = (1 - u) * p[y] + u * moved[y] / sum(moved)
+        assert float(got[i]) == pytest.approx(1 / (1 + ((1 - own) / own) ** 1.25), abs=1e-4)
+
+
+def test_quality_rises_with_the_odds_and_stays_between_0_and_1() -> None:
+    odds = torch.linspace(-80, 80, 400)
+    log_probs = torch.stack([odds, torch.zeros(400), torch.zeros(400)], 1).log_softmax(1)
+    quality = label_quality(belief_of(0.5), log_probs, torch.zeros(400, dtype=torch.long), torch.ones(400))
+    assert bool((quality.diff() >= 0).all())
+    assert float(quality[0]) < 1e-6
+    assert float(quality[-1]) > 1 - 1e-6
+    assert bool(quality.isfinite().all())
+
+
+def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_formulas() -> None:
+    """What the model says includes the move of the classes' sizes; background labels know nothing of it."""
+    random = torch.Generator().manual_seed(0)
+    method, offset = committee(Seen()), torch.tensor([0.8, 0.0, -0.8])
+    probs = torch.randn(20, 3, generator=random).softmax(1)
+    labels = torch.randint(3, (20,), generator=random)
+    assert method.correct(probs, labels).tolist() == labels.tolist()  # before anything is believed
+    assert torch.equal(method.quality(probs, labels), probs.gather(1, labels[:, None])[:, 0])
+    belief = method.belief = belief_of(0.5, offset)
+    share = []
+    for p, y in zip(probs.tolist(), labels.tolist(), strict=True):
+        unmoved = [p[c] / math.exp(float(offset[c])) for c in range(3)]
+        informative = 0.8 * unmoved[y] / sum(unmoved)
+        share.append(informative / (informative + 0.2 / 3))
+    expected = posterior(probs.log(), labels, torch.tensor(share), belief.log_matrix, 0.5).argmax(1)
+    assert method.correct(probs, labels).tolist() == expected.tolist() != labels.tolist()
+    torch.testing.assert_close(
+        method.quality(probs, labels), label_quality(belief, probs.log(), labels, torch.tensor(share))
+    )
+
+
+def test_the_model_predicts_what_the_committee_believes_of_a_new_example() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), committee(seen, warmup=1)
+    assert method.model().weights is None
+    learn(method, seen, labels, epoch=1)
+    belief, new = method.belief, torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
+    assert belief is not None
+    assert belief.gaussians is not None
+    mean = torch.stack([member(new).softmax(1) for member in method.averaged.members.split()]).mean(0)
+    expected = pool([mean.log(), belief.gaussians.log_posterior(new)], belief.weights) + belief.offset
+    torch.testing.assert_close(method.model().probs(new), expected.softmax(1))
+
+
+def test_its_state_restores_it() -> None:
+    seen = Seen()
+    labels, method, other = some_labels(seen), committee(seen, warmup=1), committee(seen, warmup=1)
+    other.load_state_dict(method.state_dict())
+    learn(method, seen, labels, epoch=1)
+    other.networks[0].load_state_dict(method.networks[0].state_dict())
+    other.load_state_dict(method.state_dict())
+    figures = [learn(each, seen, some_labels(seen), epoch=2) for each in (method, other)]
+    assert figures[0] == figures[1]
+    assert_same_tree(method.state_dict(), other.state_dict())
+
+
+# options
+
+
+def test_committees_are_smaller_where_examples_are_many_or_large() -> None:
+    chosen = UnflipOptions()
+    assert count_members(chosen, some_setting(torch.arange(9_999))) == 8
+    assert count_members(chosen, some_setting(torch.arange(10_000))) == 4
+    assert count_members(chosen, some_setting(torch.arange(100), of_rows=False)) == 2
+    assert count_members(UnflipOptions(members=5), some_setting(torch.arange(10_000))) == 5
+
+
+def test_images_have_no_gaussians_and_no_schedule_of_their_own() -> None:
+    assert Unflip(UnflipOptions(members=2), some_setting(torch.arange(9), of_rows=False)).dropped
+    rows, images = (Unflip.options_for("unflip", Outline(10, 0.1, of_rows)) for of_rows in (True, False))
+    assert rows["data"]["val_fraction"] == images["data"]["val_fraction"] == 0
+    assert "optimizer" in rows
+    assert "optimizer" not in images
+
+
+def test_a_warm_up_that_never_ends_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"unflip\.warmup = 5: with epochs = 5 the run ends before"):
+        Unflip.check_options("unflip", UnflipOptions(warmup=5), 5)
+    Unflip.check_options("unflip", UnflipOptions(warmup=4), 5)
+    Unflip.check_options("unflip", UnflipOptions(), 1)
+
+
+def test_it_cannot_be_calibrated() -> None:
+    for name in ("unflip-m", "unflip-c"):
+        with pytest.raises(ConfigError, match="calibration trains the head of one network"):
+            find_recipe(name)
+
+
+# whole runs
+
+
+def simulated(folder: Path, distance: float, count: int, noise: float = 0.3) -> tuple[Path, Path]:
+    """Three Gaussian classes of six columns in a file; a share of the labels is of any other class, in another file."""
+    random = np.random.default_rng(1)
+    centres, classes = distance * np.eye(6)[:3], np.arange(count) % 3
+    rows = (centres[classes] + random.normal(size=(count, 6))).astype(np.float32)
+    labels = np.where(random.random(count) < noise, (classes + random.integers(1, 3, count)) % 3, classes)
+    np.save(folder / "labels.npy", labels)
+    return write_npz(folder / "rows.npz", train=rows, train_labels=classes), folder / "labels.npy"
 
 
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Blobs with a quarter of the labels wrong, and the file of those labels."""
-    folder = tmp_path_factory.mktemp("noisy")
-    content = blobs(train=400)
-    random = np.random.default_rng(1)
-    labels = content["train_labels"].copy()
-    wrong = random.random(400) < 0.25
-    labels[wrong] = (labels[wrong] + 1) % 3
-    np.save(folder / "labels.npy", labels)
-    return write_npz(folder / "blobs.npz", **content), folder / "labels.npy"
+    return simulated(tmp_path_factory.mktemp("noisy"), distance=5.0, count=400)
+
+
+def run_on(data: tuple[Path, Path], out: Path, **options: Any) -> Run:
+    return quick_train(data[0], out, labels=data[1], method="unflip", **({"epochs": 6} | options))
+
+
+def judged(run: Run, data: tuple[Path, Path]) -> Iterator[np.ndarray[Any, Any]]:
+    """Return quality, whether the given label is right, and whether the current one is."""
+    table, truth = run.labels(), np.load(data[0])["train_labels"]
+    yield table["quality"].to_numpy()
+    for column in ("given", "current"):
+        yield table[column].to_numpy() == truth
 
 
 def test_it_finds_the_wrong_labels_without_any_setting(noisy: tuple[Path, Path], tmp_path: Path) -> None:
-    run = quick_train(noisy[0], tmp_path / "run", labels=noisy[1], method="unflip", epochs=12)
-    result = run.result
-    assert result["label_accuracy"]["given"] < 0.8
-    assert result["label_accuracy"]["current"] > 0.97
-    assert result["label_accuracy_all"]["current"] > 0.93  # those that validated too
-    assert result["quality_auroc"] > 0.99
-    assert "mean_shift" in run.metrics[-1]  # calibrated
-    epochs = pyarrow.parquet.read_table(run.folder / "history.parquet")["epoch"].to_pylist()
-    assert min(epochs) <= 4  # a third of them
+    run = run_on(noisy, tmp_path / "run")
+    quality, right, corrected = judged(run, noisy)
+    assert right.mean() < 0.75
+    assert corrected.mean() > 0.98
+    assert roc_auc_score(right, quality) > 0.97
+    table = run.labels()
+    assert set(table["judged"].to_pylist()) == {"out-of-sample"}
+    assert sorted(set(table["fold"].to_pylist())) == list(range(8))
+    assert table["suggested"].to_pylist() == table["current"].to_pylist()
+    assert set(table["split"].to_pylist()) == {"train"}
+    assert min(run.history()["epoch"].to_pylist()) == 2
 
 
-def test_without_validation_examples_the_warm_up_lasts_a_third(noisy: tuple[Path, Path], tmp_path: Path) -> None:
-    run = quick_train(
-        noisy[0],
-        tmp_path / "run",
-        labels=noisy[1],
-        method="unflip",
-        epochs=9,
-        select="last",
-        settings={"data.val_fraction": 0.0},
-    )
-    assert [line["changed"] > 0 for line in run.metrics[:3]] == [False, False, True]
+def test_quality_is_how_often_such_labels_are_right(tmp_path: Path) -> None:
+    data = simulated(tmp_path, distance=2.5, count=1500)
+    quality, right, _ = judged(run_on(data, tmp_path / "run", epochs=8), data)
+    order = quality.argsort()
+    for part in np.array_split(order, 5):
+        assert right[part].mean() == pytest.approx(quality[part].mean(), abs=0.12)
+    assert right.mean() == pytest.approx(quality.mean(), abs=0.05)
 
 
-def test_it_can_be_calibrated_otherwise_but_not_twice() -> None:
-    assert set(find_recipe("unflip").sections) == {"unflip", "calibration", "mean"}
-    assert set(find_recipe("unflip-c").sections) == {"unflip", "calibration", "covariance"}
-    assert set(find_recipe("mddc-c").sections) == set(find_recipe("cddc").sections)
+def test_a_single_member_says_that_it_judges_what_it_has_learnt(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.warns(UnflipWarning, match="unflip.members = 1"):
+        run = run_on(noisy, tmp_path / "run", settings={"unflip.members": 1, "data.val_fraction": 0.1})
+    for row in run.labels().to_pylist():
+        assert row["judged"] == ("in-sample" if row["split"] == "train" else "out-of-sample")
+        assert row["fold"] == -1
+        assert 0 <= row["quality"] <= 1
+
+
+def test_of_a_class_smaller_than_the_committee_nothing_can_be_said(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+    labels = np.load(noisy[1])
+    labels[[5, 50, 150]] = 3
+    np.save(tmp_path / "labels.npy", labels)
+    run = run_on((noisy[0], tmp_path / "labels.npy"), tmp_path / "run", settings={"data.classes": 4})
+    quality = run.labels()["quality"].to_pylist()
+    assert [i for i, value in enumerate(quality) if value is None] == [5, 50, 150]
+
+
+def test_examples_held_out_are_judged_and_corrected_too(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+    run = run_on(noisy, tmp_path / "run", settings={"data.val_fraction": 0.25})
+    quality, right, corrected = judged(run, noisy)
+    table = run.labels()
+    held_out = np.array(table["split"].to_pylist()) == "val"
+    assert held_out.sum() == pytest.approx(100, abs=2)
+    assert corrected[held_out].mean() > 0.95
+    assert right[held_out].mean() < 0.8
+    assert roc_auc_score(right[held_out], quality[held_out]) > 0.97
+    assert np.isfinite(quality).all()
+    assert set(table["fold"].to_numpy()[held_out].tolist()) == {-1}
+    assert table["vote_given"].null_count == 0
+
+
+def test_what_people_decided_stays_and_the_given_label_is_not_forgotten(
+    noisy: tuple[Path, Path], tmp_path: Path
+) -> None:
+    truth, given_labels = np.load(noisy[0])["train_labels"], np.load(noisy[1])
+    rows = range(0, 40, 4)
+    decided = {row: int((truth[row] + 1) % 3) for row in rows}  # all of them wrong, to be recognisable
+    (tmp_path / "reviewed.csv").write_text("index,label\n" + "".join(f"{i},{c}\n" for i, c in decided.items()))
+    table = run_on(noisy, tmp_path / "run", reviewed=tmp_path / "reviewed.csv").labels().to_pylist()
+    for row, label in decided.items():
+        assert table[row]["current"] == table[row]["suggested"] == label
+        assert table[row]["given"] == given_labels[row]
+        assert table[row]["quality"] == 1
+        assert table[row]["reviewed"]
+    others = [row["current"] == truth[row["index"]] for row in table if not row["reviewed"]]
+    assert np.mean(others) > 0.97
+
+
+def test_equal_rows_share_a_fold(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+    content = dict(np.load(noisy[0]))
+    content["train"][200:] = content["train"][:200]
+    data = write_npz(tmp_path / "twice.npz", **content)
+    fold = run_on((data, noisy[1]), tmp_path / "run", epochs=2).labels()["fold"].to_numpy()
+    assert fold[:200].tolist() == fold[200:].tolist()
+    assert len(set(fold.tolist())) == 8
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
+    noisy: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    options: dict[str, Any] = {"epochs": 4, "settings": {"unflip.warmup": 2, "unflip.steps": 30}}
+    undisturbed = run_on(noisy, tmp_path / "undisturbed", **options)
+    crash_after(monkeypatch, epoch)
+    with pytest.raises(Crash):
+        run_on(noisy, tmp_path / "run", **options)
+    monkeypatch.undo()
+    assert_same_run(undisturbed, run_on(noisy, tmp_path / "run", resume=True, **options))
+
+
+def test_without_noise_right_labels_stay(tmp_path: Path) -> None:
+    data = write_npz(tmp_path / "clean.npz", **blobs())
+    table = quick_train(data, tmp_path / "run", method="unflip", epochs=4).labels()
+    assert np.mean(table["changed"].to_numpy(zero_copy_only=False)) < 0.02
+    assert np.median(table["quality"].to_numpy()) > 0.95

@@ -48,7 +48,7 @@ def train(module: nn.Module, inputs: Tensor, targets: Tensor) -> None:
     for step, target in zip(inputs, targets, strict=True):
         optimizer.zero_grad()
         loss = -(target * module(step).log_softmax(-1)).sum() / target.shape[-2]
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
 
 
@@ -68,9 +68,7 @@ def test_each_mlp_computes_what_it_would_alone(
 
 @settings(max_examples=30)
 @given(OPTIONS, SHAPES, st.integers(1, 3))
-def test_mlps_learn_together_what_they_learn_apart(
-    options: MLPOptions, shape: tuple[int, ...], count: int
-) -> None:
+def test_mlps_learn_together_what_they_learn_apart(options: MLPOptions, shape: tuple[int, ...], count: int) -> None:
     """Also the statistics of batch normalisation; each sees its own inputs."""
     networks = make(options, shape, count)
     random = torch.Generator().manual_seed(0)

@@ -78,7 +78,7 @@ def test_with_batch_norm_the_first_weights_are_those_of_torch() -> None:
     assert isinstance(network, MLP)
     hidden = network.encoder[1]
     assert isinstance(hidden, nn.Linear)
-    assert hidden.bias is None
+    assert [name for name, _ in hidden.named_parameters()] == ["weight"]
     for layer in (hidden, network.head):
         assert float(layer.weight.abs().max()) <= layer.in_features**-0.5
         assert float(layer.weight.std()) == pytest.approx((3 * layer.in_features) ** -0.5, rel=0.02)

@@ -24,7 +24,7 @@ def resolve(*layers: dict[str, Any], explicit: tuple[str, ...] = ()) -> RunConfi
 @pytest.mark.parametrize(
     ("given_in", "epochs"),
     [
-        (("preset",), 15),
+        (("preset",), 10),
         (("preset", "file"), 3),
         (("preset", "file", "set"), 2),
         (("preset", "file", "set", "flag"), 1),

@@ -286,7 +286,7 @@ def test_every_run_keeps_the_features_of_its_model_and_knows_its_pictures(featur
     run = quick_train(features, tmp_path / "run", method="standard", epochs=3)
     model = load_model(run.folder / "model.safetensors")
     inputs = torch.from_numpy(np.load(features)["train"])
-    network = model.build()[0]
+    network = model.build().networks[0]
     assert model.standardisation is not None
     expected = network.encode((inputs - model.standardisation.mean) / model.standardisation.std)
     torch.testing.assert_close(torch.from_numpy(run.features).float(), expected, rtol=2e-3, atol=2e-3)

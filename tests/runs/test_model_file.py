@@ -50,8 +50,8 @@ def test_a_model_comes_back_and_says_the_same(tmp_path: Path, count: int, extras
         assert loaded.standardisation is None
     inputs = torch.randn(6, 3)
     built = loaded.build()
-    assert len(built) == count
-    for one, other in zip(model.build(), built, strict=True):
+    assert len(built.networks) == count
+    for one, other in zip(model.build().networks, built.networks, strict=True):
         assert not other.training
         assert torch.equal(one(inputs), other(inputs))
 

@@ -41,7 +41,8 @@ def held_out(features: Tensor, members: Tensor, classes: int) -> Tensor:
 
 def covariance_of(fitted: Discriminant) -> Tensor:
     unwhiten = torch.linalg.inv(fitted.whiten.double())
-    return unwhiten @ unwhiten.T
+    covariance: Tensor = unwhiten @ unwhiten.T
+    return covariance
 
 
 @pytest.mark.parametrize("shrink", [0.01, 0.1, 0.5, 1.0])

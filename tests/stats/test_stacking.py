@@ -25,7 +25,9 @@ def views_and_labels(
     return truth, noise, torch.where(torch.rand(count, generator=random) < background, anything, labels)
 
 
-def penalised(weights: np.ndarray[tuple[int], np.dtype[np.float64]], views: list[Tensor], labels: Tensor, e: float) -> float:
+def penalised(
+    weights: np.ndarray[tuple[int], np.dtype[np.float64]], views: list[Tensor], labels: Tensor, e: float
+) -> float:
     """The mean log-likelihood of the labels, by a loop over views, less the ridge about 1/2."""
     scores = sum(float(w) * view.double() for w, view in zip(weights, views, strict=True))
     assert isinstance(scores, Tensor)

@@ -10,6 +10,7 @@ from unflip.compute.passes import predict_probs
 from unflip.compute.processes import Processes
 from unflip.data.labelled import EvaluationSet
 from unflip.data.sources import ArraySource
+from unflip.networks.ensemble import Ensemble
 from unflip.training.evaluation import Truth, accuracies, accuracy, full_report, separation
 
 
@@ -31,7 +32,7 @@ def problem(num_classes: int, count: int, seed: int) -> tuple[np.ndarray, np.nda
 def test_the_report_is_that_of_scikit_learn(processes: Processes, num_classes: int, seed: int) -> None:
     logits, labels = problem(num_classes, 200, seed)
     report = full_report(
-        [passthrough(num_classes)], EvaluationSet(ArraySource(logits), torch.from_numpy(labels)), processes
+        Ensemble([passthrough(num_classes)]), EvaluationSet(ArraySource(logits), torch.from_numpy(labels)), processes
     )
     predicted = logits.argmax(1)
     assert report["top1"] == pytest.approx(accuracy_score(labels, predicted))
@@ -45,7 +46,9 @@ def test_the_report_is_that_of_scikit_learn(processes: Processes, num_classes: i
 def test_a_class_without_test_examples_is_none_and_does_not_count(processes: Processes) -> None:
     logits, labels = problem(4, 60, 0)
     labels[labels == 2] = 1
-    report = full_report([passthrough(4)], EvaluationSet(ArraySource(logits), torch.from_numpy(labels)), processes)
+    report = full_report(
+        Ensemble([passthrough(4)]), EvaluationSet(ArraySource(logits), torch.from_numpy(labels)), processes
+    )
     recalls = [float((logits.argmax(1)[labels == label] == label).mean()) for label in (0, 1, 3)]
     assert report["per_class"][2] is None
     assert report["balanced"] == pytest.approx(np.mean(recalls))
@@ -56,7 +59,7 @@ def test_several_networks_predict_by_their_mean(processes: Processes) -> None:
     networks = [passthrough(3), passthrough(3)]
     with torch.no_grad():
         networks[1].head.weight.mul_(-2.0)
-    probs = predict_probs(networks, ArraySource(logits), processes)
+    probs = predict_probs(Ensemble(networks), ArraySource(logits), processes)
     x = torch.from_numpy(logits)
     torch.testing.assert_close(probs, (x.softmax(1) + (-2 * x).softmax(1)) / 2)
 
@@ -66,11 +69,11 @@ def test_a_pass_covers_all_rows_in_their_order_however_many(processes: Processes
     logits, _ = problem(3, count, 0)
     network = passthrough(3).train()
     rows = torch.randperm(count)
-    probs = predict_probs([network], ArraySource(logits), processes, rows)
+    probs = predict_probs(Ensemble([network]), ArraySource(logits), processes, rows)
     torch.testing.assert_close(probs, torch.from_numpy(logits)[rows].softmax(1))
     assert network.training  # a pass leaves the network as it was
     assert not probs.requires_grad
-    assert predict_probs([network], ArraySource(logits), processes, rows[:0]).shape == (0, 3)
+    assert predict_probs(Ensemble([network]), ArraySource(logits), processes, rows[:0]).shape == (0, 3)
 
 
 def test_every_test_set_has_its_accuracy(processes: Processes) -> None:
@@ -78,7 +81,7 @@ def test_every_test_set_has_its_accuracy(processes: Processes) -> None:
     for seed, name in enumerate(["test", "test_hard"]):
         logits, labels = problem(3, 40, seed)
         tests[name] = EvaluationSet(ArraySource(logits), torch.from_numpy(labels))
-    found = accuracies([passthrough(3)], Truth(None, tests), processes)
+    found = accuracies(Ensemble([passthrough(3)]), Truth(None, tests), processes)
     for seed, name in enumerate(tests):
         logits, labels = problem(3, 40, seed)
         assert found[name] == pytest.approx(accuracy_score(labels, logits.argmax(1)))

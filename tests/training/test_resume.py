@@ -153,9 +153,9 @@ def test_more_epochs_continue_a_finished_run(tmp_path: Path, noisy: Path, undist
 def test_another_configuration_is_refused_by_its_key(
     tmp_path: Path, noisy: Path, change: dict[str, Any], key: str
 ) -> None:
-    quick_train(noisy, tmp_path / "run", epochs=1)
+    quick_train(noisy, tmp_path / "run", epochs=1, method="plc")
     with pytest.raises(ConfigError, match=rf"was started with {key}; .*--force"):
-        quick_train(noisy, tmp_path / "run", epochs=1, resume=True, **change)
+        quick_train(noisy, tmp_path / "run", epochs=1, method="plc", resume=True, **change)
 
 
 def test_a_changed_default_of_the_command_does_not_undo_the_run(tmp_path: Path, noisy: Path) -> None:

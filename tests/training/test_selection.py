@@ -71,14 +71,16 @@ def with_val(path: Path) -> Path:
 
 def test_clean_validation_labels_next_to_noisy_ones_are_named_in_the_result(tmp_path: Path) -> None:
     np.save(tmp_path / "noisy.npy", (blobs()["train_labels"] + (np.arange(150) % 5 == 0)) % 3)
-    run = quick_train(with_val(tmp_path / "a.npz"), tmp_path / "run", labels=tmp_path / "noisy.npy", epochs=2)
+    run = quick_train(
+        with_val(tmp_path / "a.npz"), tmp_path / "run", labels=tmp_path / "noisy.npy", method="plc", epochs=2
+    )
     assert run.result["protocol"] == "clean-val (uses the truth: clean validation labels)"
     table = run.labels().to_pandas()
     assert not table[table.split == "val"].changed.any()  # they are known to be right
 
 
 def test_noise_makes_the_labels_that_choose_noisy_as_well(tmp_path: Path) -> None:
-    run = quick_train(with_val(tmp_path / "a.npz"), tmp_path / "run", noise="sym:0.4", epochs=4)
+    run = quick_train(with_val(tmp_path / "a.npz"), tmp_path / "run", noise="sym:0.4", select="noisy-val", epochs=4)
     assert run.result["protocol"] == "noisy-val"
     for line in run.metrics:
         assert line["val_accuracy"] < 0.7

@@ -20,7 +20,6 @@ from unflip.data.images.opening import open_files
 from unflip.data.images.sources import FileSource, ImageSource
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
-from unflip.data.scaling import choose_standardisation
 from unflip.data.sources import (
     ArraySource,
     JoinedSource,
@@ -145,10 +144,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
 
     standardise = raw.normalisation
     if standardise is None and options.standardize != "off" and not isinstance(train.inputs, ImageFiles):
-        if options.standardize == "auto":
-            standardise = choose_standardisation(train.inputs, given, num_classes)
-        else:
-            standardise = fit_standardisation(train.inputs, one_scale=options.standardize == "whole")
+        standardise = fit_standardisation(train.inputs, one_scale=options.standardize == "whole")
     others = {
         key: EvaluationSet(make_source(raw, part.inputs, standardise, options), labels[key])
         for key, part in sets.items()

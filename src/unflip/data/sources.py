@@ -99,6 +99,13 @@ class ArraySource:
         noise = random_bytes(inputs.numel(), generator).to(inputs.device).view(inputs.shape)
         return inputs.add_(noise, alpha=self._jitter / _BYTE_STD)
 
+    def rescale(self, standardise: Standardisation) -> None:
+        """Standardise from now on with other scales, but the same means."""
+        assert self._standardise is not None
+        if self._inputs is not None:
+            self._inputs *= (self._standardise.std / standardise.std).to(self._inputs)
+        self._standardise = standardise
+
     def to(self, device: torch.device) -> Self:
         """Move the rows, or for a memory map the batches, to ``device``."""
         self._device = device
@@ -140,6 +147,12 @@ class JoinedSource:
         for (where, _), batch in zip(found, batches, strict=True):
             inputs[where.to(inputs.device)] = batch
         return inputs
+
+    def rescale(self, standardise: Standardisation) -> None:
+        """Rescale every part that holds rows."""
+        for part in self._parts:
+            if isinstance(part, ArraySource):
+                part.rescale(standardise)
 
     def to(self, device: torch.device) -> Self:
         """Move every part."""

@@ -22,6 +22,8 @@ def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
         is_val = stratified_split(given, data.num_classes, fraction, seed, groups)
     else:
         is_val = torch.zeros(len(given), dtype=torch.bool)
+    if data.is_val is None and data.same is not None:
+        is_val = untorn(is_val, data.same)
     initial = given if data.reviewed is None else torch.where(data.reviewed < 0, given, data.reviewed)
     if len(initial[~is_val].unique()) < 2:
         raise InputError(
@@ -48,6 +50,16 @@ def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
         clean_val=data.clean_val,
         noise_record=data.noise_record,
     )
+
+
+def untorn(is_val: Tensor, same: Tensor) -> Tensor:
+    """Return which examples validate (n,) if none of those does that have the same number (n,) as one that trains.
+
+    >>> untorn(torch.tensor([True, False, True]), torch.tensor([4, 4, 7]))
+    tensor([False, False,  True])
+    """
+    trains = torch.zeros(int(same.max()) + 1, dtype=torch.bool).index_fill_(0, same[~is_val], True)
+    return is_val & ~trains[same]
 
 
 def group_numbers(groups: Array) -> Tensor:

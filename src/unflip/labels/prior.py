@@ -8,7 +8,7 @@ from unflip.stats.spread import spread
 
 _LOW, _HIGH = 0.15, 0.25  # shares of explained inequality below which none, and above which all, is believed
 _LEAST, _PER_CLASS = 10_000, 400  # examples that the question is asked of
-_STEP, _STEPS = 0.8, 10
+_STEP, _STEPS, _CLOSE = 0.8, 200, 1e-3
 _TINY = 1e-6
 
 
@@ -47,7 +47,10 @@ def offsets_to(log_probs: Tensor, shares: Tensor) -> Tensor:
     rows = spread(len(log_probs), max(_LEAST, _PER_CLASS * len(shares)), log_probs.device)
     log_probs, offset = log_probs[rows], torch.zeros_like(shares)
     for _ in range(_STEPS):
-        offset = offset + _STEP * (shares.clamp(min=_TINY).log() - class_shares(log_probs + offset).log())
+        missing = shares.clamp(min=_TINY).log() - class_shares(log_probs + offset).log()
+        offset = offset + _STEP * missing
+        if float(missing.abs().max()) < _CLOSE:
+            break
     return offset
 
 

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from unflip.errors import ConfigError, UnflipWarning
+from unflip.errors import UnflipWarning
 from unflip.labels.prior import believed_inequality, class_shares, offsets_to
 from unflip.labels.store import LabelStore
 from unflip.labels.transition import estimate_transition, informative, posterior
@@ -131,14 +131,6 @@ class Unflip(Method):
             "optimizer": {"lr": 0.15, "batch_size": 320, "schedule": "cosine"},
             "mlp": {"batch_norm": False},
         }
-
-    @classmethod
-    def check_options(cls, section: str, options: Any, epochs: int) -> None:
-        """Refuse a warm-up that never ends."""
-        if options.warmup is not None:
-            super().check_options(section, options, epochs)
-        if epochs == 1:
-            raise ConfigError("epochs = 1: unflip needs at least 2, one on the given labels and one on corrected ones")
 
     @classmethod
     def assemble(cls, options: Any, setting: Setting, build: Callable[[int], Network]) -> list[Network]:
@@ -302,8 +294,10 @@ class Unflip(Method):
             self.setting.num_classes,
             shrink=before.gaussians.shrink if before and before.gaussians else SHRINKS,
             given=given,
+            groups=self.setting.groups,
         )
-        return gaussians, held_out_log_posterior(gaussians, lambda rows: observed.inputs(train[rows]), self.targets)
+        fetch = lambda rows: observed.inputs(train[rows])  # noqa: E731
+        return gaussians, held_out_log_posterior(gaussians, fetch, self.targets, self.setting.groups)
 
     def _stack(self, views: Sequence[Tensor], given: Tensor, before: "_Belief | None") -> Stacked:
         stacked = stack(views, given, before.background if before else None)
@@ -332,6 +326,7 @@ class Unflip(Method):
         belief, train = self.belief, self.setting.train
         if belief is None:
             return None
+        self._prepare(labels)
         given = labels.initial[train]
         assert self.folds is not None
         assert self.small is not None
@@ -359,8 +354,9 @@ class Unflip(Method):
         """Return how likely labels are right that no member has learnt."""
         if self.belief is None:
             return super().quality(probs, labels)
+        assert self.small is not None
         log_probs, share = self._unseen(self.belief, probs, labels)
-        return label_quality(self.belief, log_probs, labels, share)
+        return label_quality(self.belief, log_probs, labels, share).masked_fill(self.small[labels], torch.nan)
 
     def _unseen(self, belief: _Belief, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities where no member has learnt the label, and how likely labels are informative."""

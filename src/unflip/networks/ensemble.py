@@ -11,6 +11,7 @@ from unflip.stats.discriminant import Discriminant
 from unflip.stats.stacking import pool
 
 _NETWORKS, _VIEW = "networks.", "view."
+_NUMBERS = ("shrink", "used")  # of the Gaussians, next to tensors
 
 
 class Ensemble:
@@ -64,7 +65,8 @@ class Ensemble:
         if self.weights is not None and self.offset is not None:
             state |= {f"{_VIEW}weights": self.weights, f"{_VIEW}offset": self.offset}
         if self.gaussians is not None:
-            fields = asdict(self.gaussians) | {"shrink": torch.tensor(self.gaussians.shrink)}
+            numbers = {name: torch.tensor(getattr(self.gaussians, name)) for name in _NUMBERS}
+            fields = asdict(self.gaussians) | numbers
             state |= {f"{_VIEW}gaussians.{name}": value for name, value in fields.items()}
         return state
 
@@ -75,7 +77,8 @@ class Ensemble:
         view = _below(state, _VIEW)
         self.weights, self.offset = view.get("weights"), view.get("offset")
         fields = _below(view, "gaussians.")
-        self.gaussians = Discriminant(**{**fields, "shrink": float(fields["shrink"])}) if fields else None  # type: ignore[arg-type]
+        numbers = {name: fields[name].item() for name in _NUMBERS} if fields else {}
+        self.gaussians = Discriminant(**(fields | numbers)) if fields else None  # type: ignore[arg-type]
 
 
 def count_networks(state: Mapping[str, Tensor]) -> int:

@@ -15,7 +15,7 @@ _TOP = 4.0  # the largest weight
 _GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _FINER = (-0.06, -0.03, 0.03, 0.06)
 _HIGHEST = 0.95  # share of background labels
-_ROUNDS = 12
+_ROUNDS = 60
 
 
 class Stacked(NamedTuple):
@@ -89,7 +89,7 @@ class _Fit:
             better = (weights - torch.linalg.solve(hessian, gradient)).clamp(0, _TOP)
             moved = float((better - weights).abs().max())
             weights = (weights + 2 * better) / 3
-            if moved < 0.01:
+            if moved < 0.001:
                 break
         likelihood = self._likelihood(torch.einsum("v,vmk->mk", weights, self.logs).softmax(1), share)
         penalty = _RIDGE / 2 * float((weights - 0.5).square().sum())

@@ -18,6 +18,7 @@ from unflip.training.state import BestEpoch
 from unflip.training.trainer import Trainer
 
 _ROWS = 4096  # examples at once
+_LARGE = 1e15  # features beyond it are scaled down, since their squares may not add up to a finite number
 _LEAST = 2  # examples of a class without which a label of it cannot be judged
 
 
@@ -90,7 +91,8 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     """
     labels, train, val = trainer.labels, trainer.method.setting.train, trainer.val_rows
     of_rows, given = trainer.method.setting.of_rows, labels.initial
-    learnt = _votes(features.__getitem__, trainer)
+    size = float(features.abs().max()) if len(features) else 0.0
+    learnt = _votes((features / size if size > _LARGE else features).__getitem__, trainer)
     votes = _votes(trainer.source.fetch, trainer) if of_rows else learnt
     network = probs.clone()
     if (beliefs := trainer.method.beliefs()) is not None:
@@ -113,9 +115,10 @@ def _votes(fetch: Fetch, trainer: Trainer) -> Tensor:
     """Return class probabilities (n, k) under class Gaussians of the training examples, each of which is left out."""
     labels, train, val = trainer.labels, trainer.method.setting.train, trainer.val_rows
     current = labels.current[train]
+    groups = trainer.method.setting.groups
     fitted = fit_discriminant(lambda rows: fetch(train[rows]), current, labels.num_classes)
     votes = torch.empty(len(labels), labels.num_classes, device=train.device)
-    votes[train] = held_out_log_posterior(fitted, lambda rows: fetch(train[rows]), current)
+    votes[train] = held_out_log_posterior(fitted, lambda rows: fetch(train[rows]), current, groups)
     for rows in val.split(_ROWS):
         votes[rows] = fitted.log_posterior(fetch(rows))
     return votes.exp_()

@@ -1,4 +1,4 @@
-"""Preparation of a run's data: load, corrupt, split, in this order; each step can be called on its own."""
+"""Preparation of a run's data: load, corrupt, scale, split, in this order; each step can be called on its own."""
 
 from torch import Tensor
 
@@ -8,6 +8,7 @@ from unflip.data.labelled import LabelledData, label_data
 from unflip.data.loader import load_raw
 from unflip.data.options import NoiseOptions
 from unflip.data.raw import RawData
+from unflip.data.scaling import settle_scale
 from unflip.data.split import split
 from unflip.progress import Track, untracked
 from unflip.runs.config import RunConfig
@@ -28,6 +29,8 @@ def prepare_data(
     data = label_data(raw, common.data, track).joined()  # noise goes on the labels that validate, too
     if common.noise.recipe is not None:
         data = corrupt_labels(data, common.noise, find_posterior(data, common.noise, estimate), common.seed)
+    if common.data.standardize == "auto":
+        data = settle_scale(data)  # after noise was added: no clean label may have a say
     dataset = split(data, common.data.val_fraction, common.seed)
     check_selection(
         common.select,

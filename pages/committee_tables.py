@@ -1,0 +1,257 @@
+"""What the committee of `unflip` adds: unequal classes, an ablation, and other methods with as many members.
+
+    UNFLIP_DATA=FOLDER python pages/committee_tables.py docs/results/committee.jsonl --page docs/unflip.md
+
+- `unequal`: CIFAR-10 features, of which class number c keeps `4,500 ratio^(-c/9)` of the first 45,000 examples;
+  `test` weighs the classes as the training examples do, `balanced` alike
+- `ablation`: `unflip` without one of its parts at a time
+- `members`: `plc` with four seeds and `dividemix` with two (four networks each) averaged, and their mean moved to the
+  class sizes that `unflip` believed in; their labels are the plurality of the runs' corrected labels
+
+Ablation and members on six settings that were named before anything was run: ROWS. All with the preset `features`,
+4,500 of 45,000 examples held out (unequal classes: a tenth), figures of the last epoch. A line of the file is one run;
+runs that are in it are not run again. --page fills the tables of that page.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+
+from features_trials import TAKE, files, run_missing
+
+ROWS = (
+    "cifar10 1 0.35", "cifar10 2 0.70", "cifar10 1 0.35 + sym:0.30",
+    "cifar100 1 0.35", "cifar100 3 0.70", "cifar100 1 0.35 + sym:0.60",
+)  # fmt: skip
+VARIANTS: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "two members": {"unflip.members": 2},
+    "one member, in-sample": {"unflip.members": 1},
+    "no mixup": {"unflip.mixup": 0.0},
+    "no averaged weights": {"unflip.averaging": 0.0},
+    "no Gaussians": {"unflip.gaussians": False},
+    "no stacking": {"unflip.view_weights": [1.0, 0.0]},
+    "classes as they are": {"unflip.prior": "kept"},
+    "classes made equal": {"unflip.prior": "equal"},
+    "given labels as targets": {"unflip.soft_targets": False},
+}
+RATIOS = (3, 10, 30)
+NOISES = ("sym:0.40", "asym:0.30", "pmd 0.35", "pmd 0.70")
+FIGURES = {"test": "test", "balanced": "balanced test", "labels": "labels right"}
+
+
+def unequal(task: dict[str, Any], folder: Path) -> dict[str, Any]:
+    import unflip
+
+    kind, _, level = task["noise"].partition(" ")
+    data, labels, _ = files(f"cifar10 1 {level or '0.35'}")
+    with np.load(data) as content:
+        arrays = {name: content[name] for name in ("train", "train_labels", "test", "test_labels")}
+    clean = arrays["train_labels"][:TAKE].astype(np.int64)
+    kept = np.concatenate(
+        [np.flatnonzero(clean == c)[: round(4500 * task["ratio"] ** (-c / 9))] for c in range(10)]
+    )
+    kept.sort()
+    np.savez(folder / "data.npz", **(arrays | {"train": arrays["train"][kept], "train_labels": clean[kept]}))
+    np.save(folder / "given.npy", np.load(labels)[kept])
+    by_classes = {} if level else {"noise": task["noise"]}
+    settings = {"data.val_fraction": 0.1} | ({"noise.class_map": "cifar10"} if kind.startswith("asym") else {})
+    run = unflip.train(
+        folder / "data.npz", folder / "run", method=task["method"], preset="features", seed=task["seed"], select="last",
+        device="cpu", threads=1, settings=settings, **({"labels": folder / "given.npy"} if level else by_classes),
+    )  # fmt: skip
+    by_class = run.result["tests"]["test"]["per_class"]
+    shares = np.bincount(clean[kept], minlength=10) / len(kept)
+    return {
+        "test": float(shares @ by_class),
+        "balanced": run.result["tests"]["test"]["balanced"],
+        "labels": run.result["label_accuracy"]["current"],
+        "auroc": run.result["score_auroc"],
+        "inequality": run.metrics[-1].get("inequality_believed"),
+    }
+
+
+def one(row: str, folder: Path, method: str, seed: int, settings: dict[str, Any]) -> Any:
+    import unflip
+
+    data, labels, noise = files(row)
+    more = {"noise": noise} if noise else {}
+    return unflip.train(
+        data, folder / f"{method}-{seed}", labels=labels, take=TAKE, method=method, preset="features", seed=seed,
+        select="last", device="cpu", threads=1, settings={"data.val_fraction": 0.1} | settings, **more,
+    )  # fmt: skip
+
+
+def ablation(task: dict[str, Any], folder: Path) -> dict[str, Any]:
+    run = one(task["row"], folder, "unflip", task["seed"], VARIANTS[task["variant"]])
+    return {
+        "test": run.result["test_accuracy"]["last"],
+        "labels": run.result["label_accuracy"]["current"],
+        "auroc": run.result["score_auroc"],
+        "seconds": run.result["seconds"],
+        "inequality": run.metrics[-1]["inequality_believed"],
+    }
+
+
+def members(task: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Average several runs of a method on the same noisy labels; each has its own split, order and first weights."""
+    import torch
+
+    import unflip
+    from unflip.labels.prior import class_shares, offsets_to
+
+    data, labels, noise = files(task["row"])
+    given = folder / "given.npy"
+    committee = one(task["row"], folder, "unflip", task["seed"], {})
+    np.save(given, committee.labels()["given"].to_numpy())
+    believed = committee.metrics[-1]["inequality_believed"]
+    probs, votes = [], []
+    for number in range({"plc": 4, "dividemix": 2}[task["method"]]):
+        run = unflip.train(
+            data, folder / str(number), labels=given, take=TAKE, method=task["method"], preset="features",
+            seed=10 * task["seed"] + number, select="last", device="cpu", threads=1,
+        )  # fmt: skip
+        probs.append(torch.as_tensor(unflip.predict(run, data, part="test", device="cpu").probs))
+        votes.append(run.labels()["current"].to_numpy())
+    with np.load(data) as content:
+        truth, clean = torch.from_numpy(content["test_labels"].astype(np.int64)), content["train_labels"][:TAKE]
+    mean = torch.stack(probs).mean(0).clamp(min=1e-12).log()
+    moved = mean + offsets_to(mean, (believed * class_shares(mean).log()).softmax(0))
+    counts = np.zeros((len(clean), mean.shape[1]))
+    for current in votes:
+        counts[np.arange(len(clean)), current] += 1
+    return {
+        "single": float((probs[0].argmax(1) == truth).float().mean()),
+        "averaged": float((mean.argmax(1) == truth).float().mean()),
+        "moved": float((moved.argmax(1) == truth).float().mean()),
+        "labels": float((counts.argmax(1) == clean).mean()),
+    }
+
+
+RUNS = {"unequal": unequal, "ablation": ablation, "members": members}
+
+
+def run_one(task: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        return task | RUNS[task["experiment"]](task, Path(name))
+
+
+def tasks(seed: int) -> Iterator[dict[str, Any]]:
+    for ratio in RATIOS:
+        for noise in NOISES:
+            for method in ("plc", "unflip"):
+                yield {"experiment": "unequal", "ratio": ratio, "noise": noise, "method": method, "seed": seed}
+    for row in ROWS:
+        for variant in VARIANTS:
+            yield {"experiment": "ablation", "row": row, "variant": variant, "seed": seed}
+        for method in ("plc", "dividemix"):
+            yield {"experiment": "members", "row": row, "method": method, "seed": seed}
+
+
+def mean(lines: list[dict[str, Any]], figure: str) -> str:
+    values = [100 * line[figure] for line in lines]
+    return f"{statistics.mean(values):.2f}" if values else ""
+
+
+def chosen(lines: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+    return [line for line in lines if wanted.items() <= line.items()]
+
+
+def unequal_table(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield, for every ratio and noise, the figures of plc and unflip, and the deviation of their difference."""
+    yield "| ratio | noise | " + " | ".join(f"{title}: plc | unflip" for title in FIGURES.values()) + " | believed |"
+    yield "| --- | --- |" + " --- |" * (2 * len(FIGURES) + 1)
+    for ratio in RATIOS:
+        for noise in NOISES:
+            cells = []
+            for figure in FIGURES:
+                both = {
+                    method: chosen(lines, experiment="unequal", ratio=ratio, noise=noise, method=method)
+                    for method in ("plc", "unflip")
+                }
+                texts = [mean(both[method], figure) for method in both]
+                best = max(texts)
+                cells += [f"**{text}**" if text == best else text for text in texts]
+            believed = statistics.mean(line["inequality"] for line in both["unflip"])
+            yield f"| {ratio} | {noise} | " + " | ".join(cells) + f" | {believed:.2f} |"
+
+
+def ablation_table(lines: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| test / labels right | " + " | ".join(map(called, ROWS)) + " | mean |"
+    yield "| --- |" + " --- |" * (len(ROWS) + 1)
+    for variant in VARIANTS:
+        found = [chosen(lines, experiment="ablation", row=row, variant=variant) for row in ROWS]
+        cells = [f"{mean(some, 'test')} / {mean(some, 'labels')}" for some in [*found, sum(found, [])]]
+        yield f"| {variant} | " + " | ".join(cells) + " |"
+
+
+def members_table(lines: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| test / labels right | " + " | ".join(map(called, ROWS)) + " | mean |"
+    yield "| --- |" + " --- |" * (len(ROWS) + 1)
+    whole = [chosen(lines, experiment="ablation", row=row, variant="whole") for row in ROWS]
+    cells = [f"{mean(some, 'test')} / {mean(some, 'labels')}" for some in [*whole, sum(whole, [])]]
+    yield "| unflip | " + " | ".join(cells) + " |"
+    for method, title in (("plc", "four plc"), ("dividemix", "two dividemix")):
+        found = [chosen(lines, experiment="members", row=row, method=method) for row in ROWS]
+        found.append(sum(found, []))
+        for figure, what in (("single", f"one {method}"), ("averaged", title), ("moved", f"{title}, same class sizes")):
+            cells = [
+                mean(some, figure) + (f" / {mean(some, 'labels')}" if figure != "single" else "") for some in found
+            ]
+            yield f"| {what} | " + " | ".join(cells) + " |"
+
+
+def called(row: str) -> str:
+    """Return what people call a row."""
+    base, _, noise = row.partition(" + ")
+    data, kind, level = base.split()
+    kind, more = {"1": "I", "2": "II", "3": "III"}[kind], noise.replace("sym:0.", " + ").replace(" + ", " + ", 1)
+    return f"{data.upper().replace('CIFAR', 'CIFAR-')} {kind} {level[2:]} %{f'{more} % sym.' if noise else ''}"
+
+
+TABLES = {"unequal": unequal_table, "ablation": ablation_table, "members": members_table}
+
+
+def fill(text: str, lines: list[dict[str, Any]]) -> str:
+    """Return a page with its tables made anew; each stands between `<!-- committee NAME -->` and `<!-- end -->`."""
+
+    def table(found: re.Match[str]) -> str:
+        return f"<!-- committee {found[1]} -->\n\n" + "\n".join(TABLES[found[1]](lines)) + "\n\n<!-- end -->"
+
+    return re.sub(r"<!-- committee (\w+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--only", default=",".join(RUNS), help="of the experiments: unequal, ablation, members")
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    wanted = [task for seed in arguments.seeds.split(",") for task in tasks(int(seed))]
+    wanted = [task for task in wanted if task["experiment"] in arguments.only.split(",")]
+    run_missing(arguments.out, wanted, run_one, arguments.jobs)
+    lines = [json.loads(line) for line in arguments.out.read_text().splitlines()]
+    if arguments.page is None:
+        for name in arguments.only.split(","):
+            print("\n".join(TABLES[name](lines)))
+        return
+    arguments.page.write_text(fill(arguments.page.read_text("utf-8"), lines), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
