@@ -1,4 +1,4 @@
-"""Runs of cddc and mddc against plc, at most 1.5 and 2.2 times its time, and of unflip against cddc, at most 1.25.
+"""Runs of cddc, mddc and unflip against plc: at most 1.5, 2.2 and 2.0 times its time, each with the preset `features`.
 
 On 10 classes and on 100, since fitting a Gaussian has its price by class. Time is that of the processor, on one thread,
 so that other work on the machine counts little.
@@ -15,7 +15,7 @@ from limits import Limits
 
 ROUNDS = 3
 METHODS = ("plc", "cddc", "mddc", "unflip")
-LIMITS = {("cddc", "plc"): 1.5, ("mddc", "plc"): 2.2, ("unflip", "cddc"): 1.25}
+LIMITS = {("cddc", "plc"): 1.5, ("mddc", "plc"): 2.2, ("unflip", "plc"): 2.0}
 """How many times as long as the second the first may take: at most."""
 
 

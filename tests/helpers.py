@@ -6,12 +6,13 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
@@ -99,6 +100,17 @@ def quick_train(
     execution = check_section(Execution, tree.pop("execution"))
     config = layers_of(data, tree, read_toml(run.config_path) if resume else None).resolve()
     return train_run(run, config, execution, resume=resume, force=force)
+
+
+def forget_quality(folder: Path, rows: Sequence[int]) -> None:
+    """Rewrite the labels of a run as if nothing could be said of some examples, and no Gaussians had been asked."""
+    table = pyarrow.parquet.read_table(folder / "labels.parquet")
+    quality = [None if i in set(rows) else value for i, value in enumerate(table["quality"].to_pylist())]
+    changed = {"quality": quality} | dict.fromkeys(("vote_given", "vote_suggested"), [None] * len(table))
+    for name, values in changed.items():
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, pa.array(values, table.schema.field(name).type))
+    pyarrow.parquet.write_table(table, folder / "labels.parquet")
 
 
 def open_dataset(options: Any, seed: int = 0, noise: Any = None, estimate: Any = None, **own: Any) -> "Dataset":

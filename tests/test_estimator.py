@@ -242,6 +242,17 @@ def test_the_table_of_label_errors_is_sorted_and_tells_errors_from_the_rest() ->
     assert len(found & set(Noisy.wrong.nonzero()[0].tolist())) / len(found) > 0.9
 
 
+def test_of_a_class_smaller_than_the_committee_nothing_is_said() -> None:
+    labels = Noisy.y.copy()
+    labels[[3, 30]] = 3
+    model = UnflipClassifier(random_state=0, epochs=3).fit(Noisy.X, labels)
+    assert np.isnan(model.label_quality_).nonzero()[0].tolist() == [3, 30]
+    table = find_label_errors(Noisy.X, labels, random_state=0, epochs=3)
+    assert table["index"].to_pylist()[-2:] == [3, 30]
+    assert table["quality"].to_pylist()[-2:] == [None, None]
+    assert table["quality"].null_count == 2
+
+
 def test_clean_labels_are_left_alone() -> None:
     X, y = load_iris(return_X_y=True)
     assert np.mean(find_label_errors(X, y, random_state=0)["is_error"].to_numpy()) < 0.06

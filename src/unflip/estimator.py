@@ -48,7 +48,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
     Attributes:
         classes_: the distinct labels, sorted.
         labels_: (n,) the labels of the training examples after correction.
-        label_quality_: (n,) how likely each *given* label is correct, from 0 to 1.
+        label_quality_: (n,) how likely each *given* label is correct, from 0 to 1; NaN where that cannot be said.
         suggested_labels_: (n,) the corrected label, or the likeliest class if nothing was corrected.
         suspects_: (n,) whether a given label looks wrong, that is, another one is suggested.
         noise_rate_: the estimated fraction of wrong labels; NaN if no label was corrected and nothing was held out.
@@ -220,8 +220,8 @@ def find_label_errors(features: ArrayLike, labels: ArrayLike, **parameters: Any)
     """Return a table of all labels, the most doubtful first.
 
     Columns: ``index`` (row in ``features``), ``given`` (the label), ``suggested`` (the label it should probably be),
-    ``quality`` (how likely the given label is correct, from 0 to 1) and ``is_error`` (whether it looks wrong, that is,
-    another label is suggested).
+    ``quality`` (how likely the given label is correct, from 0 to 1, null where that cannot be said) and ``is_error``
+    (whether it looks wrong, that is, another label is suggested).
     ``parameters`` are those of :class:`UnflipClassifier`, plus ``groups`` and ``trusted`` of its ``fit``.
     ``.to_pandas()`` turns the table into a data frame.
 
@@ -244,7 +244,7 @@ def find_label_errors(features: ArrayLike, labels: ArrayLike, **parameters: Any)
             "index": order,
             "given": given[order],
             "suggested": model.suggested_labels_[order],
-            "quality": model.label_quality_[order],
+            "quality": pa.array(model.label_quality_[order], from_pandas=True),  # null where nothing can be said
             "is_error": model.suspects_[order],
         }
     )

@@ -292,9 +292,9 @@ DAMAGES: dict[str, Content] = {
 
 
 def damaged(place: Path, name: str) -> Path:
-    """Make the copy that ``RUN/WHAT/HOW`` stands for, and return it."""
-    _, what, how = name.split("/")
-    run = Path(shutil.copytree(place / "RUN", place / name.replace("/", "-")))
+    """Make the copy that ``RUN/WHAT/HOW`` or ``MDDC/WHAT/HOW`` stands for, and return it."""
+    of, what, how = name.split("/")
+    run = Path(shutil.copytree(place / of, place / name.replace("/", "-")))
     if how == "missing" and what == "checkpoints":
         shutil.rmtree(run / what)
     else:
@@ -673,17 +673,17 @@ BAD: dict[str, dict[str, Row]] = {
         "a file for a run": (["curves", "--run", "good.npz", "--out", "f.png"], ["good.npz"]),
         "no metrics": (["curves", "--run", "RUN/metrics.jsonl/missing", "--out", "f.png"], ["metrics.jsonl"]),
         "garbage for metrics": (["curves", "--run", "RUN/metrics.jsonl/garbage", "--out", "f.png"], ["metrics.jsonl"]),
-        "broken Gaussians": (["shift", "--run", "RUN/gaussians.safetensors/garbage", "--out", "f.png"], ["gaussians"]),
-        "no Gaussians": (["shift", "--run", "RUN/gaussians.safetensors/missing", "--out", "f.png"], ["gaussians"]),
-        "no features": (["shift", "--run", "RUN/features.npy/missing", "--out", "f.png"], ["features"]),
-        "broken features": (["shift", "--run", "RUN/features.npy/garbage", "--out", "f.png"], ["features.npy"]),
-        "features of others": (["shift", "--run", "RUN/features.npy/of-others", "--out", "f.png"], ["RUN-features"]),
+        "broken Gaussians": (["shift", "--run", "MDDC/gaussians.safetensors/garbage", "--out", "f.png"], ["gaussians"]),
+        "no Gaussians": (["shift", "--run", "MDDC/gaussians.safetensors/missing", "--out", "f.png"], ["gaussians"]),
+        "no features": (["shift", "--run", "MDDC/features.npy/missing", "--out", "f.png"], ["features"]),
+        "broken features": (["shift", "--run", "MDDC/features.npy/garbage", "--out", "f.png"], ["features.npy"]),
+        "features of others": (["shift", "--run", "MDDC/features.npy/of-others", "--out", "f.png"], ["MDDC-features"]),
         "a run of an older format": (["curves", "--run", "RUN/run.json/format1", "--out", "f.png"], ["format 1"]),
         "no accuracies": (
             ["curves", "--run", "RUN/metrics.jsonl/without-accuracies", "--out", "f.png"],
             ["RUN-metrics.jsonl-without-accuracies: no accuracies"],
         ),
-        "half the Gaussians": (["shift", "--run", "RUN/gaussians.safetensors/cut", "--out", "f.png"], ["gaussians"]),
+        "half the Gaussians": (["shift", "--run", "MDDC/gaussians.safetensors/cut", "--out", "f.png"], ["gaussians"]),
     },
     "report": {
         "no run": ([], ["RUN"]),
@@ -820,7 +820,7 @@ ROWS = [(command, name) for command, rows in BAD.items() for name in rows]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all the files and a finished run."""
+    """A folder with all the files, a finished run, and one of a method that calibrates."""
     folder = tmp_path_factory.mktemp("place")
     for name, write in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -828,6 +828,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("strange.csv", "strange.npz", "strange.png", "strange.html"):
         (folder / name).mkdir()
     quick_train(folder / "good.npz", folder / "RUN", epochs=2)
+    quick_train(folder / "good.npz", folder / "MDDC", method="mddc", epochs=2, settings={"plc.warmup": 1})
     return folder
 
 
@@ -855,7 +856,7 @@ def test_bad_input_is_one_line_with_code_two_and_nothing_is_touched(
     tiny_backbone.register(monkeypatch)
     monkeypatch.setattr("unflip.review.serving.Serving.run", _served)
     monkeypatch.chdir(place)
-    runs = {part: damaged(place, part) for part in arguments if part.startswith("RUN/")}
+    runs = {part: damaged(place, part) for part in arguments if part.startswith(("RUN/", "MDDC/"))}
     try:
         before = snapshot(place)
         done = cli(*command.split(), *(runs[part].name if part in runs else part for part in arguments))

@@ -319,7 +319,8 @@ BAD: dict[str, BadCase] = {
     "no epochs": (good("--epochs", 0), ["epochs = 0", "greater than 0"]),
     "negative seed": (good("--seed", -1), ["seed = -1"]),
     "setting without a value": (good("--set", "epochs"), ["write key=value"]),
-    "selection without the truth": (good("--select", "clean-val"), ["needs clean labels"]),
+    "selection without the truth": (good("--method", "plc", "--select", "clean-val"), ["needs clean labels"]),
+    "selection without validation": (good("--select", "noisy-val"), ["needs validation examples", "data.val_fraction"]),
     "unknown flag": (good("--epoch", 3), ["--epoch"]),
     "not a number": (good("--epochs", "many"), ["--epochs", "integer"]),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from unflip.data.dataset import Dataset
 from unflip.data.labelled import label_data
 from unflip.data.loader import load_raw
 from unflip.data.options import DataOptions, NoiseOptions
-from unflip.data.split import split, stratified_split
+from unflip.data.split import split, stratified_split, untorn
 from unflip.errors import ConfigError, InputError, UnflipError, UnflipWarning
 
 
@@ -347,6 +347,44 @@ def test_groups_stay_together_and_a_split_takes_no_more_than_its_share(
     assert torch.equal(is_val, stratified_split(labels, 4, fraction, seed, groups))
 
 
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), min_size=1, max_size=100))
+def test_of_the_same_examples_all_validate_or_none(examples: list[tuple[bool, int]]) -> None:
+    is_val, same = torch.tensor([a for a, _ in examples]), torch.tensor([b for _, b in examples])
+    untorn_ones = untorn(is_val, same)
+    for number in same.unique():
+        members = same == number
+        assert bool(untorn_ones[members].all()) == bool(untorn_ones[members].any()) == bool(is_val[members].all())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_equal_rows_are_on_one_side_of_the_split(tmp_path: Path, seed: int) -> None:
+    content = blobs()
+    content["train"][50:100] = content["train"][:50]
+    dataset = open_from(tmp_path / "data.npz", content, seed=seed, val_fraction=0.3)
+    assert dataset.groups is not None
+    assert torch.equal(dataset.is_val[:50], dataset.is_val[50:100])
+    assert torch.equal(dataset.groups[:50], dataset.groups[50:100])
+    assert len(dataset.groups.unique()) == 100
+    assert 10 < int(dataset.is_val.sum()) <= 46
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.4])
+def test_where_most_rows_are_equal_to_others_as_many_validate(tmp_path: Path, fraction: float) -> None:
+    content = blobs(train=300)
+    content["train"] = content["train"][np.arange(300) % 60]
+    dataset = open_from(tmp_path / "data.npz", content, val_fraction=fraction)
+    for row in range(60):
+        assert len(dataset.is_val[row::60].unique()) == 1
+    assert 0.6 * 300 * fraction < int(dataset.is_val.sum()) <= 300 * fraction
+
+
+def test_a_val_split_that_came_with_the_data_keeps_its_equal_rows(tmp_path: Path) -> None:
+    content = blobs()
+    content |= {"val": content["train"][:9], "val_labels": content["train_labels"][:9]}
+    dataset = open_from(tmp_path / "data.npz", content)
+    assert dataset.is_val.nonzero()[:, 0].tolist() == list(range(150, 159))
+
+
 def test_groups_of_one_are_split_as_evenly_as_examples() -> None:
     labels = torch.arange(400) % 4
     is_val = stratified_split(labels, 4, 0.1, 0, torch.arange(400))
@@ -384,7 +422,7 @@ def test_groups_that_are_nowhere_or_too_few_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_column_of_groups_in_a_table_is_no_feature(tmp_path: Path) -> None:
-    lines = [f"{i % 7},{i % 3},person {i // 4}" for i in range(60)]
+    lines = [f"{i % 59},{i % 3},person {i // 4}" for i in range(60)]
     (tmp_path / "table.csv").write_text("\n".join(["size,label,person", *lines]))
     dataset = open_from(tmp_path / "table.csv", groups="person")
     assert dataset.source.shape == (1,)

@@ -68,7 +68,7 @@ def test_a_named_value_shows_its_name_and_may_set_several_keys(tmp_path: Path) -
     grid = read(
         tmp_path / "a.toml",
         """
-        config.data = "digits"
+        config = { data = "digits", method = "plc" }
         [axes."mlp.hidden"]
         small = [8]
         large = [64, 64]

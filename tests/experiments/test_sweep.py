@@ -73,7 +73,8 @@ def test_a_line_of_results_says_what_the_documentation_says(undisturbed: Path) -
     ]
     for line in lines:
         result = Run(undisturbed / "cells" / line["cell"]).result
-        same = ("method", "data", "seed", "epochs", "selection", "test_accuracy", "label_accuracy", "val_accuracy")
+        same = ["method", "data", "seed", "epochs", "selection", "test_accuracy", "label_accuracy", "val_accuracy"]
+        same += ["quality_auroc", "score_auroc"]
         assert {key: line[key] for key in same} == {key: result[key] for key in same}
         assert line["tests"] == {"test": {"top1": line["test_accuracy"]["selected"], "top5": 1.0}}
         assert (line["grid"], line["network"], line["noise"]) == ("small", "mlp", None)

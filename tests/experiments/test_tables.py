@@ -158,6 +158,18 @@ def test_labels_and_quality_stand_without_the_paper() -> None:
     assert "75.00 ± 0.00" in render(compare(paper_table("1"), lines, show="quality"), "text")
 
 
+def test_methods_are_compared_by_their_own_score_where_a_line_has_it() -> None:
+    """Older lines have one figure for both."""
+    lines = [
+        *seeds("gce", [0.8], quality_auroc=0.75, score_auroc=0.85),
+        *seeds("sl", [0.8], quality_auroc=0.65),
+        *seeds("lrt", [0.8], quality_auroc=0.95, score_auroc=None),
+    ]
+    ours = compare(paper_table("1"), lines, show="quality").rows[0].ours
+    means = {name: number and str(number.mean) for name, number in ours.items()}
+    assert (means["gce"], means["sl"], means["lrt"]) == ("85.00", "65.00", None)
+
+
 def test_ours_alone_has_a_line_a_setting() -> None:
     text = render(compare(paper_table("1"), full_row(), sides=("ours",)), "markdown")
     assert "| CIFAR-10 | I 35% | 70.00 ± 1.00 | 71.00 ± 1.00 |" in text

@@ -49,6 +49,17 @@ def test_offsets_move_the_mean_to_the_shares(seed: int, classes: int) -> None:
     torch.testing.assert_close(moved, shares, atol=0.01, rtol=0)
 
 
+@pytest.mark.parametrize("classes", [3, 10, 100])
+def test_offsets_are_found_for_sure_probabilities_too(classes: int) -> None:
+    random = torch.Generator().manual_seed(classes)
+    log_probs = (10 * torch.randn(2000, classes, generator=random)).log_softmax(1)
+    shares = torch.rand(classes, generator=random) + 0.2
+    shares /= shares.sum()
+    moved = (log_probs + offsets_to(log_probs, shares)).softmax(1).mean(0)
+    torch.testing.assert_close(moved, shares, atol=0, rtol=0.01)
+    assert float((class_shares(log_probs) / shares - 1).abs().max()) > 0.2  # there was something to move
+
+
 def test_offsets_undo_a_shift_of_the_prior() -> None:
     """Probabilities under equal classes, made unequal by known factors, come back."""
     log_probs = (2 * torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))).log_softmax(1)

@@ -22,7 +22,6 @@ from unflip.methods.dividemix import (
     DivideMixOptions,
     climb,
     divide,
-    mix,
     negative_entropy,
     prior_penalty,
     refine,
@@ -30,6 +29,7 @@ from unflip.methods.dividemix import (
     soft_cross_entropy,
     squared_error,
 )
+from unflip.methods.mixup import mix
 from unflip.networks.base import bare
 from unflip.networks.mlp import MLP, MLPOptions
 from unflip.training.trainer import Trainer
@@ -287,7 +287,7 @@ def test_before_the_warm_up_ends_nothing_is_corrected_or_believed(features: Path
 def test_examples_that_did_not_train_need_a_majority() -> None:
     method = make(torch.arange(4))
     probs = torch.tensor([[0.6, 0.3, 0.1], [0.4, 0.35, 0.25]])
-    assert method.correct(probs, torch.tensor([1, 1]), probs).tolist() == [0, 1]
+    assert method.correct(probs, torch.tensor([1, 1])).tolist() == [0, 1]
 
 
 def test_an_idle_network_stays_bit_identical(features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

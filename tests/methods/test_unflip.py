@@ -317,9 +317,33 @@ def test_views_are_pooled_by_chosen_weights_and_moved_to_equal_classes(gaussians
         expected = (pool(views, belief.weights) + belief.offset).log_softmax(1)
         torch.testing.assert_close(belief.log_probs, expected)
         if prior == "kept":
-            assert not bool(belief.offset.any())
+            assert float(belief.offset.abs().max()) < 1e-5
         else:
             torch.testing.assert_close(belief.log_probs.exp().mean(0), torch.full((3,), 1 / 3), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("inequality", [1.0, 0.5, 0.0])
+def test_the_classes_keep_the_sizes_of_the_warm_up_as_far_as_they_are_believed(
+    monkeypatch: pytest.MonkeyPatch, inequality: float
+) -> None:
+    monkeypatch.setattr(module, "believed_inequality", lambda *_: inequality)
+    seen, shares = Seen(), None
+    seen.truth[5:35] = 0  # far more examples of one class
+    seen.rows[5:35] = seen.rows[[0]] + seen.rows[5:35] / 4
+    labels, method = some_labels(seen), committee(seen, warmup=2)
+    for epoch in range(1, 7):
+        learn(method, seen, labels, epoch, steps=3)
+        belief = method.belief
+        assert (belief is None) == (epoch < 2)
+        if belief is None:
+            continue
+        if shares is None:
+            views = [belief.network] if belief.votes is None else [belief.network, belief.votes]
+            shares = pool(views, belief.weights).exp().mean(0)
+            assert float(shares.max() - shares.min()) > 0.1
+        torch.testing.assert_close(belief.shares, shares)
+        powers = shares ** (inequality ** ((epoch - 1) / 5))
+        torch.testing.assert_close(belief.log_probs.exp().mean(0), powers / powers.sum(), atol=0.005, rtol=0)
 
 
 def test_a_given_label_counts_less_from_epoch_to_epoch() -> None:
@@ -416,6 +440,7 @@ def belief_of(label_weight: float, offset: Tensor | None = None, background: flo
         offset=torch.zeros(3) if offset is None else offset,
         background=background,
         inequality=1.0,
+        shares=torch.full((3,), 1 / 3),
         target_weight=0.5,
         label_weight=label_weight,
         network=nothing,
@@ -429,7 +454,7 @@ def test_quality_is_the_sharpened_odds_of_the_posterior(seed: int, label_weight:
     labels, share = torch.randint(3, (8,), generator=random), torch.rand(8, generator=random)
     belief = belief_of(label_weight)
     got = label_quality(belief, log_probs, labels, share)
-    M, g = belief.log_matrix.exp().tolist(), min(1.0, label_weight + 0.3)
+    M, g = belief.log_matrix.exp().tolist(), min(1.0, label_weight + module._QUALITY_MORE)
     for i, y in enumerate(labels.tolist()):
         p, u = log_probs[i].exp().tolist(), float(share[i])
         moved = [p[c] * M[c][y] ** g for c in range(3)]
@@ -456,6 +481,7 @@ def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_for
     assert method.correct(probs, labels).tolist() == labels.tolist()  # before anything is believed
     assert torch.equal(method.quality(probs, labels), probs.gather(1, labels[:, None])[:, 0])
     belief = method.belief = belief_of(0.5, offset)
+    method.small = torch.tensor([False, False, False])
     share = []
     for p, y in zip(probs.tolist(), labels.tolist(), strict=True):
         unmoved = [p[c] / math.exp(float(offset[c])) for c in range(3)]
@@ -466,6 +492,8 @@ def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_for
     torch.testing.assert_close(
         method.quality(probs, labels), label_quality(belief, probs.log(), labels, torch.tensor(share))
     )
+    method.small = torch.tensor([False, True, False])  # of such a class nothing can be said
+    assert torch.equal(method.quality(probs, labels).isnan(), labels == 1)
 
 
 def test_the_model_predicts_what_the_committee_believes_of_a_new_example() -> None:
@@ -596,6 +624,17 @@ def test_of_a_class_smaller_than_the_committee_nothing_can_be_said(noisy: tuple[
     assert [i for i, value in enumerate(quality) if value is None] == [5, 50, 150]
 
 
+def test_nor_of_examples_of_such_a_class_that_were_held_out(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+    labels = np.load(noisy[1])
+    small = list(range(5, 400, 50))  # 8 of them, fewer in training
+    labels[small] = 3
+    np.save(tmp_path / "labels.npy", labels)
+    data, settings = (noisy[0], tmp_path / "labels.npy"), {"data.classes": 4, "data.val_fraction": 0.25}
+    table = run_on(data, tmp_path / "run", settings=settings).labels()
+    assert {table["split"][i].as_py() for i in small} == {"train", "val"}
+    assert [i for i, value in enumerate(table["quality"].to_pylist()) if value is None] == small
+
+
 def test_examples_held_out_are_judged_and_corrected_too(noisy: tuple[Path, Path], tmp_path: Path) -> None:
     run = run_on(noisy, tmp_path / "run", settings={"data.val_fraction": 0.25})
     quality, right, corrected = judged(run, noisy)
@@ -636,7 +675,7 @@ def test_equal_rows_share_a_fold(noisy: tuple[Path, Path], tmp_path: Path) -> No
     assert len(set(fold.tolist())) == 8
 
 
-@pytest.mark.parametrize("epoch", [1, 2, 3])
+@pytest.mark.parametrize("epoch", [1, 2, 3, 4])
 def test_a_resumed_run_is_the_undisturbed_one_bit_for_bit(
     noisy: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:

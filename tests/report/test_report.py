@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import warnings
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import unflip
-from helpers import QUICK, Outcome, blobs, quick_train, spawn_python, write_npz
+from helpers import QUICK, Outcome, blobs, forget_quality, quick_train, spawn_python, write_npz
 from pictures import write_picture
 from unflip.errors import RunFolderError, UnflipWarning
 from unflip.report import shift, svg
@@ -246,6 +247,24 @@ def test_doubtful_examples_are_those_of_lowest_quality_with_their_neighbours(run
         counts = {"zero" if c == 0 else str(c): called.count(c) for c in set(called)}
         assert dict(each.neighbours) == counts
         assert [count for _, count in each.neighbours] == sorted(counts.values(), reverse=True)
+
+
+def test_quality_that_is_not_known_comes_last_and_counts_nowhere(run: Run, tmp_path: Path) -> None:
+    copy = Run(Path(shutil.copytree(run.folder, tmp_path / "run")))
+    order = run.labels()["quality"].to_numpy().argsort(kind="stable").tolist()
+    known = sorted(order[::8])
+    forget_quality(copy.folder, [i for i in range(150) if i not in known])
+    doubts = find_doubtful(copy, copy.labels(), ["0", "1", "2"], None)
+    assert [int(each.id) for each in doubts.examples[:19]] == order[::8]
+    assert [each.quality for each in doubts.examples[19:]] == [None] * 5
+    assert doubts.below_half == (run.labels()["quality"].to_numpy()[known] < 0.5).sum()
+    page = page_of(write_report(copy, tmp_path / "r.html"))
+    assert page.text.count("not known") == 5 + 1
+    assert "Of classes with too few examples it is not known" in page.text
+    forget_quality(copy.folder, range(150))
+    page = page_of(write_report(copy, tmp_path / "r.html"))
+    assert page.text.count("not known") == 24 + 1
+    assert "0 of 150, with a quality below 0.5" in page.text
 
 
 def test_what_a_person_decided_is_not_doubtful(run: Run) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser import DESK, PHONE, Watched, chromium, open_page
-from helpers import blobs, quick_train, write_npz
+from helpers import blobs, forget_quality, quick_train, write_npz
 from pictures import write_picture
 from reviewing import Client, served
 from unflip import train
@@ -330,6 +330,23 @@ def test_features_without_pictures_are_shown_as_rows(browser: "Browser", tmp_pat
         assert page.locator("#single img").count() == 0
         assert page.locator("#single .values dt").all_inner_texts() == [f"column {i}" for i in range(6)]
         assert "distance" in page.locator(".neighbours li").first.inner_text()
+        assert_clean(watched, address)
+
+
+def test_what_is_not_known_is_said_rather_than_shown_as_nothing(browser: "Browser", run: Path) -> None:
+    forget_quality(run, range(400))
+    with served(run) as (address, _):
+        watched = visit(browser, address)
+        page = watched.page
+        assert "quality not known" in focused(page)
+        assert page.locator(".tile .figures").first.inner_text() == "quality not known"
+        press(page, "Enter")
+        page.wait_for_selector("#single:not([hidden]) .beliefs")
+        assert "Quality of the given label: not known" in page.locator("#single .facts").inner_text()
+        networks, votes = (page.locator(f"#single .beliefs tbody tr td:nth-of-type({n})") for n in (1, 2))
+        assert set(votes.all_inner_texts()) == {"not known"}
+        assert votes.locator("meter").count() == 0
+        assert networks.locator("meter").count() == networks.count() >= 1
         assert_clean(watched, address)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from helpers import blobs, quick_train, write_npz
+from helpers import blobs, forget_quality, quick_train, write_npz
 from pictures import write_picture
 from reviewing import Client, new_request, served
 from unflip import train
@@ -31,8 +31,23 @@ def test_the_first_page_is_what_looks_most_wrong(client: Client, run: Path) -> N
     one, row = answer["examples"][0], expected[0]
     for name in ("given", "suggested", "id", "split"):
         assert one[name] == row[name]
-    for name in ("quality", "confidence_given", "vote_given", "confidence_suggested", "vote_suggested"):
+    for name in ("quality", "network_given", "vote_given", "network_suggested", "vote_suggested"):
         assert one[name] == pytest.approx(row[name], abs=1e-6)
+
+
+def test_what_is_not_known_comes_last_and_is_nothing(run: Path) -> None:
+    forgotten = [7, 107, 207, 307]
+    forget_quality(run, forgotten)
+    with served(run) as (address, _):
+        client = Client(address)
+        total = client.get("/api/examples?count=1").json["total"]
+        page = client.get(f"/api/examples?count=10&before={total}").json["examples"]
+        assert [one["index"] for one in page[-4:]] == forgotten
+        assert [one["quality"] for one in page[-4:]] == [None] * 4
+        assert all(one["quality"] > 0.5 for one in page[:-4])
+        detail = client.get(f"/api/examples/{forgotten[0]}").json
+        assert (detail["quality"], detail["vote_given"], detail["vote_suggested"]) == (None, None, None)
+        assert 0 <= detail["network_given"] <= 1
 
 
 def test_each_action_leads_to_its_state_and_label(client: Client) -> None:

@@ -116,6 +116,65 @@ def test_a_file_may_have_sections_for_other_methods_but_a_person_may_not() -> No
         resolve(layer, explicit=("gce",))
 
 
+FOR_GCE = {
+    "epochs": 9,
+    "optimizer": {"lr": 0.5, "momentum": 0.1},
+    "for": {"gce": {"epochs": 4, "optimizer": {"lr": 0.2}}},
+}
+
+
+def test_values_for_one_method_win_in_their_file_and_for_that_method_alone() -> None:
+    config = resolve(FOR_GCE, {"method": "gce"}).common
+    assert (config.epochs, config.optimizer.lr, config.optimizer.momentum) == (4, 0.2, 0.1)
+    config = resolve(FOR_GCE, {"method": "sl"}).common
+    assert (config.epochs, config.optimizer.lr, config.optimizer.momentum) == (9, 0.5, 0.1)
+    assert "for" not in resolve(FOR_GCE, {"method": "gce"}).tree()
+
+
+def test_values_for_one_method_lose_to_stronger_places() -> None:
+    chosen = {"method": "gce"}
+    assert resolve(FOR_GCE, chosen, {"epochs": 2}).common.epochs == 2
+    assert resolve({"epochs": 2}, FOR_GCE, chosen).common.epochs == 4
+    assert resolve(FOR_GCE, chosen, {"for": {"gce": {"epochs": 3}}}).common.epochs == 3
+    assert resolve(FOR_GCE, chosen, {"epochs": 2}, {"for": {"sl": {"epochs": 3}}}).common.epochs == 2
+
+
+def test_values_for_one_method_lose_to_flags_and_settings(
+    cli: Callable[..., Outcome], features: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file.toml").write_text("[for.gce]\nepochs = 3\nmlp.hidden = [8]\n[for.sl]\nepochs = 4\n")
+    stronger: list[tuple[int, list[object]]] = [(3, []), (2, ["--epochs", 2]), (1, ["--set", "epochs=1"])]
+    for i, (epochs, more) in enumerate(stronger):
+        arguments = ["--config", tmp_path / "file.toml", "--method", "gce", "--quiet", *more]
+        done = cli("train", "--data", features, "--out", tmp_path / f"run{i}", *arguments)
+        assert done.code == 0, done.err
+        written = read_toml(tmp_path / f"run{i}" / "config.toml")
+        assert (written["epochs"], written["mlp"]["hidden"]) == (epochs, [8])
+        assert "for" not in written
+
+
+@pytest.mark.parametrize(
+    ("special", "message"),
+    [
+        ({"unflop": {"epochs": 3}}, "unknown method 'unflop', did you mean 'unflip'"),
+        ({"unflip-m": {"epochs": 3}}, "calibration trains the head of one network"),
+        ({"gce": 3}, r"'for': write a section per method, such as \[for.unflip\]"),
+        (3, r"'for': write a section per method, such as \[for.unflip\]"),
+        ({"unflip": {"epoch": 3}}, "unknown configuration key 'epoch', did you mean 'epochs'"),
+        ({"unflip": {"epochs": "many"}}, "epochs = 'many': must be"),
+    ],
+)
+def test_values_for_no_method_are_refused_in_one_line(special: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        resolve({"for": special})
+    assert "\n" not in str(refused.value)
+
+
+def test_values_for_one_method_cannot_be_typed() -> None:
+    with pytest.raises(ConfigError, match="section 'for' is not used"):
+        resolve({"for": {"unflip": {"epochs": 3}}}, explicit=("for",))
+
+
 def test_a_section_in_use_may_be_typed() -> None:
     config = resolve({"method": "gce", "gce": {"q": 0.5}}, explicit=("gce", "mlp", "optimizer", "data"))
     options = config.parts["gce"]

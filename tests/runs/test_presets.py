@@ -153,6 +153,11 @@ def test_a_file_holds_no_section_that_nobody_reads(preset: str) -> None:
     resolve(preset, "mddc"), resolve(preset, "cddc")
 
 
+def test_features_train_the_default_method_for_fewer_epochs() -> None:
+    assert resolve("features", "plc").common.epochs == 15
+    assert resolve("features").common.epochs == resolve("features", "unflip").common.epochs == 10
+
+
 @pytest.mark.parametrize("preset", preset_names())
 def test_it_begins_with_its_line(preset: str) -> None:
     first = preset_text(preset).splitlines()[0]

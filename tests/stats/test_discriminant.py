@@ -11,6 +11,7 @@ from torch import Tensor
 from unflip.errors import ConfigError, InputError
 from unflip.stats import discriminant as module
 from unflip.stats.discriminant import (
+    SHRINKS,
     Discriminant,
     fit_discriminant,
     held_out_log_posterior,
@@ -81,31 +82,86 @@ def test_classes_are_shares_of_one() -> None:
     assert torch.equal(by_class.log_posterior(features), by_share.log_posterior(features))
 
 
-@pytest.mark.parametrize("kind", ["classes", "shares"])
-def test_no_example_votes_for_itself(kind: str) -> None:
-    """The loop takes each example out of the classes' means and counts, with the covariance as it is."""
+def refitted(features: Tensor, labels: Tensor, left_out: Tensor, shrink: float) -> Tensor:
+    """Class probabilities of the first example left out, all others fitted anew; the trace is that of all examples."""
+    h, classes, dims = features.double(), int(labels.max()) + 1, features.shape[1]
+    means = torch.stack([h[labels == c].mean(0) for c in range(classes)])
+    trace = float((h - means[labels]).square().sum()) / len(h)
+    rest, own = h[~left_out], labels[~left_out]
+    means = torch.stack([rest[own == c].mean(0) for c in range(classes)])
+    within = rest - means[own]
+    sigma = (1 - shrink) * within.T @ within / len(h) + shrink * trace / dims * torch.eye(dims).double()
+    z = h[left_out][0] - means
+    distances = (z * torch.linalg.solve(sigma, z.T).T).sum(1)
+    found: Tensor = (own.bincount(minlength=classes).double().log() - distances / 2).softmax(0).float()
+    return found
+
+
+@pytest.mark.parametrize(("dims", "shrink"), [(6, 0.2), (6, 0.001), (40, 0.05), (6, 1.0)])
+def test_leaving_out_is_fitting_anew_without_the_example(dims: int, shrink: float) -> None:
+    features, labels = problem(classes=3, per_class=6, dims=dims)
+    fitted = fit(features, labels, 3, shrink=shrink)
+    got = held_out_log_posterior(fitted, features.__getitem__, labels)
+    for i in range(len(labels)):
+        expected = refitted(features, labels, torch.arange(len(labels)) == i, shrink)
+        torch.testing.assert_close(got[i].exp(), expected, atol=5e-4, rtol=0)
+    assert float((got - fitted.log_posterior(features)).abs().max()) > 0.5
+
+
+def test_examples_of_a_group_are_left_out_together() -> None:
     features, labels = problem(classes=3, per_class=6)
-    members = labels if kind == "classes" else soft(len(labels), 3)
-    fitted = fit(features, members, 3, shrink=0.2)
-    precision, shares = torch.linalg.inv(covariance_of(fitted)), shares_of(members, 3).double()
-    got = held_out_log_posterior(fitted, features.__getitem__, members).exp()
-    for i, h in enumerate(features.double()):
-        others, scores = torch.arange(len(features)) != i, []
+    count = len(labels)
+    twice, both, groups = features.repeat(2, 1), labels.repeat(2), torch.arange(count).repeat(2)
+    fitted = fit(twice, both, 3, shrink=0.2)
+    together = held_out_log_posterior(fitted, twice.__getitem__, both, groups).exp()
+    torch.testing.assert_close(together[:count], together[count:])
+    for i in range(count):
+        torch.testing.assert_close(together[i], refitted(twice, both, groups == i, 0.2), atol=5e-4, rtol=0)
+    alone = held_out_log_posterior(fitted, twice.__getitem__, both).exp()
+    assert float((together - alone).abs().max()) > 0.1
+
+
+def test_members_of_several_classes_are_left_out_by_their_shares() -> None:
+    """The loop takes each example out of means and counts, and out of the covariance as if it had one mean."""
+    features, labels = problem(classes=3, per_class=6)
+    shares, s = soft(len(labels), 3), 0.2
+    fitted, n = fit(features, shares, 3, shrink=s), len(labels)
+    got = held_out_log_posterior(fitted, features.__getitem__, shares).exp()
+    h, t, counts = features.double(), shares.double(), shares.double().sum(0)
+    means = t.T @ h / counts[:, None]
+    for i in range(n):
+        others, scores = torch.arange(n) != i, []
+        u, kappa = h[i] - t[i] @ means, float((t[i] * counts / (counts - t[i])).sum())
+        sigma = covariance_of(fitted) - (1 - s) * kappa / n * torch.outer(u, u)
         for c in range(3):
-            weights = shares[others, c]
-            z = h - weights @ features[others].double() / weights.sum()
-            scores.append(math.log(float(weights.sum())) - float(z @ precision @ z) / 2)
-        torch.testing.assert_close(got[i], torch.tensor(scores).softmax(0), atol=2e-4, rtol=0)
+            z = h[i] - t[others, c] @ h[others] / t[others, c].sum()
+            scores.append(math.log(float(t[others, c].sum())) - float(z @ torch.linalg.solve(sigma, z)) / 2)
+        torch.testing.assert_close(got[i], torch.tensor(scores).softmax(0), atol=5e-4, rtol=0)
 
 
-def test_leaving_out_removes_the_pull_of_the_own_label() -> None:
-    """Labels that mean nothing get no more than their share of the vote, where fitting with oneself gives far more."""
+def test_an_example_that_is_not_in_the_covariance_is_not_taken_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ENOUGH", 100)
+    features, labels = problem(per_class=50)
+    fitted, shares = fit(features, labels, 4), shares_of(labels, 4)
+    got = held_out_log_posterior(fitted, features.__getitem__, labels)
+    picked = torch.zeros(len(labels)).index_fill_(0, torch.from_numpy(np.linspace(0, 217, 100).astype(int)), 1.0)
+    for some in (picked, 1 - picked):
+        rows = some.nonzero()[:, 0]
+        ones = torch.ones(len(rows))
+        within, outside = (fitted.held_out_log_posterior(features[rows], shares[rows], ones * x) for x in (1, 0))
+        torch.testing.assert_close(got[rows], within if some is picked else outside)
+        assert not torch.allclose(within, outside)
+
+
+@pytest.mark.parametrize(("count", "dims"), [(300, 200), (1000, 500), (600, 60)])
+def test_labels_that_mean_nothing_are_not_found_again(count: int, dims: int) -> None:
+    """Labels drawn at random get no more than their share of the vote, where fitting with oneself gives far more."""
     random = torch.Generator().manual_seed(0)
-    features, labels = torch.randn(600, 60, generator=random), torch.randint(10, (600,), generator=random)
-    own = (fit(features, labels, 10).log_posterior(features).argmax(1) == labels).float().mean()
-    left_out = (held_out(features, labels, 10).argmax(1) == labels).float().mean()
-    assert float(own) > 0.3
-    assert float(left_out) < 0.15
+    features, labels = torch.randn(count, dims, generator=random), torch.randint(10, (count,), generator=random)
+    fitted = fit_discriminant(features.__getitem__, labels, 10, shrink=SHRINKS, given=labels)
+    left_out = held_out_log_posterior(fitted, features.__getitem__, labels)
+    assert float((left_out.argmax(1) == labels).float().mean()) == pytest.approx(0.1, abs=0.05)
+    assert float((fitted.log_posterior(features).argmax(1) == labels).float().mean()) > 0.3
 
 
 def test_features_may_come_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +180,7 @@ def test_features_may_come_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(asked) == 7
     torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-3)
     rows = torch.tensor([30, 2, 2, 50, 9, 8, 7, 6, 5])
-    torch.testing.assert_close(held_out_log_posterior(fitted, fetch, members, rows), got[rows])
+    torch.testing.assert_close(held_out_log_posterior(fitted, fetch, members, rows=rows), got[rows])
 
 
 def test_of_many_examples_evenly_spaced_ones_make_the_covariance(monkeypatch: pytest.MonkeyPatch) -> None:

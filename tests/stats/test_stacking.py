@@ -36,7 +36,7 @@ def penalised(
     return float(likelihood.log().mean()) - sum(0.001 * (w - 0.5) ** 2 / 2 for w in weights)
 
 
-@pytest.mark.parametrize("background", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize("background", [0.0, 0.2, 0.5, 0.7, 0.9])
 def test_weights_are_those_of_a_general_optimiser(background: float) -> None:
     truth, noise, labels = views_and_labels(background=background)
     half = (0.5 * truth + 0.5 * noise).log_softmax(1)
@@ -46,7 +46,9 @@ def test_weights_are_those_of_a_general_optimiser(background: float) -> None:
         lambda w: -penalised(w, views, labels, background), [0.5, 0.5], bounds=[(0, 4)] * 2, options={"ftol": 1e-12}
     )
     assert found.background == background
-    np.testing.assert_allclose(found.weights.numpy(), best.x, atol=0.02)
+    np.testing.assert_allclose(
+        found.weights.numpy(), best.x, atol=0.02 if background < 0.9 else 0.04
+    )  # few labels mean anything there
     assert penalised(found.weights.double().numpy(), views, labels, background) == pytest.approx(-best.fun, abs=1e-5)
 
 

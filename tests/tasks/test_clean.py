@@ -70,7 +70,7 @@ def test_a_folder_of_images_becomes_a_list_of_wrong_labels(cli: Cli, photos: Pat
     done = clean(cli, photos, "--out", out, "--backbone", "tiny")
     first, *_ = done.out.splitlines()
     assert first.startswith("photos: 120 images in 3 classes: features by tiny at 112 pixels (")
-    assert ", then train unflip for 27 epochs (" in first
+    assert ", then train unflip for 10 epochs (" in first
     assert "; about " in first
     assert "6 of 120 labels look wrong (5.0%)" in done.out
     assert "green -> red" in done.out
@@ -153,12 +153,20 @@ def test_a_table_with_text_in_it_is_cleaned_once_that_is_ignored(cli: Cli, tmp_p
     assert "--ignore town" in refused.err
     assert not out.exists()
     done = clean(cli, path, "--label-column", "kind", "--ignore", "town", "--out", out)
-    assert done.out.startswith("t.csv: 600 examples of 6 features in 3 classes: train unflip for 15 epochs (")
+    assert done.out.startswith("t.csv: 600 examples of 6 features in 3 classes: train unflip for 10 epochs (")
     suspects = rows(out / "suspects.csv")
     assert f"{len(suspects)} of 600 labels look wrong" in done.out
     assert {int(row["index"]) for row in suspects} <= set(range(20))
     assert len(suspects) >= 18
     assert f"unflip clean {path} --label-column kind --ignore town --out {out}-2 --reviewed" in done.out
+    assert 'standardize = "auto"' in (out / "config.toml").read_text()
+
+
+def test_columns_of_a_table_have_units_of_their_own_for_methods_that_do_not_choose(cli: Cli, tmp_path: Path) -> None:
+    path = table_of(blobs(), tmp_path / "t.csv")
+    out = tmp_path / "run"
+    done = clean(cli, path, "--label-column", "kind", "--ignore", "town", "--out", out, "--method", "plc")
+    assert "train plc for 21 epochs (" in done.out
     assert 'standardize = "columns"' in (out / "config.toml").read_text()
 
 
@@ -201,6 +209,22 @@ def test_a_class_of_three_among_hundreds_is_found_and_kept(cli: Cli, tmp_path: P
     assert set(range(10)) <= set(found)
     assert len(found) <= 14
     assert all(found[i]["suggested"] == "0" for i in range(10))
+
+
+def test_labels_whose_quality_is_not_known_are_listed_last_and_are_not_surely_wrong(cli: Cli, tmp_path: Path) -> None:
+    """Five examples of one class are called by a name that nothing else has."""
+    content = blobs()
+    alone = [0, 30, 60, 90, 120]
+    content["train_labels"][alone] = 3
+    content["train_labels"][[7, 8]] = (content["train_labels"][[7, 8]] + 1) % 3
+    done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
+    found = rows(tmp_path / "run" / "suspects.csv")
+    unknown = [row["quality"] == "" for row in found]
+    assert [int(row["index"]) for row in found if row["quality"] == ""] == alone
+    assert unknown == sorted(unknown)
+    sure = sum(float(row["quality"]) < module.SURE for row in found if row["quality"])
+    assert 2 <= sure <= len(found) - 5
+    assert f"  {sure} of them have a quality below {module.SURE:.0%}" in done.out
 
 
 def test_a_thousand_classes_work(cli: Cli, tmp_path: Path) -> None:

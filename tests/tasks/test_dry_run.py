@@ -156,6 +156,8 @@ def test_posteriors_for_noise_are_timed_and_not_estimated(
 
 def test_a_dry_run_refuses_what_the_run_would_refuse(noisy: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs clean labels"):
+        rehearse(noisy, tmp_path / "run", select="clean-val", settings={"data.val_fraction": 0.1})
+    with pytest.raises(ConfigError, match="needs validation examples"):
         rehearse(noisy, tmp_path / "run", select="clean-val")
     done = quick_train(noisy, tmp_path / "there", epochs=1)
     before = {path: path.stat().st_mtime_ns for path in done.folder.rglob("*")}

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from helpers import Outcome, blobs, quick_train, write_npz
+from helpers import Outcome, blobs, forget_quality, quick_train, write_npz
 from unflip.runs.folder import Run
 
 
@@ -40,6 +41,21 @@ def test_tables_hold_what_the_run_holds(cli: Callable[..., Outcome], run: Run, t
     lines = exported(cli, run, "jsonl", tmp_path / "l.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line) for line in lines] == rows
     assert exported(cli, run, "csv", tmp_path / "l.csv").read_bytes() == (run.folder / "labels.csv").read_bytes()
+
+
+def test_quality_that_is_not_known_is_empty_rather_than_zero(
+    cli: Callable[..., Outcome], run: Run, tmp_path: Path
+) -> None:
+    copy = Run(Path(shutil.copytree(run.folder, tmp_path / "run")))
+    forget_quality(copy.folder, [3, 140])
+    for form, name, column in (("csv", "l.csv", "quality"), ("cleanlab", "c.csv", "label_quality")):
+        with exported(cli, copy, form, tmp_path / name).open(encoding="utf-8", newline="") as file:
+            assert [i for i, row in enumerate(csv.DictReader(file)) if row[column] == ""] == [3, 140]
+    lines = exported(cli, copy, "jsonl", tmp_path / "l.jsonl").read_text("utf-8").splitlines()
+    assert [i for i, line in enumerate(lines) if json.loads(line)["quality"] is None] == [3, 140]
+    assert json.loads(lines[0])["vote_given"] is None
+    tasks = json.loads(exported(cli, copy, "label-studio", tmp_path / "tasks.json").read_text("utf-8"))
+    assert [i for i, task in enumerate(tasks) if task["data"]["quality"] is None] == [3, 140]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -9,7 +9,9 @@ from torch.nn.functional import one_hot
 
 from helpers import blobs, quick_train, write_npz
 from unflip import predict
+from unflip.data.sources import ArraySource
 from unflip.errors import InputError, RunFolderError
+from unflip.networks.ensemble import Ensemble
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
 from unflip.tasks.predict import Prediction
@@ -36,14 +38,28 @@ def test_probabilities_sum_to_one_and_the_label_is_their_largest(run: Run, featu
     assert table["id"].to_pylist() == [str(i) for i in range(60)]
 
 
-def test_the_probabilities_are_those_of_the_model_on_standardised_inputs(run: Run, features: Path) -> None:
-    (network,) = load_model(run.folder / "model.safetensors").build()
+def test_the_probabilities_are_those_of_the_model_on_standardised_inputs(features: Path, tmp_path: Path) -> None:
+    run = quick_train(features, tmp_path / "run", method="plc", epochs=6)
+    (network,) = load_model(run.folder / "model.safetensors").build().networks
     content = np.load(features)
     train = content["train"].astype(np.float64)
     inputs = (content["test"] - train.mean(axis=0)) / train.std(axis=0)
     with torch.no_grad():
         expected = network(torch.from_numpy(inputs.astype(np.float32))).softmax(1)
     torch.testing.assert_close(predict(run, features, device="cpu").probs, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_committee_predicts_by_all_of_its_views(run: Run, features: Path) -> None:
+    model = load_model(run.folder / "model.safetensors")
+    ensemble, content = model.build(), np.load(features)
+    assert len(ensemble.networks) == 8
+    assert ensemble.gaussians is not None
+    assert model.standardisation is not None
+    inputs = ArraySource(content["test"], model.standardisation).fetch(torch.arange(60))
+    probs = predict(run, features, device="cpu").probs
+    torch.testing.assert_close(probs, ensemble.probs(inputs), rtol=1e-4, atol=1e-5)
+    mean = Ensemble(ensemble.networks).probs(inputs)
+    assert float((probs - mean).abs().max()) > 0.01
 
 
 def test_new_inputs_are_standardised_as_the_training_examples_were(run: Run, features: Path, tmp_path: Path) -> None:

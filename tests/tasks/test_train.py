@@ -18,6 +18,7 @@ import unflip
 from helpers import blobs, quick_train, write_npz
 from unflip.errors import ConfigError, DivergedError, RunFolderError
 from unflip.runs.folder import Run
+from unflip.training import finish, outcome
 from unflip.training.session import Session
 from unflip.training.trainer import Trainer
 
@@ -37,6 +38,8 @@ ADDED_KEYS = {
     "noise_rate_by_class",
     "transition_error",
     "quality_auroc",
+    "score_auroc",
+    "judged_out_of_sample",
     "restores",
 }
 """Later work adds keys and renames none."""
@@ -109,16 +112,44 @@ def test_every_example_has_a_row_with_the_selected_models_confidence(run: Run, f
     np.testing.assert_allclose(table["confidence_given"], expected, atol=1e-5)
 
 
-def test_quality_pools_the_networks_word_and_the_vote(run: Run, features: Path, noisy_labels: Path) -> None:
+def test_quality_is_the_vote_of_those_that_have_not_learnt_the_label(run: Run, features: Path) -> None:
+    """The network has learnt the labels of training examples, so it has a say about validation examples alone."""
     table = pyarrow.parquet.read_table(run.folder / "labels.parquet")
     given, quality = table["given"].to_numpy(), table["quality"].to_numpy()
-    own, vote = table["confidence_given"].to_numpy(), table["vote_given"].to_numpy()
-    assert ((quality >= np.minimum(own, vote) - 0.05) & (quality <= 1)).all()
+    own, vote = table["network_given"].to_numpy(), table["vote_given"].to_numpy()
+    train = np.array(table["split"].to_pylist()) == "train"
+    np.testing.assert_allclose(quality[train], vote[train], atol=1e-6)
+    assert ((quality >= np.minimum(own, vote) - 0.05) & (quality <= 1))[~train].all()
+    assert np.abs(quality - vote)[~train].max() > 0.001
+    assert set(table["judged"].to_pylist()) == {"out-of-sample"}
+    assert set(table["fold"].to_pylist()) == {-1}
     wrong = given != np.load(features)["train_labels"]
     assert quality[wrong].max() < quality[~wrong].mean()
-    train = np.array(table["split"].to_pylist()) == "train"
+    assert run.result["judged_out_of_sample"] == 1
     assert run.result["quality_auroc"] == pytest.approx(roc_auc_score(~wrong[train], quality[train]))
     assert run.result["quality_auroc"] > 0.95
+
+
+def test_a_methods_own_score_is_that_of_what_it_has_learnt(
+    features: Path, noisy_labels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It pools the network's word with that of class Gaussians of its own features; a committee has one score."""
+    outcomes = []
+    conclude = outcome.conclude
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        outcomes.append(conclude(*arguments, **options))
+        return outcomes[-1]
+
+    monkeypatch.setattr(finish, "conclude", watched)
+    truth = np.load(features)["train_labels"]
+    for method in ("standard", "unflip"):
+        done = quick_train(features, tmp_path / method, labels=noisy_labels, method=method, epochs=4)
+        table, score = done.labels(), outcomes[-1].score.numpy()
+        train = np.array(table["split"].to_pylist()) == "train"
+        right = table["given"].to_numpy() == truth
+        assert done.result["score_auroc"] == pytest.approx(roc_auc_score(right[train], score[train]))
+        assert np.array_equal(score, table["quality"].to_numpy()) == (method == "unflip")
 
 
 def test_metrics_have_a_line_an_epoch_and_the_selected_one_is_the_first_best(run: Run) -> None:
@@ -171,7 +202,8 @@ def test_what_nobody_knows_is_null(tmp_path: Path) -> None:
 def test_other_rules_choose_by_their_figure_and_say_so(
     tmp_path: Path, features: Path, noisy_labels: Path, rule: str, key: str
 ) -> None:
-    run = quick_train(features, tmp_path / "run", labels=noisy_labels, epochs=4, select=rule)
+    settings = {"data.val_fraction": 0.1}
+    run = quick_train(features, tmp_path / "run", labels=noisy_labels, epochs=4, select=rule, settings=settings)
     scores = [line[key] for line in run.metrics]
     assert run.result["selected_epoch"] == scores.index(max(scores)) + 1
     assert ("uses the truth" in run.result["protocol"]) is (rule != "last")

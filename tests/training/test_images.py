@@ -68,6 +68,25 @@ def test_a_resumed_run_is_the_same_run(pictures: Path, tmp_path: Path) -> None:
     assert_same_run(whole, run(pictures, tmp_path / "cut", method="plc", resume=True))
 
 
+def test_a_committee_of_two_judges_images_that_neither_has_learnt(pictures: Path, tmp_path: Path) -> None:
+    done = run(pictures, tmp_path / "whole", method="unflip", epochs=4)
+    table = done.labels().to_pandas()
+    assert set(table.fold) == {0, 1}
+    assert set(table.judged) == {"out-of-sample"}
+    assert table.vote_given.isna().all()  # Gaussians of images would be learnt from the labels
+    assert table.network_given.between(0, 1).all()
+    model = load_model(tmp_path / "whole" / "model.safetensors").build()
+    assert len(model.networks) == 2
+    found = predict(tmp_path / "whole", pictures)
+    assert found.probs.shape == (40, 10)
+    assert float((found.labels == torch.arange(40) % 3).float().mean()) == done.result["test_accuracy"]["last"]
+    with pytest.MonkeyPatch.context() as crashing:
+        crash_after(crashing, 3)
+        with pytest.raises(Crash):
+            run(pictures, tmp_path / "cut", method="unflip", epochs=4)
+    assert_same_run(done, run(pictures, tmp_path / "cut", method="unflip", epochs=4, resume=True))
+
+
 def test_every_pass_sees_other_views_of_the_same_images(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,8 @@ class ArraySource:
         self.augments = False
         self._jitter = jitter
         self._standardise = standardise
+        self._scale = standardise
+        self._factors: list[Tensor] = []
         self._device = torch.device("cpu")
         self._array: Array | None = array
         self._inputs: Tensor | None = None
@@ -79,7 +81,10 @@ class ArraySource:
         if self._standardise is None:
             return torch.from_numpy(np.asarray(rows, np.float32))
         double = self._standardise.mean.dtype == torch.float64
-        return self._standardise(torch.from_numpy(np.asarray(rows, np.float64 if double else np.float32))).float()
+        inputs = self._standardise(torch.from_numpy(np.asarray(rows, np.float64 if double else np.float32))).float()
+        for factor in self._factors:
+            inputs *= factor
+        return inputs
 
     def __len__(self) -> int:
         return self._length
@@ -100,11 +105,13 @@ class ArraySource:
         return inputs.add_(noise, alpha=self._jitter / _BYTE_STD)
 
     def rescale(self, standardise: Standardisation) -> None:
-        """Standardise from now on with other scales, but the same means."""
-        assert self._standardise is not None
-        if self._inputs is not None:
-            self._inputs *= (self._standardise.std / standardise.std).to(self._inputs)
-        self._standardise = standardise
+        """Standardise from now on with other scales, but the same means; mapped rows are rounded as those in memory."""
+        assert self._scale is not None
+        factor, self._scale = (self._scale.std / standardise.std).float(), standardise
+        if self._inputs is None:
+            self._factors.append(factor)
+        else:
+            self._inputs *= factor.to(self._inputs.device)
 
     def to(self, device: torch.device) -> Self:
         """Move the rows, or for a memory map the batches, to ``device``."""

@@ -23,7 +23,10 @@ def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
     else:
         is_val = torch.zeros(len(given), dtype=torch.bool)
     if data.is_val is None and data.same is not None:
-        is_val = untorn(is_val, data.same)
+        whole = untorn(is_val, data.same)
+        if 2 * int(whole.sum()) < int(is_val.sum()):  # where most rows are equal to others, hardly any would be left
+            whole = stratified_split(given, data.num_classes, fraction, seed, data.same)
+        is_val = whole
     initial = given if data.reviewed is None else torch.where(data.reviewed < 0, given, data.reviewed)
     if len(initial[~is_val].unique()) < 2:
         raise InputError(

@@ -183,7 +183,7 @@ def result_line(point: Point, cell: Cell) -> dict[str, Any]:
     """Return the line of results.jsonl for a finished cell; see docs/experiments.md."""
     result = cell.run.result
     as_there = ("noise", "seed", "selection", "epochs", "protocol", "test_accuracy")
-    figures = ("label_accuracy", "val_accuracy", "quality_auroc", "seconds", "versions")
+    figures = ("label_accuracy", "val_accuracy", "quality_auroc", "score_auroc", "seconds", "versions")
     return {
         "grid": point.grid,
         "cell": cell.name,
@@ -193,5 +193,5 @@ def result_line(point: Point, cell: Cell) -> dict[str, Any]:
         "network": cell.config["network"],
         **{key: result[key] for key in as_there},
         "tests": {name: {top: test[top] for top in ("top1", "top5")} for name, test in result["tests"].items()},
-        **{key: result[key] for key in figures},
+        **{key: result[key] for key in figures if key in result},  # older runs have no score_auroc
     }

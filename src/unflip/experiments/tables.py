@@ -151,7 +151,7 @@ def _value(line: Line, row: PaperRow, show: Shown) -> float | None:
     if show == "labels":
         value = (line.get("label_accuracy") or {}).get("current")
     elif show == "quality":
-        value = line.get("quality_auroc")
+        value = line.get("score_auroc", line.get("quality_auroc"))  # older lines have one for both
     elif test is None:
         value = line["test_accuracy"][show]
     elif show == "selected":

@@ -26,9 +26,10 @@ from unflip.stats.stacking import Stacked, pool, stack
 _FEW = 10_000  # examples below which there are more members, and Gaussians are never dropped
 _MEMBERS = {"few": 8, "rows": 4, "images": 2}
 _DROPPED = 0.1  # Gaussians with less than this share of the networks' weight are not worth their time
+_STEPS = 300  # fewest of a run on rows
 _SLOPE = 1.5  # how fast disagreement lowers what a label counts
 _LAST_WEIGHT = (0.3, 0.4)  # what a label counts least in the last targets, and for the final labels
-_QUALITY_MORE, _QUALITY_SHARPER = 0.3, 1.25  # label quality: what a label counts beyond that, and a sharpness
+_QUALITY_MORE, _QUALITY_SHARPER = 0.15, 1.25  # label quality: what a label counts beyond that, and a sharpness
 _ROWS = 65_536  # examples at once
 _HALF_ABOVE = 2**28  # bytes of a table in float32 beyond which views are kept in float16
 
@@ -40,8 +41,8 @@ class UnflipOptions(Options):
     """Networks in the committee; by default 8 below 10,000 examples, 4 beyond, 2 for images."""
     warmup: PositiveInt | None = None
     """Epochs on the given labels; by default three tenths of all."""
-    steps: PositiveInt = 300
-    """Fewest steps of a run: few examples are visited several times per epoch."""
+    steps: PositiveInt | None = None
+    """Fewest steps of a run, by default 300 for rows: few examples are visited several times per epoch."""
     mixup: float = Field(1.0, ge=0.0)
     """Both parameters of the Beta distribution of mixing weights; 0: examples are not mixed."""
     averaging: float = Field(0.99, ge=0.0, lt=1.0)
@@ -161,7 +162,8 @@ class Unflip(Method):
         self._prepare(labels)
         train, setting = self.setting.train, self.setting
         steps = -(-len(train) // setting.batch_size)
-        passes = max(1, -(-self.options.steps // (steps * setting.epochs)))
+        least = self.options.steps or (_STEPS if setting.of_rows else 1)
+        passes = max(1, -(-least // (steps * setting.epochs)))
         if observed.phases_done == 0:
             yield Phase(train.repeat(passes))
 
@@ -451,7 +453,7 @@ def label_weights(background: float, wrong: float, num_classes: int) -> tuple[fl
 def label_quality(belief: _Belief, log_probs: Tensor, labels: Tensor, share: Tensor) -> Tensor:
     """Return how likely each label (m,) is right: the sharpened odds of its class in the posterior.
 
-    ``q = sigmoid(1.25 log(p_y / sum_{c != y} p_c))`` with p the posterior in which the label counts 0.3 more than for
+    ``q = sigmoid(1.25 log(p_y / sum_{c != y} p_c))`` with p the posterior in which the label counts 0.15 more than for
     the current labels; both constants were fitted where the truth was known.
     """
     weight = min(1.0, belief.label_weight + _QUALITY_MORE)

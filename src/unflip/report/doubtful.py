@@ -27,7 +27,8 @@ class Doubtful:
     id: str
     given: str
     suggested: str
-    quality: float
+    quality: float | None
+    """None where it cannot be said; such examples come last."""
     picture: str | None = None
     """As a data URL; None if there is no image or it cannot be read."""
     neighbours: tuple[tuple[str, int], ...] = ()

@@ -60,7 +60,9 @@ def _percent(share: float | None) -> str:
     return "unknown" if share is None else f"{100 * share:.1f}\u00a0%"
 
 
-def _quality(share: float) -> str:
+def _quality(share: float | None) -> str:
+    if share is None:
+        return "not\u00a0known"
     return "<\u00a00.01" if share < 0.01 else f"{share:.2f}"
 
 

@@ -14,7 +14,7 @@ from unflip.runs.folder import Run
 from unflip.runs.labels import looks_wrong, most_doubtful_first
 
 _COLUMNS = [
-    "id", "split", "given", "current", "suggested", "quality", "confidence_given", "vote_given", "confidence_suggested",
+    "id", "split", "given", "current", "suggested", "quality", "network_given", "vote_given", "network_suggested",
     "vote_suggested", "changes", "reviewed",
 ]  # fmt: skip
 

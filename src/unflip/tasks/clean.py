@@ -193,7 +193,8 @@ def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunCo
 def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
     """Refuse labels that training would refuse, by stand-ins for the features, which may take long."""
     sets = {
-        name: replace(part, inputs=np.zeros((len(part.inputs), 1), np.float16)) for name, part in embedding.sets.items()
+        name: replace(part, inputs=np.arange(len(part.inputs), dtype=np.float32)[:, None])
+        for name, part in embedding.sets.items()
     }
     train, val = sets.pop("train"), sets.pop("val", None)
     raw = replace(embedding.raw, train=train, val=val, tests=sets, normalisation=None)

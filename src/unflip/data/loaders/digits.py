@@ -48,6 +48,12 @@ def training_images() -> Array:
     return images[_split(len(images))[0]]
 
 
+def training_labels() -> Array:
+    """Return their true labels (1347,)."""
+    labels: Array = load_digits().target
+    return labels[_split(len(labels))[0]]
+
+
 def _split(count: int) -> tuple[Array, Array]:
     order = torch.randperm(count, generator=generator(0, "digits")).numpy()
     return np.sort(order[_TEST:]), np.sort(order[:_TEST])

@@ -12,7 +12,7 @@ export function make(tag, attributes = {}, ...children) {
 }
 
 export const percent = (share) => {
-  if (share === null || share === undefined) return "?";
+  if (share === null || share === undefined) return "not known";
   const value = 100 * share;
   if (value > 0 && value < 1) return "<1 %";
   return `${Math.floor(value)} %`;

@@ -28,11 +28,11 @@ export function showSingle(example, detail) {
 
 function beliefs(example, differs) {
   const row = (kind, label, network, vote) => make("tr", {}, make("th", { scope: "row" }, make("span", { class: "kind" }, `${kind} `), make("span", { class: kind }, className(label))),
-    ...[network, vote].map((share) => make("td", {}, make("meter", { min: 0, max: 1, value: share ?? 0, "aria-hidden": "true" }), " ", percent(share))));
+    ...[network, vote].map((share) => make("td", {}, share === null ? null : make("meter", { min: 0, max: 1, value: share, "aria-hidden": "true" }), " ", percent(share))));
   return make("table", { class: "beliefs" },
     make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col" }, "network"), make("th", { scope: "col" }, "vote"))),
-    make("tbody", {}, row("given", example.given, example.confidence_given, example.vote_given),
-      differs ? row("suggested", example.suggested, example.confidence_suggested, example.vote_suggested) : null));
+    make("tbody", {}, row("given", example.given, example.network_given, example.vote_given),
+      differs ? row("suggested", example.suggested, example.network_suggested, example.vote_suggested) : null));
 }
 
 function history(changes) {
