@@ -75,8 +75,6 @@ class _Belief:
     """Share of labels drawn from all classes alike."""
     inequality: float
     """How much of the classes' inequality is believed."""
-    shares: Tensor
-    """The classes' sizes (k,) as the views saw them at the end of the warm-up."""
     target_weight: float
     """What a label counts in the members' targets."""
     label_weight: float
@@ -247,13 +245,14 @@ class Unflip(Method):
         share = informative(log_probs, given, stacked.background)
         wrong = float(((log_probs.argmax(1) != given) * share).sum() / share.sum().clamp(min=1e-9))
         inequality = before.inequality if before else self._inequality(log_probs, given, stacked.background)
-        shares = before.shares if before else class_shares(log_probs)
-        progress = (epoch - self.warmup + 1) / (setting.epochs - self.warmup + 1)
-        wanted = (inequality**progress * shares.log()).softmax(0)
-        offset = observed.broadcast(offsets_to(log_probs, wanted))
-        for start in range(0, len(given), _ROWS):
-            rows = slice(start, start + _ROWS)
-            log_probs[rows] = (log_probs[rows] + offset).log_softmax(1)
+        offset = torch.zeros(num_classes, device=network.device)
+        if inequality < 1:
+            exponent = inequality ** (1 / (setting.epochs - self.warmup + 1))  # a step per epoch
+            wanted = (exponent * class_shares(log_probs).log()).softmax(0)
+            offset = observed.broadcast(offsets_to(log_probs, wanted))
+            for start in range(0, len(given), _ROWS):
+                rows = slice(start, start + _ROWS)
+                log_probs[rows] = (log_probs[rows] + offset).log_softmax(1)
         target, label = label_weights(stacked.background, wrong, num_classes)
         target = 1 + (target - 1) * (epoch - self.warmup) / max(1, setting.epochs - self.warmup)
         log_matrix = observed.broadcast(estimate_transition(log_probs, given, share, target))
@@ -266,7 +265,6 @@ class Unflip(Method):
             offset=offset,
             background=stacked.background,
             inequality=inequality,
-            shares=shares,
             target_weight=target,
             label_weight=label,
             network=network.half() if half else network,
