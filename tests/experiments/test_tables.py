@@ -213,6 +213,14 @@ def test_mixed_protocols_are_refused(change: dict[str, Any]) -> None:
         compare(paper_table("1"), [*seeds("gce", [0.8, 0.8]), *seeds("sl", [0.8], **change)])
 
 
+def test_unflip_may_have_its_own_number_of_epochs_which_is_noted_and_no_two() -> None:
+    lines = [*seeds("gce", [0.8, 0.8]), *seeds("unflip", [0.8], epochs=10)]
+    comparison = compare(paper_table("1"), lines, methods=["gce", "unflip"])
+    assert "15 epochs (unflip: 10), test accuracy" in render(comparison, "markdown")
+    with pytest.raises(ConfigError, match=r"CIFAR-10, unflip mixes epochs 10 \(1 results\) with epochs 12"):
+        compare(paper_table("1"), [*lines, *seeds("unflip", [0.7], epochs=12)], methods=["gce", "unflip"])
+
+
 def test_two_cells_for_one_place_are_refused() -> None:
     lines = [*seeds("gce", [0.8]), *seeds("gce", [0.9])]
     with pytest.raises(ConfigError, match=r"CIFAR-10 I 35%, gce, seed 0 has two cells, .* --where"):

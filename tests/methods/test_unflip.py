@@ -208,12 +208,18 @@ def test_the_loss_is_each_members_cross_entropy_on_the_rows_it_takes() -> None:
     rows, _ = members_rows(method.folds[batch.indices], 4)
     stacked = method.networks[0]
     assert isinstance(stacked, StackedMLP)
-    terms = method.loss(batch, Phase(indices)).terms
-    assert list(terms) == ["loss_0", "loss_1", "loss_2", "loss_3"]
-    for network, taken, term in zip(stacked.split(), rows, terms.values(), strict=True):
+    (loss,) = method.loss(batch, Phase(indices)).terms.values()
+    loss.backward()
+    shown = []
+    for position, (network, taken) in enumerate(zip(stacked.split(), rows, strict=True)):
         mine = batch.indices[taken]
         expected = nn.functional.cross_entropy(network(seen.rows[mine]), labels.given[mine])
-        torch.testing.assert_close(term, expected)
+        expected.backward()
+        shown.append(float(expected.detach()))
+        gradient = stacked.head.weight.grad
+        assert gradient is not None
+        torch.testing.assert_close(gradient[position].T, network.head.weight.grad)
+    assert float(loss.detach()) == pytest.approx(sum(shown) / 4)  # people see the mean
 
 
 def test_a_member_with_nothing_to_learn_from_stands_aside() -> None:
@@ -223,8 +229,13 @@ def test_a_member_with_nothing_to_learn_from_stands_aside() -> None:
     assert method.folds is not None
     own = indices[method.folds[indices] == 2].unique()
     batch = Batch(own, (seen.rows[own],), labels.current[own], 1, 0.0, 0)
-    terms = method.loss(batch, Phase(indices)).terms
-    assert [float(term.detach()) > 0 for term in terms.values()] == [True, True, False, True]
+    (loss,) = method.loss(batch, Phase(indices)).terms.values()
+    loss.backward()
+    (stacked,) = method.networks
+    assert isinstance(stacked, StackedMLP)
+    gradient = stacked.head.weight.grad
+    assert gradient is not None
+    assert [bool(part.any()) for part in gradient] == [True, True, False, True]
 
 
 def test_few_examples_are_visited_until_there_are_enough_steps() -> None:

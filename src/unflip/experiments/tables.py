@@ -10,6 +10,8 @@ from unflip.errors import ConfigError
 from unflip.experiments.paper_numbers import Number, PaperRow, PaperTable
 from unflip.experiments.results_file import PROTOCOL, Line, by_seed, find, one_protocol
 
+OWN_LENGTH = ("unflip",)
+"""Methods for which presets have another number of epochs than for the rest."""
 Shown = Literal["selected", "last", "best", "labels", "quality"]
 SHOWN: Mapping[Shown, str] = {
     "selected": "Test accuracy (%)",
@@ -173,10 +175,22 @@ def _per_cent(share: float) -> Decimal:
 
 
 def _protocols(table: PaperTable, belonging: Sequence[Sequence[Line]]) -> dict[str, dict[str, object]]:
-    """Return the protocol of each data set; the network is part of it unless it identifies the rows."""
+    """Return the protocol of each data set; the network is part of it unless it identifies the rows.
+
+    ``own_epochs`` is the length of runs of the methods in :data:`OWN_LENGTH`, where it differs from that of the others.
+    """
     keys = [key for key in PROTOCOL if key not in table.keys]
     by_data: dict[str, list[Line]] = {}
     for row, lines in zip(table.rows, belonging, strict=True):
         by_data.setdefault(row.where["data"], []).extend(lines)
-    found = {data: one_protocol(lines, data, keys) for data, lines in by_data.items()}
-    return {data: protocol for data, protocol in found.items() if protocol}
+    found: dict[str, dict[str, object]] = {}
+    for data, lines in by_data.items():
+        one_protocol(lines, data, [key for key in keys if key != "epochs"])
+        own = [line for line in lines if find(line, "method") in OWN_LENGTH]
+        alone = one_protocol(own, f"{data}, {', '.join(OWN_LENGTH)}", keys)
+        common = one_protocol([line for line in lines if line not in own], data, keys)
+        if common and alone and alone != common:
+            found[data] = common | {"own_epochs": alone["epochs"]}
+        elif protocol := common or alone:
+            found[data] = protocol
+    return found

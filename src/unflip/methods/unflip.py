@@ -197,7 +197,8 @@ class Unflip(Method):
             inputs, targets = mix(inputs, targets, self.options.mixup, batch.generator, dim=1)
         log_probs = self.networks[0](inputs).float().log_softmax(2)
         losses = (targets * log_probs).sum((1, 2)) * (present / -rows.shape[1])
-        return Step({f"loss_{member}": loss for member, loss in enumerate(losses.unbind())})
+        total = losses.sum()  # each member learns from its own mean; what people see is the mean over members
+        return Step({"loss": total - (total - losses.mean()).detach()})
 
     def after_step(self) -> None:
         """Move the averaged weights."""

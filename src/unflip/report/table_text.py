@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from unflip.experiments.paper_numbers import Number, contradictions
-from unflip.experiments.tables import IN_THE_PAPER, SHOWN, Comparison, best_two, gains
+from unflip.experiments.tables import IN_THE_PAPER, OWN_LENGTH, SHOWN, Comparison, best_two, gains
 
 _MISSING = "—"
 _LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
@@ -197,7 +197,8 @@ def _our_notes(comparison: Comparison) -> list[str]:
             "best": ", best test accuracy of any epoch (uses the truth: test labels)",
         }.get(comparison.show, "")
         network = f"network {values['network']}, " if "network" in values else ""
-        notes_by_protocol.setdefault(f"{network}{values['epochs']} epochs{of}", []).append(data)
+        apart = f" ({', '.join(OWN_LENGTH)}: {values['own_epochs']})" if "own_epochs" in values else ""
+        notes_by_protocol.setdefault(f"{network}{values['epochs']} epochs{apart}{of}", []).append(data)
     notes = [f"Ours, {' and '.join(data)}: {text}." for text, data in notes_by_protocol.items()]
     cells = [number for row in comparison.rows for number in row.ours.values()]
     if any(number and number.deviation is not None for number in cells):

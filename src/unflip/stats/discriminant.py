@@ -20,6 +20,7 @@ FLOOR = -30.0
 """The least log-probability that a view is believed."""
 _ROWS = 4096  # features at once; they fit in the cache
 _ENOUGH, _PER_DIMENSION = 8192, 16  # examples that a covariance is estimated from
+_LEAST_LOG = -1e4
 _TRIED = 4096  # examples that a shrinkage is chosen by
 _SCALES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
 _NOBODY = 1e-3  # a class with fewer members than this has none
@@ -185,7 +186,7 @@ def _picked(members: Tensor, d: int) -> Tensor:
 
 def least_surprise(log_probs: Tensor, labels: Tensor) -> float:
     """Return the mean negative log-likelihood of ``labels`` (m,) under ``softmax(b log p)`` at the best b of a few."""
-    log_probs = log_probs.clamp(min=FLOOR)
+    log_probs = log_probs.clamp(min=_LEAST_LOG)  # -inf for a class without others
     return min(float(nll_loss((scale * log_probs).log_softmax(1), labels)) for scale in _SCALES)
 
 
