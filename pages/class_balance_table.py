@@ -25,7 +25,7 @@ import numpy as np
 from features_trials import PMD, TAKE, files, run_missing
 
 ACCURACIES = ("test", "balanced")
-METHODS = ("standard", "plc", "mddc", "cddc", "unflip")
+METHODS = ("standard", "plc", "mddc", "cddc")
 
 
 def balanced(probs: np.ndarray) -> np.ndarray:
