@@ -32,6 +32,15 @@ def test_every_cell_of_own_data_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     assert page.partition("<!-- tables -->\n\n")[2].partition("<!-- end of tables -->")[0] == tables + "\n"
 
 
+def test_every_table_of_the_committee_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    committee_tables = importlib.import_module("committee_tables")
+    lines = [json.loads(line) for line in (RESULTS / "committee.jsonl").read_text("utf-8").splitlines()]
+    page = (ROOT / "docs" / "unflip.md").read_text("utf-8")
+    assert page.count("<!-- committee ") == 3
+    assert committee_tables.fill(page, lines) == page
+
+
 def test_the_readme_shows_the_means() -> None:
     lines = read_results([RESULTS / "features.jsonl", RESULTS / "cleanlab.jsonl"])
     text = (ROOT / "README.md").read_text("utf-8")

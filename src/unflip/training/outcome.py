@@ -91,24 +91,32 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     """
     labels, train, val = trainer.labels, trainer.method.setting.train, trainer.val_rows
     of_rows, given = trainer.method.setting.of_rows, labels.initial
-    size = float(features.abs().max()) if len(features) else 0.0
-    learnt = _votes((features / size if size > _LARGE else features).__getitem__, trainer)
-    votes = _votes(trainer.source.fetch, trainer) if of_rows else learnt
-    network = probs.clone()
+    size = max(-float(features.min()), float(features.max())) if len(features) else 0.0
+    votes = _votes((features / size if size > _LARGE else features).__getitem__, trainer)
+    network = probs
     if (beliefs := trainer.method.beliefs()) is not None:
+        probs = probs.clone()
         probs[train] = beliefs.to(probs)
-    own = given[:, None]
-    score = pooled(probs, learnt).gather(1, own)[:, 0]
-    quality = pooled(probs, votes).gather(1, own)[:, 0]
+    score = _pooled_own(probs, votes, given)
     if of_rows:
-        quality[train] = votes[train].gather(1, own[train])[:, 0]
+        votes = _votes(trainer.source.fetch, trainer)
+    quality = _pooled_own(probs, votes, given)
+    if of_rows:
+        quality[train] = votes.gather(1, given[:, None])[train, 0]
     alone = given[train].bincount(minlength=labels.num_classes) < _LEAST
     quality[alone[given]] = torch.nan
     out_of_sample = torch.full_like(given, of_rows, dtype=torch.bool)
     out_of_sample[val] = True
-    suggested = suggested_labels(labels.given, labels.current, probs, votes)
+    parts = zip(*(part.split(_ROWS) for part in (labels.given, labels.current, probs, votes)), strict=True)
+    suggested = torch.cat([suggested_labels(*part) for part in parts])
     assessment = Assessment(probs, network, votes, quality, suggested, out_of_sample, torch.full_like(given, -1))
     return Outcome(model, assessment, score, features, noise)
+
+
+def _pooled_own(probs: Tensor, votes: Tensor, labels: Tensor) -> Tensor:
+    """Return the probability (n,) of each label in the pool of both views."""
+    parts = zip(probs.split(_ROWS), votes.split(_ROWS), labels.split(_ROWS), strict=True)
+    return torch.cat([pooled(some, others).gather(1, own[:, None])[:, 0] for some, others, own in parts])
 
 
 def _votes(fetch: Fetch, trainer: Trainer) -> Tensor:
