@@ -228,7 +228,7 @@ def surprise(features: Tensor, labels: Tensor, shrink: float) -> float:
     fitted = fit(features, members, classes, shrink)
     log_probs = held_out_log_posterior(fitted, features.__getitem__, members).clamp(min=-30).double()
     found = []
-    for b in (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0):
+    for b in (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0):
         loss = 0.0
         for row, label in zip((b * log_probs).tolist(), labels.tolist(), strict=True):
             loss += math.log(sum(map(math.exp, row))) - row[label]

@@ -1,5 +1,6 @@
 """Source: inputs by index. Small data is one tensor on the device, large data stays on disk."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -11,7 +12,7 @@ from torch import Tensor
 from unflip.data.files.arrays import Array
 from unflip.errors import InputError
 
-_CHUNK = 65_536  # rows read at once when a whole array is scanned
+_CHUNK = 2**24  # values read at once when a whole array is scanned
 _BYTE_STD = ((256**2 - 1) / 12) ** 0.5  # standard deviation of a uniformly distributed byte
 _FAR = 1e4  # a mean of so many standard deviations costs single precision four of its seven digits
 _TINY = 1e-100  # the square of a smaller number has no place in double precision
@@ -175,8 +176,9 @@ def random_bytes(count: int, generator: torch.Generator) -> Tensor:
 
 def chunks(array: Array) -> Iterator[tuple[int, Array]]:
     """Yield (first row, rows) of a possibly mapped array, a bounded number at a time."""
-    for start in range(0, len(array), _CHUNK):
-        yield start, np.asarray(array[start : start + _CHUNK]).reshape(-1, *array.shape[1:])
+    size = max(1, _CHUNK // max(1, math.prod(array.shape[1:])))
+    for start in range(0, len(array), size):
+        yield start, np.asarray(array[start : start + size]).reshape(-1, *array.shape[1:])
 
 
 def check_finite(array: Array, what: str) -> None:

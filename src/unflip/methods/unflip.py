@@ -20,7 +20,7 @@ from unflip.networks.base import Network, bare
 from unflip.networks.ensemble import Ensemble
 from unflip.options import Options
 from unflip.seeding import generator
-from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior, shares_of
+from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior
 from unflip.stats.stacking import Stacked, pool, stack
 
 _FEW = 10_000  # examples below which there are more members, and Gaussians are never dropped
@@ -85,6 +85,11 @@ class _Belief:
     gaussians: Discriminant | None = None
     votes: Tensor | None = None
     """The Gaussians' view (m, k)."""
+
+    def forget(self) -> None:
+        """Free what was said of single examples: it is about to be said anew, and may be large."""
+        self.log_probs = self.network = self.log_probs[:0]
+        self.informative, self.votes = self.informative[:0], None
 
 
 class Unflip(Method):
@@ -178,13 +183,15 @@ class Unflip(Method):
             self.small = given.bincount(minlength=setting.num_classes) < self.count
         if self.targets is not None:
             return
-        self.targets = shares_of(given, setting.num_classes)
+        large = len(given) * setting.num_classes * 4 > _HALF_ABOVE
+        size, kind = (len(given), setting.num_classes), torch.float16 if large else torch.float32
+        self.targets = torch.zeros(size, dtype=kind, device=train.device).scatter_(1, given[:, None], 1.0)
         belief, trusted = self.belief, labels.trusted[train]
         if belief is not None and self.options.soft_targets:
             for start in range(0, len(train), _ROWS):
                 rows = slice(start, start + _ROWS)
                 believed = self._posterior(belief, rows, given, belief.target_weight)
-                self.targets[rows] = torch.where(trusted[rows, None], self.targets[rows], believed)
+                self.targets[rows] = torch.where(trusted[rows, None], self.targets[rows], believed.to(kind))
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
         """Return each member's cross-entropy on mixed examples of other folds than its own."""
@@ -193,7 +200,8 @@ class Unflip(Method):
         rows, present = members_rows(self.folds[batch.indices], self.count)
         flat = rows.view(-1)
         inputs = batch.inputs.index_select(0, flat).view(*rows.shape, *batch.inputs.shape[1:])
-        targets = self.targets.index_select(0, self.position[batch.indices].index_select(0, flat)).view(*rows.shape, -1)
+        own = self.position[batch.indices].index_select(0, flat)
+        targets = self.targets.index_select(0, own).float().view(*rows.shape, -1)
         if self.options.mixup:
             inputs, targets = mix(inputs, targets, self.options.mixup, batch.generator, dim=1)
         log_probs = self.networks[0](inputs).float().log_softmax(2)
@@ -229,6 +237,10 @@ class Unflip(Method):
     def _believe(self, epoch: int, observed: Observed, given: Tensor) -> _Belief:
         """Judge every example by views that have not seen its label."""
         setting, before, num_classes = self.setting, self.belief, self.setting.num_classes
+        if before is not None:
+            before.forget()
+        if self.dropped:
+            self.targets = None
         network = self._out_of_fold(observed)
         views, gaussians, votes = [network], None, None
         if not self.dropped:

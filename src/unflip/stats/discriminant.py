@@ -22,7 +22,7 @@ _ROWS = 4096  # features at once; they fit in the cache
 _ENOUGH, _PER_DIMENSION = 8192, 16  # examples that a covariance is estimated from
 _LEAST_LOG = -1e4
 _TRIED = 4096  # examples that a shrinkage is chosen by
-_SCALES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
+_SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
 _NOBODY = 1e-3  # a class with fewer members than this has none
 _MOST_LOST = 0.99  # share of the covariance in its own direction that an example may take with it
 
