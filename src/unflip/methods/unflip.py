@@ -28,7 +28,6 @@ _MEMBERS = {"few": 8, "rows": 4, "images": 2}
 _DROPPED = 0.1  # Gaussians with less than this share of the networks' weight are not worth their time
 _STEPS = 300  # fewest of a run on rows
 _SLOPE = 1.5  # how fast disagreement lowers what a label counts
-_TRUST_SLOPE = 2.0  # how fast disagreement lowers what a final label counts where it is rare
 _LAST_WEIGHT = (0.3, 0.4)  # what a label counts least in the last targets, and for the final labels
 _QUALITY_MORE, _QUALITY_SHARPER = 0.15, 1.25  # label quality: what a label counts beyond that, and a sharpness
 _ROWS = 65_536  # examples at once
@@ -454,13 +453,12 @@ def label_weights(background: float, wrong: float, num_classes: int) -> tuple[fl
     a label that agrees with its neighbours says little more than they do. A label that is wrong by chance says more. So
     both weights rise with the share of disagreement that is background, ``f = b / (b + (1 - e) r)`` with
     ``b = e (1 - 1 / k)``, to ``1 - 1.5 r``, r = ``wrong`` being the share of informative labels that views contradict.
-    Where they contradict few, labels are mostly right: for the final labels one counts at least ``1 - 2 r``.
     The constants were chosen on data whose true labels were known: no criterion from noisy labels alone was found.
     """
     spread = background * (1 - 1 / num_classes)
     by_chance = spread / (spread + (1 - background) * wrong + 1e-9)
     target, label = (least + by_chance * max(0.0, 1 - _SLOPE * wrong - least) for least in _LAST_WEIGHT)
-    return target, max(label, 1 - _TRUST_SLOPE * wrong)
+    return target, label
 
 
 def label_quality(belief: _Belief, log_probs: Tensor, labels: Tensor, share: Tensor) -> Tensor:
