@@ -9,13 +9,14 @@ import torch
 
 from unflip.methods import methods
 from unflip.methods.base import Setting
-from unflip.methods.recipes import UNCALIBRATED, find_recipe
+from unflip.methods.recipes import find_recipe
 from unflip.networks.base import build_network
 from unflip.presets import preset_names, preset_text
 from unflip.runs.config import RunConfig, read_preset
 
-PLAIN = [name for name in methods.names() if not name.endswith(("-m", "-c")) and name != UNCALIBRATED]
-METHODS = [*methods.names(), *(f"{name}-{end}" for name in PLAIN for end in "mc" if f"{name}-{end}" not in methods)]
+PLAIN = [name for name in methods.names() if not name.endswith(("-m", "-c"))]
+CALIBRATED = [f"{name}-{end}" for name in PLAIN if find_recipe(name).can_be_calibrated for end in "mc"]
+METHODS = list(dict.fromkeys([*methods.names(), *CALIBRATED]))  # some have an entry of their own
 SGD = {"optimizer.momentum": 0.9}
 CIFAR = SGD | {
     "network": "preact_resnet34",

@@ -159,6 +159,8 @@ class Method:
 
     Options: ClassVar[type[Options]] = Options
     num_networks: ClassVar[int] = 1
+    can_be_calibrated: ClassVar[bool] = True
+    """Whether each network has a head of its own, which calibration can train."""
     records_probs: bool = False
     """Whether the trainer records the softmax of each training pass."""
 

@@ -14,8 +14,6 @@ from unflip.options import Options
 
 SUFFIXES = {"m": "mean", "c": "covariance"}
 """``NAME-m`` and ``NAME-c`` are the method NAME with calibration."""
-UNCALIBRATED = "unflip"
-"""The only method without them."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,8 @@ class Recipe:
     """Options by section where nobody chose them; see :meth:`unflip.methods.base.Method.options_for`."""
     check: Callable[[Mapping[str, Options], int], None]
     """Refuses options that make no sense in a run of this many epochs."""
+    can_be_calibrated: bool = True
+    """Whether calibration may go around it."""
     inner: "Recipe | None" = None
     """The uncalibrated recipe of a calibrated one: calibrating again replaces the calibration, it does not nest."""
 
@@ -39,9 +39,10 @@ def find_recipe(name: str) -> Recipe:
     """Return the recipe of the method called ``name``, which may end in -m or -c."""
     inner, _, suffix = name.rpartition("-")
     if name not in methods and suffix in SUFFIXES and inner in methods:
-        if inner == UNCALIBRATED:
+        recipe = find_recipe(inner)
+        if not recipe.can_be_calibrated:
             raise ConfigError(f"method '{name}': calibration trains the head of one network, and {inner} has many")
-        return calibrated(find_recipe(inner), SUFFIXES[suffix])
+        return calibrated(recipe, SUFFIXES[suffix])
     if name not in methods:
         choices = [*methods.names(), *(f"{inner}-{suffix}" for suffix in SUFFIXES if inner in methods)]
         raise ConfigError(f"{unknown('method', name, choices)} (NAME-m and NAME-c add calibration)")
@@ -72,7 +73,7 @@ def calibrated(method: Recipe, calibrator: str) -> Recipe:
             )
 
     sections = {**inner.sections, "calibration": CalibrationOptions, calibrator: part.Options}
-    return Recipe(sections, build, inner.assemble, options_for, check, inner)
+    return Recipe(sections, build, inner.assemble, options_for, check, inner=inner)
 
 
 def _plain(name: str, method: type[Method]) -> Recipe:
@@ -82,6 +83,7 @@ def _plain(name: str, method: type[Method]) -> Recipe:
         assemble=lambda options, setting, build: method.assemble(options[name], setting, build),
         options_for=lambda outline: method.options_for(name, outline),
         check=lambda options, epochs: method.check_options(name, options[name], epochs),
+        can_be_calibrated=method.can_be_calibrated,
     )
 
 

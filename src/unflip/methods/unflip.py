@@ -14,12 +14,12 @@ from unflip.labels.prior import believed_inequality, class_shares, offsets_to
 from unflip.labels.store import LabelStore
 from unflip.labels.transition import estimate_transition, informative, posterior
 from unflip.methods.base import Batch, Judgement, Method, Observed, Outline, Phase, Setting, Step
+from unflip.methods.folds import choose_folds, members_rows
 from unflip.methods.mixup import mix
 from unflip.networks.averaged import Averaged
 from unflip.networks.base import Network, bare
 from unflip.networks.ensemble import Ensemble
 from unflip.options import Options
-from unflip.seeding import generator
 from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior
 from unflip.stats.stacking import Stacked, pool, stack
 
@@ -108,6 +108,7 @@ class Unflip(Method):
 
     Options = UnflipOptions
     options: UnflipOptions
+    can_be_calibrated = False
 
     def __init__(self, options: UnflipOptions, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -162,7 +163,8 @@ class Unflip(Method):
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
         """Yield one pass over all examples; with few of them, over several copies."""
-        self._prepare(labels)
+        self._deal(labels)
+        self._aim(labels)
         train, setting = self.setting.train, self.setting
         steps = -(-len(train) // setting.batch_size)
         least = self.options.steps or (_STEPS if setting.of_rows else 1)
@@ -170,18 +172,24 @@ class Unflip(Method):
         if observed.phases_done == 0:
             yield Phase(train.repeat(passes))
 
-    def _prepare(self, labels: LabelStore) -> None:
-        """Choose the folds, and work out the targets of this epoch."""
+    def _deal(self, labels: LabelStore) -> None:
+        """Deal the examples into folds, once."""
+        if self.folds is not None:
+            return
         setting, train, initial = self.setting, self.setting.train, labels.initial
         given = initial[train]
-        if self.folds is None:
-            self.folds = torch.full_like(initial, -1)
-            if self.count > 1:
-                self.folds[train] = choose_folds(given, setting.groups, self.count, setting.seed)
-            self.position = torch.zeros_like(initial).index_copy_(0, train, torch.arange(len(train)).to(train))
-            self.small = given.bincount(minlength=setting.num_classes) < self.count
+        self.folds = torch.full_like(initial, -1)
+        if self.count > 1:
+            self.folds[train] = choose_folds(given, setting.groups, self.count, setting.seed)
+        self.position = torch.zeros_like(initial).index_copy_(0, train, torch.arange(len(train)).to(train))
+        self.small = given.bincount(minlength=setting.num_classes) < self.count
+
+    def _aim(self, labels: LabelStore) -> None:
+        """Work out the targets of this epoch, unless they are there."""
         if self.targets is not None:
             return
+        setting, train = self.setting, self.setting.train
+        given = labels.initial[train]
         large = len(given) * setting.num_classes * 4 > _HALF_ABOVE
         size, kind = (len(given), setting.num_classes), torch.float16 if large else torch.float32
         self.targets = torch.zeros(size, dtype=kind, device=train.device).scatter_(1, given[:, None], 1.0)
@@ -300,18 +308,17 @@ class Unflip(Method):
 
     def _vote(self, observed: Observed, given: Tensor) -> tuple[Discriminant, Tensor]:
         """Return class Gaussians of the inputs under the members' targets, and what they say of each example."""
-        train, before = self.setting.train, self.belief
-        assert self.targets is not None
+        train, groups, before, targets = self.setting.train, self.setting.groups, self.belief, self.targets
+        assert targets is not None
+
+        def fetch(rows: Tensor) -> Tensor:
+            return observed.inputs(train[rows])
+
+        shrink = before.gaussians.shrink if before and before.gaussians else SHRINKS
         gaussians = fit_discriminant(
-            lambda rows: observed.inputs(train[rows]),
-            self.targets,
-            self.setting.num_classes,
-            shrink=before.gaussians.shrink if before and before.gaussians else SHRINKS,
-            given=given,
-            groups=self.setting.groups,
+            fetch, targets, self.setting.num_classes, shrink=shrink, given=given, groups=groups
         )
-        fetch = lambda rows: observed.inputs(train[rows])  # noqa: E731
-        return gaussians, held_out_log_posterior(gaussians, fetch, self.targets, self.setting.groups)
+        return gaussians, held_out_log_posterior(gaussians, fetch, targets, groups)
 
     def _stack(self, views: Sequence[Tensor], given: Tensor, before: "_Belief | None") -> Stacked:
         stacked = stack(views, given, before.background if before else None)
@@ -340,7 +347,7 @@ class Unflip(Method):
         belief, train = self.belief, self.setting.train
         if belief is None:
             return None
-        self._prepare(labels)
+        self._deal(labels)  # a run may have been resumed after its last epoch
         given = labels.initial[train]
         assert self.folds is not None
         assert self.small is not None
@@ -403,47 +410,6 @@ def count_members(options: UnflipOptions, setting: Setting) -> int:
     if options.members is not None:
         return options.members
     return _MEMBERS["images" if not setting.of_rows else "few" if len(setting.train) < _FEW else "rows"]
-
-
-def choose_folds(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> Tensor:
-    """Return the fold (m,) of each example, from 0 to ``count`` - 1: at random, as many of every class in each.
-
-    Examples of one group (m,) share a fold, that of its first member in random order.
-    """
-    order = torch.randperm(len(labels), generator=generator(seed, "folds")).to(labels.device)
-    if groups is not None:  # one example stands for each group
-        shuffled = groups[order]
-        first = torch.full((int(groups.max()) + 1,), len(order), device=labels.device)
-        first.scatter_reduce_(0, shuffled, torch.arange(len(order), device=labels.device), "amin")
-        heads = order[first[first < len(order)].sort().values]
-    else:
-        heads = order
-    heads = heads[labels[heads].argsort(stable=True)]
-    fold = torch.arange(len(heads), device=labels.device) % count
-    if groups is None:
-        return torch.empty_like(labels).index_copy_(0, heads, fold)
-    of_group = torch.zeros(int(groups.max()) + 1, dtype=fold.dtype, device=labels.device)
-    of_group[groups[heads]] = fold
-    return of_group[groups]
-
-
-def members_rows(folds: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the positions (count, s) in a batch that each member learns from, and whether it has any (count,).
-
-    ``folds`` (b,) are those of the batch. A member takes examples of other folds than its own. All members take the
-    same number, what is left of a batch on average, so that no shape depends on the draw: one with more leaves out the
-    last, one with fewer takes the first again.
-
-    >>> members_rows(torch.tensor([0, 1, 1, 0]), 2)
-    (tensor([[1, 2],
-            [0, 3]]), tensor([1., 1.]))
-    """
-    size = max(1, round(len(folds) * (count - 1) / count)) if count > 1 else len(folds)
-    own = folds[None] == torch.arange(count, device=folds.device)[:, None]
-    order = own.to(torch.uint8).argsort(dim=1, stable=True)
-    left = len(folds) - own.sum(1)
-    wrapped = torch.arange(size, device=folds.device)[None] % left.clamp(min=1)[:, None]
-    return order.gather(1, wrapped), (left > 0).float()
 
 
 def label_weights(background: float, wrong: float, num_classes: int) -> tuple[float, float]:

@@ -44,15 +44,19 @@ def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool)
     model.load_state_dict(best.state)
     rows = torch.arange(len(labels), device=train.device)
     with finite(f"in the model of epoch {best.epoch}"):
+        judgement = method.judgement(labels)
         features, logits = scan(model.networks[0], trainer.source, rows, trainer.processes)
-        alone = len(model.networks) == 1 and model.weights is None
-        probs = logits.softmax(1) if alone else predict_probs(model, trainer.source, trainer.processes)
+        if len(model.networks) == 1 and model.weights is None:
+            probs = logits.softmax(1)
+        else:  # of examples that are judged already, nothing has to be predicted
+            needed = rows if judgement is None else val
+            probs = torch.empty_like(logits)
+            probs[needed] = predict_probs(model, trainer.source, trainer.processes, needed)
         del logits
         if len(val) and not clean_val:
             corrected = method.correct(probs[val], labels.initial[val])
             labels.change(epochs, val, corrected, probs[val].gather(1, corrected[:, None])[:, 0])
         noise = _estimate_noise(labels, probs, train, val[:0] if clean_val else val)
-        judgement = method.judgement(labels)
         if judgement is None:
             return _judge(trainer, model, probs, features, noise)
         return _adopt(judgement, trainer, model, probs, features, noise)
