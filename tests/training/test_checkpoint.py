@@ -209,5 +209,6 @@ def test_a_checkpoint_in_another_format_is_refused_in_one_line(tmp_path: Path, m
     with monkeypatch.context() as patch:
         patch.setattr(module, "FORMAT", 1)
         save_tree(path, {"a": 1})
-    with pytest.raises(RunFolderError, match=r"not a readable checkpoint \(format 1, this version of unflip reads 3\)"):
+    said = rf"not a readable checkpoint \(format 1, this version of unflip reads {module.FORMAT}\)"
+    with pytest.raises(RunFolderError, match=said):
         load_tree(path)
