@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 _INTERRUPTED = 130
 _STDERR = 2
@@ -29,7 +30,7 @@ def main() -> None:
         code = stop.exit_code
     except Stopped as stop:
         _complain(str(stop))
-        sys.exit(128 + stop.signal)
+        _end(128 + stop.signal)
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except UnflipError as error:
@@ -52,7 +53,16 @@ def main() -> None:
         code = 2
     if code == _INTERRUPTED:  # newer versions of typer return it instead of raising
         _complain("stopped")
-    sys.exit(code or 0)
+    _end(code or 0)
+
+
+def _end(code: int) -> NoReturn:
+    """Exit; as one of several processes at once, since the threads between them now and then abort a slow exit."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _open_closed_streams() -> None:
