@@ -1,4 +1,4 @@
-"""UnflipClassifier and find_label_errors: the methods on arrays, with scikit-learn's interface."""
+"""UnflipClassifier and find_label_errors: the methods on arrays, data frames and texts, as scikit-learn has them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,15 +10,17 @@ import pyarrow as pa
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from unflip.compute.passes import predict_probs
 from unflip.compute.processes import Processes
+from unflip.data.cells import TEXT, Cells
 from unflip.data.files.arrays import Array
-from unflip.data.raw import LabelledSet, RawData
+from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.data.sources import ArraySource, check_finite
+from unflip.encoders.raw import restore
 from unflip.errors import ConfigError, UnflipError
 from unflip.runs.config import RunConfig, Tree, nest
 from unflip.runs.labels import looks_wrong
@@ -54,6 +56,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         noise_rate_: the estimated fraction of wrong labels; NaN if no label was corrected and nothing was held out.
         transition_: (k, k) estimated P(given label j | true class i) in row i, column j; each row sums to one.
         n_features_in_: number of columns of X.
+        encoding_: how a data frame or texts become features; None where X holds numbers.
 
     Examples:
         >>> from sklearn.datasets import load_iris
@@ -97,16 +100,24 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         groups: ArrayLike | None = None,
         trusted: ArrayLike | None = None,
     ) -> Self:
-        """Learn from the features X (n, columns) and the labels y (n,), which may be numbers or names.
+        """Learn from the examples X and the labels y (n,), which may be numbers or names.
 
+        X holds numbers (n, columns), or is a data frame whose columns may also hold categories, dates, texts and gaps,
+        or is a list of texts.
         ``groups`` (n,) names the group of each example, for instance of near-duplicates: a group is never split between
         training and validation. ``trusted`` (n,) is a mask of labels known to be correct; they are never changed.
         """
+        cells = as_cells(X)
         with _in_one_line():
-            features, labels = validate_data(self, X, y, dtype=(np.float32, np.float64))
+            if cells is None:
+                features, labels = validate_data(self, X, y, dtype=(np.float32, np.float64))
+                inputs: Inputs = np.require(features, requirements="W")  # torch needs it writable
+            else:
+                check_consistent_length(X, y)
+                inputs, labels = cells, _check_y(y)
+                self._remember_columns(X, cells)
             _check_alike(labels)
             check_classification_targets(labels)
-        features = np.require(features, requirements="W")  # torch needs it writable
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y holds 1 class in n_samples = {len(labels)}; at least 2 classes are needed")
@@ -115,17 +126,17 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         if mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
             raise ValueError("trusted: must be a mask, true where the label is known to be correct")
         mask = mask.astype(bool)
-        check_consistent_length(features, group_column, mask)
+        check_consistent_length(labels, group_column, mask)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         try:
             config = self._configure(len(labels), seed)
-            raw = RawData(LabelledSet(features, codes, groups=group_column), name="X, y")
+            raw = RawData(LabelledSet(inputs, codes, groups=group_column), name="X, y")
             reviewed = torch.from_numpy(np.where(mask, codes, -1)) if mask.any() else None
             done = train_in_memory(config, raw, Processes(self.device, config.common.precision), reviewed)
         except UnflipError as error:
             raise ValueError(str(error)) from error
         self.model_ = done.model.build()
-        self.standardisation_ = done.model.standardisation
+        self.standardisation_, self.encoding_ = done.model.standardisation, done.model.encoding
         self.suspects_ = looks_wrong(done.labels)
         self.labels_ = self.classes_[done.labels["current"].to_numpy()]
         self.suggested_labels_ = self.classes_[done.labels["suggested"].to_numpy()]
@@ -168,9 +179,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: ArrayLike) -> Array:  # noqa: N803 - scikit-learn's name
         """Return the class probabilities (n, k); columns follow ``classes_``."""
         check_is_fitted(self)
-        with _in_one_line():
-            features = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
-        features = np.require(features, requirements="W")
+        features = self._features(X)
         try:
             check_finite(features, "X")  # also in single precision
             processes = Processes(self.device)
@@ -179,10 +188,62 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         source = ArraySource(features, self.standardisation_).to(processes.device)
         return predict_probs(self.model_.to(processes.device), source, processes).cpu().numpy()
 
+    def _features(self, X: Any) -> Array:  # noqa: N803 - scikit-learn's name
+        """Return examples as the network takes them, encoded as in training."""
+        if self.encoding_ is None:
+            with _in_one_line():
+                features = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
+            return np.require(features, requirements="W")
+        cells = as_cells(X, always=True)
+        if cells is None:
+            raise ValueError("X: the model was trained on a data frame or on texts; give the same kind")
+        try:
+            return restore(self.encoding_).encode(cells).features
+        except UnflipError as error:
+            raise ValueError(f"X: {error}") from error
+
+    def _remember_columns(self, X: Any, cells: Cells) -> None:  # noqa: N803 - scikit-learn's name
+        """Set what scikit-learn knows of X's columns, which its own checks would have set."""
+        self.n_features_in_ = cells.shape[1]
+        if hasattr(X, "columns"):
+            self.feature_names_in_ = np.array(cells.table.column_names, object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
     def predict(self, X: ArrayLike) -> Array:  # noqa: N803 - scikit-learn's name
         """Return the most probable class of each example (n,)."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]  # type: ignore[no-any-return]
+
+
+def as_cells(X: Any, *, always: bool = False) -> Cells | None:  # noqa: N803 - scikit-learn's name
+    """Return a data frame with other than numbers, or texts, as cells to be encoded; None for anything else.
+
+    A data frame of numbers without gaps is used as it is, unless it is ``always`` to be encoded.
+    """
+    if isinstance(X, pa.Table):
+        return Cells(X)
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):  # pandas and what is like it
+        try:
+            table = pa.Table.from_pandas(X, preserve_index=False) if hasattr(X, "iloc") else X.to_arrow()
+        except (pa.ArrowException, TypeError) as error:
+            raise ValueError(f"X: a column of mixed types; make it all numbers or all text ({error})") from error
+        numbers = all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in table.schema.types)
+        plain = numbers and not any(column.null_count for column in table.columns)
+        return None if plain and not always else Cells(table)
+    texts = X if isinstance(X, list | tuple) else getattr(X, "to_numpy", lambda: X)()
+    if isinstance(texts, np.ndarray):
+        texts = texts.tolist() if texts.ndim == 1 and texts.dtype.kind in "OU" else []
+    if not texts or not all(isinstance(text, str) for text in texts):
+        return None
+    return Cells(pa.table({TEXT: texts}))
+
+
+def _check_y(y: ArrayLike) -> Array:
+    """Check labels as scikit-learn does where it also checks X."""
+    labels: Array = column_or_1d(y, warn=True)
+    assert_all_finite(labels, input_name="y", allow_nan=False)
+    return labels
 
 
 @contextmanager

@@ -92,14 +92,18 @@ def test_a_run_on_embedded_features_learns_and_keeps_names_and_paths(folder: Pat
     assert "train/a/00.png,train" in (run.folder / "labels.csv").read_text().replace('"', "")
 
 
-def test_images_for_a_model_of_features_must_be_embedded_first(folder: Path, tmp_path: Path) -> None:
+def test_a_model_of_features_takes_the_images_themselves(folder: Path, tmp_path: Path) -> None:
     embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
-    run = quick_train(tmp_path / "f.npz", tmp_path / "run", epochs=1)
-    with pytest.raises(
-        InputError, match=r"the model takes 12 features; make them first: unflip embed .*photos --b.*112 --out"
-    ):
+    run = quick_train(tmp_path / "f.npz", tmp_path / "run", epochs=4)
+    direct, through = predict(run, folder), predict(run, tmp_path / "f.npz")
+    assert direct.ids == through.ids
+    torch.testing.assert_close(direct.probs, through.probs)
+
+
+def test_images_for_a_model_of_features_of_unknown_origin_are_refused(folder: Path, tmp_path: Path) -> None:
+    run = quick_train(write_npz(tmp_path / "f.npz", **blobs()), tmp_path / "run", epochs=1)
+    with pytest.raises(InputError, match=r"photos: images, the model takes \d+ features"):
         predict(run, folder)
-    assert len(predict(run, tmp_path / "f.npz").ids) == 6
 
 
 def test_small_images_are_seen_whole_and_of_large_ones_the_centre(tmp_path: Path) -> None:
@@ -405,13 +409,14 @@ def test_the_command_says_what_it_made_and_what_to_do_next(
     arguments = ("embed", folder, "--out", tmp_path / "f.npz", "--backbone", "tiny", "--device", "cpu")
     done = cli(*arguments, "--skip-broken")
     assert done.code == 0, done.err
-    assert "29 train, 6 test, 3 val; 12 features of tiny, images of 112 pixels" in done.out
+    assert "29 train, 6 test, 3 val; 12 features; " in done.out
+    assert "  features by tiny at 112 pixels\n" in done.out
     assert f"next: unflip clean {tmp_path / 'f.npz'} --out runs/first" in done.out
     assert done.err == "left out train/a/00.png: not an image\n"
     assert "was there already" in cli(*arguments, "--skip-broken").out
 
 
-# The stamp
+# The encoding
 
 
 def write_digits(folder: Path, size: int) -> Path:
@@ -429,8 +434,10 @@ def trained(tmp_path: Path) -> Run:
 def test_a_model_knows_how_its_features_were_made(trained: Run, tmp_path: Path) -> None:
     origin = read_origin(tmp_path / "f.npz")
     assert origin is not None
-    assert trained.model.stamp == origin.stamp
-    assert (origin.backbone, origin.image_size, origin.image_resize, origin.resample) == ("tiny", 112, 112, "bilinear")
+    assert trained.model.encoding == origin.encoding
+    settings = {"backbone": "tiny", "image_size": 112, "image_resize": 112, "resample": "bilinear"}
+    assert origin.encoding.encoder == "images"
+    assert settings.items() <= origin.encoding.settings.items()
 
 
 def test_features_of_other_sizes_are_refused_with_the_command_that_makes_the_right_ones(
@@ -452,7 +459,7 @@ def test_features_by_other_weights_are_refused(trained: Run, tmp_path: Path) -> 
     save_file({"weight": torch.full((3, 1, 1, 1), 2.0)}, tmp_path / "twice.safetensors")
     options: Any = {"backbone": "tiny", "device": "cpu", "force": True}
     embed(tmp_path / "small", tmp_path / "new.npz", weights=tmp_path / "twice.safetensors", **options)
-    with pytest.raises(InputError, match=r"weights \w{16}, not \w{16}; make them like those with the same --weights: "):
+    with pytest.raises(InputError, match=r"weights \w{16}, not \w{16}; make them like those: "):
         predict(trained, tmp_path / "new.npz")
     embed(tmp_path / "small", tmp_path / "new.npz", resample="bicubic", **options)
     with pytest.raises(InputError, match="model's: resample bicubic, not bilinear; make them like those: "):
@@ -479,9 +486,8 @@ def test_images_of_an_array_are_seen_whole(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / f"{name}.bin").write_bytes(records[: 3 if name == "test_batch" else 4].tobytes())
     with pytest.raises(ConfigError, match=r"--image-resize 64: images of an array are seen whole; .* give 48"):
         embed(tmp_path, tmp_path / "f.npz", backbone="tiny", image_size=48, image_resize=64, device="cpu")
-    assert (
-        embed(tmp_path, tmp_path / "f.npz", backbone="tiny", image_size=48, image_resize=48).origin.image_resize == 48
-    )
+    made = embed(tmp_path, tmp_path / "f.npz", backbone="tiny", image_size=48, image_resize=48)
+    assert made.origin.encoding.settings["image_resize"] == 48
 
 
 def test_options_that_nothing_uses_are_refused(folder: Path, trained: Run, tmp_path: Path) -> None:

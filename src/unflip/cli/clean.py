@@ -1,7 +1,7 @@
 """``unflip clean``: say what will be done, do it, and say what people can do with it."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +9,7 @@ import typer
 
 from unflip.cli.flags import takes
 from unflip.errors import one_line
-from unflip.tasks.options import CleanOptions
+from unflip.tasks.options import CleanOptions, TableOptions
 
 if TYPE_CHECKING:
     from unflip.tasks.clean import CleanResult
@@ -23,32 +23,44 @@ def clean(
     data: Annotated[
         str,
         typer.Argument(
-            help="Images (one folder per class, or a .csv or .parquet table of path,label), a .csv or .parquet table "
-            "of numbers, or feature arrays (.npz)."
+            help="Images or texts (one folder per class), a table (.csv, .parquet, .jsonl) of texts, of numbers, "
+            "categories and dates, or of path,label of images; or feature arrays (.npz)."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the run, the list of suspects and the features.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out; its features are kept.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, column by column of a table; write nothing.")
+    ] = False,
     quiet: bool = False,
     **options: Any,
 ) -> None:
-    """Find the labels that look wrong: from a folder of images or a table to a list, in one command.
+    """Find the labels that look wrong: from images, texts or a table to a list, in one command.
 
     Says first what it will do and how long that takes. Images are turned into features by a pretrained network, once;
-    these are kept in --out for the next call. The list is suspects.csv: which example, its label, what it should be
+    these are kept in --out for the next call. Columns of a table are taken for what they hold; --dry-run says for what.
+    The list is suspects.csv: which example, its label, what it should be
     instead, and how likely the given label is right. --out is the folder of a run as `unflip train` writes it.
     Example: unflip clean photos --out runs/photos
     """
     from unflip.tasks.clean import plan_cleaning
 
     plan = plan_cleaning(data, out, force=force, quiet=quiet, **options)
+    if dry_run:
+        print("\n".join([plan.line(), *(f"  {line}" for line in plan.details())]))  # noqa: T201
+        return
     if not quiet:
         print(plan.line(), flush=True)  # noqa: T201
     cleaned = plan.execute()
     if not quiet:
-        columns = ["--label-column", options["label_column"]] if "label_column" in options else []
-        columns += [word for name in options.get("ignore", ()) for word in ("--ignore", name)]
-        print(summary(cleaned, columns))  # noqa: T201
+        print(summary(cleaned, _column_flags(options)))  # noqa: T201
+
+
+def _column_flags(options: Mapping[str, Any]) -> list[str]:
+    """Return the flags that say what a table's columns are, as they were typed."""
+    names = [name for name in ("label_column", *TableOptions.__annotations__) if options.get(name)]
+    values = [(name, [options[name]] if isinstance(options[name], str) else options[name]) for name in names]
+    return [word for name, cells in values for cell in cells for word in (f"--{name.replace('_', '-')}", cell)]
 
 
 def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
@@ -69,7 +81,7 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
         lines.append(f"  the list, most doubtful first: {out / 'suspects.csv'}")
     if cleaned.duplicates:
         lines.append(
-            f"  the same {'picture' if cleaned.of_images else 'row'} under different labels: "
+            f"  the same {'picture' if cleaned.of_images else 'example'} under different labels: "
             f"{len(cleaned.duplicates):,} times: {out / 'duplicates.csv'}"
         )
     if cleaned.skipped:

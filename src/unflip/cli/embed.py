@@ -13,16 +13,19 @@ from unflip.tasks.options import EmbedOptions
 @takes(EmbedOptions)
 def embed(
     data: Annotated[
-        str, typer.Argument(help="Images: one folder per class, a .csv or .parquet of paths, CIFAR and so on.")
+        str,
+        typer.Argument(
+            help="Images (one folder per class, a .csv or .parquet of paths, CIFAR and so on), texts, or a table."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The feature file, .npz; every other command takes it as --data.")],
     force: Annotated[bool, typer.Option("--force", help="Replace another file at --out.")] = False,
     quiet: bool = False,
     **options: Any,
 ) -> None:
-    """Turn images into features with a pretrained network, once; training on them then takes seconds.
+    """Turn images, texts or columns into features, once; training on them then takes seconds.
 
-    Labels, class names, paths and splits go with the features. An embedding that was stopped goes on when called again.
+    Images go through a pretrained network. Labels, class names, paths, splits and the encoder go with the features. An embedding that was stopped goes on when called again.
     Example: unflip embed photos --out features.npz, then: unflip train --data features.npz --preset features --out run
     """
     from unflip.tasks.embed import embed as embed_task
@@ -37,7 +40,11 @@ def embed(
     labelled = made.features.train.labels is not None
     after = "unflip clean {} --out runs/first" if labelled else "unflip predict RUN --data {}"
     print(  # noqa: T201
-        f"{made.path}: {counts}; {made.num_features} features of {made.origin.backbone}, "
-        f"images of {made.origin.image_size} pixels; {how}\n"
-        f"  next: {after.format(made.path)}"
+        "\n".join(
+            [
+                f"{made.path}: {counts}; {made.num_features} features; {how}",
+                *(f"  {line}" for line in made.how),
+                f"  next: {after.format(made.path)}",
+            ]
+        )
     )

@@ -6,7 +6,7 @@ import typer
 
 from unflip.errors import ConfigError, unknown
 
-KINDS = ("methods", "networks", "backbones", "data", "presets", "grids")
+KINDS = ("methods", "networks", "backbones", "text-encoders", "data", "presets", "grids")
 _NOTES = {"methods": "NAME-m, NAME-c: any of these with mean-based or covariance-based calibration, such as gce-m"}
 
 
@@ -14,11 +14,12 @@ def list_parts(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="methods, networks, backbones, data, presets or grids; everything by default.", metavar="[KIND]"
+            help="methods, networks, backbones, text-encoders, data, presets or grids; everything by default.",
+            metavar="[KIND]",
         ),
     ] = None,
 ) -> None:
-    """List methods, networks, backbones, data sets, presets or grids, with one line on each."""
+    """List methods, networks, backbones, text encoders, data sets, presets or grids, with one line on each."""
     if kind is not None and kind not in KINDS:
         raise ConfigError(unknown("kind", kind, KINDS))
     from rich.console import Console
@@ -37,12 +38,19 @@ def list_parts(
 def _rows(kind: str) -> list[tuple[str, str]]:
     """Return name and summary of every part of a kind."""
     from unflip.data import datasets
+    from unflip.encoders.texts import text_encoders
     from unflip.experiments.grids import grid_names, grid_text
     from unflip.methods import methods
     from unflip.networks import backbones, networks
     from unflip.presets import preset_names, preset_text
 
-    registries = {"methods": methods, "networks": networks, "backbones": backbones, "data": datasets}
+    registries = {
+        "methods": methods,
+        "networks": networks,
+        "backbones": backbones,
+        "text-encoders": text_encoders,
+        "data": datasets,
+    }
     files = {"presets": (preset_names, preset_text), "grids": (grid_names, grid_text)}
     if kind in files:
         names, text = files[kind]

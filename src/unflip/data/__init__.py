@@ -5,6 +5,11 @@ from unflip.registry import Entry, Registry
 datasets = Registry(
     "data set",
     Entry(
+        "texts",
+        ".txt files: one folder per class, or train/CLASS, val/, test/",
+        "unflip.data.loaders.text_folder:text_folder",
+    ),
+    Entry(
         "images",
         "images: one folder per class, or train/CLASS, val/, test/",
         "unflip.data.loaders.image_folder:image_folder",
@@ -12,7 +17,11 @@ datasets = Registry(
     Entry(
         "manifest", "images in a .csv or .parquet table: path,label[,split]", "unflip.data.loaders.manifest:manifest"
     ),
-    Entry("table", "a .csv or .parquet table of numbers, with a column of labels", "unflip.data.loaders.table:table"),
+    Entry(
+        "table",
+        "a .csv, .parquet or .jsonl table of texts, numbers, categories, dates, with a column of labels",
+        "unflip.data.loaders.table:table",
+    ),
     Entry(
         "arrays",
         "feature arrays: one .npz, one .npy, or a folder of .npy files",

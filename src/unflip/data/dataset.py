@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from unflip.data.encoding import Encoding
 from unflip.data.images.files import Frame, Skipped
 from unflip.data.labelled import EvaluationSet
 from unflip.data.sources import Source, Standardisation
-from unflip.data.stamp import Stamp
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,11 @@ class Dataset:
     tests: dict[str, EvaluationSet]
     num_classes: int
     class_names: list[str] | None
-    columns: tuple[str, ...] | None
-    """Names of the features, where they have any."""
     ids: tuple[str, ...] | None
     pictures_path: str | None
     """Where people find pictures of the examples: the data itself, or the images that features were computed from."""
-    stamp: Stamp | None
-    """How features of images were made, where that is known."""
+    encoding: Encoding | None
+    """How the examples became rows of features, where that is known."""
     standardisation: Standardisation | None
     frame: Frame | None
     """What the network sees of an image file; None where images are used in their own size."""

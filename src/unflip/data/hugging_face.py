@@ -17,14 +17,15 @@ from unflip.files import write_atomically
 
 _LABELS = ("label", "labels")
 _VECTORS = ("List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D", "Array5D")
+_ROLES = ("label", "split")  # columns of the table that is written
 _VALIDATION = ("val", "valid", "validation")
 
 
 def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, ignore: Collection[str] = ()) -> Path:
     """Write a ``Dataset`` (all for training) or a ``DatasetDict`` into ``folder``; return the file to train with.
 
-    A column of images becomes ``manifest.csv`` and PNG files; otherwise one column of vectors, or all columns of
-    numbers, become ``data.npz``. The labels are the column ``label_column``, else ``label`` or ``labels``, else the
+    A column of images becomes ``manifest.csv`` and PNG files, a column of vectors ``data.npz``; otherwise all columns
+    become ``data.parquet``. The labels are the column ``label_column``, else ``label`` or ``labels``, else the
     only one whose type is ``ClassLabel``. Columns to ``ignore`` are left out.
     """
     kind = type(data)
@@ -43,7 +44,14 @@ def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, i
         raise InputError(f"data: several columns of images ({', '.join(images)}); leave all but one out with ignore")
     if images:
         return _write_images(parts, images[0], label, folder)
-    return _write_features(parts, others, label, folder)
+    vectors = [name for name, kind in others.items() if type(kind).__name__ in _VECTORS]
+    if len(vectors) > 1:
+        raise InputError(
+            f"data: several columns of vectors ({', '.join(vectors)}); leave all but one out: ignore={vectors[1:]!r}"
+        )
+    if vectors:
+        return _write_vectors(parts, vectors[0], label, folder)
+    return _write_table(parts, others, label, folder)
 
 
 def _split(name: Any) -> str:
@@ -101,24 +109,34 @@ def _write_images(parts: Mapping[str, Any], image: str, label: str, folder: Path
     return folder / "manifest.csv"
 
 
-def _write_features(parts: Mapping[str, Any], columns: Mapping[str, Any], label: str, folder: Path) -> Path:
-    vectors = [name for name, kind in columns.items() if type(kind).__name__ in _VECTORS]
-    wrong = [name for name, kind in columns.items() if name not in vectors and not _is_number(kind)]
-    chosen = vectors or list(columns)
-    if not chosen:
+def _write_table(parts: Mapping[str, Any], columns: Collection[str], label: str, folder: Path) -> Path:
+    """Write columns as they are, with the labels as ``label`` and the part of each row as ``split``."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    if not columns:
         raise InputError(f"data: no column of features besides '{label}'")
-    if len(vectors) > 1 or (wrong and not vectors):
-        what = f"several columns of vectors ({', '.join(vectors)})" if vectors else f"no numbers in {', '.join(wrong)}"
-        raise InputError(f"data: {what}; leave out columns that are not features: ignore={(wrong or vectors[1:])!r}")
+    if (taken := next((name for name in columns if name.lower() in _ROLES), None)) is not None:
+        raise InputError(f"data: the column '{taken}' is called like one of unflip's own; rename it")
+    tables = []
+    for split, part in parts.items():
+        cells = part.with_format("arrow")[:].select(list(columns))
+        labels = pa.array(_labels(part, label))
+        tables.append(cells.append_column("label", labels).append_column("split", pa.array([split] * len(labels))))
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(None)
+    write_atomically(folder / "data.parquet", lambda path: pyarrow.parquet.write_table(whole, path))
+    return folder / "data.parquet"
+
+
+def _write_vectors(parts: Mapping[str, Any], column: str, label: str, folder: Path) -> Path:
     arrays: dict[str, Array] = {}
     for split, part in parts.items():
         arrays[f"{split}_labels"] = _labels(part, label)
-        table = part.with_format("numpy")
         try:
-            values = [np.asarray(table[name][:]) for name in chosen]
-            arrays[split] = (values[0] if vectors else np.column_stack(values)).astype(np.float32)
+            arrays[split] = np.asarray(part.with_format("numpy")[column][:]).astype(np.float32)
         except ValueError as error:
-            raise InputError(f"data, split '{split}': vectors of different lengths in '{chosen[0]}'") from error
+            raise InputError(f"data, split '{split}': vectors of different lengths in '{column}'") from error
     names = getattr(parts["train"].features[label], "names", None)
     if names is not None:
         arrays["class_names"] = np.array(names, np.str_)
@@ -130,7 +148,3 @@ def _write_features(parts: Mapping[str, Any], columns: Mapping[str, Any], label:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "data.npz", write)
     return folder / "data.npz"
-
-
-def _is_number(kind: Any) -> bool:
-    return str(getattr(kind, "dtype", "")).startswith(("int", "uint", "float", "bool"))

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unflip.data.cells import Cells
 from unflip.data.duplicates import same_examples
+from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array
 from unflip.data.files.labels import are_misleading, are_names, find_classes, read_labels, to_class_numbers
 from unflip.data.files.reviewed import read_reviewed
@@ -19,7 +21,7 @@ from unflip.data.images.files import Frame, ImageFiles, Skipped
 from unflip.data.images.opening import open_files
 from unflip.data.images.sources import FileSource, ImageSource
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
+from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.data.sources import (
     ArraySource,
     JoinedSource,
@@ -29,7 +31,6 @@ from unflip.data.sources import (
     check_varied,
     fit_standardisation,
 )
-from unflip.data.stamp import Stamp
 from unflip.errors import ConfigError, InputError, UnflipWarning
 from unflip.progress import Track, untracked
 
@@ -68,8 +69,6 @@ class LabelledData:
     """Classes that nobody declared and no example has: gaps in the numbering of the labels."""
     class_map: str | None
     """The named map that `asym` noise uses on this data by default."""
-    columns: tuple[str, ...] | None
-    """Names of the features, where they have any."""
     ids: tuple[str, ...] | None
     """Of the training examples, followed by those of ``val``."""
     groups: Array | None
@@ -80,8 +79,8 @@ class LabelledData:
     """The labels that people decided, -1 for all others, in the order of ``ids``; None if they decided none."""
     pictures_path: str | None
     """Where people find pictures of the examples: the data itself, or the images that features were computed from."""
-    stamp: Stamp | None
-    """How features of images were made, where that is known."""
+    encoding: Encoding | None
+    """How the examples became rows of features, where that is known."""
     standardisation: Standardisation | None
     frame: Frame | None
     """What the network sees of an image file; None where images are used in their own size."""
@@ -137,13 +136,13 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
         _check_seen(train.labels, raw.tests)
     labels = {key: _evaluation_labels(part, key, num_classes, names, train.inputs) for key, part in sets.items()}
     for key, part in {"train": train, **sets}.items():
-        if not isinstance(part.inputs, ImageFiles):
+        if isinstance(part.inputs, np.ndarray):
             check_finite(part.inputs, f"{options.path}, '{key}'")
-    if not isinstance(train.inputs, ImageFiles):
+    if isinstance(train.inputs, np.ndarray):
         check_varied(train.inputs, f"{options.path}, 'train'")
 
     standardise = raw.normalisation
-    if standardise is None and options.standardize != "off" and not isinstance(train.inputs, ImageFiles):
+    if standardise is None and options.standardize != "off" and isinstance(train.inputs, np.ndarray):
         standardise = fit_standardisation(train.inputs, one_scale=options.standardize == "whole")
     others = {
         key: EvaluationSet(make_source(raw, part.inputs, standardise, options), labels[key])
@@ -168,13 +167,12 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
         class_names=names,
         unseen=_unseen(num_classes, [given, clean, *labels.values()]) if declared is None and names is None else (),
         class_map=raw.class_map,
-        columns=raw.columns,
         ids=ids,
         groups=train.groups,
         same=same_examples(train),
         reviewed=reviewed,
         pictures_path=raw.images_path or (options.path if raw.holds_images or raw.as_pixels else None),
-        stamp=raw.stamp,
+        encoding=raw.encoding,
         standardisation=standardise,
         frame=frame,
         skipped=skipped,
@@ -236,10 +234,9 @@ def open_sets(
     return {**sets, **ready}, opened.frame, opened.skipped
 
 
-def make_source(
-    raw: RawData, inputs: Array | ImageFiles, standardise: Standardisation | None, options: DataOptions
-) -> Source:
-    """Return a source for inputs that a loader found: images or rows."""
+def make_source(raw: RawData, inputs: Inputs, standardise: Standardisation | None, options: DataOptions) -> Source:
+    """Return a source for inputs that a loader found, images or rows, or that an encoder made."""
+    assert not isinstance(inputs, Cells)
     if isinstance(inputs, ImageFiles):
         assert standardise is not None
         return FileSource(inputs, standardise, augment=options.augment, crop=options.crop, workers=options.workers)

@@ -16,6 +16,8 @@ FOR_ALL = frozenset({"path", "labels", "reviewed", "take", "per_class", "classes
 """Options that matter for data of every kind."""
 FOR_ROWS = frozenset({"standardize", "jitter"})
 """Options that matter where inputs are rows of numbers."""
+FOR_CELLS = frozenset({"numeric", "categorical", "text_column", "text_encoder"})
+"""Options that matter where inputs are cells of a table."""
 FOR_IMAGE_FILES = frozenset({*ImageOptions.model_fields, "augment"})
 """Options that matter where inputs are image files."""
 
@@ -86,7 +88,7 @@ def find_loader(path: Path) -> str:
             loader: Loader = datasets.load(name)
             if loader.general == general and loader.recognises(path):
                 return name
-    raise InputError(f"data {path}: cannot read '{path.suffix}'; give .npz, .npy, .csv, .parquet or a folder")
+    raise InputError(f"data {path}: cannot read '{path.suffix}'; give .npz, .npy, .csv, .parquet, .jsonl or a folder")
 
 
 def is_built_in(name: str) -> bool:

@@ -43,7 +43,16 @@ class DataOptions(ImageOptions):
     ignore: tuple[str, ...] = ()
     """Tables: columns that are not features."""
     columns: tuple[str, ...] | None = None
-    """Tables: the columns that are features, in this order; by default all that have no other role."""
+    """Tables: the columns that describe an example; by default all that have no other role."""
+    numeric: tuple[str, ...] = ()
+    """Tables: columns that hold numbers, whatever they look like."""
+    categorical: tuple[str, ...] = ()
+    """Tables: columns that hold names of categories, even if these are numbers."""
+    text_column: tuple[str, ...] = ()
+    """Tables: columns that hold texts."""
+    text_encoder: str | None = None
+    """What texts are encoded with: see `unflip list text-encoders`; by default wordllama if it is installed, else
+    tfidf."""
     labels: str | None = None
     """A file of labels that replace the training labels; the data's own labels are then used for evaluation only."""
     reviewed: str | None = None

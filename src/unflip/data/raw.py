@@ -3,24 +3,28 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from unflip.data.cells import Cells
+from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array, stripped
 from unflip.data.images.files import ImageFiles
 from unflip.data.sources import Standardisation
-from unflip.data.stamp import Stamp
 from unflip.errors import InputError
+
+Inputs = Array | ImageFiles | Cells
+"""Examples as they came: rows of numbers or images in an array, files of images, or cells of a table."""
 
 
 @dataclass(frozen=True)
 class LabelledSet:
     """Inputs and labels as they are in a file."""
 
-    inputs: Array | ImageFiles
+    inputs: Inputs
     labels: Array | None
     truth: Array | None = None
     """The labels that came with the inputs, if others replaced them."""
     ids: Array | None = None
     digests: Array | None = None
-    """Digests of the pictures that the inputs were computed from; equal ones belong to the same picture."""
+    """Digests of what the inputs were computed from, pictures or texts; equal ones belong to the same."""
     groups: Array | None = None
     """The column or array that `data.groups` names, if the data has it."""
 
@@ -43,8 +47,6 @@ class RawData:
     """The named map that `asym` noise uses on this data by default."""
     normalisation: Standardisation | None = None
     """Images only: they are (n, c, h, w) of bytes, or files, and are fed as ``(x - mean) / std``."""
-    columns: tuple[str, ...] | None = None
-    """Names of a table's columns."""
     clean_val: bool = False
     """Whether the labels of ``val`` are known to be right, unlike those of ``train``."""
     unlabelled: str = "no train_labels in it"
@@ -53,8 +55,8 @@ class RawData:
     """What an error says where training examples are needed; None if there are any."""
     images_path: str | None = None
     """The images that the inputs were computed from, where they are features of images."""
-    stamp: Stamp | None = None
-    """How that was done, where it is known."""
+    encoding: Encoding | None = None
+    """How the inputs became rows of features, where it is known."""
     as_pixels: Callable[[Array], Array] | None = None
     """Turns a row into a picture for people to look at, (h, w) of bytes."""
 

@@ -1,7 +1,7 @@
 """Encoder: raw examples in, rows of features out. The contract."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 from unflip.data.encoding import Encoding
@@ -11,10 +11,10 @@ from unflip.progress import Track, untracked
 
 @dataclass(frozen=True)
 class Encoded:
-    """Features (n, d) in float32, and what a person should know of how they came about."""
+    """Features (n, d), and what a person should know of how they came about."""
 
     features: Array
-    remarks: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = ()
     """Such as ``"plan: 3 unknown categories"``: what new examples held that the training examples did not."""
 
 

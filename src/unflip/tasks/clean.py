@@ -1,8 +1,8 @@
 """clean: from data as it is to a list of labels that look wrong."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
+from unflip.data.cells import Cells
 from unflip.data.duplicates import conflicting_groups, identities
 from unflip.data.files.arrays import Array
 from unflip.data.images.files import Skipped, skipped_csv
@@ -17,7 +18,9 @@ from unflip.data.labelled import choose_labels, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
-from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
+from unflip.encoders.raw import encode_raw, restore
+from unflip.encoders.table import text_columns
+from unflip.errors import InputError, RunFolderError, Stopped
 from unflip.files import write_atomically, write_text
 from unflip.progress import duration, make_reporter
 from unflip.runs import layout
@@ -26,7 +29,7 @@ from unflip.runs.folder import Run
 from unflip.runs.labels import looks_wrong, most_doubtful_first, names_of
 from unflip.runs.options import Execution
 from unflip.tasks.defaults import choose_size
-from unflip.tasks.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
+from unflip.tasks.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_embedding
 from unflip.tasks.options import CleanOptions, EmbeddingOptions, option_tree
 from unflip.tasks.report import report_finished
 from unflip.training.rehearsal import rehearse
@@ -74,15 +77,22 @@ class CleanPlan:
     seconds: tuple[float, float]
     """For the features, and for training."""
 
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Tables only: columns of texts, which the list of suspects shows."""
+
+    def details(self) -> list[str]:
+        """Say what becomes of the examples before they are learnt from, line by line; nothing of features."""
+        encoding = self.raw.encoding if self.embedding is None else self.embedding.origin.encoding
+        return restore(encoding).describe() if encoding is not None else []
+
     def line(self) -> str:
         """Say it in one line."""
         embed, learn = self.seconds
         common = self.config.common
         steps = [f"train {common.method} for {common.epochs} epochs ({duration(learn)})"]
         if self.embedding is not None:
-            origin = self.embedding.origin
             how = "there already" if self.embedding.is_done else duration(embed)
-            steps.insert(0, f"features by {origin.backbone} at {origin.image_size} pixels ({how})")
+            steps.insert(0, f"{self.embedding.encoder.describe()[0]} ({how})")
         return f"{self.what}: {', then '.join(steps)}; about {duration(embed + learn)} in all"
 
     def execute(self) -> CleanResult:
@@ -101,7 +111,7 @@ class CleanPlan:
             raise Stopped(f"stopped; {kept}begin again with --force", stop.signal) from stop
         if skipped:
             write_text(self.run.own(layout.SKIPPED), skipped_csv(skipped))
-        cleaned = _find_suspects(self.run, raw, self.config.common.data.path, skipped)
+        cleaned = _find_suspects(self.run, raw, self.config.common.data.path, skipped, self.texts)
         report_finished(self.run)
         return cleaned
 
@@ -139,8 +149,8 @@ def plan_cleaning(
     data_options = check_section(DataOptions, {"path": str(Path(data)), **typed_data}, "data.")
     raw = load_raw(data_options)
     check_used(data_options, typed_data, EMBEDDING_USES if raw.holds_images else ())
-    if typed_embedding and not raw.holds_images:
-        raise ConfigError(f"--{next(iter(typed_embedding))} is for images, and {data} holds none; leave it out")
+    if not raw.holds_images:
+        check_images_only({"embedding": typed_embedding}, data)
     if raw.train.labels is None:
         raise InputError(
             f"{data_options.path}: {raw.unlabelled}; every example needs its label (in another file: train --labels)"
@@ -165,11 +175,12 @@ def plan_cleaning(
         what = f"{raw.name}: {count:,} images in {classes} classes"
         return CleanPlan(run, config, execution, raw, embedding, force, what, (embed, learn))
     own = data_options.model_dump(mode="json", exclude_defaults=True)
-    config = _configure(own, count, tree, of_columns=raw.columns is not None)
-    learn = rehearse(config, execution, raw).seconds
-    width = int(np.prod(examples.inputs.shape[1:]))
+    config = _configure(own, count, tree, of_columns=isinstance(raw.train.inputs, Cells))
+    encoded = encode_raw(raw, data_options)
+    learn = rehearse(config, execution, encoded).seconds
+    width = int(np.prod(encoded.train.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples of {width} features in {classes} classes"
-    return CleanPlan(run, config, execution, raw, None, force, what, (0.0, learn))
+    return CleanPlan(run, config, execution, encoded, None, force, what, (0.0, learn), _texts(raw, encoded))
 
 
 def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunConfig:
@@ -192,13 +203,7 @@ def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunCo
 
 def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
     """Refuse labels that training would refuse, by stand-ins for the features, which may take long."""
-    sets = {
-        name: replace(part, inputs=np.arange(len(part.inputs), dtype=np.float32)[:, None])
-        for name, part in embedding.sets.items()
-    }
-    train, val = sets.pop("train"), sets.pop("val", None)
-    raw = replace(embedding.raw, train=train, val=val, tests=sets, normalisation=None)
-    label_data(raw, DataOptions(path=options.path, reviewed=options.reviewed, standardize="off"))
+    label_data(embedding.stand_in(1), DataOptions(path=options.path, reviewed=options.reviewed, standardize="off"))
 
 
 def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width: int, classes: int) -> float:
@@ -212,14 +217,29 @@ def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width
     return rehearse(config, execution, raw).seconds * count / rows
 
 
-def _find_suspects(run: Run, raw: RawData, data: str, skipped: Sequence[Skipped]) -> CleanResult:
+def _texts(raw: RawData, encoded: RawData) -> dict[str, list[str]]:
+    """Return the columns of texts in a table, for all examples that train or validate."""
+    found: dict[str, list[str]] = {}
+    names = text_columns(encoded.encoding) if encoded.encoding is not None else ()
+    for part in (raw.train, raw.val):
+        if part is not None and isinstance(part.inputs, Cells):
+            for name in names:
+                found.setdefault(name, []).extend(part.inputs.table[name].to_pylist())
+    return found
+
+
+def _find_suspects(
+    run: Run, raw: RawData, data: str, skipped: Sequence[Skipped], texts: Mapping[str, Sequence[str]]
+) -> CleanResult:
     """Write the labels that look wrong, and the same examples under different labels."""
     table = run.labels()
-    of_images = raw.train.digests is not None
+    of_images = raw.encoding is not None and raw.encoding.encoder == "images"
     called = "path" if of_images and raw.train.ids is not None else "id"
     columns = {"index": table["index"], called: table["id"], "given": names_of(table, "given")}
     order = most_doubtful_first(table)
     suspects = pa.table(columns | {"suggested": names_of(table, "suggested"), "quality": table["quality"]})
+    for name, cells in texts.items():
+        suspects = suspects.append_column(name if name not in suspects.column_names else f"{name}_", pa.array(cells))
     suspects = suspects.take(order[looks_wrong(table)[order]])
     write_atomically(run.own(layout.SUSPECTS), lambda path: pa.csv.write_csv(suspects, path))
     same = np.concatenate([identities(part) for part in (raw.train, raw.val) if part is not None])

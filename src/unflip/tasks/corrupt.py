@@ -16,6 +16,7 @@ from unflip.data.files.labels import are_misleading
 from unflip.data.labelled import LabelledData, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions, NoiseOptions
+from unflip.encoders.raw import encode_raw
 from unflip.errors import ConfigError
 from unflip.files import all_or_none, write_json, write_text
 from unflip.noise.recipe import parse
@@ -87,7 +88,7 @@ def corrupt(
         raise ConfigError(f"--save-posterior is not used: the recipe {noise} has no pmd step; leave it out")
     processes = start_processes(execution.device, execution.threads)
     estimate = posterior_fit(seed, processes, quiet=execution.quiet)
-    before = label_data(load_raw(data_options), data_options)
+    before = label_data(encode_raw(load_raw(data_options), data_options), data_options)
     posterior = find_posterior(before, noise_options, estimate)
     after = corrupt_labels(before, noise_options, posterior, seed)
     truth = before.truth

@@ -1,19 +1,34 @@
 """dry_run: what `train` would do, and how long that would take on this machine; writes nothing."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
+from unflip.progress import duration
 from unflip.runs.config import check_section
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
-from unflip.tasks.options import TrainOptions, option_tree
-from unflip.tasks.train import configure, layers_of, load_without_network
+from unflip.tasks.options import EmbeddingOptions, TrainOptions, option_tree
+from unflip.tasks.train import layers_of, plan_training
 from unflip.training.rehearsal import DryRun, rehearse
+
+
+@dataclass(frozen=True)
+class TrainDryRun:
+    """What `train` would do."""
+
+    run: DryRun
+    embedding: str | None
+    """What comes before it, where images become features, in one line."""
+
+    def text(self) -> str:
+        """Return it as text; all of it is valid TOML."""
+        return "\n".join([self.run.text(), *([self.embedding] if self.embedding else [])])
 
 
 def dry_run(
     data: str | Path | None, out: str | Path, *, force: bool = False, **options: Unpack[TrainOptions]
-) -> DryRun:
+) -> TrainDryRun:
     """Check everything that :func:`unflip.tasks.train.train` would check, and rehearse an epoch of every kind.
 
     The arguments are those of ``train``.
@@ -21,6 +36,10 @@ def dry_run(
     tree = option_tree(TrainOptions, options)
     execution = check_section(Execution, tree.pop("execution", {}))
     Run(Path(out)).check_free(resume=False, force=force)
-    layers = layers_of(data, tree)
-    config = configure(layers)
-    return rehearse(config, execution, load_without_network(layers, config))
+    embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))
+    plan = plan_training(Run(Path(out)), layers_of(data, tree), embedding, execution)
+    if plan.embedding is None:
+        return TrainDryRun(rehearse(plan.config, execution, plan.raw), None)
+    seconds, width = plan.embedding.estimate()
+    rehearsal = rehearse(plan.config, execution, plan.embedding.stand_in(width))
+    return TrainDryRun(rehearsal, f"# before it: {plan.embedding.encoder.describe()[0]}, {duration(seconds)}")

@@ -74,10 +74,30 @@ class ExampleOptions(TypedDict, total=False):
 
 
 class TableOptions(TypedDict, total=False):
-    """Which columns of a table are features."""
+    """What the columns of a table hold."""
 
     ignore: Annotated[
         Sequence[str] | None, Flag("data.ignore", "A column of a table that is not a feature; repeatable.", "NAME")
+    ]
+    text_column: Annotated[
+        Sequence[str] | None, Flag("data.text_column", "A column of a table that holds texts; repeatable.", "NAME")
+    ]
+    categorical: Annotated[
+        Sequence[str] | None,
+        Flag("data.categorical", "A column that holds categories, even if these are numbers; repeatable.", "NAME"),
+    ]
+    numeric: Annotated[
+        Sequence[str] | None,
+        Flag("data.numeric", "A column that holds numbers, whatever it looks like; repeatable.", "NAME"),
+    ]
+    text_encoder: Annotated[
+        str | None,
+        Flag(
+            "data.text_encoder",
+            "What texts are encoded with: see `unflip list text-encoders`; by default wordllama if it is installed, "
+            "else tfidf.",
+            "NAME",
+        ),
     ]
 
 
@@ -161,6 +181,7 @@ class TrainOptions(
     ReviewedOptions,
     ExampleOptions,
     TableOptions,
+    BackboneOptions,
     LearningOptions,
     SetupOptions,
     SafetyOptions,
@@ -195,7 +216,7 @@ class ScalingOptions(TypedDict, total=False):
     batch_size: Annotated[int | None, Flag("embedding.batch_size", metavar="N", least=1)]
 
 
-class EmbedOptions(BackboneOptions, ScalingOptions, ExampleOptions, PlaceOptions, total=False):
+class EmbedOptions(BackboneOptions, ScalingOptions, ExampleOptions, TableOptions, PlaceOptions, total=False):
     """What `unflip embed` takes besides the data and the file."""
 
 

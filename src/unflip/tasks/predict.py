@@ -1,7 +1,7 @@
 """predict: what a finished run's model says of new inputs."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +11,22 @@ from torch import Tensor
 
 from unflip.compute.passes import predict_probs
 from unflip.compute.processes import Processes
-from unflip.data.images.files import ImageFiles, Skipped
+from unflip.data.cells import Cells
+from unflip.data.encoding import Encoding
+from unflip.data.images.files import Skipped
 from unflip.data.labelled import make_source, open_sets
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
-from unflip.data.raw import RawData
+from unflip.data.raw import Inputs, RawData
 from unflip.data.sources import check_finite
-from unflip.data.stamp import Stamp
-from unflip.errors import InputError, UnflipWarning, unknown
+from unflip.encoders.images import ImageEncoder, embed_command, image_options
+from unflip.encoders.table import TableEncoder, columns_of
+from unflip.errors import ConfigError, InputError, UnflipWarning, unknown
+from unflip.progress import Track, untracked
 from unflip.runs.folder import Run
+from unflip.runs.model_file import Model
+
+_LISTED = 10  # columns that an error lists
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,8 @@ class Prediction:
     class_names: list[str]
     skipped: tuple[Skipped, ...] = ()
     """Broken images, of which there is no prediction."""
+    remarks: tuple[str, ...] = ()
+    """What the examples held that training examples did not: unknown categories, empty cells."""
 
     @property
     def labels(self) -> Tensor:
@@ -56,24 +65,25 @@ def predict(
     *,
     part: str | None = None,
     skip_broken: bool = False,
+    weights: str | Path | None = None,
     device: str = "auto",
+    track: Track = untracked,
 ) -> Prediction:
-    """Apply a run's model to a data set.
+    """Apply a run's model to a data set, which is encoded as the training examples were.
 
     Args:
         run: a finished run, or its folder.
         data: what training takes; labels are not needed. Images are brought to the size that the model was trained
-            with.
+            with, columns of a table are found by their names.
         part: one of the data's sets; by default the first test set, else train.
         skip_broken: leave out images that cannot be read.
+        weights: the weights of the backbone, if they came from a file that lies elsewhere now.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``mps``.
+        track: is told how many images are encoded.
     """
     folder = run if isinstance(run, Run) else Run(Path(run))
     model = folder.model
-    frame = model.frame
-    seen = {"image_size": frame.size, "image_resize": frame.resize, "resample": frame.resample} if frame else {}
-    columns = None if model.columns is None else tuple(model.columns)
-    options = DataOptions(path=str(data), skip_broken=skip_broken, most_broken=1.0, columns=columns, **seen)
+    options = _data_options(model, str(data), skip_broken=skip_broken)
     check_used(options, ["skip_broken"] if skip_broken else [])
     raw = load_raw(options)
     sets = {**raw.tests, **raw.parts()}
@@ -84,41 +94,99 @@ def predict(
     names = list(model.class_names) if model.class_names else [str(i) for i in range(model.num_classes)]
     if part not in filled:
         return Prediction([], torch.empty(0, model.num_classes), names)
-    if raw.holds_images and len(model.input_shape) == 1:
-        command = model.stamp.command(str(data)) if model.stamp else f"unflip embed {data} --out new.npz"
-        raise InputError(
-            f"data {data}: images, the model takes {model.input_shape[0]} features; make them first: {command}"
-        )
-    _check_stamp(model.stamp, raw, str(data))
     opened, _, skipped = open_sets({part: sets[part]}, options)
-    inputs, ids = opened[part].inputs, opened[part].ids
+    processes = Processes(device)
+    ids = opened[part].ids
+    inputs, remarks = _encode(opened[part].inputs, raw, model, f"data {data}", weights, processes.device, track)
     if inputs.shape[1:] != model.input_shape:
         raise InputError(
             f"data {data}, '{part}': examples of shape {inputs.shape[1:]}, the model takes {model.input_shape}"
         )
-    if not isinstance(inputs, ImageFiles):
+    if isinstance(inputs, np.ndarray):
         check_finite(inputs, f"data {data}, '{part}'")
-    processes = Processes(device)
+    raw = replace(raw, normalisation=None) if model.encoding else raw  # what was images is rows of features now
     source = make_source(raw, inputs, model.standardisation, options).to(processes.device)
     probs = predict_probs(model.build().to(processes.device), source, processes).cpu()
     named = map(str, range(len(probs)) if ids is None else ids.tolist())
-    return Prediction(list(named), torch.as_tensor(probs), names, skipped)
+    return Prediction(list(named), torch.as_tensor(probs), names, skipped, remarks)
 
 
-def _check_stamp(trained: Stamp | None, raw: RawData, data: str) -> None:
+def _data_options(model: Model, data: str, *, skip_broken: bool) -> DataOptions:
+    """Return options that read new data as the training data was read."""
+    frame, encoding = model.frame, model.encoding
+    options = DataOptions(path=data, skip_broken=skip_broken, most_broken=1.0, augment=False)
+    if frame is not None:
+        return options.model_copy(
+            update={"image_size": frame.size, "image_resize": frame.resize, "resample": frame.resample}
+        )
+    if encoding is not None and encoding.encoder == "images":
+        return image_options(encoding, options)
+    return options.model_copy(update={"columns": encoding and columns_of(encoding)})
+
+
+def _encode(
+    inputs: Inputs,
+    raw: RawData,
+    model: Model,
+    what: str,
+    weights: str | Path | None,
+    device: torch.device,
+    track: Track,
+) -> tuple[Inputs, tuple[str, ...]]:
+    """Return new examples as the model takes them, and what is worth saying of them.
+
+    Those that were made in another way than in training are refused.
+    """
+    encoding = model.encoding
+    if weights is not None and (encoding is None or encoding.encoder != "images"):
+        raise ConfigError(f"--weights {weights}: this model does not see images through a backbone; leave it out")
+    if raw.holds_images:
+        if encoding is not None and encoding.encoder == "images":
+            if weights is not None:
+                encoding = replace(encoding, settings={**encoding.settings, "weights_file": str(weights)})
+            return ImageEncoder.restore(encoding).to(device).encode(inputs, track).features, ()
+        if len(model.input_shape) == 1:
+            raise InputError(f"{what}: images, the model takes {_takes(model)}")
+        return inputs, ()
+    if isinstance(inputs, Cells):
+        if encoding is None or encoding.encoder != "table":
+            if encoding is not None or len(model.input_shape) > 1:
+                raise InputError(f"{what}: a table, the model takes {_takes(model)}")
+            return inputs.numbers(what), ()
+        try:
+            encoded = TableEncoder.restore(encoding).encode(inputs)
+            return encoded.features, encoded.remarks
+        except InputError as error:
+            raise InputError(f"{what}: {error}") from error
+    if encoding is not None and encoding.encoder == "table" and raw.encoding is None:
+        assert isinstance(inputs, np.ndarray)
+        return TableEncoder.restore(encoding).encode(Cells.of_array(inputs, columns_of(encoding), what)).features, ()
+    _check_encoding(encoding, raw, what)
+    return inputs, ()
+
+
+def _takes(model: Model) -> str:
+    encoding = model.encoding
+    if encoding is None:
+        shape = model.input_shape
+        return f"{shape[0]} features" if len(shape) == 1 else f"images of shape {shape}"
+    if encoding.encoder == "images":
+        return f"images, or their features ({embed_command(encoding, 'IMAGES')})"
+    return f"a table with the columns {', '.join(columns_of(encoding)[:_LISTED])}"
+
+
+def _check_encoding(trained: Encoding | None, raw: RawData, what: str) -> None:
     """Refuse features that were made in another way than those that the model learnt from."""
-    if trained is None and raw.stamp is None:
+    if trained is None and raw.encoding is None:
         return
-    if trained is None or raw.stamp is None:
-        which = f"the features in {data}" if raw.stamp is None else "the model's features"
+    if trained is None or raw.encoding is None:
+        which = f"the features in {what}" if raw.encoding is None else "the model's features"
         warnings.warn(
             f"it is not known how {which} were made; predictions are right only if they were made like the others",
             UnflipWarning,
             stacklevel=3,
         )
-    elif found := trained.differences(raw.stamp):
-        own = " with the same --weights" if raw.stamp.weights != trained.weights else ""
-        raise InputError(
-            f"data {data}: features made in another way than the model's: {', '.join(found)}; make them like those"
-            f"{own}: {trained.command(raw.images_path or 'IMAGES')}"
-        )
+    elif found := trained.differences(raw.encoding):
+        again = raw.images_path or "IMAGES"
+        hint = f"; make them like those: {embed_command(trained, again)}" if trained.encoder == "images" else ""
+        raise InputError(f"{what}: features made in another way than the model's: {', '.join(found)}{hint}")

@@ -1,18 +1,25 @@
 """train: from data whose labels may be wrong to a finished run, with its report."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from unflip.data.corruption import check_noise_used
 from unflip.data.hugging_face import write_dataset
+from unflip.data.images.files import skipped_csv
+from unflip.data.labelled import choose_labels
 from unflip.data.loader import check_used, load_raw
+from unflip.data.options import ImageOptions
 from unflip.data.raw import RawData
-from unflip.errors import InputError, UnflipError
+from unflip.errors import ConfigError, UnflipError
+from unflip.files import write_text
+from unflip.progress import make_reporter
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_toml
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
-from unflip.tasks.options import TrainOptions, option_tree
+from unflip.tasks.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
+from unflip.tasks.options import EmbeddingOptions, TrainOptions, option_tree
 from unflip.tasks.report import report_finished
 from unflip.training.run import train_run
 
@@ -57,23 +64,57 @@ def train(
 
 
 def _train(run: Run, data: str | Path | None, tree: Tree, execution: Execution, *, resume: bool, force: bool) -> Run:
+    embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))
     layers = layers_of(data, tree, read_toml(run.config_path) if resume else None)
-    config = configure(layers)
-    raw = None if resume else load_without_network(layers, config)
-    return train_run(run, config, execution, raw=raw, resume=resume, force=force)
+    if resume:
+        return train_run(run, layers.resolve(), execution, resume=True)
+    plan = plan_training(run, layers, embedding, execution)
+    if plan.embedding is None:
+        return train_run(run, plan.config, execution, raw=plan.raw, force=force)
+    run.begin()
+    run.own(layout.EMBEDDED)
+    made = plan.embedding.run(make_reporter(execution.quiet))
+    finished = train_run(run, plan.config, execution, raw=made.features, force=force)
+    if made.skipped:
+        write_text(run.own(layout.SKIPPED), skipped_csv(made.skipped))
+    return finished
 
 
-def load_without_network(layers: Layers, config: RunConfig) -> RawData | None:
-    """Read the data if nobody chose a network, and refuse images: the default network is for rows of numbers."""
-    if any("network" in layer for layer in layers.trees):
-        return None
-    raw, path = load_raw(config.common.data, config.parts), config.common.data.path
-    if raw.holds_images:
-        raise InputError(
-            f"data {path}: holds images; to find wrong labels, use unflip clean {path} --out RUN; to train on pixels, "
-            "choose a network with --network"
-        )
-    return raw
+@dataclass(frozen=True)
+class TrainPlan:
+    """What a run learns from."""
+
+    config: RunConfig
+    raw: RawData | None
+    """The data, if it had to be read in order to know."""
+    embedding: EmbedPlan | None
+    """How images become the features that the run learns from; None where it learns from the data as it is."""
+
+
+def plan_training(run: Run, layers: Layers, embedding: EmbeddingOptions, execution: Execution) -> TrainPlan:
+    """Resolve a run's configuration; refuse options that somebody typed although nothing reads them.
+
+    The default network is for rows, so where nobody chose one, images become features first, as `clean` does it.
+    """
+    config = layers.resolve()
+    data, typed = config.common.data, layers.typed("data")
+    check_noise_used(config.common.noise, layers.typed("noise"))
+    chosen = any("network" in layer for layer in layers.trees)
+    raw = None if chosen else load_raw(data, config.parts)
+    of_images = raw is not None and raw.holds_images
+    check_used(data, typed, EMBEDDING_USES if of_images else ())
+    if raw is None or not of_images:
+        why = "a --network learns from pixels" if chosen else f"{data.path} holds no images"
+        if unused := next(iter(embedding.model_fields_set), None):
+            raise ConfigError(f"--{unused.replace('_', '-')} is for features of images, and {why}; leave it out")
+        return TrainPlan(config, raw, None)
+    choose_labels(raw, data)  # before anything that takes long
+    plan = plan_embedding(
+        raw, run.folder / layout.EMBEDDED, data, embedding, execution, track=make_reporter(execution.quiet).track
+    )
+    plain = {name: field.default for name, field in ImageOptions.model_fields.items()} | {"label_column": None}
+    own = data.model_copy(update=plain | {"path": str(plan.out)})
+    return TrainPlan(replace(config, common=config.common.model_copy(update={"data": own})), raw, plan)
 
 
 def layers_of(data: str | Path | None, tree: Tree, base: Tree | None = None) -> Layers:
@@ -82,11 +123,3 @@ def layers_of(data: str | Path | None, tree: Tree, base: Tree | None = None) -> 
     if data is not None:
         tree = tree | {"data": tree.get("data", {}) | {"path": str(Path(data))}}
     return make_layers(tree, base=base, **sources)
-
-
-def configure(layers: Layers) -> RunConfig:
-    """Resolve a run's configuration; refuse options that somebody typed although nothing reads them."""
-    config = layers.resolve()
-    check_used(config.common.data, layers.typed("data"))
-    check_noise_used(config.common.noise, layers.typed("noise"))
-    return config

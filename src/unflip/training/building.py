@@ -28,8 +28,7 @@ def make_model(config: RunConfig, dataset: Dataset, best: BestEpoch) -> Model:
         standardisation=dataset.standardisation,
         state=best.state,
         frame=dataset.frame,
-        columns=dataset.columns,
-        stamp=dataset.stamp,
+        encoding=dataset.encoding,
     )
 
 

@@ -1,4 +1,4 @@
-"""Preparation of a run's data: load, corrupt, scale, split, in this order; each step can be called on its own."""
+"""Preparation of a run's data: load, encode, corrupt, scale, split; each step can be called on its own."""
 
 from torch import Tensor
 
@@ -10,6 +10,7 @@ from unflip.data.options import NoiseOptions
 from unflip.data.raw import RawData
 from unflip.data.scaling import settle_scale
 from unflip.data.split import split
+from unflip.encoders.raw import encode_raw
 from unflip.progress import Track, untracked
 from unflip.runs.config import RunConfig
 from unflip.training.posterior import PosteriorEstimator
@@ -26,6 +27,7 @@ def prepare_data(
     """
     common = config.common
     raw = load_raw(common.data, config.parts) if raw is None else raw
+    raw = encode_raw(raw, common.data, track)
     data = label_data(raw, common.data, track).joined()  # noise goes on the labels that validate, too
     if common.noise.recipe is not None:
         data = corrupt_labels(data, common.noise, find_posterior(data, common.noise, estimate), common.seed)

@@ -2,50 +2,51 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array, read_npz
-from unflip.data.images.files import ImageFiles
 from unflip.data.raw import LabelledSet
-from unflip.data.stamp import Stamp
 from unflip.errors import InputError
 from unflip.files import write_atomically
 
-LABELS, IDS, DIGESTS, _ABOUT = "_labels", "_ids", "_digests", "about"
+LABELS, IDS, DIGESTS, _ABOUT, _ENCODER = "_labels", "_ids", "_digests", "about", "encoder."
 BESIDE = (LABELS, IDS, DIGESTS)
 """Suffixes of the arrays that belong to another one, after its name."""
 
 
 @dataclass(frozen=True)
-class FeatureOrigin(Stamp):
-    """How a feature file was made, and of what; stored in it as JSON."""
+class FeatureOrigin:
+    """How a feature file was made, and of what; stored in it as JSON, and arrays where the encoder has any."""
 
+    encoding: Encoding
     data: str
-    """The images: what was embedded, as an absolute path."""
+    """What was encoded, as an absolute path."""
     fingerprint: str
-    """Hash of the images and of all that was done to them."""
+    """Hash of the examples and of all that was done to them."""
     class_map: str | None = None
     clean_val: bool = False
     """Both as in :class:`unflip.data.raw.RawData`."""
 
-    @property
-    def stamp(self) -> Stamp:
-        """How it was made, whatever of."""
-        return Stamp(**{field.name: getattr(self, field.name) for field in fields(Stamp)})
+    def about(self) -> str:
+        """Return all but the encoder's arrays, as JSON."""
+        described = {name: value for name, value in vars(self).items() if name != "encoding"}
+        return json.dumps({"encoder": self.encoding.encoder, "settings": dict(self.encoding.settings)} | described)
 
 
 def write_features(
     path: Path, sets: Mapping[str, LabelledSet], class_names: tuple[str, ...] | None, origin: FeatureOrigin
 ) -> None:
     """Write features of several sets, with their labels, ids and digests, as one .npz, atomically."""
-    arrays: dict[str, Array] = {_ABOUT: np.array(json.dumps(asdict(origin)))}
+    arrays: dict[str, Array] = {_ABOUT: np.array(origin.about())}
+    arrays |= {_ENCODER + name: array for name, array in origin.encoding.arrays.items()}
     if class_names is not None:
         arrays["class_names"] = np.array(class_names, np.str_)
     for name, part in sets.items():
-        assert not isinstance(part.inputs, ImageFiles)
+        assert isinstance(part.inputs, np.ndarray)
         ids = None if part.ids is None else part.ids.astype(np.str_)
         others = {LABELS: part.labels, IDS: ids, DIGESTS: part.digests}
         arrays |= {name: part.inputs} | {name + key: array for key, array in others.items() if array is not None}
@@ -53,7 +54,7 @@ def write_features(
 
 
 def read_origin(path: Path) -> FeatureOrigin | None:
-    """Return how a feature file was made; None if it does not exist, or `unflip embed` did not write it."""
+    """Return how a feature file was made, without the encoder's arrays; None if `unflip embed` did not write it."""
     return origin_of(path, read_npz(path, only=(_ABOUT,))) if path.is_file() else None
 
 
@@ -61,9 +62,11 @@ def origin_of(path: Path, arrays: Mapping[str, Array]) -> FeatureOrigin | None:
     """Return the same from the arrays that were read from ``path``."""
     if _ABOUT not in arrays:
         return None
+    fitted = {name.removeprefix(_ENCODER): array for name, array in arrays.items() if name.startswith(_ENCODER)}
     try:
-        return FeatureOrigin(**json.loads(str(arrays[_ABOUT])))
-    except (TypeError, ValueError) as error:
+        about = json.loads(str(arrays[_ABOUT]))
+        return FeatureOrigin(Encoding(about.pop("encoder"), about.pop("settings"), fitted), **about)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}, 'about': not what this version of `unflip embed` writes ({error}); embed the images again"
+            f"{path}, 'about': not what this version of `unflip embed` writes ({error}); embed the data again"
         ) from error

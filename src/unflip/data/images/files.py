@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from unflip.data.files.arrays import Array
+from unflip.data.files.class_folders import FileKind, find_files
 from unflip.data.options import Resample
 from unflip.errors import check_text
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+IMAGES = FileKind("images", (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 
 
 @dataclass(frozen=True)
@@ -88,31 +88,9 @@ def as_names(names: list[str]) -> Array:
 
 def is_image(name: str) -> bool:
     """Whether a file name is that of an image."""
-    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+    return IMAGES.fits(name)
 
 
 def find_images(folder: Path, besides: Iterable[Path] = ()) -> list[str]:
-    """Return the images in ``folder`` and below, relative to it, in order; hidden folders are skipped.
-
-    Links to folders are followed, but no folder is entered twice, nor one of ``besides``, so that a link cannot lead
-    round in circles. Of a folder and a link to it, the folder is taken.
-    """
-    found: list[str] = []
-    entered = {_identity(path) for path in besides} - {_identity(folder)}
-    starts = [folder]
-    for start in starts:  # links are appended while the folders are searched
-        for where, folders, files in os.walk(start):
-            identity = _identity(Path(where))
-            if identity in entered:
-                folders.clear()
-                continue
-            entered.add(identity)
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            starts += [inner for name in folders if (inner := Path(where, name)).is_symlink()]
-            found += [os.path.relpath(Path(where, name), folder) for name in files if is_image(name)]
-    return sorted(found)
-
-
-def _identity(folder: Path) -> tuple[int, int]:
-    state = folder.stat()
-    return state.st_dev, state.st_ino
+    """Return the images in ``folder`` and below; see :func:`unflip.data.files.class_folders.find_files`."""
+    return find_files(folder, IMAGES, besides)

@@ -68,7 +68,7 @@ class Arrays(Loader):
             class_map=origin.class_map if origin else None,
             clean_val=bool(origin and origin.clean_val),
             images_path=origin.data if origin else None,
-            stamp=origin.stamp if origin else None,
+            encoding=origin.encoding if origin else None,
         )
 
 

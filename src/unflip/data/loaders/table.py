@@ -1,4 +1,4 @@
-"""Tables of numbers: a CSV or Parquet file with one row per example and a column of labels."""
+"""Tables: a CSV, Parquet or JSON-lines file with one row per example and a column of labels."""
 
 import warnings
 from collections.abc import Collection
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unflip.data.cells import Cells
 from unflip.data.files.arrays import Array
 from unflip.data.files.columns import (
     check_csv,
@@ -18,7 +19,7 @@ from unflip.data.files.columns import (
     why_untrainable,
 )
 from unflip.data.files.labels import numbers_or_names
-from unflip.data.loader import FOR_ROWS, Loader
+from unflip.data.loader import FOR_CELLS, FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError, UnflipWarning, unknown
@@ -27,20 +28,21 @@ from unflip.options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_SUFFIXES = (".csv", ".jsonl", ".parquet")
 _LISTED = 20  # most columns that an error lists
 _TEXT = ("id", "ID", "Id", "label", "Label", "LABEL")  # what is never a number, however it looks
 _INDEX = ("", "__index_level_0__", "Unnamed: 0")  # what pandas calls its index in .csv and .parquet files
 
 
 class Table(Loader):
-    """All columns are features, and must be numbers, except the label, ``split``, ``id`` and ``data.groups``."""
+    """All columns describe the example, except the label, ``split``, ``id`` and ``data.groups``."""
 
     general = True
-    uses = FOR_ROWS | {"label_column", "ignore", "columns"}
+    uses = FOR_ROWS | FOR_CELLS | {"label_column", "ignore", "columns"}
 
     def recognises(self, path: Path) -> bool:
-        """Whether ``path`` is a CSV or Parquet file; the loader of manifests is tried first."""
-        return path.suffix.lower() in (".csv", ".parquet") and path.is_file()
+        """Whether ``path`` is a table; the loader of manifests is tried first."""
+        return path.suffix.lower() in _SUFFIXES and path.is_file()
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
         """Read the table."""
@@ -73,8 +75,9 @@ class Table(Loader):
             f"no column 'label', nor 'path' of images; it has {_listed(header)}: say which is the label with "
             "--label-column"
         )
-        asked = options.columns is not None
-        features = _features(path, table, columns, unlabelled if label is None and not asked else None, asked=asked)
+        if not columns:
+            raise InputError(f"{path}: no column besides the label, so nothing to learn from")
+        examples = Cells(table.select(columns))
         cells = {name: table[name].to_pylist() for name in others}
         given = None if label is None else label_cells(cells.pop(label))
         check_filled(path, cells)
@@ -83,13 +86,13 @@ class Table(Loader):
         labels = None if given is None else _labels(given, options.class_names)
         ids = None
         if id_column is not None or split_column is not None:  # else an example is called by its row anyway
-            names = range(len(features)) if id_column is None else cells[id_column]
+            names = range(len(examples)) if id_column is None else cells[id_column]
             ids = np.array([str(cell) for cell in names], np.str_)
         groups = None if group_column is None else np.array([str(cell) for cell in cells[group_column]], np.str_)
-        splits = rows_by_split(path, ["train"] * len(features) if split_column is None else cells[split_column])
+        splits = rows_by_split(path, ["train"] * len(examples) if split_column is None else cells[split_column])
         sets = {
             split: LabelledSet(
-                features[rows],
+                examples[rows],
                 None if labels is None else labels[rows],
                 ids=None if ids is None else ids[rows],
                 groups=None if groups is None else groups[rows],
@@ -100,7 +103,6 @@ class Table(Loader):
             train=sets.pop("train"),
             val=sets.pop("val", None),
             tests=sets,
-            columns=columns,
             unlabelled=unlabelled,
             untrainable=why_untrainable(splits),
         )
@@ -128,11 +130,14 @@ def _read(path: Path, options: DataOptions) -> tuple["pa.Table", list[str]]:
     """Read a table; labels, ids and groups of a .csv stay as they are written: 007 is not 7."""
     import pyarrow
     import pyarrow.csv
+    import pyarrow.json
     import pyarrow.parquet
 
     try:
         if path.suffix.lower() == ".parquet":
             content = pyarrow.parquet.read_table(path)
+        elif path.suffix.lower() == ".jsonl":
+            content = pyarrow.json.read_json(path)
         else:
             as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
             types = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(as_text, pyarrow.string()))
@@ -147,58 +152,6 @@ def _read(path: Path, options: DataOptions) -> tuple["pa.Table", list[str]]:
     if len(header) == 1:
         check_csv(path)
     return content, header
-
-
-def _features(path: Path, table: "pa.Table", columns: tuple[str, ...], unlabelled: str | None, *, asked: bool) -> Array:
-    """Return the columns as one array (n, d); refuse columns that do not hold numbers, and empty cells.
-
-    ``unlabelled`` is what to say if one of them may be the label; where they were ``asked`` for, none can be left out.
-    """
-    import pyarrow.types as types
-
-    def is_number(kind: "pa.DataType") -> bool:
-        return bool(
-            types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-        )
-
-    wrong = [name for name in columns if len(table) and not is_number(table[name].type)]
-    if wrong and unlabelled is not None:  # one of them may be the label
-        raise InputError(f"{path}: {unlabelled}")
-    if wrong:
-        ignored = " ".join(f"--ignore {name}" for name in wrong[:_LISTED])
-        or_else = "" if asked else f", or leave them out with {ignored}"
-        raise InputError(
-            f"{path}: columns that do not hold numbers: {_examples(table, wrong)}; encode them as numbers{or_else}"
-        )
-    if not columns:
-        raise InputError(f"{path}: no column of features besides the label")
-    empty = {name: table[name].is_null().to_numpy() for name in columns if table[name].null_count}
-    if empty:
-        name, rows = next(iter(empty.items()))
-        others = f" (and {len(empty) - 1} other columns)" if len(empty) > 1 else ""
-        or_else = "" if asked else f", or leave the column out with --ignore {name}"
-        raise InputError(
-            f"{path}, row {int(rows.argmax())}: the column '{name}' is empty, in {int(rows.sum())} rows{others}; fill "
-            f"them{or_else}"
-        )
-    return np.column_stack([table[name].to_numpy().astype(np.float64) for name in columns])
-
-
-def _examples(table: "pa.Table", names: list[str]) -> str:
-    """List columns, each with its first cell that is not a number."""
-    listed = []
-    for name in names[:_LISTED]:
-        first = next((cell for cell in table[name].to_pylist() if not _is_number(cell)), "")
-        listed.append(f"{name} ('{str(first)[:30]}')")
-    return ", ".join(listed) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
-
-
-def _is_number(cell: object) -> bool:
-    try:
-        float(str(cell))
-    except ValueError:
-        return cell is None or cell == ""
-    return True
 
 
 def _labels(cells: list[object], names: tuple[str, ...]) -> Array:

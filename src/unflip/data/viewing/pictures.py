@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unflip.data.cells import Cells
 from unflip.data.files.arrays import Array
 from unflip.data.images.decoding import reason_of, to_upright_rgb
 from unflip.data.images.files import ImageFiles
@@ -97,7 +98,7 @@ def _of_arrays(raw: RawData, options: DataOptions, count: int) -> Pictures | Non
     as_pixels = _bytes_to_pixels if raw.holds_images else raw.as_pixels
     if as_pixels is None:
         return None
-    row_of = array_rows(raw, options, count)
+    row_of = example_rows(raw, options, count)
 
     def read(index: int, size: int) -> "Image":
         from PIL import Image
@@ -107,18 +108,17 @@ def _of_arrays(raw: RawData, options: DataOptions, count: int) -> Pictures | Non
     return Pictures(count, "image/png", read)
 
 
-def array_rows(raw: RawData, options: DataOptions, count: int) -> Callable[[int], Array]:
-    """Return a function that finds the input of each of a run's ``count`` examples in the arrays of its data."""
+def example_rows(raw: RawData, options: DataOptions, count: int) -> Callable[[int], Any]:
+    """Return a function that finds the input of each of a run's ``count`` examples: a row of an array, or of cells."""
     # Only `per_class` needs the labels, which may be in another file.
     train = raw.train[: options.take] if options.per_class is None else choose_labels(raw, options)[0]
-    parts = [part.inputs for part in (train, raw.val) if part is not None and isinstance(part.inputs, np.ndarray)]
+    parts = [part.inputs for part in (train, raw.val) if part is not None and not isinstance(part.inputs, ImageFiles)]
     if (found := sum(map(len, parts))) != count:
         raise InputError(f"data {options.path}: {found} examples, the run had {count}; is it another data set?")
 
-    def row_of(index: int) -> Array:
+    def row_of(index: int) -> Any:
         part, row = (parts[0], index) if index < len(parts[0]) else (parts[1], index - len(parts[0]))
-        values: Array = part[row]
-        return values
+        return part[row : row + 1] if isinstance(part, Cells) else part[row]
 
     return row_of
 
