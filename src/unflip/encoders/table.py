@@ -1,0 +1,116 @@
+"""TableEncoder: cells of a table as features, whatever the columns hold."""
+
+from collections import Counter
+from typing import Self
+
+import numpy as np
+
+from unflip.data.cells import Cells
+from unflip.data.encoding import Encoding
+from unflip.encoders.base import Encoded, Encoder
+from unflip.encoders.columns import KINDS, Column, LeftOut, refusal
+from unflip.encoders.deciding import ColumnChoices, decide
+from unflip.encoders.reading import BLOCK, Misfit, block_of, plain
+from unflip.errors import InputError, one_line
+from unflip.progress import Track, untracked
+
+_LISTED = 20  # most columns that an error lists
+_NOTHING = ColumnChoices()
+
+
+class TableEncoder(Encoder):
+    """Makes features of columns, in the table's order; what a column is was decided when it was fitted.
+
+    - A number x becomes (x - median) / scale, computed in float64, so that a column far from 0 loses nothing; the scale
+      is the standard deviation of the training column. An empty cell gets the median; if the training examples had
+      empty cells, a second feature is 1 where a cell is empty. Dates and times likewise, in microseconds.
+    - A boolean, also a column of 0 and 1, stays 0 or 1; an empty cell gets the more frequent one; as above otherwise.
+    - A category becomes a feature of 0 and 1 for each frequent name, in the order of the names; then one for all other
+      names if the training examples had rare ones; then one for empty cells if they had any.
+    - A text becomes the features that the text encoder gives.
+
+    So a table of numbers without empty cells has one feature for each column.
+    """
+
+    def __init__(self, columns: tuple[Column, ...]) -> None:
+        self.columns = columns
+
+    @classmethod
+    def fit(cls, cells: Cells, choices: ColumnChoices = _NOTHING, text_encoder: str | None = None) -> Self:
+        """Decide what the columns of the training examples are, as far as ``choices`` do not say."""
+        header = cells.table.column_names
+        if (twice := next((name for name in header if header.count(name) > 1), None)) is not None:
+            raise InputError(f"two columns '{twice}'; rename one of them")
+        choices.check(header)
+        columns = tuple(decide(name, cells.table[name], choices.of(name), text_encoder) for name in header)
+        if all(isinstance(column, LeftOut) for column in columns):
+            reasons = ", ".join(f"{column.name} ({column.why})" for column in columns[:_LISTED])
+            raise InputError(
+                f"no column is left to learn from: {reasons or 'there is none'}; say what a column is with --numeric, "
+                "--categorical or --text"
+            )
+        return cls(columns)
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return sum(column.width for column in self.columns)
+
+    def encode(self, inputs: Cells, track: Track = untracked) -> Encoded:
+        """Return the features of cells; columns are found by name, so their order and others do not matter."""
+        header = inputs.table.column_names
+        used = [column for column in self.columns if not isinstance(column, LeftOut)]
+        for column in used:
+            if header.count(column.name) != 1:
+                had = ", ".join(header[:_LISTED]) + (", ..." if len(header) > _LISTED else "")
+                what = "two columns" if column.name in header else "no column"
+                raise InputError(f"{what} '{column.name}', of which the training examples had one; it has {had}")
+        tables = [plain(inputs.table[column.name]) for column in used]
+        features = np.empty((len(inputs), self.width), np.float32)
+        ends = np.cumsum([column.width for column in used]).tolist()
+        seen = [Counter[str]() for _ in used]
+        for start in range(0, len(inputs), BLOCK):
+            rows = features[start : start + BLOCK]
+            for column, cells, end, found in zip(used, tables, ends, seen, strict=True):
+                try:
+                    column.encode(block_of(cells, start), rows[:, end - column.width : end], found, track)
+                except Misfit as misfit:
+                    raise refusal(misfit, column.name, column.kind, start) from misfit
+        remarks = (
+            f"{one_line(column.name)}: {count:,} {what}{'' if count == 1 else 's'}"
+            for column, found in zip(used, seen, strict=True)
+            for what, count in found.items()
+            if count
+        )
+        return Encoded(features, tuple(remarks))
+
+    def encoding(self) -> Encoding:
+        """Return the columns as plain data; arrays are called by the column's place."""
+        arrays = {
+            f"{place}/{key}": array
+            for place, column in enumerate(self.columns)
+            for key, array in column.arrays().items()
+        }
+        return Encoding("table", {"columns": [column.settings() for column in self.columns]}, arrays)
+
+    @classmethod
+    def restore(cls, encoding: Encoding) -> Self:
+        """Return the encoder of these columns."""
+        columns = []
+        for place, settings in enumerate(encoding.settings["columns"]):
+            own = {
+                key.removeprefix(f"{place}/"): array
+                for key, array in encoding.arrays.items()
+                if key.startswith(f"{place}/")
+            }
+            columns.append(KINDS[settings["kind"]].restore(settings, own))
+        return cls(tuple(columns))
+
+    def describe(self) -> list[str]:
+        """Say of each column what it was taken for, and why."""
+        names = [one_line(column.name) for column in self.columns]
+        widest = max(map(len, names), default=0)
+        return [
+            f"{name:<{widest}}  {column.kind:<9}  {column.why}"
+            for name, column in zip(names, self.columns, strict=True)
+        ]
