@@ -25,7 +25,8 @@ def embed(
 ) -> None:
     """Turn images, texts or columns into features, once; training on them then takes seconds.
 
-    Images go through a pretrained network. Labels, class names, paths, splits and the encoder go with the features. An embedding that was stopped goes on when called again.
+    Images go through a pretrained network. Labels, class names, paths, splits and the encoder go with the features. An
+    embedding that was stopped goes on when called again.
     Example: unflip embed photos --out features.npz, then: unflip train --data features.npz --preset features --out run
     """
     from unflip.tasks.embed import embed as embed_task

@@ -376,7 +376,7 @@ def _find_groups(options: DataOptions, train: LabelledSet, count: int) -> Array:
 
 
 def _evaluation_labels(
-    part: LabelledSet, key: str, num_classes: int, names: list[str] | None, trained: Array | ImageFiles
+    part: LabelledSet, key: str, num_classes: int, names: list[str] | None, trained: Inputs
 ) -> Tensor:
     """Return the class numbers of a validation or test set, if its examples have the shape of the training examples."""
     if not len(part.inputs):

@@ -58,10 +58,9 @@ _SHOWN = 20  # most characters of each
 class ColumnChoices:
     """What a person says of columns, by their names; the others are decided from their cells."""
 
-    ignore: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
-    text: tuple[str, ...] = ()
+    text_column: tuple[str, ...] = ()
 
     def of(self, name: str) -> str | None:
         """Return which of them names a column."""
@@ -73,20 +72,23 @@ class ColumnChoices:
         for field in fields(self):
             for name in getattr(self, field.name):
                 if name not in columns:
-                    raise InputError(f"--{field.name}: {unknown('column', name, columns)}")
+                    raise InputError(f"--{_flag(field.name)}: {unknown('column', name, columns)}")
                 if chosen.setdefault(name, field.name) != field.name:
-                    raise InputError(f"column '{name}' is named by --{chosen[name]} and --{field.name}; name it once")
+                    flags = f"--{_flag(chosen[name])} and --{_flag(field.name)}"
+                    raise InputError(f"column '{name}' is named by {flags}; name it once")
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def decide(name: str, column: "pa.ChunkedArray", choice: str | None, text_encoder: str | None) -> Column:
     """Return what a column is, and how it is encoded."""
-    if choice == "ignore":
-        return LeftOut(name, "left out", "as you say: --ignore")
     column = plain(column)
     check_type(column.type, name)
     if choice == "categorical":
         return _category(name, column, asked=True)
-    if choice == "text":
+    if choice == "text_column":
         return _text(name, column, text_encoder)
     kind = value_type(column.type)
     if is_moment(kind) or (not is_text(kind) and not is_numeric(kind)):

@@ -13,7 +13,8 @@ from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.encoders import encoders
 from unflip.encoders.base import Encoder
-from unflip.encoders.table import ColumnChoices, TableEncoder
+from unflip.encoders.deciding import ColumnChoices
+from unflip.encoders.table import TableEncoder, text_columns
 from unflip.errors import InputError
 from unflip.progress import Track, untracked
 
@@ -39,7 +40,7 @@ def encode_raw(raw: RawData, options: DataOptions, track: Track = untracked) -> 
 
 def fit_table(cells: Cells, options: DataOptions) -> TableEncoder:
     """Return an encoder for a table, with what a person said of its columns."""
-    choices = ColumnChoices(numeric=options.numeric, categorical=options.categorical, text=options.text_column)
+    choices = ColumnChoices(numeric=options.numeric, categorical=options.categorical, text_column=options.text_column)
     return TableEncoder.fit(cells, choices, options.text_encoder)
 
 
@@ -47,7 +48,7 @@ def _encoded(part: LabelledSet, encoder: TableEncoder, track: Track) -> Labelled
     assert isinstance(part.inputs, Cells)
     features = encoder.encode(part.inputs, track).features
     digests = part.digests
-    if texts := encoder.text_columns:  # different texts may have equal features
+    if texts := text_columns(encoder.encoding()):  # different texts may have equal features
         digests = row_hashes(np.column_stack([row_hashes(features), *(_hashes(part.inputs, name) for name in texts)]))
     return replace(part, inputs=features, digests=digests)
 

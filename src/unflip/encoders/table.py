@@ -47,7 +47,7 @@ class TableEncoder(Encoder):
             reasons = ", ".join(f"{column.name} ({column.why})" for column in columns[:_LISTED])
             raise InputError(
                 f"no column is left to learn from: {reasons or 'there is none'}; say what a column is with --numeric, "
-                "--categorical or --text"
+                "--categorical or --text-column"
             )
         return cls(columns)
 
@@ -114,3 +114,13 @@ class TableEncoder(Encoder):
             f"{name:<{widest}}  {column.kind:<9}  {column.why}"
             for name, column in zip(names, self.columns, strict=True)
         ]
+
+
+def columns_of(encoding: Encoding) -> tuple[str, ...]:
+    """Return the columns that a fitted encoder needs."""
+    return tuple(column["name"] for column in encoding.settings["columns"] if column["kind"] != "left out")
+
+
+def text_columns(encoding: Encoding) -> tuple[str, ...]:
+    """Return those of them that hold texts."""
+    return tuple(column["name"] for column in encoding.settings["columns"] if column["kind"] == "text")

@@ -25,8 +25,8 @@ backbones = Registry(
     ),
     Entry(
         "timm",
-        "as timm:NAME, any network of the package timm (extra `timm`), weights from its hub or --weights; DINOv2 and CLIP "
-        "suit most pictures better",
+        "as timm:NAME, any network of the package timm (extra `timm`), weights from its hub or --weights; "
+        "DINOv2 and CLIP suit most pictures better",
         "unflip.networks.timm:backbone",
         True,
     ),

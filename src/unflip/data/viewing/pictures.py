@@ -15,7 +15,7 @@ from unflip.data.images.files import ImageFiles
 from unflip.data.labelled import choose_labels
 from unflip.data.loader import find_loader, load_raw
 from unflip.data.options import DataOptions
-from unflip.data.raw import RawData
+from unflip.data.raw import Inputs, RawData
 from unflip.errors import InputError
 from unflip.options import Options
 
@@ -70,7 +70,7 @@ def open_pictures(
     return _of_arrays(raw, options, len(ids))
 
 
-def _of_files(parts: Sequence[Array | ImageFiles], options: DataOptions, ids: Sequence[str]) -> Pictures:
+def _of_files(parts: Sequence[Inputs], options: DataOptions, ids: Sequence[str]) -> Pictures:
     """Find files by id, the name that the data lists them by, not by position: a run has no rows for broken files."""
     listed = {
         str(name): files.root for files in parts if isinstance(files, ImageFiles) for name in files.names.tolist()
