@@ -9,7 +9,7 @@ text_encoders = Registry(
         "mean of token vectors that come with the package wordllama (extra `text`); 256 features",
         "unflip.encoders.texts.wordllama:WordLlama",
     ),
-    Entry("tfidf", "tf-idf of words, reduced by SVD; needs no extra", "unflip.encoders.texts.tfidf:Tfidf"),
+    Entry("tfidf", "tf-idf of pieces of words, reduced by SVD; needs no extra", "unflip.encoders.texts.tfidf:Tfidf"),
     Entry(
         "sentence-transformers",
         "as sentence-transformers:NAME, a model of that package (extra `sentence-transformers`)",

@@ -31,3 +31,11 @@ class TextEncoder(ABC):
     @abstractmethod
     def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         """Return the encoder that :meth:`state` described; refuse one whose package or weights differ."""
+
+    def speaking_words(self, text: str, direction: Array, top: int) -> tuple[tuple[int, int], ...]:
+        """Return where in the text the ``top`` words are that speak most for ``direction``, the strongest first.
+
+        A direction (d,) is a linear view of the features, such as one class's mean less another's. A word that occurs
+        more than once has all its places; one that speaks against the direction has none. Nothing by default.
+        """
+        return ()

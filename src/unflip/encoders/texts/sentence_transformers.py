@@ -1,0 +1,150 @@
+"""Models of the package sentence-transformers, as ``sentence-transformers:NAME``: a name of the hub, or a folder.
+
+Of the hub only settings, vocabularies and .safetensors are fetched; code and pickles never are. A text longer than what
+the model takes is cut off, as the model's settings say.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from unflip.data.files.arrays import Array
+from unflip.encoders.texts.base import TextEncoder
+from unflip.encoders.texts.blocks import blocks
+from unflip.errors import ConfigError, InputError, MissingExtraError, described
+from unflip.progress import Track, untracked
+
+_FAMILY = "sentence-transformers"
+_FETCHED = ["*.json", "*.txt", "*.model", "*.safetensors"]
+_NOT_FETCHED = ["onnx/*", "openvino/*"]
+_REASON = 160  # characters of somebody else's message that are shown
+
+
+class SentenceTransformers(TextEncoder):
+    """A pretrained model; nothing is learnt from the texts."""
+
+    extra = _FAMILY
+    name: ClassVar[str]
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._features = int(self._encode(["a"]).shape[1])
+
+    @classmethod
+    def fit(cls, texts: Sequence[str]) -> Self:
+        """Load the model, from its folder or the hub."""
+        _demand_package()
+        return cls(_load(cls.name))
+
+    def encode(self, texts: Sequence[str], track: Track = untracked) -> Array:
+        """Return what the model says of each text; zeros for one without a character that is no space."""
+        features = np.zeros((len(texts), self._features), np.float32)
+        start = 0
+        for block in blocks(track(texts, "encoding texts", len(texts))):
+            full = [index for index, text in enumerate(block) if text.strip()]
+            if full:
+                features[start + np.array(full)] = self._encode([block[index] for index in full])
+            start += len(block)
+        return features
+
+    def _encode(self, texts: list[str]) -> Array:
+        features: Array = self._model.encode(texts, batch_size=32, show_progress_bar=False, convert_to_numpy=True)
+        return features.astype(np.float32)
+
+    def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
+        """Return the model's name, and which weights and vocabulary it has."""
+        return {"model": self.name, "weights": self._digest(), "features": self._features}, {}
+
+    def _digest(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for name, tensor in sorted(self._model.state_dict().items()):
+            values = tensor.detach().cpu().contiguous()
+            digest.update(json.dumps([name, str(values.dtype), *values.shape]).encode())
+            digest.update(values.flatten().view(dtype=importlib.import_module("torch").uint8).numpy().data)
+        vocabulary = getattr(getattr(self._model, "tokenizer", None), "get_vocab", dict)()
+        digest.update(json.dumps([sorted(vocabulary.items()), self._model.max_seq_length]).encode())
+        return digest.hexdigest()
+
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        """Load the model; refuse other weights than the features were made with."""
+        encoder = cls.fit(())
+        if (here := encoder._digest()) != settings.get("weights"):
+            raise InputError(
+                f"{_FAMILY}:{cls.name} has other weights here ({here}) than those that the features were made with "
+                f"({settings.get('weights')}); get the model of then, or train again"
+            )
+        return encoder
+
+
+def named(name: str) -> type[SentenceTransformers]:
+    """Return the encoder class for the model ``name``, which is loaded when it is fitted or restored."""
+    if not name:
+        raise ConfigError(f"{_FAMILY}: no model is named; write {_FAMILY}:NAME with a name of the hub or a folder")
+    _demand_package()
+    return type(SentenceTransformers.__name__, (SentenceTransformers,), {"name": name})
+
+
+def _demand_package() -> None:
+    if importlib.util.find_spec("sentence_transformers") is None:
+        raise MissingExtraError(f"the package {_FAMILY}", _FAMILY)
+
+
+def _load(name: str) -> Any:
+    path = Path(name).expanduser()
+    folder = path if path.is_dir() else _fetch(name)
+    _refuse_code(folder, name)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module("sentence_transformers").SentenceTransformer(
+                str(folder), trust_remote_code=False, local_files_only=True, model_kwargs={"use_safetensors": True}
+            )
+    except Exception as error:  # a folder may be damaged in any way
+        raise InputError(f"{_FAMILY}:{name} cannot be loaded from {folder}: {_shortened(error)}") from error
+
+
+def _fetch(name: str) -> Path:
+    """Return the folder of a model of the hub, fetched now or before."""
+    try:
+        return Path(
+            importlib.import_module("huggingface_hub").snapshot_download(
+                name, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED
+            )
+        )
+    except Exception as error:  # no network, no such name, no right to it: each hub library has its own
+        raise InputError(
+            f"no model {_FAMILY}:{name}: not a folder here, and the hub gave none ({type(error).__name__}); "
+            "check the name and the network, or give the folder of a model"
+        ) from error
+
+
+def _refuse_code(folder: Path, name: str) -> None:
+    """Refuse a model that names classes of others, which loading would import, or that has weights only as pickles."""
+    try:
+        modules = json.loads((folder / "modules.json").read_text("utf-8"))
+        parts = [(str(module["type"]), folder / str(module["path"])) for module in modules]
+        for kind, part in parts:
+            settings = part / "config.json"
+            function = json.loads(settings.read_text("utf-8")).get("activation_function") if settings.is_file() else None
+            for wanted, allowed in ((kind, "sentence_transformers."), (function, "torch.nn.")):
+                if wanted is not None and not str(wanted).startswith(allowed):
+                    raise InputError(f"{_FAMILY}:{name} wants to run {wanted}, which is not of {allowed[:-1]}; refused")
+            if any(part.glob("*.bin")) and not any(part.glob("*.safetensors")):
+                raise InputError(f"{_FAMILY}:{name} has its weights as pickles; save it as .safetensors")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{folder}: not a model of {_FAMILY} (modules.json or a config.json: {_shortened(error)})"
+        ) from error
+
+
+def _shortened(error: BaseException) -> str:
+    text = described(error)
+    return text if len(text) <= _REASON else f"{text[:_REASON]}…"

