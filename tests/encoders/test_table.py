@@ -22,8 +22,9 @@ from unflip.data.cells import Cells
 from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array
 from unflip.encoders import encoders, reading
-from unflip.encoders.columns import Category, Measured
-from unflip.encoders.deciding import ColumnChoices
+from unflip.encoders.columns import deciding
+from unflip.encoders.columns.deciding import ColumnChoices
+from unflip.encoders.columns.kinds import Category, Measured
 from unflip.encoders.table import TableEncoder
 from unflip.encoders.texts.base import TextEncoder
 from unflip.errors import InputError, UnflipError
@@ -60,11 +61,11 @@ def lengths(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """Make ``Lengths`` the only text encoder; return the names that were asked for."""
     asked: list[str | None] = []
 
-    def choose(name: str | None) -> type[TextEncoder]:
+    def choose(name: str | None) -> tuple[str, type[TextEncoder]]:
         asked.append(name)
-        return Lengths
+        return "lengths", Lengths
 
-    monkeypatch.setattr(text_package, "choose_text_encoder", choose, raising=False)
+    monkeypatch.setattr(deciding, "choose_text_encoder", choose)
     registry = Registry("text encoder", Entry("lengths", "", f"{__name__}:Lengths"))
     monkeypatch.setattr(registry, "load", {"lengths": Lengths}.__getitem__)
     monkeypatch.setattr(text_package, "text_encoders", registry)
@@ -172,19 +173,20 @@ def test_distinct_whole_numbers_are_identifiers_if_their_name_says_so(name: str,
 def test_a_person_overrules() -> None:
     columns = {"n": list(range(40)), "b": [0, 1] * 20, "c": spread("ab", 20), "s": [f"s{i}" for i in range(40)]}
     assert kinds(fit(columns)) == {"n": "left out", "b": "boolean", "c": "category", "s": "left out"}
-    chosen = fit(columns, numeric=("n",), categorical=("b", "s"), text=("c",))
+    chosen = fit(columns, numeric=("n",), categorical=("b", "s"), text_column=("c",))
     assert kinds(chosen) == {"n": "number", "b": "category", "c": "text", "s": "category"}
-    assert kinds(fit(columns, ignore=("b",)))["b"] == "left out"
     assert chosen.columns[3].width == 41 - 1  # 40 names, each once
 
 
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"ignore": ("agee",)}, r"--ignore: unknown column 'agee', did you mean 'age'\?; choose from: age, plan"),
-        ({"numeric": ("age",), "text": ("age",)}, "column 'age' is named by --numeric and --text; name it once"),
+        ({"numeric": ("agee",)}, r"--numeric: unknown column 'agee', did you mean 'age'\?; choose from: age, plan"),
+        (
+            {"numeric": ("age",), "text_column": ("age",)},
+            "column 'age' is named by --numeric and --text-column; name it once",
+        ),
         ({"numeric": ("plan",)}, "column 'plan', row 0: 'a' is not a number; correct or empty the cell, or leave"),
-        ({"ignore": ("age", "plan")}, r"no column is left to learn from: age \(as you say: --ignore\), plan"),
     ],
 )
 def test_choices_that_cannot_be_are_refused(choices: dict[str, tuple[str, ...]], message: str) -> None:
@@ -199,7 +201,6 @@ def test_choices_that_cannot_be_are_refused(choices: dict[str, tuple[str, ...]],
 def test_nested_cells_and_bytes_are_refused(values: Any) -> None:
     with pytest.raises(InputError, match=r"column 'tags' holds .*, which cannot be encoded; .* --ignore tags"):
         fit({"age": [1.0, 2.0], "tags": values})
-    assert kinds(fit({"age": [1.0, 2.0], "tags": values}, ignore=("tags",))) == {"age": "number", "tags": "left out"}
 
 
 def test_a_table_without_anything_to_learn_from_is_refused() -> None:
@@ -644,7 +645,6 @@ def test_what_it_says() -> None:
             "income": [str(i * 17 % 997) if i % 10 else f"? {i}" for i in range(rows)],
             "note": [f"the customer {i} said this" for i in range(rows)],
         },
-        ignore=("const",),
     )
     assert encoder.describe() == [
         "customer  left out   looks like an identifier: 1,000 distinct names",
@@ -655,7 +655,7 @@ def test_what_it_says() -> None:
         "since     date       2020-01-01 to 2022-09-26",
         "at        time       00:00:00 to 23:00:00",
         "row       left out   looks like an index: consecutive numbers from 1 to 1000",
-        "const     left out   as you say: --ignore",
+        "const     left out   always x",
         "empty     left out   all cells are empty",
         "income    left out   998 distinct names, 90% of them numbers; empty the other cells to use these",
         "note      text       5 words on average; 2 features by lengths",

@@ -45,7 +45,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rehearse(data: Path, out: Path, *, settings: dict[str, Any] | None = None, **options: Any) -> DryRun:
-    return dry_run(data, out, settings=QUICK | (settings or {}), device="cpu", **options)
+    return dry_run(data, out, settings=QUICK | (settings or {}), device="cpu", **options).run
 
 
 @pytest.mark.parametrize("method", [*methods.names(), "gce-m", "coteaching+-c"])

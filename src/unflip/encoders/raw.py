@@ -13,7 +13,7 @@ from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.encoders import encoders
 from unflip.encoders.base import Encoder
-from unflip.encoders.deciding import ColumnChoices
+from unflip.encoders.columns.deciding import ColumnChoices
 from unflip.encoders.table import TableEncoder, text_columns
 from unflip.errors import InputError
 from unflip.progress import Track, untracked

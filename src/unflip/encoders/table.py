@@ -8,9 +8,9 @@ import numpy as np
 from unflip.data.cells import Cells
 from unflip.data.encoding import Encoding
 from unflip.encoders.base import Encoded, Encoder
-from unflip.encoders.columns import KINDS, Column, LeftOut, refusal
-from unflip.encoders.deciding import ColumnChoices, decide
-from unflip.encoders.reading import BLOCK, Misfit, block_of, plain
+from unflip.encoders.columns.deciding import ColumnChoices, decide
+from unflip.encoders.columns.kinds import KINDS, Column, LeftOut, refusal
+from unflip.encoders.columns.reading import BLOCK, Misfit, block_of, plain
 from unflip.errors import InputError, one_line
 from unflip.progress import Track, untracked
 

@@ -8,8 +8,8 @@ from unflip.encoders.texts.base import TextEncoder
 from unflip.errors import UnflipWarning
 
 
-def choose_text_encoder(name: str | None = None) -> type[TextEncoder]:
-    """Return the encoder called ``name``; without a name wordllama, or tfidf with a warning where it is missing."""
+def choose_text_encoder(name: str | None = None) -> tuple[str, type[TextEncoder]]:
+    """Return an encoder and its name; nobody having chosen, wordllama, or tfidf with a warning where it is missing."""
     if name is None:
         name = "wordllama"
         if any(importlib.util.find_spec(package) is None for package in ("wordllama", "tokenizers")):
@@ -19,5 +19,4 @@ def choose_text_encoder(name: str | None = None) -> type[TextEncoder]:
                 UnflipWarning,
                 stacklevel=2,
             )
-    kind: type[TextEncoder] = text_encoders.load(name)
-    return kind
+    return name, text_encoders.load(name)

@@ -68,7 +68,7 @@ class SentenceTransformers(TextEncoder):
             values = tensor.detach().cpu().contiguous()
             digest.update(json.dumps([name, str(values.dtype), *values.shape]).encode())
             digest.update(values.flatten().view(dtype=importlib.import_module("torch").uint8).numpy().data)
-        vocabulary = getattr(getattr(self._model, "tokenizer", None), "get_vocab", dict)()
+        vocabulary: dict[str, int] = getattr(getattr(self._model, "tokenizer", None), "get_vocab", dict)()
         digest.update(json.dumps([sorted(vocabulary.items()), self._model.max_seq_length]).encode())
         return digest.hexdigest()
 
@@ -133,7 +133,9 @@ def _refuse_code(folder: Path, name: str) -> None:
         parts = [(str(module["type"]), folder / str(module["path"])) for module in modules]
         for kind, part in parts:
             settings = part / "config.json"
-            function = json.loads(settings.read_text("utf-8")).get("activation_function") if settings.is_file() else None
+            function = (
+                json.loads(settings.read_text("utf-8")).get("activation_function") if settings.is_file() else None
+            )
             for wanted, allowed in ((kind, "sentence_transformers."), (function, "torch.nn.")):
                 if wanted is not None and not str(wanted).startswith(allowed):
                     raise InputError(f"{_FAMILY}:{name} wants to run {wanted}, which is not of {allowed[:-1]}; refused")

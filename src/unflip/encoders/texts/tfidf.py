@@ -56,7 +56,9 @@ class Tfidf(TextEncoder):
         except ValueError as error:
             if "empty vocabulary" not in str(error) and "no terms remain" not in str(error).lower():
                 raise
-            raise InputError(f"nothing to learn from {len(chosen)} texts: no word in them; is it the column?") from error
+            raise InputError(
+                f"nothing to learn from {len(chosen)} texts: no word in them; is it the column?"
+            ) from error
         pieces = vectorizer.get_feature_names_out().tolist()
         most = min(_FEATURES, *weights.shape)
         if most == len(pieces):
@@ -85,8 +87,13 @@ class Tfidf(TextEncoder):
         pieces, idf, components = settings.get("pieces"), arrays.get("idf"), arrays.get("components")
         if not isinstance(pieces, list) or idf is None or components is None:
             raise InputError("tfidf: pieces, idf or components are missing from the stored encoder; train again")
-        if not pieces or len(set(pieces)) != len(pieces) or idf.shape != (len(pieces),) or len(components) != len(pieces):
+        if (
+            not pieces
+            or len(set(pieces)) != len(pieces)
+            or idf.shape != (len(pieces),)
+            or len(components) != len(pieces)
+        ):
             raise InputError(
-                f"tfidf: {len(pieces)} pieces with idf {idf.shape} and components {components.shape} do not fit together"
+                f"tfidf: {len(pieces)} pieces do not fit idf {idf.shape} and components {components.shape}; train again"
             )
         return cls(pieces, idf, components)

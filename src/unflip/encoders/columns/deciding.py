@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unflip.data.files.arrays import Array
-from unflip.encoders.columns import (
+from unflip.encoders.columns.kinds import (
     Category,
     Column,
     LeftOut,
@@ -20,7 +20,7 @@ from unflip.encoders.columns import (
     refusal,
     texts,
 )
-from unflip.encoders.reading import (
+from unflip.encoders.columns.reading import (
     Misfit,
     are_whole,
     blocks,
@@ -36,7 +36,7 @@ from unflip.encoders.reading import (
     value_type,
     words,
 )
-from unflip.encoders.texts.base import TextEncoder
+from unflip.encoders.texts.choice import choose_text_encoder
 from unflip.errors import InputError, one_line, unknown
 
 if TYPE_CHECKING:
@@ -267,21 +267,13 @@ def _text(name: str, column: "pa.ChunkedArray", text_encoder: str | None) -> Col
         return _left_out(name, "all cells are empty")
     if not empty and len(sample.unique()) == 1 and len(texts(column.combine_chunks(), name).unique()) == 1:
         return _left_out(name, f"always {_cell(sample[0].as_py())}")
-    encoder_name, kind = _text_encoder(text_encoder)
+    encoder_name, kind = choose_text_encoder(text_encoder)
     encoder = kind.fit([text for _, cells in blocks(column) for text in texts(cells, name).fill_null("").to_pylist()])
     width = encoder.encode([""]).shape[1]
     average = f"{words(sample):.0f} words on average" if words(sample) >= 1.5 else "about one word each"
     why = f"{average}; {width} features by {encoder_name}"
     why += f"; {_count(empty, 'empty cell')}" if empty else ""
     return Text(name, "text", why, encoder=encoder, encoder_name=encoder_name, features=width, gaps=empty > 0)
-
-
-def _text_encoder(name: str | None) -> tuple[str, type[TextEncoder]]:
-    """Return the text encoder to use and what the registry calls it; imported only where there are texts."""
-    import unflip.encoders.texts as package
-
-    kind: type[TextEncoder] = vars(package)["choose_text_encoder"](name)
-    return str(getattr(kind, "name")), kind  # noqa: B009 - not yet in the contract
 
 
 def _count(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from unflip.data.files.arrays import Array
-from unflip.encoders.reading import Misfit, can_be_read, is_text, measures, names
+from unflip.encoders.columns.reading import Misfit, can_be_read, is_text, measures, names
 from unflip.encoders.texts.base import TextEncoder
 from unflip.errors import InputError
 from unflip.progress import Track

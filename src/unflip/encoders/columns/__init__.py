@@ -1,0 +1,1 @@
+"""Columns of a table: what a column is, what becomes of its cells, and how cells are read."""
