@@ -68,7 +68,7 @@ class SentenceTransformers(TextEncoder):
             values = tensor.detach().cpu().contiguous()
             digest.update(json.dumps([name, str(values.dtype), *values.shape]).encode())
             digest.update(values.flatten().view(dtype=importlib.import_module("torch").uint8).numpy().data)
-        vocabulary = getattr(getattr(self._model, "tokenizer", None), "get_vocab", dict)()
+        vocabulary: dict[str, int] = getattr(getattr(self._model, "tokenizer", None), "get_vocab", dict)()
         digest.update(json.dumps([sorted(vocabulary.items()), self._model.max_seq_length]).encode())
         return digest.hexdigest()
 
@@ -97,6 +97,21 @@ def _demand_package() -> None:
         raise MissingExtraError(f"the package {_FAMILY}", _FAMILY)
 
 
+def import_package() -> Any:
+    """Import the package, even if a torchvision that transformers would import does not fit this torch."""
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        pass  # it is not needed
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        from unflip.networks.torchvision_fix import declare_operators
+
+        declare_operators()
+    return importlib.import_module("sentence_transformers")
+
+
 def _load(name: str) -> Any:
     path = Path(name).expanduser()
     folder = path if path.is_dir() else _fetch(name)
@@ -104,7 +119,7 @@ def _load(name: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return importlib.import_module("sentence_transformers").SentenceTransformer(
+            return import_package().SentenceTransformer(
                 str(folder), trust_remote_code=False, local_files_only=True, model_kwargs={"use_safetensors": True}
             )
     except Exception as error:  # a folder may be damaged in any way
@@ -133,7 +148,9 @@ def _refuse_code(folder: Path, name: str) -> None:
         parts = [(str(module["type"]), folder / str(module["path"])) for module in modules]
         for kind, part in parts:
             settings = part / "config.json"
-            function = json.loads(settings.read_text("utf-8")).get("activation_function") if settings.is_file() else None
+            function = (
+                json.loads(settings.read_text("utf-8")).get("activation_function") if settings.is_file() else None
+            )
             for wanted, allowed in ((kind, "sentence_transformers."), (function, "torch.nn.")):
                 if wanted is not None and not str(wanted).startswith(allowed):
                     raise InputError(f"{_FAMILY}:{name} wants to run {wanted}, which is not of {allowed[:-1]}; refused")

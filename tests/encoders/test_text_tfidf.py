@@ -1,0 +1,106 @@
+"""Tfidf: learnt from few or many texts, restored to the bit, zeros for what it does not know."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from unflip.encoders.texts import tfidf as module
+from unflip.encoders.texts.blocks import blocks
+from unflip.encoders.texts.tfidf import Tfidf
+from unflip.errors import InputError
+
+RNG = random.Random(0)
+WORDS = [
+    "my",
+    "card",
+    "has",
+    "not",
+    "arrived",
+    "since",
+    "tuesday",
+    "refund",
+    "transfer",
+    "pending",
+    "top",
+    "rate",
+    "fee",
+]
+TEXTS = [" ".join(RNG.choices(WORDS, k=RNG.randint(1, 9))) for _ in range(400)]
+
+
+def test_inner_products_are_those_of_tf_idf_where_nothing_is_cut() -> None:
+    features = Tfidf.fit(TEXTS).encode(TEXTS)
+    plain = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True).fit_transform(TEXTS).toarray()
+    assert features.shape == (400, min(256, plain.shape[1]))
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(features @ features.T, plain @ plain.T, atol=1e-4)
+
+
+def test_state_is_plain_and_gives_the_same_bits() -> None:
+    encoder = Tfidf.fit(TEXTS)
+    settings, arrays = encoder.state()
+    assert {str(array.dtype) for array in arrays.values()} == {"float32"}
+    restored = Tfidf.restore(json.loads(json.dumps(settings)), {name: array.copy() for name, array in arrays.items()})
+    new = [*TEXTS, "a refnd, please", "日本"]
+    np.testing.assert_array_equal(restored.encode(new), encoder.encode(new))
+
+
+def test_fitting_again_gives_the_same_bits() -> None:
+    np.testing.assert_array_equal(Tfidf.fit(TEXTS).encode(TEXTS), Tfidf.fit(TEXTS).encode(TEXTS))
+
+
+def test_order_and_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = Tfidf.fit(TEXTS)
+    features = encoder.encode(TEXTS)
+    np.testing.assert_array_equal(encoder.encode(TEXTS[::-1]), features[::-1])
+    monkeypatch.setattr(module, "blocks", lambda texts: blocks(texts, most=100))
+    np.testing.assert_array_equal(encoder.encode(TEXTS), features)
+
+
+@pytest.mark.parametrize("texts", [["a b", "c", "d e f"], ["same text"] * 3, ["one"], ["x", "", ""], ["!?", "日本語"]])
+def test_few_texts_do(texts: list[str]) -> None:
+    encoder = Tfidf.fit(texts)
+    features = encoder.encode(texts)
+    assert np.isfinite(features).all()
+    assert [bool(row.any()) for row in features] == [bool(text) for text in texts]
+
+
+def test_unknown_and_empty_texts_are_zeros() -> None:
+    features = Tfidf.fit(TEXTS).encode(["", " \n", "日本語", "card"])
+    assert [bool(row.any()) for row in features] == [False, False, False, True]
+    assert Tfidf.fit(TEXTS).encode([]).shape[0] == 0
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", " \n\t "], ["", ""] * 1000])
+def test_texts_without_a_word_are_refused_in_one_line(texts: list[str]) -> None:
+    with pytest.raises(InputError, match=rf"not a single word in {len(texts)} texts"):
+        Tfidf.fit(texts)
+
+
+def test_a_thousand_texts_that_share_no_piece_are_learnt_from_all_the_same() -> None:
+    texts = [chr(0x4E00 + number) for number in range(1200)]
+    assert Tfidf.fit(texts).encode(texts[:1]).any()
+
+
+def test_what_is_learnt_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PIECES", 40)
+    settings, arrays = Tfidf.fit(TEXTS).state()
+    assert len(settings["pieces"]) == len(arrays["idf"]) == len(arrays["components"]) == 40
+    monkeypatch.setattr(module, "_LEARNT", sum(map(len, TEXTS)) // 3)
+    fewer = Tfidf.fit(TEXTS)
+    np.testing.assert_array_equal(fewer.encode(TEXTS), Tfidf.fit(TEXTS[::4]).encode(TEXTS))
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    settings, arrays = Tfidf.fit(TEXTS).state()
+    with pytest.raises(InputError, match="do not fit"):
+        Tfidf.restore(settings, {**arrays, "idf": arrays["idf"][1:]})
+    with pytest.raises(InputError, match="missing from the stored encoder"):
+        Tfidf.restore({}, arrays)
+
+
+def test_no_words_speak_by_default() -> None:
+    assert Tfidf.fit(TEXTS).speaking_words("my card", np.ones(256), 3) == ()
