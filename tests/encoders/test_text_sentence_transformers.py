@@ -13,6 +13,7 @@ import torch
 
 from unflip.encoders.texts import text_encoders
 from unflip.encoders.texts.base import TextEncoder
+from unflip.encoders.texts.sentence_transformers import import_package
 from unflip.errors import ConfigError, InputError, MissingExtraError
 
 needs_package = pytest.mark.skipif(
@@ -23,7 +24,10 @@ TEXTS = ["my card", "", "the card is not here", " \n", "card" * 3, "[SEP] unknow
 
 def build(folder: Path, seed: int = 0) -> Path:
     """Save a model of one layer with random weights."""
-    transformers: Any = importlib.import_module("transformers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        package = import_package()
+        transformers: Any = importlib.import_module("transformers")
     (folder / "bert").mkdir(parents=True)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "my", "card", "the", "is", "not", "here", "##card"]
     (folder / "bert" / "vocab.txt").write_text("\n".join(vocabulary))
@@ -33,7 +37,6 @@ def build(folder: Path, seed: int = 0) -> Path:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        package: Any = importlib.import_module("sentence_transformers")
         models: Any = importlib.import_module("sentence_transformers.models")
         transformers.BertModel(config).save_pretrained(folder / "bert")
         transformers.BertTokenizer(str(folder / "bert" / "vocab.txt")).save_pretrained(folder / "bert")
@@ -69,8 +72,7 @@ def test_features_are_the_models_and_zeros_for_empty_texts(model: Path) -> None:
     assert features.shape == (len(TEXTS), 16)
     assert features.dtype == np.float32
     assert [bool(row.any()) for row in features] == [bool(text.strip()) for text in TEXTS]
-    package: Any = importlib.import_module("sentence_transformers")
-    plain = package.SentenceTransformer(str(model), device="cpu")
+    plain = import_package().SentenceTransformer(str(model), device="cpu")
     for text, row in zip(TEXTS, features, strict=True):
         if text.strip():
             np.testing.assert_allclose(row, plain.encode([text], show_progress_bar=False)[0], atol=1e-5)

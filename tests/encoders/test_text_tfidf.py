@@ -13,7 +13,21 @@ from unflip.encoders.texts.tfidf import Tfidf
 from unflip.errors import InputError
 
 RNG = random.Random(0)
-WORDS = "my card has not arrived since tuesday refund transfer pending top up exchange rate fee".split()
+WORDS = [
+    "my",
+    "card",
+    "has",
+    "not",
+    "arrived",
+    "since",
+    "tuesday",
+    "refund",
+    "transfer",
+    "pending",
+    "top",
+    "rate",
+    "fee",
+]
 TEXTS = [" ".join(RNG.choices(WORDS, k=RNG.randint(1, 9))) for _ in range(400)]
 
 
@@ -62,7 +76,7 @@ def test_unknown_and_empty_texts_are_zeros() -> None:
 
 @pytest.mark.parametrize("texts", [[], [""], ["", " \n\t "], ["", ""] * 1000])
 def test_texts_without_a_word_are_refused_in_one_line(texts: list[str]) -> None:
-    with pytest.raises(InputError, match=rf"nothing to learn from {len(texts)} texts: no word in them"):
+    with pytest.raises(InputError, match=rf"not a single word in {len(texts)} texts"):
         Tfidf.fit(texts)
 
 
@@ -82,7 +96,7 @@ def test_what_is_learnt_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
     settings, arrays = Tfidf.fit(TEXTS).state()
-    with pytest.raises(InputError, match="do not fit together"):
+    with pytest.raises(InputError, match="do not fit"):
         Tfidf.restore(settings, {**arrays, "idf": arrays["idf"][1:]})
     with pytest.raises(InputError, match="missing from the stored encoder"):
         Tfidf.restore({}, arrays)

@@ -97,6 +97,21 @@ def _demand_package() -> None:
         raise MissingExtraError(f"the package {_FAMILY}", _FAMILY)
 
 
+def import_package() -> Any:
+    """Import the package, even if a torchvision that transformers would import does not fit this torch."""
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        pass  # it is not needed
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        from unflip.networks.torchvision_fix import declare_operators
+
+        declare_operators()
+    return importlib.import_module("sentence_transformers")
+
+
 def _load(name: str) -> Any:
     path = Path(name).expanduser()
     folder = path if path.is_dir() else _fetch(name)
@@ -104,7 +119,7 @@ def _load(name: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return importlib.import_module("sentence_transformers").SentenceTransformer(
+            return import_package().SentenceTransformer(
                 str(folder), trust_remote_code=False, local_files_only=True, model_kwargs={"use_safetensors": True}
             )
     except Exception as error:  # a folder may be damaged in any way

@@ -46,19 +46,15 @@ class Tfidf(TextEncoder):
     def fit(cls, texts: Sequence[str]) -> Self:
         """Learn pieces, their weights and directions; refuse texts without a single word."""
         from sklearn.decomposition import TruncatedSVD
-        from sklearn.feature_extraction.text import TfidfVectorizer
 
         every = -(-sum(map(len, texts)) // _LEARNT) or 1
         chosen = [text for block in blocks(texts[::every]) for text in block]
-        vectorizer = TfidfVectorizer(max_features=_PIECES, min_df=2 if len(chosen) >= _MANY else 1, **_SETTINGS)
         try:
-            weights = vectorizer.fit_transform(chosen)
+            vectorizer, weights = _fitted(chosen, 2 if len(chosen) >= _MANY else 1)
         except ValueError as error:
-            if "empty vocabulary" not in str(error) and "no terms remain" not in str(error).lower():
+            if "empty vocabulary" not in str(error):
                 raise
-            raise InputError(
-                f"nothing to learn from {len(chosen)} texts: no word in them; is it the column?"
-            ) from error
+            raise InputError(f"not a single word in {len(chosen)} texts; is it the right column?") from error
         pieces = vectorizer.get_feature_names_out().tolist()
         most = min(_FEATURES, *weights.shape)
         if most == len(pieces):
@@ -94,6 +90,19 @@ class Tfidf(TextEncoder):
             or len(components) != len(pieces)
         ):
             raise InputError(
-                f"tfidf: {len(pieces)} pieces do not fit idf {idf.shape} and components {components.shape}; train again"
+                f"tfidf: {len(pieces)} pieces, idf {idf.shape} and components {components.shape} do not fit"
             )
         return cls(pieces, idf, components)
+
+
+def _fitted(texts: list[str], min_df: int) -> tuple[Any, Any]:
+    """Return scikit-learn's vectorizer and its weights; if no piece is in ``min_df`` texts, those of one text count."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(max_features=_PIECES, min_df=min_df, **_SETTINGS)
+    try:
+        return vectorizer, vectorizer.fit_transform(texts)
+    except ValueError as error:
+        if min_df == 1 or "no terms remain" not in str(error):
+            raise
+    return _fitted(texts, 1)

@@ -74,8 +74,8 @@ class WordLlama(TextEncoder):
         tokens = [one.ids for one in self._tokenizer.encode_batch_fast(words, add_special_tokens=False)]
         lengths = [len(ids) for ids in tokens]
         ids = np.fromiter(itertools.chain.from_iterable(tokens), np.int32, sum(lengths))
-        used, places = np.unique(ids, return_inverse=True)
-        bag = csr_array((np.ones(len(ids)), places.astype(np.int32), _starts(lengths)), (len(words), len(used)))
+        used, columns = np.unique(ids, return_inverse=True)
+        bag = csr_array((np.ones(len(ids)), columns.astype(np.int32), _starts(lengths)), (len(words), len(used)))
         return bag @ self._vectors[used].astype(np.float64), np.array(lengths, np.float64)
 
     def speaking_words(self, text: str, direction: Array, top: int) -> tuple[tuple[int, int], ...]:
@@ -140,6 +140,7 @@ def _read(folder: Path) -> tuple[Array, Any, str]:
         with safe_open(folder / _VECTORS, "numpy") as file:
             vectors: Array = file.get_tensor("embedding.weight")
         tokenizer = importlib.import_module("tokenizers").Tokenizer.from_str(rules)
+        tokenizer.encode_special_tokens = True  # a text that holds "<s>" means these characters
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"{folder}: not readable ({error}); try to install wordllama again") from error
     except Exception as error:  # tokenizers raises nothing more precise
