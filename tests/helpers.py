@@ -114,14 +114,15 @@ def forget_quality(folder: Path, rows: Sequence[int]) -> None:
 
 
 def open_dataset(options: Any, seed: int = 0, noise: Any = None, estimate: Any = None, **own: Any) -> "Dataset":
-    """Load, corrupt and split a data set; ``own`` are options of loaders by name."""
+    """Load, encode, corrupt and split a data set; ``own`` are options of loaders by name."""
     from unflip.data.corruption import corrupt_labels
     from unflip.data.labelled import label_data
     from unflip.data.loader import load_raw
     from unflip.data.split import split
+    from unflip.encoders.raw import encode_raw
     from unflip.training.preparation import find_posterior
 
-    data = label_data(load_raw(options, own), options)
+    data = label_data(encode_raw(load_raw(options, own), options), options)
     if noise is not None and noise.recipe is not None:
         data = corrupt_labels(data, noise, find_posterior(data, noise, estimate), seed)
     return split(data, options.val_fraction, seed)

@@ -231,12 +231,12 @@ def as_cells(X: Any, *, always: bool = False) -> Cells | None:  # noqa: N803 - s
         numbers = all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in table.schema.types)
         plain = numbers and not any(column.null_count for column in table.columns)
         return None if plain and not always else Cells(table)
-    texts = X if isinstance(X, list | tuple) else getattr(X, "to_numpy", lambda: X)()
+    texts = X.to_numpy() if hasattr(X, "to_numpy") else X
     if isinstance(texts, np.ndarray):
-        texts = texts.tolist() if texts.ndim == 1 and texts.dtype.kind in "OU" else []
-    if not texts or not all(isinstance(text, str) for text in texts):
-        return None
-    return Cells(pa.table({TEXT: texts}))
+        texts = texts.tolist() if texts.ndim == 1 and texts.dtype.kind in "OUT" else []
+    if isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts):
+        return Cells(pa.table({TEXT: texts}))
+    return None
 
 
 def _check_y(y: ArrayLike) -> Array:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -63,16 +64,16 @@ def test_images_become_files_with_a_manifest(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept, np.asarray(pictures[3]))
 
 
-def test_columns_of_numbers_are_features_and_text_is_named(tmp_path: Path) -> None:
+def test_columns_become_a_table_as_they_are(tmp_path: Path) -> None:
     columns = {"a": [1.0, 2.0], "b": [3, 4], "note": ["x", "y"], "topic": ["u", "v"]}
     data = hf.Dataset.from_dict(columns)
     with pytest.raises(InputError, match="no column 'label'; it has a, b, note, topic: say which with label_column"):
         write_dataset(data, tmp_path / "data")
-    with pytest.raises(InputError, match=r"in note; leave out columns that are not features: ignore=\['note'\]"):
-        write_dataset(data, tmp_path / "data", label_column="topic")
-    arrays = np.load(write_dataset(data, tmp_path / "data", label_column="topic", ignore=["note"]))
-    np.testing.assert_array_equal(arrays["train"], [[1, 3], [2, 4]])
-    assert arrays["train_labels"].tolist() == ["u", "v"]
+    written = pyarrow.parquet.read_table(write_dataset(data, tmp_path / "data", label_column="topic", ignore=["b"]))
+    expected = {"a": [1.0, 2.0], "note": ["x", "y"], "label": ["u", "v"], "split": ["train", "train"]}
+    assert written.to_pydict() == expected
+    with pytest.raises(InputError, match="the column 'split' is called like one of unflip's own; rename it"):
+        write_dataset(hf.Dataset.from_dict({"split": [1, 2], "label": [0, 1]}), tmp_path / "data")
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ def test_a_path_that_is_no_data_says_so(tmp_path: Path, name: str) -> None:
     expected = {
         "missing.npz": "no such file or folder",
         "digit": "did you mean 'digits'",
-        "a.mat": r"cannot read '\.mat'; give \.npz, \.npy, \.csv, \.parquet or a folder",
+        "a.mat": r"cannot read '\.mat'; give \.npz, \.npy, \.csv, \.parquet, \.jsonl or a folder",
     }
     with pytest.raises(InputError, match=expected[name]):
         open_from(Path(path))

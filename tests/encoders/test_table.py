@@ -21,8 +21,8 @@ import unflip.encoders.texts as text_package
 from unflip.data.cells import Cells
 from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array
-from unflip.encoders import encoders, reading
-from unflip.encoders.columns import deciding
+from unflip.encoders import encoders
+from unflip.encoders.columns import deciding, reading
 from unflip.encoders.columns.deciding import ColumnChoices
 from unflip.encoders.columns.kinds import Category, Measured
 from unflip.encoders.table import TableEncoder

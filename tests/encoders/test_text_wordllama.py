@@ -162,11 +162,11 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, package:
 
 def test_without_a_name_the_best_encoder_that_is_there_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    assert choose_text_encoder() is WordLlama
-    assert choose_text_encoder("tfidf") is Tfidf
+    assert choose_text_encoder() == ("wordllama", WordLlama)
+    assert choose_text_encoder("tfidf") == ("tfidf", Tfidf)
     without(monkeypatch, "wordllama")
     with pytest.warns(UnflipWarning, match=r'pip install "unflip\[text\]" brings a better'):
-        assert choose_text_encoder(None) is Tfidf
+        assert choose_text_encoder(None) == ("tfidf", Tfidf)
     with pytest.raises(ConfigError, match="unknown text encoder 'tfid', did you mean 'tfidf'"):
         choose_text_encoder("tfid")
     assert text_encoders.names() == ["wordllama", "tfidf", "sentence-transformers"]

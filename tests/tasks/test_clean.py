@@ -1,6 +1,7 @@
 """unflip clean: from a folder, a table or features to a list of wrong labels; and what it refuses."""
 
 import csv
+import re
 import shlex
 import shutil
 import sys
@@ -144,14 +145,19 @@ def test_what_to_type_next_is_quoted_and_class_names_cannot_steer_the_terminal(c
     assert shlex.split(export)[-1] == str(tmp_path / "my run" / "reviewed.csv")
 
 
-def test_a_table_with_text_in_it_is_cleaned_once_that_is_ignored(cli: Cli, tmp_path: Path) -> None:
+def test_what_becomes_of_a_tables_columns_is_told_before_anything_is_written(cli: Cli, tmp_path: Path) -> None:
     path = table_of(blobs(train=600), tmp_path / "t.csv", wrong=20)
     out = tmp_path / "run"
-    refused = cli("clean", path, "--label-column", "kind", "--out", out)
-    assert refused.code == 2
-    assert "columns that do not hold numbers: town ('Rome'); " in refused.err
-    assert "--ignore town" in refused.err
+    told = cli("clean", path, "--label-column", "kind", "--out", out, "--dry-run")
+    assert told.code == 0, told.err
+    assert re.search(r"^  town +left out +always Rome$", told.out, re.M)
+    assert re.search(r"^  c0 +number +", told.out, re.M)
     assert not out.exists()
+
+
+def test_a_table_is_cleaned_without_a_column_that_is_ignored(cli: Cli, tmp_path: Path) -> None:
+    path = table_of(blobs(train=600), tmp_path / "t.csv", wrong=20)
+    out = tmp_path / "run"
     done = clean(cli, path, "--label-column", "kind", "--ignore", "town", "--out", out)
     assert done.out.startswith("t.csv: 600 examples of 6 features in 3 classes: train unflip for 10 epochs (")
     suspects = rows(out / "suspects.csv")
@@ -364,9 +370,9 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["unknown column 'species'", "c0", "kind", "town"],
     ),
     "no label column named": (["t.csv", "--out", "out"], ["it has c0, c1", "--label-column"]),
-    "text among the features": (
-        ["t.csv", "--label-column", "kind", "--out", "out"],
-        ["town ('Rome')", "--ignore town"],
+    "text among the numbers": (
+        ["t.csv", "--label-column", "kind", "--numeric", "town", "--out", "out"],
+        ["column 'town', row 0: 'Rome' is not a number", "--ignore town"],
     ),
     "an unknown method": (["good.npz", "--out", "out", "--method", "unflp"], ["unknown method 'unflp'", "unflip"]),
     "an unknown backbone": (["two", "--out", "out", "--backbone", "resnet"], ["unknown backbone 'resnet'"]),

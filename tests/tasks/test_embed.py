@@ -118,8 +118,9 @@ def test_small_images_are_seen_whole_and_of_large_ones_the_centre(tmp_path: Path
     small, large = (read_origin(tmp_path / f"{kind}.npz") for kind in ("small", "large"))
     assert small is not None
     assert large is not None
-    assert (small.image_size, small.image_resize) == (112, 112)
-    assert (large.image_size, large.image_resize) == (40, 46)
+    for origin, sizes in ((small, (112, 112)), (large, (40, 46))):
+        settings = origin.encoding.settings
+        assert (settings["image_size"], settings["image_resize"]) == sizes
     assert read(tmp_path / "large.npz")["train"].mean() > read(tmp_path / "small.npz")["train"].mean() + 0.2
 
 
@@ -131,7 +132,8 @@ def test_cifar_is_embedded_from_its_arrays(tmp_path: Path, monkeypatch: pytest.M
         records[:, 0] %= 10
         (tmp_path / f"{name}.bin").write_bytes(records.tobytes())
     made = embed(tmp_path, tmp_path / "f.npz", backbone="tiny", device="cpu")
-    assert (made.counts, made.origin.image_size, made.origin.class_map) == ({"train": 20, "test": 3}, 112, "cifar10")
+    assert (made.counts, made.origin.class_map) == ({"train": 20, "test": 3}, "cifar10")
+    assert made.origin.encoding.settings["image_size"] == 112
     through = open_dataset(DataOptions(path=str(tmp_path / "f.npz"), val_fraction=0.0), seed=0)
     assert through.class_names is not None
     assert len(through.class_names) == 10
@@ -298,7 +300,8 @@ def test_what_cannot_be_embedded_is_refused(folder: Path, tmp_path: Path) -> Non
         embed(folder, tmp_path / "f.npz", backbone="fixed", image_size=32)
     with pytest.raises(ConfigError, match=r"data\.resample 'nearest'"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", resample="nearest")
-    assert embed(folder, tmp_path / "f.npz", backbone="fixed", device="cpu").origin.image_size == 24
+    made = embed(folder, tmp_path / "f.npz", backbone="fixed", device="cpu")
+    assert made.origin.encoding.settings["image_size"] == 24
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,8 @@ def test_rows_are_predicted_whatever_they_are_for_and_however_few(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x,y\n1,word\n", r"columns that do not hold numbers: y \('word'\); encode them as numbers$"),
-        ("x,y\n1,2\n1,\n", "row 1: the column 'y' is empty, in 1 rows; fill them$"),
+        ("x,y\n1,word\n", r"new\.csv: column 'y', row 0: 'word' is not a number; correct or empty the cell$"),
+        ("x\n1\n", r"new\.csv: no column 'y'; it has x"),
     ],
 )
 def test_what_cannot_be_predicted_is_told_without_options_that_there_are_not(

@@ -81,7 +81,7 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
         lines.append(f"  the list, most doubtful first: {out / 'suspects.csv'}")
     if cleaned.duplicates:
         lines.append(
-            f"  the same {'picture' if cleaned.of_images else 'example'} under different labels: "
+            f"  the same {'picture' if cleaned.of_images else 'row'} under different labels: "
             f"{len(cleaned.duplicates):,} times: {out / 'duplicates.csv'}"
         )
     if cleaned.skipped:

@@ -29,6 +29,7 @@ def encode_raw(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     """Return data whose tables have become rows of features, by an encoder that learnt from the training rows."""
     if not isinstance(raw.train.inputs, Cells):
         return raw
+    raw.check_trainable(options.path)
     try:
         encoder = fit_table(raw.train.inputs, options)
         parts = {name: _encoded(part, encoder, track) for name, part in raw.parts().items()}

@@ -64,7 +64,7 @@ class TableEncoder(Encoder):
             if header.count(column.name) != 1:
                 had = ", ".join(header[:_LISTED]) + (", ..." if len(header) > _LISTED else "")
                 what = "two columns" if column.name in header else "no column"
-                raise InputError(f"{what} '{column.name}', of which the training examples had one; it has {had}")
+                raise InputError(f"{what} '{column.name}'; it has {had}")
         tables = [plain(inputs.table[column.name]) for column in used]
         features = np.empty((len(inputs), self.width), np.float32)
         ends = np.cumsum([column.width for column in used]).tolist()
@@ -122,5 +122,6 @@ def columns_of(encoding: Encoding) -> tuple[str, ...]:
 
 
 def text_columns(encoding: Encoding) -> tuple[str, ...]:
-    """Return those of them that hold texts."""
-    return tuple(column["name"] for column in encoding.settings["columns"] if column["kind"] == "text")
+    """Return the columns of texts that an encoder needs, if it is one for tables."""
+    columns = encoding.settings["columns"] if encoding.encoder == "table" else []
+    return tuple(column["name"] for column in columns if column["kind"] == "text")

@@ -1,4 +1,4 @@
-"""Tables of numbers: which columns are what, and what is said of those that cannot be used."""
+"""Tables: which columns are what, and what is said of those that cannot be used."""
 
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,21 @@ import torch
 
 from helpers import blobs, open_dataset, quick_train
 from unflip import predict
+from unflip.data.cells import Cells
 from unflip.data.dataset import Dataset
 from unflip.data.loader import load_raw
 from unflip.data.options import DataOptions
+from unflip.encoders.table import columns_of
 from unflip.errors import InputError, UnflipWarning
 
 
 def opened(path: Path, **options: Any) -> Dataset:
     return open_dataset(DataOptions(path=str(path), val_fraction=0.0, standardize="off", **options), seed=0)
+
+
+def used(dataset: Dataset) -> tuple[str, ...]:
+    assert dataset.encoding is not None
+    return columns_of(dataset.encoding)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -31,18 +38,20 @@ def test_columns_become_features_in_their_order_and_labels_are_names_or_numbers(
     path = write(tmp_path, "b,species,a\n1,cat,2.5\n3,dog,-4\n5,cat,1e3\n")
     dataset = opened(path, label_column="species")
     assert dataset.name == "t.csv"
-    assert dataset.columns == ("b", "a")
-    assert dataset.source.fetch(torch.arange(3)).tolist() == [[1, 2.5], [3, -4], [5, 1000]]
+    assert used(dataset) == ("b", "a")
+    b, a = dataset.source.fetch(torch.arange(3)).T.tolist()
+    np.testing.assert_allclose(b, np.array([-2, 0, 2]) / np.std([1, 3, 5]), rtol=1e-6)
+    np.testing.assert_allclose(a, np.array([0, -6.5, 997.5]) / np.std([2.5, -4, 1000]), rtol=1e-6)
     assert dataset.class_names == ["cat", "dog"]
     assert dataset.given.tolist() == [0, 1, 0]
     numbered = opened(write(tmp_path, "Label,x\n1,2\n0,3\n"))
-    assert (numbered.given.tolist(), numbered.class_names, numbered.columns) == ([1, 0], None, ("x",))
+    assert (numbered.given.tolist(), numbered.class_names, used(numbered)) == ([1, 0], None, ("x",))
 
 
 def test_split_and_id_are_no_features(tmp_path: Path) -> None:
     path = write(tmp_path, "id,x,label,split\nr1,1,a,train\nr2,2,b,test\nr3,3,b,train\nr4,4,a,val\n")
     dataset = opened(path)
-    assert dataset.columns == ("x",)
+    assert used(dataset) == ("x",)
     assert dataset.ids == ("r1", "r3", "r4")
     assert dataset.is_val.tolist() == [False, False, True]
     assert dataset.tests["test"].labels.tolist() == [1]
@@ -55,21 +64,36 @@ def test_row_names_that_pandas_wrote_are_no_features(tmp_path: Path, kind: str) 
     path = tmp_path / f"t.{kind}"
     frame.to_csv(path) if kind == "csv" else frame.to_parquet(path)
     dataset = opened(path)
-    assert dataset.columns == ("x", "ok")
+    assert used(dataset) == ("x", "ok")
     assert dataset.ids == ("7", "8", "9")
-    assert dataset.source.fetch(torch.tensor([0, 1])).tolist() == [[1, 1], [2, 0]]
+    assert dataset.source.fetch(torch.arange(3))[:, 1].tolist() == [1, 0, 1]
 
 
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "no such label column": ("x,y,kind\n1,2,a\n", {"label_column": "knd"}, "'knd', did you mean 'kind'.*kind, x, y"),
-    "no label column": ("x,y\n1,2\n", {}, "no column 'label', nor 'path' of images; it has x, y: .*--label-column"),
-    "text among the features": (
-        "x,town,day,label\n1,Rome,2020-01-01,a\n2,Oslo,2020-01-02,b\n",
+    "no label column": (
+        "x,y\n1,2\n3,5\n",
         {},
-        r"town \('Rome'\), day \('2020-01-01'\); .*--ignore town --ignore day",
+        "no column 'label', nor 'path' of images; it has x, y: .*--label-column",
     ),
-    "a stray word": ("x,label\n1,a\n2,b\noops,a\n", {}, r"not hold numbers: x \('oops'\)"),
-    "an empty cell": ("x,y,label\n1,2,a\n2,,b\n", {}, "row 1: the column 'y' is empty, in 1 rows"),
+    "nothing but an identifier": ("name,label\nr1,a\nr2,b\nr3,a\n", {}, r"no column is left .* like an identifier"),
+    "a stray word": ("x,label\n1,a\n2,b\noops,a\n", {}, r"no column is left .* 67% of them numbers; empty the other"),
+    "a stray word among numbers": (
+        "x,label\n1,a\n2,b\noops,a\n",
+        {"numeric": ("x",)},
+        "column 'x', row 2: 'oops' is not a number",
+    ),
+    "an empty column": ("x,label\n,a\n,b\n", {}, r"no column is left to learn from: x \(all cells are empty\)"),
+    "a text column that is not there": (
+        "x,label\n1,a\n2,b\n",
+        {"text_column": ("y",)},
+        "--text-column: unknown column",
+    ),
+    "a label that is a feature too": (
+        "x,label\n1,a\n2,b\n",
+        {"categorical": ("label",)},
+        "the column 'label' holds the labels, so it cannot be a feature as well",
+    ),
     "an empty label": ("x,label\n1,a\n2,\n", {}, "row 1: the label is empty"),
     "nothing but empty labels": ("x,label\n1,\n2, \n", {}, "the column 'label' is empty; give a file with --labels"),
     "labels to ignore": (
@@ -81,13 +105,13 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "tabs": ("x\ty\tlabel\n1\t2\ta\n", {}, r"t.csv: its columns are separated by '\\t'; separate them by commas"),
     "no row to train on": ("x,label,split\n1,a,test\n", {}, "no row of split train; nothing to train on"),
     "the same name twice": ("x,x,label\n1,2,a\n", {}, "two columns 'x'"),
-    "nothing but labels": ("label\na\nb\n", {}, "no column of features"),
+    "nothing but labels": ("label\na\nb\n", {}, "no column besides the label"),
     "a column to ignore that is not there": ("x,label\n1,a\n", {"ignore": ("y",)}, "--ignore: unknown column 'y'"),
     "a short row": ("x,y,label\n1,2,a\n3\n", {}, "not a readable table"),
     "no rows": ("x,label\n", {}, "no row in it"),
     "one class": ("x,label\n1,a\n2,a\n", {}, "1 class among 2 labels"),
     "an unknown split": ("x,label,split\n1,a,tarin\n", {}, "row 0: split 'tarin'"),
-    "infinity": ("x,label\n1,a\ninf,b\n", {}, "row 1: inf among the features"),
+    "infinity": ("x,label\n1,a\ninf,b\n", {}, "column 'x', row 1: 'inf' is not finite"),
 }
 
 
@@ -103,7 +127,7 @@ def test_a_table_that_cannot_be_used_says_why_in_one_line(
 
 def test_what_cannot_be_used_can_be_ignored(tmp_path: Path) -> None:
     path = write(tmp_path, "x,town,label\n1,Rome,a\n2,Oslo,b\n")
-    assert opened(path, ignore=("town",)).columns == ("x",)
+    assert used(opened(path, ignore=("town",))) == ("x",)
 
 
 def test_a_model_finds_its_columns_by_their_names(tmp_path: Path) -> None:
@@ -130,7 +154,8 @@ def test_ids_and_labels_stay_as_they_are_written(tmp_path: Path) -> None:
     assert raw.train.labels is not None
     assert raw.train.ids.tolist() == ["0007", "12345678901234567890", "0x1f"]
     assert raw.train.labels.tolist() == ["01", "1", "01"]
-    assert raw.columns == ("a",)  # neither the id nor the index that pandas wrote
+    assert isinstance(raw.train.inputs, Cells)
+    assert raw.train.inputs.table.column_names == ["a"]  # neither the id nor the index that pandas wrote
 
 
 def test_without_ids_the_examples_of_a_split_are_called_by_their_rows_in_the_file(tmp_path: Path) -> None:
@@ -158,11 +183,11 @@ def test_an_index_is_no_feature_and_that_is_said(tmp_path: Path) -> None:
     path = write(tmp_path, "index,x,label\n7,1,a\n8,2,b\n9,1,a\n")
     with pytest.warns(UnflipWarning, match="the index index is not used as a feature; rename the column if it is one"):
         dataset = opened(path)
-    assert (dataset.columns, dataset.ids) == (("x",), ("7", "8", "9"))
-    assert opened(path, ignore=("index",)).columns == ("x",)
-    assert opened(path, columns=("index", "x")).columns == ("index", "x")
+    assert (used(dataset), dataset.ids) == (("x",), ("7", "8", "9"))
+    assert used(opened(path, ignore=("index",))) == ("x",)
+    assert used(opened(path, numeric=("index",))) == ("index", "x")
     refractive = write(tmp_path, "index,x,label\n1.5,1,a\n1.4,2,b\n1.5,1,a\n")
-    assert opened(refractive).columns == ("index", "x")
+    assert used(opened(refractive)) == ("index", "x")
 
 
 def test_an_index_that_has_a_name_in_pandas_is_no_feature(tmp_path: Path) -> None:
@@ -170,7 +195,7 @@ def test_an_index_that_has_a_name_in_pandas_is_no_feature(tmp_path: Path) -> Non
     frame = pandas.DataFrame({"x": [1.0, 2.0], "label": ["a", "b"]}, pandas.Index([7, 7], name="customer"))
     frame.to_parquet(tmp_path / "t.parquet")
     with pytest.warns(UnflipWarning, match="the index customer is not used as a feature"):
-        assert opened(tmp_path / "t.parquet").columns == ("x",)
+        assert used(opened(tmp_path / "t.parquet")) == ("x",)
 
 
 def test_text_that_is_stored_as_bytes_is_text(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class FileKind(NamedTuple):
         return name.lower().endswith(self.suffixes) and not name.startswith(".")
 
     def __str__(self) -> str:
-        return f"{self.noun} ({', '.join(self.suffixes)})"
+        return ", ".join(self.suffixes)
 
 
 def find_parts(path: Path) -> dict[str, str]:
@@ -66,9 +66,9 @@ def list_part(root: Path, part: str, kind: FileKind) -> tuple[list[str], list[st
     }
     empty = next((name for name, files in found.items() if not files), None)
     if empty is not None:
-        raise InputError(f"{folder / empty}: no {kind} in it; add some or remove the folder")
+        raise InputError(f"{folder / empty}: no {kind.noun} in it ({kind}); add some or remove the folder")
     if not classes and not loose:
-        raise InputError(f"{folder}: no class folders and no {kind} in it")
+        raise InputError(f"{folder}: no class folders and no {kind.noun} in it ({kind})")
     inner = [f"{name}/{file}" for name, files in found.items() for file in files] or loose
     labels = [name for name, files in found.items() for _ in files] if classes else None
     return [f"{part}/{name}" for name in inner] if part else inner, labels

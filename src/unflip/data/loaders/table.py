@@ -55,9 +55,12 @@ class Table(Loader):
         if label in options.ignore:
             raise InputError(f"{path}: --ignore {label}: it holds the labels; name another column with --label-column")
         split_column = next((name for name in header if name.lower() == "split"), None)
-        counting = _counting(table, {label, split_column, *(options.columns or ())})
-        indices = [name for name in header if name.lower() == "id"]
-        indices += [name for name in header if name in _INDEX] + counting
+        asked = {*options.numeric, *options.categorical, *options.text_column}
+        if label in asked:
+            raise InputError(f"{path}: the column '{label}' holds the labels, so it cannot be a feature as well")
+        counting = _counting(table, {label, split_column, *(options.columns or ()), *asked})
+        indices = [name for name in header if name.lower() == "id" and name not in asked]
+        indices += [name for name in header if name in _INDEX and name not in asked] + counting
         id_column = indices[0] if indices else None
         group_column = options.groups if options.groups in header else None
         others = {name for name in (label, id_column, split_column, group_column) if name is not None}

@@ -130,7 +130,9 @@ def _measured(name: str, column: "pa.ChunkedArray", kind: str, *, whole: bool, a
         try:
             values[start : start + len(cells)] = finite(cells, kind, name)
         except Misfit as misfit:
-            raise refusal(misfit, name, kind, start) from misfit
+            raise InputError(
+                f"{refusal(misfit, name, kind, start)}, or leave the column out with --ignore {name}"
+            ) from misfit
     filled = values[~np.isnan(values)]
     gaps = len(values) - len(filled)
     if not len(filled):

@@ -210,8 +210,7 @@ def refusal(misfit: Misfit, name: str, kind: str, start: int) -> InputError:
     """Return the error for a cell of a block that begins at row ``start``; ``kind`` is what it should be."""
     wanted = "finite" if misfit.cell in ("inf", "-inf") else _WANTED[kind]
     return InputError(
-        f"column '{name}', row {start + misfit.row}: '{misfit.cell}' is not {wanted}; correct or empty the cell, or "
-        f"leave the column out with --ignore {name}"
+        f"column '{name}', row {start + misfit.row}: '{misfit.cell}' is not {wanted}; correct or empty the cell"
     )
 
 
