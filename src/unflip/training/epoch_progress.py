@@ -21,8 +21,8 @@ class EpochProgress:
     """Probabilities recorded in the finished phases (m, k)."""
     terms: list[dict[str, Tensor]] = field(default_factory=list)
     """Loss terms of each step of the current phase."""
-    logits: list[Tensor] = field(default_factory=list)
-    """Logits recorded in the current phase."""
+    recorded: list[Tensor] = field(default_factory=list)
+    """Probabilities recorded in each step of the current phase."""
     started: float = field(default_factory=lambda: time.perf_counter())
     """Start time; in a resumed epoch it accounts for the time already spent."""
 
@@ -35,7 +35,7 @@ class EpochProgress:
         """Count the current phase as finished."""
         self.phase += 1
         self.losses |= losses
-        self.terms, self.logits = [], []
+        self.terms, self.recorded = [], []
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, with the steps as columns."""
@@ -45,7 +45,7 @@ class EpochProgress:
             "losses": self.losses,
             "probs": self.probs,
             "terms": {name: torch.stack([step[name] for step in self.terms]) for name in names},
-            "logits": torch.cat(self.logits) if self.logits else None,
+            "recorded": torch.cat(self.recorded) if self.recorded else None,
             "seconds": time.perf_counter() - self.started,
         }
 
@@ -59,6 +59,6 @@ class EpochProgress:
             losses=state["losses"],
             probs=None if state["probs"] is None else state["probs"].to(device),
             terms=[{name: column[step] for name, column in columns.items()} for step in range(steps)],
-            logits=[] if state["logits"] is None else [state["logits"].to(device)],
+            recorded=[] if state["recorded"] is None else [state["recorded"].to(device)],
             started=time.perf_counter() - state["seconds"],
         )

@@ -18,6 +18,7 @@ from unflip.networks.base import Network
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.seeding import derive, generator
+from unflip.stats.kept import kind_for
 from unflip.training.batches import cut, repeated, shuffled
 from unflip.training.divergence import diverged, finite
 from unflip.training.epoch_progress import EpochProgress
@@ -138,14 +139,15 @@ class Trainer:
             self.method.after_step()
             progress.terms.append({name: term.detach() for name, term in step.terms.items()})
             if records and step.logits is not None:
-                progress.logits.append(step.logits.detach())
+                kind = kind_for(len(self.method.setting.train) * step.logits.shape[1])
+                progress.recorded.append(step.logits.detach().softmax(1).to(kind))
             self.reporter.step(batch.progress)
             if after_step is not None:
                 after_step(epoch, progress)
         for position in phase.learns:
             self.processes.synchronise_buffers(self.networks[position])
-        if progress.logits:
-            observation.record(self._order(epoch, number, phase), torch.cat(progress.logits))
+        if progress.recorded:
+            observation.record(self._order(epoch, number, phase), progress.recorded)
         progress.end_phase(self.mean_losses(epoch, progress))
 
     def _order(self, epoch: int, number: int, phase: Phase) -> Tensor:
