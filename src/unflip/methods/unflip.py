@@ -20,7 +20,7 @@ from unflip.networks.averaged import Averaged
 from unflip.networks.base import Network, bare
 from unflip.networks.ensemble import Ensemble
 from unflip.options import Options
-from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior
+from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior, shares_of
 from unflip.stats.kept import kind_for
 from unflip.stats.stacking import Stacked, pool, stack
 
@@ -195,13 +195,15 @@ class Unflip(Method):
         if self.targets is not None:
             return
         train = self.setting.train
-        given = labels.initial[train]
-        self.targets = self._table().zero_().scatter_(1, given[:, None], 1.0)
-        belief, trusted = self.belief, labels.trusted[train]
-        if belief is not None and self.options.soft_targets:
-            for rows in _blocks(len(train)):
-                believed = self._posterior(belief, rows, given, belief.target_weight).to(self.targets)
-                self.targets[rows] = torch.where(trusted[rows, None], self.targets[rows], believed)
+        given, trusted = labels.initial[train], labels.trusted[train]
+        belief = self.belief if self.options.soft_targets else None
+        self.targets = self._table()
+        for rows in _blocks(len(train)):
+            targets = shares_of(given[rows], self.setting.num_classes)
+            if belief is not None:
+                believed = self._posterior(belief, rows, given, belief.target_weight)
+                targets = torch.where(trusted[rows, None], targets, believed)
+            self.targets[rows] = targets
 
     def _table(self) -> Tensor:
         """Return room for a number of each training example and class (m, k)."""

@@ -83,7 +83,7 @@ def label_table(
 
     columns: dict[str, Any] = {
         "index": np.arange(count),
-        "id": [str(i) for i in range(count)] if ids is None else list(ids),
+        "id": pa.array(np.arange(count)).cast(pa.string()) if ids is None else list(ids),
         "split": list(splits),
         "given": given.numpy(),
         "current": current.numpy(),
@@ -99,13 +99,13 @@ def label_table(
         "last_change": last_change.numpy(),
         "changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
         "quality": pa.array(quality, from_pandas=True),
-        "judged": np.where(assessment.out_of_sample.cpu().numpy(), OUT_OF_SAMPLE, IN_SAMPLE),
+        "judged": pa.array([IN_SAMPLE, OUT_OF_SAMPLE]).take(assessment.out_of_sample.cpu().to(torch.int8).numpy()),
         "fold": assessment.fold.cpu().to(torch.int16).numpy(),
         "reviewed": trusted.numpy(),
     }
     if class_names is not None:
-        names = np.asarray(class_names)
-        columns |= {f"{kind}_name": names[columns[kind]] for kind in _NAMED}
+        names = pa.array(class_names, pa.string())
+        columns |= {f"{kind}_name": names.take(columns[kind]) for kind in _NAMED}
     return pa.table(columns)
 
 

@@ -1,6 +1,5 @@
 """Observation: what the trainer observed in one epoch, for the method to read."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,20 +22,15 @@ class Observation:
         self.phases_done = progress.phase
         self._features: dict[int, Tensor] = {}
 
-    def record(self, order: Tensor, steps: Sequence[Tensor]) -> None:
-        """Keep this process's probabilities in each step of a training pass that visited examples in ``order``."""
-        train, processes = self._trainer.method.setting.train, self._trainer.processes
+    def record(self, order: Tensor, recorded: Tensor) -> None:
+        """Keep the probabilities that this process recorded in a pass which visited the examples in ``order``."""
+        train = self._trainer.method.setting.train
         position = torch.empty(len(self._trainer.labels), dtype=torch.long, device=train.device)
         position[train] = torch.arange(len(train), device=train.device)
         before = self._progress.probs
         # a copy: the method may have kept the tensor of an earlier phase
-        probs = steps[0].new_zeros(len(train), steps[0].shape[1]) if before is None else before.clone()
-        start = 0
-        for step in steps:
-            rows = order[start : start + len(step) * processes.count]
-            probs[position[rows]] = processes.interleave(step, len(rows))
-            start += len(rows)
-        self._progress.probs = probs
+        self._progress.probs = recorded.new_zeros(len(train), recorded.shape[1]) if before is None else before.clone()
+        self._progress.probs[position[order]] = self._trainer.processes.interleave(recorded, len(order))
 
     @property
     def probs(self) -> Tensor:
