@@ -11,6 +11,7 @@ from torch import Tensor
 from unflip.labels import correction
 from unflip.labels.correction import CorrectionOptions, Corrector, ProbabilityWindow, margin_rule, ratio_rule
 from unflip.labels.store import LabelStore
+from unflip.stats import kept
 
 
 @st.composite
@@ -88,7 +89,7 @@ def test_the_window_averages_what_exists_of_the_last_epochs(size: int, epochs: i
 
 
 def test_a_large_window_is_kept_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(correction, "_HALF_ABOVE", 4 * 3 * 4 * 5 - 1)
+    monkeypatch.setattr(kept, "HALF_ABOVE", 4 * 3 * 5 - 1)
     window = ProbabilityWindow(5)
     window.add(torch.full((4, 3), 1 / 3))
     assert window.kept[0].dtype == torch.float16
@@ -98,7 +99,7 @@ def test_a_large_window_is_kept_in_half_precision(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("rows", [2, 100])
 def test_of_a_window_that_would_not_fit_a_running_mean_is_kept(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr(correction, "_HALF_ABOVE", 1)
+    monkeypatch.setattr(kept, "HALF_ABOVE", 1)
     monkeypatch.setattr(correction, "_ONE_ABOVE", 1)
     monkeypatch.setattr(correction, "_ROWS", rows)
     random = torch.Generator().manual_seed(0)
@@ -108,7 +109,7 @@ def test_of_a_window_that_would_not_fit_a_running_mean_is_kept(monkeypatch: pyte
         window.add(probs)
         expected += (probs - expected) / min(epoch, 3)
         assert len(window.kept) == 1
-        torch.testing.assert_close(window.mean(), expected, atol=2e-3, rtol=0)
+        torch.testing.assert_close(window.mean().float(), expected, atol=2e-3, rtol=0)
     other = ProbabilityWindow(3)
     other.load_state_dict(window.state_dict(), torch.device("cpu"))
     for each in (window, other):

@@ -35,4 +35,4 @@ def test_the_suggestion_is_the_corrected_label_or_the_likeliest_of_the_pool() ->
     probs = torch.tensor([[0.6, 0.4, 0.0], [0.6, 0.4, 0.0], [0.1, 0.2, 0.7]])
     votes = torch.tensor([[0.1, 0.9, 0.0], [0.1, 0.9, 0.0], [0.1, 0.2, 0.7]])
     given, current = torch.tensor([0, 0, 2]), torch.tensor([0, 2, 2])
-    assert suggested_labels(given, current, probs, votes).tolist() == [1, 2, 2]
+    assert suggested_labels(given, current, pooled(probs, votes)).tolist() == [1, 2, 2]

@@ -104,10 +104,13 @@ def changed_stores(draw: st.DrawFn) -> LabelStore:
     return store
 
 
+GIVEN, CURRENT, SUGGESTED = range(3)
+
+
 def some_assessment(count: int, classes: int = CLASSES) -> Assessment:
     """Three views that all differ, a quality that half of the labels have, suggestions and folds."""
     random = torch.Generator().manual_seed(count)
-    probs, network, votes = (torch.rand(count, classes, generator=random).softmax(1) for _ in range(3))
+    probs, network, votes = (torch.rand(count, 3, generator=random) for _ in range(3))
     quality = torch.rand(count, generator=random)
     quality[1::2] = torch.nan
     suggested = torch.randint(classes, (count,), generator=random)
@@ -140,14 +143,14 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
             "given": given,
             "current": current,
             "changed": given != current,
-            "confidence_current": float(said.probs[i, current]),
-            "confidence_given": float(said.probs[i, given]),
-            "network_given": float(said.network[i, given]),
-            "vote_given": float(said.votes[i, given]),
+            "confidence_current": float(said.probs[i, CURRENT]),
+            "confidence_given": float(said.probs[i, GIVEN]),
+            "network_given": float(said.network[i, GIVEN]),
+            "vote_given": float(said.votes[i, GIVEN]),
             "suggested": suggested,
-            "confidence_suggested": float(said.probs[i, suggested]),
-            "network_suggested": float(said.network[i, suggested]),
-            "vote_suggested": float(said.votes[i, suggested]),
+            "confidence_suggested": float(said.probs[i, SUGGESTED]),
+            "network_suggested": float(said.network[i, SUGGESTED]),
+            "vote_suggested": float(said.votes[i, SUGGESTED]),
             "last_change": max(mine, default=0),
             "changes": len(mine),
             "quality": None if i % 2 else float(said.quality[i]),
@@ -270,6 +273,10 @@ def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() ->
     assert columns["reviewed"] == [False, True, True, False]
     assert columns["suggested"] == [0, 2, 1, 1]
     assert columns["quality"] == [float(said.quality[0]), 1.0, 1.0, None]
+    for name, view in (("confidence", said.probs), ("network", said.network), ("vote", said.votes)):
+        assert view is not None
+        of = [SUGGESTED, CURRENT, CURRENT, SUGGESTED]
+        assert columns[f"{name}_suggested"] == view[torch.arange(4), of].tolist()
     assert (columns["given_name"], columns["current_name"]) == (["a", "b", "b", "c"], ["a", "c", "b", "c"])
     assert looks_wrong(table).tolist() == [False, False, False, True]  # not what people changed
 

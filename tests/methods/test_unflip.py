@@ -19,13 +19,14 @@ from unflip.errors import ConfigError, UnflipWarning
 from unflip.labels.store import LabelStore
 from unflip.labels.transition import posterior
 from unflip.methods import unflip as module
-from unflip.methods.base import Batch, Outline, Phase, Setting
+from unflip.methods.base import Batch, Observed, Outline, Phase, Setting
 from unflip.methods.folds import members_rows
 from unflip.methods.recipes import find_recipe
 from unflip.methods.unflip import (
     Unflip,
     UnflipOptions,
     _Belief,
+    _Views,
     count_members,
     label_quality,
     label_weights,
@@ -33,6 +34,7 @@ from unflip.methods.unflip import (
 from unflip.networks.base import build_network
 from unflip.networks.mlp import MLPOptions, StackedMLP
 from unflip.runs.folder import Run
+from unflip.stats import kept
 from unflip.stats.discriminant import fit_discriminant, held_out_log_posterior
 from unflip.stats.stacking import pool
 
@@ -111,6 +113,24 @@ def prepared(method: Unflip, seen: Seen, labels: LabelStore, epoch: int = 1) -> 
     """Let a method prepare an epoch; return the rows that it goes over."""
     (phase,) = method.phases(epoch, seen, labels)
     return phase.indices
+
+
+def watched(method: Unflip, monkeypatch: pytest.MonkeyPatch) -> list[_Views]:
+    """Return a list of what the views of a committee will have said, epoch by epoch."""
+    found: list[_Views] = []
+    plain = method._look
+
+    def look(observed: Observed, given: Tensor) -> _Views:
+        found.append(plain(observed, given))
+        return found[-1]
+
+    monkeypatch.setattr(method, "_look", look)
+    return found
+
+
+def together(views: _Views) -> Tensor:
+    """Return the pool of views (m, k)."""
+    return pool([view for view in (views.network, views.votes) if view is not None], views.weights)
 
 
 # learning
@@ -228,26 +248,27 @@ def test_targets_are_given_labels_then_beliefs_and_always_what_people_decided() 
 # judging
 
 
-def test_each_example_is_judged_by_the_member_that_has_not_seen_it() -> None:
+def test_each_example_is_judged_by_the_member_that_has_not_seen_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen()
     labels, method = some_labels(seen), committee(seen, warmup=1)
+    views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1)
     assert method.folds is not None
-    assert method.belief is not None
     members = method.averaged.members.split()
     assert len(seen.asked) == 4
     for member, (network, rows) in enumerate(seen.asked):
         assert bool((method.folds[rows] == member).all())
         assert_same_tree(dict(network.state_dict()), dict(members[member].state_dict()))
         said = members[member](seen.rows[rows]).log_softmax(1)
-        torch.testing.assert_close(method.belief.network[method.position[rows]], said)
+        torch.testing.assert_close(views[0].network[method.position[rows]], said)
     asked = torch.cat([rows for _, rows in seen.asked])
     assert asked.sort().values.tolist() == method.setting.train.tolist()
 
 
-def test_gaussians_leave_each_example_out_and_follow_the_targets() -> None:
+def test_gaussians_leave_each_example_out_and_follow_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen()
     labels, method = some_labels(seen), committee(seen, warmup=1)
+    views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1)
     prepared(method, seen, labels, epoch=2)
     assert method.targets is not None
@@ -257,23 +278,25 @@ def test_gaussians_leave_each_example_out_and_follow_the_targets() -> None:
     learn(method, seen, labels, epoch=2)
     rows = seen.rows[method.setting.train]
     fitted = fit_discriminant(rows.__getitem__, targets, CLASSES, shrink=shrink)
-    assert method.belief.votes is not None
-    torch.testing.assert_close(method.belief.votes, held_out_log_posterior(fitted, rows.__getitem__, targets))
+    assert views[1].votes is not None
+    torch.testing.assert_close(views[1].votes, held_out_log_posterior(fitted, rows.__getitem__, targets))
 
 
 @pytest.mark.parametrize("gaussians", [True, False])
-def test_views_are_pooled_by_chosen_weights_and_moved_to_equal_classes(gaussians: bool) -> None:
+def test_views_are_pooled_by_chosen_weights_and_moved_to_equal_classes(
+    monkeypatch: pytest.MonkeyPatch, gaussians: bool
+) -> None:
     seen = Seen()
     labels = some_labels(seen)
     for prior in ("kept", "equal"):
         method = committee(seen, warmup=1, gaussians=gaussians, view_weights=(0.7, 0.2), prior=prior)
+        views = watched(method, monkeypatch)
         figures = learn(method, seen, labels, epoch=1)
         belief = method.belief
         assert belief is not None
         assert figures["view_weights"] == pytest.approx([0.7, 0.2][: 1 + gaussians])
-        views = [belief.network] if belief.votes is None else [belief.network, belief.votes]
-        assert len(views) == 1 + gaussians
-        expected = (pool(views, belief.weights) + belief.offset).log_softmax(1)
+        assert (views[0].votes is not None) == gaussians
+        expected = (together(views[0]) + belief.offset).log_softmax(1)
         torch.testing.assert_close(belief.log_probs, expected)
         if prior == "kept":
             assert float(belief.offset.abs().max()) < 1e-5
@@ -290,23 +313,24 @@ def test_the_classes_come_nearer_to_equality_in_each_epoch_as_far_as_inequality_
     seen.truth[5:35] = 0  # far more examples of one class
     seen.rows[5:35] = seen.rows[[0]] + seen.rows[5:35] / 4
     labels, method = some_labels(seen), committee(seen, warmup=2)
+    views = watched(method, monkeypatch)
     for epoch in range(1, 7):
         learn(method, seen, labels, epoch, steps=3)
         belief = method.belief
         assert (belief is None) == (epoch < 2)
         if belief is None:
             continue
-        views = [belief.network] if belief.votes is None else [belief.network, belief.votes]
-        seen_shares = pool(views, belief.weights).exp().mean(0)
+        seen_shares = together(views[-1]).exp().mean(0)
         powers = seen_shares ** (inequality ** (1 / 5))
         torch.testing.assert_close(belief.log_probs.exp().mean(0), powers / powers.sum(), atol=0.005, rtol=0)
         if epoch == 2:
             assert float(seen_shares.max() - seen_shares.min()) > 0.1
 
 
-def test_a_given_label_counts_less_from_epoch_to_epoch() -> None:
+def test_a_given_label_counts_less_from_epoch_to_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen()
     labels, method, counts = some_labels(seen), committee(seen, warmup=2), []
+    views = watched(method, monkeypatch)
     for epoch in range(1, 7):
         figures = learn(method, seen, labels, epoch, steps=3)
         if epoch < 2:
@@ -315,8 +339,7 @@ def test_a_given_label_counts_less_from_epoch_to_epoch() -> None:
             continue
         belief = method.belief
         assert belief is not None
-        assert belief.votes is not None
-        believed = pool([belief.network, belief.votes], belief.weights).argmax(1)
+        believed = together(views[-1]).argmax(1)
         wrong = (believed != labels.given[method.setting.train]) * belief.informative
         last = label_weights(belief.background, float(wrong.sum() / belief.informative.sum()), CLASSES)
         assert belief.label_weight == pytest.approx(last[1], abs=1e-5)
@@ -367,6 +390,44 @@ def test_gaussians_that_say_something_stay(monkeypatch: pytest.MonkeyPatch) -> N
     assert method.belief.votes is not None
 
 
+def test_a_judgement_is_what_each_view_says_of_given_and_current_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen()
+    labels, method = some_labels(seen, {7: 2, 8: 0}), committee(seen, warmup=1)
+    views = watched(method, monkeypatch)
+    learn(method, seen, labels, epoch=1, steps=60)
+    judgement, belief, train = method.judgement(labels), method.belief, method.setting.train
+    assert judgement is not None
+    assert belief is not None
+    assert bool((labels.given != labels.current).any())
+    for said, log_probs in zip(
+        (judgement.probs, judgement.network, judgement.votes),
+        (belief.log_probs, views[0].network, views[0].votes),
+        strict=True,
+    ):
+        assert said is not None
+        assert log_probs is not None
+        for column, named in enumerate((labels.given[train], labels.current[train])):
+            torch.testing.assert_close(said[:, column], log_probs.exp()[torch.arange(len(train)), named])
+
+
+def test_a_large_committee_says_the_same_in_half_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, found = Seen(), []
+    for above in (kept.HALF_ABOVE, 1):
+        monkeypatch.setattr(kept, "HALF_ABOVE", above)
+        labels, method = some_labels(seen), committee(seen, warmup=1)
+        for epoch in (1, 2):
+            learn(method, seen, labels, epoch, steps=30)
+        assert method.belief is not None
+        assert method.belief.log_probs.dtype == (torch.float32 if above > 1 else torch.float16)
+        found.append((labels.current, method.judgement(labels)))
+    (current, judgement), (current_half, judgement_half) = found
+    assert judgement is not None
+    assert judgement_half is not None
+    assert torch.equal(current, current_half)
+    torch.testing.assert_close(judgement_half.quality, judgement.quality, atol=0.01, rtol=0)
+    assert judgement_half.probs.dtype == judgement_half.network.dtype == torch.float32
+
+
 # weights and quality
 
 
@@ -400,7 +461,6 @@ def belief_of(label_weight: float, offset: Tensor | None = None, background: flo
         inequality=1.0,
         target_weight=0.5,
         label_weight=label_weight,
-        network=nothing,
     )
 
 

@@ -21,7 +21,7 @@ _NOT_FINITE = "the network's outputs became NaN or infinite"
 
 
 class Scan(NamedTuple):
-    """One network's output for some examples, without augmentation, in evaluation mode."""
+    """One network's output for some examples, without augmentation, in evaluation mode, in float32."""
 
     features: Tensor  # (m, d)
     logits: Tensor  # (m, k)
@@ -40,51 +40,59 @@ def scan(
         processes: the device, and the processes that share the work.
         keep_features: if false, the features are (m, 0): they may take far more memory than the logits.
     """
-    encoder = bare(network)
-    was_training = encoder.training
-    encoder.eval()
-    count = len(indices)
-    share = -(-count // processes.count)
-    features = logits = None
-    start = 0
-    for inputs in _batches(source, indices, processes):
-        batch = encoder.encode(inputs).float()
-        scores = encoder.head(batch).float()
-        if features is None or logits is None:
-            features, logits = (
-                batch.new_empty(share, batch.shape[1] if keep_features else 0),
-                scores.new_empty(share, scores.shape[1]),
-            )
-        logits[start : start + len(batch)] = scores
+    count, head = len(indices), bare(network).head
+    features = torch.empty(count, head.in_features if keep_features else 0, device=processes.device)
+    logits = torch.empty(count, head.out_features, device=processes.device)
+    for rows, batch in scans(network, source, indices, processes):
+        logits[rows] = batch.logits
         if keep_features:
-            features[start : start + len(batch)] = batch
-        start += len(batch)
-    encoder.train(was_training)
-    if features is None or logits is None:
-        empty = torch.empty(0, encoder.head.in_features, device=processes.device)
-        return Scan(empty, encoder.head(empty))
-    features, logits = processes.interleave(features, count), processes.interleave(logits, count)
-    if not bool(logits.isfinite().all()):  # after the last step of an epoch no loss would show it
-        raise NotFiniteError(_NOT_FINITE)
+            features[rows] = batch.features
     return Scan(features, logits)
 
 
-def _batches(source: Source, indices: Tensor, processes: Processes) -> Iterator[Tensor]:
-    """Yield this process's share of the inputs at ``indices``, a batch at a time."""
+@torch.no_grad()
+def scans(network: nn.Module, source: Source, indices: Tensor, processes: Processes) -> Iterator[tuple[slice, Scan]]:
+    """Yield what :func:`scan` returns batch by batch, each with its place, so that not all has to be in memory."""
+    encoder = bare(network)
+    was_training = encoder.training
+    encoder.eval()
+    try:
+        for rows, inputs in _batches(source, indices, processes):
+            features, size = encoder.encode(inputs).float(), rows.stop - rows.start
+            logits = processes.interleave(encoder.head(features).float(), size)
+            if not bool(logits.isfinite().all()):  # after the last step of an epoch no loss would show it
+                raise NotFiniteError(_NOT_FINITE)
+            yield rows, Scan(processes.interleave(features, size), logits)
+    finally:
+        encoder.train(was_training)
+
+
+def _batches(source: Source, indices: Tensor, processes: Processes) -> Iterator[tuple[slice, Tensor]]:
+    """Yield this process's share of the inputs at ``indices``, a batch at a time, and which ones all processes have."""
     share = torch.cat([indices, indices[: -len(indices) % processes.count]])[processes.rank :: processes.count]
     size = max(1, min(_BATCH, _VALUES // prod(source.shape)))
     fetches = (partial(source.fetch, share[start : start + size]) for start in range(0, len(share), size))
-    yield from prepared(fetches, source.ahead)
+    step = size * processes.count
+    for number, inputs in enumerate(prepared(fetches, source.ahead)):
+        yield slice(number * step, min((number + 1) * step, len(indices))), inputs
 
 
 def predict_probs(model: Ensemble, source: Source, processes: Processes, indices: Tensor | None = None) -> Tensor:
     """Return a model's class probabilities (n, k) at ``indices``, by default of all examples."""
     if indices is None:
         indices = torch.arange(len(source), device=processes.device)
-    found = [model.probs(inputs) for inputs in _batches(source, indices, processes)]
-    if not found:
-        return torch.empty(0, bare(model.networks[0]).head.out_features, device=processes.device)
-    probs = processes.interleave(torch.cat(found), len(indices))
-    if not bool(probs.isfinite().all()):  # after the last step of an epoch no loss would show it
-        raise NotFiniteError(_NOT_FINITE)
-    return probs
+    result = torch.empty(len(indices), bare(model.networks[0]).head.out_features, device=processes.device)
+    for rows, probs in predictions(model, source, processes, indices):
+        result[rows] = probs
+    return result
+
+
+def predictions(
+    model: Ensemble, source: Source, processes: Processes, indices: Tensor
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield what :func:`predict_probs` returns batch by batch, each with its place."""
+    for rows, inputs in _batches(source, indices, processes):
+        probs = processes.interleave(model.probs(inputs), rows.stop - rows.start)
+        if not bool(probs.isfinite().all()):  # after the last step of an epoch no loss would show it
+            raise NotFiniteError(_NOT_FINITE)
+        yield rows, probs

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from unflip.labels.store import LabelStore
 from unflip.options import Options
+from unflip.stats.kept import kind_for
 
 _ROWS = 2**16  # examples whose probabilities are added up at once
-_HALF_ABOVE = 2**28  # bytes of a window in float32 beyond which it is kept in float16
-_ONE_ABOVE = 2**32  # bytes of a window in float32 beyond which only a running mean is kept
+_ONE_ABOVE = 2**28  # values of a window beyond which only a running mean is kept
 
 
 def ratio_rule(probs: Tensor, labels: Tensor, threshold: float) -> Tensor:
@@ -74,23 +74,24 @@ class ProbabilityWindow:
 
     def add(self, probs: Tensor) -> None:
         """Add an epoch's probabilities (m, k); the oldest drop out, or fade in the running mean."""
-        bytes_needed = probs.numel() * 4 * self.size
+        values = probs.numel() * self.size
         self.count = min(self.count + 1, self.size)
-        if bytes_needed > _ONE_ABOVE and self.kept:
+        if values > _ONE_ABOVE and self.kept:
             for start in range(0, len(probs), _ROWS):
                 rows = self.kept[0][start : start + _ROWS]
                 rows.copy_(rows.float().lerp_(probs[start : start + _ROWS].float(), 1 / self.count))
             return
-        self.kept = [*self.kept, probs.half() if bytes_needed > _HALF_ABOVE else probs.float()][-self.size :]
+        self.kept = [*self.kept, probs.to(kind_for(values))][-self.size :]
 
     def mean(self) -> Tensor:
-        """Return the mean (m, k) in float32; computed in blocks of rows that fit in the cache."""
-        mean = torch.empty_like(self.kept[0], dtype=torch.float32)
+        """Return the mean (m, k), computed in blocks of rows that fit in the cache; a large one in half precision."""
+        mean = torch.empty_like(self.kept[0], dtype=kind_for(self.kept[0].numel()))
         for start in range(0, len(mean), _ROWS):
-            rows = mean[start : start + _ROWS].copy_(self.kept[0][start : start + _ROWS])
+            rows = self.kept[0][start : start + _ROWS].to(torch.float32, copy=True)
             for probs in self.kept[1:]:
                 rows += probs[start : start + _ROWS].float()
-        return mean.div_(len(self.kept))
+            mean[start : start + _ROWS] = rows.div_(len(self.kept))
+        return mean
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was kept."""

@@ -10,6 +10,7 @@ _LOW, _HIGH = 0.15, 0.25  # shares of explained inequality below which none, and
 _LEAST, _PER_CLASS = 10_000, 400  # examples that the question is asked of
 _STEP, _STEPS, _CLOSE = 0.8, 200, 1e-3
 _TINY = 1e-6
+_ROWS = 65_536  # examples at once
 
 
 def believed_inequality(log_probs: Tensor, labels: Tensor, background: float) -> float:
@@ -28,7 +29,7 @@ def believed_inequality(log_probs: Tensor, labels: Tensor, background: float) ->
     """
     count, num_classes = log_probs.shape
     rows = spread(count, max(_LEAST, _PER_CLASS * num_classes), labels.device)
-    log_probs, labels, count = log_probs[rows], labels[rows], len(rows)
+    log_probs, labels, count = log_probs[rows].float(), labels[rows], len(rows)
     mean = class_shares(log_probs)
     inequality = float((mean * (mean * num_classes).log()).sum())
     if inequality <= (num_classes - 1) / (2 * count * (1 - background) ** 2):
@@ -45,7 +46,7 @@ def offsets_to(log_probs: Tensor, shares: Tensor) -> Tensor:
     This moves the prior of a classifier without its labels (Saerens, Latinne and Decaestecker 2002).
     """
     rows = spread(len(log_probs), max(_LEAST, _PER_CLASS * len(shares)), log_probs.device)
-    log_probs, offset = log_probs[rows], torch.zeros_like(shares)
+    log_probs, offset = log_probs[rows].float(), torch.zeros_like(shares)
     for _ in range(_STEPS):
         missing = shares.clamp(min=_TINY).log() - class_shares(log_probs + offset).log()
         offset = offset + _STEP * missing
@@ -56,7 +57,8 @@ def offsets_to(log_probs: Tensor, shares: Tensor) -> Tensor:
 
 def class_shares(scores: Tensor) -> Tensor:
     """Return the mean of ``softmax(scores)`` (k,), each at least a millionth."""
-    mean = scores.softmax(1).mean(0).clamp(min=_TINY)
+    total = torch.stack([part.float().softmax(1).sum(0) for part in scores.split(_ROWS)]).sum(0)
+    mean = (total / len(scores)).clamp(min=_TINY)
     return mean / mean.sum()
 
 

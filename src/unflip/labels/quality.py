@@ -18,9 +18,9 @@ def pooled(probs: Tensor, votes: Tensor) -> Tensor:
     return log_pool.softmax(1)
 
 
-def suggested_labels(given: Tensor, current: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
+def suggested_labels(given: Tensor, current: Tensor, pool: Tensor) -> Tensor:
     """Return labels to suggest to a person (n,): the current one where it changed, else the pool's most likely class.
 
     So even a method that changes few labels, or none, has a suggestion for the others.
     """
-    return current.where(current != given, pooled(probs, votes).argmax(1))
+    return current.where(current != given, pool.argmax(1))

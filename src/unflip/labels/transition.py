@@ -13,7 +13,7 @@ def informative(log_probs: Tensor, labels: Tensor, background: float) -> Tensor:
     ``log_probs`` (n, k) are of given labels, ``background`` is e, the share of labels drawn from all classes alike; see
     :func:`unflip.stats.stacking.stack`.
     """
-    own = (1 - background) * log_probs.gather(1, labels[:, None])[:, 0].exp()
+    own = (1 - background) * log_probs.gather(1, labels[:, None])[:, 0].float().exp()
     return own / (own + background / log_probs.shape[1] + 1e-30)
 
 
@@ -45,10 +45,10 @@ def estimate_transition(
     num_classes = log_probs.shape[1]
     log_matrix: Tensor | None = None
     for _ in range(rounds):
-        counts = log_probs.new_zeros(num_classes, num_classes)  # by label, then class
+        counts = torch.zeros(num_classes, num_classes, device=log_probs.device)  # by label, then class
         for start in range(0, len(labels), _ROWS):
             rows = slice(start, start + _ROWS)
-            belief = log_probs[rows]
+            belief = log_probs[rows].float()
             if log_matrix is not None:
                 belief = belief.add(log_matrix.T[labels[rows]], alpha=weight).softmax(1)
             else:

@@ -135,16 +135,16 @@ class Observed(Protocol):
 
 
 class Judgement(NamedTuple):
-    """What a method that judges its training examples out of sample says of them (m,)."""
+    """What a method that judges its training examples out of sample says of their labels (m,)."""
 
     probs: Tensor
-    """Class log-probabilities (m, k) by all views together."""
+    """Probabilities (m, 2) of the given and the current label by all views together."""
     quality: Tensor
     """How likely each label is right; NaN where that cannot be said."""
     network: Tensor
-    """Class log-probabilities (m, k) by networks that have not learnt the example's label."""
+    """Those (m, 2) by networks that have not learnt the example's label."""
     votes: Tensor | None
-    """Class log-probabilities (m, k) by class Gaussians without the example, where they were asked."""
+    """Those (m, 2) by class Gaussians without the example, where they were asked."""
     fold: Tensor | None
     """Which examples were learnt together (m,); None if networks have learnt every example."""
 

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, PositiveInt
@@ -20,7 +20,8 @@ from unflip.networks.averaged import Averaged
 from unflip.networks.base import Network, bare
 from unflip.networks.ensemble import Ensemble
 from unflip.options import Options
-from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior
+from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior, shares_of
+from unflip.stats.kept import kind_for
 from unflip.stats.stacking import Stacked, pool, stack
 
 _FEW = 10_000  # examples below which there are more members, and Gaussians are never dropped
@@ -31,7 +32,6 @@ _SLOPE = 1.5  # how fast disagreement lowers what a label counts
 _LAST_WEIGHT = (0.3, 0.4)  # what a label counts least in the last targets, and for the final labels
 _QUALITY_MORE, _QUALITY_SHARPER = 0.15, 1.25  # label quality: what a label counts beyond that, and a sharpness
 _ROWS = 65_536  # examples at once
-_HALF_ABOVE = 2**28  # bytes of a table in float32 beyond which views are kept in float16
 
 
 class UnflipOptions(Options):
@@ -79,16 +79,22 @@ class _Belief:
     """What a label counts in the members' targets."""
     label_weight: float
     """What a label counts for the current labels."""
-    network: Tensor
-    """The networks' view of each example's class (m, k)."""
     gaussians: Discriminant | None = None
+    network: Tensor | None = None
+    """What the networks say of each given and current label (m, 2)."""
     votes: Tensor | None = None
-    """The Gaussians' view (m, k)."""
+    """What the Gaussians say of them (m, 2)."""
 
-    def forget(self) -> None:
-        """Free what was said of single examples: it is about to be said anew, and may be large."""
-        self.log_probs = self.network = self.log_probs[:0]
-        self.informative, self.votes = self.informative[:0], None
+
+class _Views(NamedTuple):
+    """Views of every example that have not seen its label, as log-probabilities (m, k), and how they are stacked."""
+
+    network: Tensor
+    votes: Tensor | None
+    """What the Gaussians say, unless they were dropped."""
+    gaussians: Discriminant | None
+    weights: Tensor
+    background: float
 
 
 class Unflip(Method):
@@ -188,17 +194,21 @@ class Unflip(Method):
         """Work out the targets of this epoch, unless they are there."""
         if self.targets is not None:
             return
-        setting, train = self.setting, self.setting.train
-        given = labels.initial[train]
-        large = len(given) * setting.num_classes * 4 > _HALF_ABOVE
-        size, kind = (len(given), setting.num_classes), torch.float16 if large else torch.float32
-        self.targets = torch.zeros(size, dtype=kind, device=train.device).scatter_(1, given[:, None], 1.0)
-        belief, trusted = self.belief, labels.trusted[train]
-        if belief is not None and self.options.soft_targets:
-            for start in range(0, len(train), _ROWS):
-                rows = slice(start, start + _ROWS)
+        train = self.setting.train
+        given, trusted = labels.initial[train], labels.trusted[train]
+        belief = self.belief if self.options.soft_targets else None
+        self.targets = self._table()
+        for rows in _blocks(len(train)):
+            targets = shares_of(given[rows], self.setting.num_classes)
+            if belief is not None:
                 believed = self._posterior(belief, rows, given, belief.target_weight)
-                self.targets[rows] = torch.where(trusted[rows, None], self.targets[rows], believed.to(kind))
+                targets = torch.where(trusted[rows, None], targets, believed)
+            self.targets[rows] = targets
+
+    def _table(self) -> Tensor:
+        """Return room for a number of each training example and class (m, k)."""
+        size = len(self.setting.train), self.setting.num_classes
+        return torch.empty(size, dtype=kind_for(size[0] * size[1]), device=self.setting.train.device)
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
         """Return each member's cross-entropy on mixed examples of other folds than its own."""
@@ -226,13 +236,15 @@ class Unflip(Method):
             return {}
         train = self.setting.train
         given = labels.initial[train]
-        belief = self.belief = self._believe(epoch, observed, given)
-        self.targets = None
+        views = self._look(observed, given)
+        belief = self.belief = self._believe(epoch, observed, given, views)
         changed = 0
-        for start in range(0, len(train), _ROWS):
-            rows = slice(start, start + _ROWS)
+        for rows in _blocks(len(train)):
             confidence, wanted = self._posterior(belief, rows, given, belief.label_weight).max(1)
             changed += labels.change(epoch, train[rows], wanted, confidence)
+        named = torch.stack([labels.given[train], labels.current[train]], 1)
+        belief.network = views.network.gather(1, named)
+        belief.votes = None if views.votes is None else views.votes.gather(1, named)
         return {
             "changed": changed,
             "view_weights": belief.weights.tolist(),
@@ -241,69 +253,67 @@ class Unflip(Method):
             "label_weight": belief.label_weight,
         }
 
-    def _believe(self, epoch: int, observed: Observed, given: Tensor) -> _Belief:
-        """Judge every example by views that have not seen its label."""
-        setting, before, num_classes = self.setting, self.belief, self.setting.num_classes
+    def _look(self, observed: Observed, given: Tensor) -> _Views:
+        """Ask views of every example that have not seen its label, and choose what each counts."""
+        before = self.belief
         if before is not None:
-            before.forget()
+            before.log_probs = before.log_probs.new_empty(0)  # as large as what is asked for now
         if self.dropped:
             self.targets = None
-        network = self._out_of_fold(observed)
-        views, gaussians, votes = [network], None, None
+        network, gaussians, votes = self._out_of_fold(observed), None, None
         if not self.dropped:
             gaussians, votes = self._vote(observed, given)
-            views.append(votes)
-        stacked = self._stack(views, given, before)
-        useless = votes is not None and bool(stacked.weights[1] < _DROPPED * stacked.weights[0])
-        if useless and len(given) >= _FEW:
-            self.dropped, gaussians, votes, views = True, None, None, [network]
-            stacked = self._stack(views, given, before)
+            stacked = self._stack([network, votes], given, before)
+            useless = bool(stacked.weights[1] < _DROPPED * stacked.weights[0])
+            self.dropped = useless and len(given) >= _FEW
+        if self.dropped:
+            gaussians, votes = None, None
+            stacked = self._stack([network], given, before)
+        self.targets = None
         weights = observed.broadcast(stacked.weights.to(network.device))
-        log_probs = torch.empty_like(network)
-        for start in range(0, len(given), _ROWS):
-            rows = slice(start, start + _ROWS)
-            log_probs[rows] = pool([view[rows] for view in views], weights)
-        share = informative(log_probs, given, stacked.background)
+        return _Views(network, votes, gaussians, weights, stacked.background)
+
+    def _believe(self, epoch: int, observed: Observed, given: Tensor, views: _Views) -> _Belief:
+        """Judge every example by the views together."""
+        setting, before, background = self.setting, self.belief, views.background
+        log_probs = self._table()
+        for rows in _blocks(len(given)):
+            log_probs[rows] = pool(
+                [view[rows] for view in (views.network, views.votes) if view is not None], views.weights
+            )
+        share = informative(log_probs, given, background)
         wrong = float(((log_probs.argmax(1) != given) * share).sum() / share.sum().clamp(min=1e-9))
-        inequality = before.inequality if before else self._inequality(log_probs, given, stacked.background)
-        offset = torch.zeros(num_classes, device=network.device)
+        inequality = before.inequality if before else self._inequality(log_probs, given, background)
+        offset = torch.zeros(setting.num_classes, device=log_probs.device)
         if inequality < 1:
             exponent = inequality ** (1 / (setting.epochs - self.warmup + 1))  # a step per epoch
             wanted = (exponent * class_shares(log_probs).log()).softmax(0)
             offset = observed.broadcast(offsets_to(log_probs, wanted))
-            for start in range(0, len(given), _ROWS):
-                rows = slice(start, start + _ROWS)
-                log_probs[rows] = (log_probs[rows] + offset).log_softmax(1)
-        target, label = label_weights(stacked.background, wrong, num_classes)
+            for rows in _blocks(len(given)):
+                log_probs[rows] = (log_probs[rows].float() + offset).log_softmax(1)
+        target, label = label_weights(background, wrong, setting.num_classes)
         target = 1 + (target - 1) * (epoch - self.warmup) / max(1, setting.epochs - self.warmup)
-        log_matrix = observed.broadcast(estimate_transition(log_probs, given, share, target))
-        half = log_probs.numel() * 4 > _HALF_ABOVE
         return _Belief(
             log_probs=log_probs,
             informative=share,
-            log_matrix=log_matrix,
-            weights=weights,
+            log_matrix=observed.broadcast(estimate_transition(log_probs, given, share, target)),
+            weights=views.weights,
             offset=offset,
-            background=stacked.background,
+            background=background,
             inequality=inequality,
             target_weight=target,
             label_weight=label,
-            network=network.half() if half else network,
-            gaussians=gaussians,
-            votes=votes.half() if half and votes is not None else votes,
+            gaussians=views.gaussians,
         )
 
     def _out_of_fold(self, observed: Observed) -> Tensor:
         """Return each example's log-probabilities by the member that has not learnt from it (m, k)."""
-        train, members = self.setting.train, self.averaged.members.split()
-        if self.count == 1:
-            return observed.outputs(members[0], train).log_softmax(1)
         assert self.folds is not None
-        result = torch.empty(len(train), self.setting.num_classes, device=train.device)
-        folds = self.folds[train]
-        for fold, member in enumerate(members):
+        train, result = self.setting.train, self._table()
+        folds = self.folds[train].clamp(min=0)  # the only member is asked about all
+        for fold, member in enumerate(self.averaged.members.split()):
             rows = (folds == fold).nonzero()[:, 0]
-            result[rows] = observed.outputs(member, train[rows]).log_softmax(1)
+            result[rows] = observed.outputs(member, train[rows]).log_softmax(1).to(result)
         return result
 
     def _vote(self, observed: Observed, given: Tensor) -> tuple[Discriminant, Tensor]:
@@ -333,7 +343,8 @@ class Unflip(Method):
         return believed_inequality(log_probs, given, background)
 
     def _posterior(self, belief: _Belief, rows: slice, given: Tensor, weight: float) -> Tensor:
-        return posterior(belief.log_probs[rows], given[rows], belief.informative[rows], belief.log_matrix, weight)
+        log_probs = belief.log_probs[rows].float()
+        return posterior(log_probs, given[rows], belief.informative[rows], belief.log_matrix, weight)
 
     def model(self) -> Ensemble:
         """The averaged members and, once there are any, the Gaussians."""
@@ -351,16 +362,18 @@ class Unflip(Method):
         given = labels.initial[train]
         assert self.folds is not None
         assert self.small is not None
+        assert belief.network is not None
         quality = torch.empty(len(train), device=train.device)
-        for start in range(0, len(train), _ROWS):
-            rows = slice(start, start + _ROWS)
-            quality[rows] = label_quality(belief, belief.log_probs[rows], given[rows], belief.informative[rows])
+        for rows in _blocks(len(train)):
+            log_probs = belief.log_probs[rows].float()
+            quality[rows] = label_quality(belief, log_probs, given[rows], belief.informative[rows])
         quality[self.small[given]] = torch.nan
+        named = torch.stack([labels.given[train], labels.current[train]], 1)
         return Judgement(
-            probs=belief.log_probs,
+            probs=belief.log_probs.gather(1, named).float().exp(),
             quality=quality,
-            network=belief.network,
-            votes=belief.votes,
+            network=belief.network.float().exp(),
+            votes=None if belief.votes is None else belief.votes.float().exp(),
             fold=self.folds[train] if self.count > 1 else None,
         )
 
@@ -387,12 +400,14 @@ class Unflip(Method):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averaged weights and what the committee believes."""
-        belief = self.belief
+        belief, state = self.belief, None
+        if belief is not None:  # without a copy of what is large
+            state = vars(belief) | {"gaussians": None if belief.gaussians is None else asdict(belief.gaussians)}
         return {
             "averaged": self.averaged.members.state_dict(),
             "steps": self.averaged.steps,
             "dropped": self.dropped,
-            "belief": None if belief is None else asdict(belief),
+            "belief": state,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -439,6 +454,11 @@ def label_quality(belief: _Belief, log_probs: Tensor, labels: Tensor, share: Ten
     others = believed.scatter(1, labels[:, None], 0.0).sum(1)
     odds = own[:, 0].clamp(min=1e-38).log() - others.clamp(min=1e-38).log()
     return torch.sigmoid(_QUALITY_SHARPER * odds)
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    for start in range(0, count, _ROWS):
+        yield slice(start, start + _ROWS)
 
 
 def _moved(fields: dict[str, Any], device: torch.device) -> dict[str, Any]:

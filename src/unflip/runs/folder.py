@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -38,11 +39,11 @@ from unflip.runs.config import RunConfig, read_toml
 from unflip.runs.labels import read_labels, read_table
 from unflip.runs.model_file import Model, load_model
 from unflip.stats.gaussians import ClassGaussians
+from unflip.stats.kept import HALF_MOST
 
 FORMAT = 2
 """Of run folders. It is raised when an older version's folders can no longer be read."""
 _FEATURES_GB = 2.0  # above that they are not kept
-_HALF = 65504.0  # the largest number that half precision can hold
 _Content = TypeVar("_Content")
 
 
@@ -314,7 +315,8 @@ class Run:
                 if name in self.owned():
                     (self.folder / name).unlink(missing_ok=True)
             else:
-                write_array(self.own(name), array.clamp(-_HALF, _HALF).half().cpu().numpy())
+                small = array if array.dtype == torch.float16 else array.clamp(-HALF_MOST, HALF_MOST).half()
+                write_array(self.own(name), small.cpu().numpy())
             if size > _FEATURES_GB:
                 warnings.warn(
                     f"{name} would take {size:.1f} GB, more than {_FEATURES_GB:g}, and is not kept; neighbours and the "

@@ -23,17 +23,18 @@ COLUMNS = (
 OUT_OF_SAMPLE, IN_SAMPLE = "out-of-sample", "in-sample"
 """How a label was judged: by views that had not learnt it, or by some that had."""
 _NAMED = ("given", "current", "suggested")
+_GIVEN, _CURRENT, _SUGGESTED = range(3)
 
 
 class Assessment(NamedTuple):
-    """What is believed of every example's class (n, k), and of its label (n,)."""
+    """What is believed of every example's labels: the given, the current and the suggested one (n, 3)."""
 
     probs: Tensor
-    """The method's class probabilities; its own if it keeps any, otherwise the model's."""
+    """The method's probabilities of the three; its own if it keeps any, otherwise the model's."""
     network: Tensor
-    """The networks' class probabilities."""
+    """The networks' probabilities of them."""
     votes: Tensor | None
-    """The class Gaussians' class probabilities, if they were asked."""
+    """The class Gaussians' probabilities of them, if they were asked."""
     quality: Tensor
     """How likely the given label is right; NaN where that cannot be said."""
     suggested: Tensor
@@ -74,36 +75,37 @@ def label_table(
     suggested = current.where(trusted, assessment.suggested.cpu())
     quality = assessment.quality.cpu().masked_fill(trusted, 1.0).numpy()
 
-    def said(view: Tensor | None, of: Tensor) -> Any:
+    def said(view: Tensor | None, of: int) -> Any:
         if view is None:
             return pa.nulls(count, pa.float32())
-        return view.gather(1, of.to(view.device)[:, None])[:, 0].cpu().float().numpy()
+        column = view[:, of].cpu()
+        return (column.where(~trusted, view[:, _CURRENT].cpu()) if of == _SUGGESTED else column).numpy()
 
     columns: dict[str, Any] = {
         "index": np.arange(count),
-        "id": [str(i) for i in range(count)] if ids is None else list(ids),
+        "id": pa.array(np.arange(count)).cast(pa.string()) if ids is None else list(ids),
         "split": list(splits),
         "given": given.numpy(),
         "current": current.numpy(),
         "changed": (given != current).numpy(),
-        "confidence_current": said(assessment.probs, current),
-        "confidence_given": said(assessment.probs, given),
-        "network_given": said(assessment.network, given),
-        "vote_given": said(assessment.votes, given),
+        "confidence_current": said(assessment.probs, _CURRENT),
+        "confidence_given": said(assessment.probs, _GIVEN),
+        "network_given": said(assessment.network, _GIVEN),
+        "vote_given": said(assessment.votes, _GIVEN),
         "suggested": suggested.numpy(),
-        "confidence_suggested": said(assessment.probs, suggested),
-        "network_suggested": said(assessment.network, suggested),
-        "vote_suggested": said(assessment.votes, suggested),
+        "confidence_suggested": said(assessment.probs, _SUGGESTED),
+        "network_suggested": said(assessment.network, _SUGGESTED),
+        "vote_suggested": said(assessment.votes, _SUGGESTED),
         "last_change": last_change.numpy(),
         "changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
         "quality": pa.array(quality, from_pandas=True),
-        "judged": np.where(assessment.out_of_sample.cpu().numpy(), OUT_OF_SAMPLE, IN_SAMPLE),
+        "judged": pa.array([IN_SAMPLE, OUT_OF_SAMPLE]).take(assessment.out_of_sample.cpu().to(torch.int8).numpy()),
         "fold": assessment.fold.cpu().to(torch.int16).numpy(),
         "reviewed": trusted.numpy(),
     }
     if class_names is not None:
-        names = np.asarray(class_names)
-        columns |= {f"{kind}_name": names[columns[kind]] for kind in _NAMED}
+        names = pa.array(class_names, pa.string())
+        columns |= {f"{kind}_name": names.take(columns[kind]) for kind in _NAMED}
     return pa.table(columns)
 
 

@@ -8,11 +8,12 @@ from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
 from unflip.errors import ConfigError
+from unflip.stats.kept import kind_for
 from unflip.stats.members import NOT_FINITE, NotFiniteError
 from unflip.stats.spread import spread
 
 Fetch = Callable[[Tensor], Tensor]
-"""Returns the features (b, d) at given positions (b,); so they need not be in memory at once."""
+"""Returns rows, such as features (b, d), at given positions (b,); so they need not be in memory at once."""
 
 SHRINKS = (0.03, 0.1, 0.3, 0.6, 1.0)
 """Candidates for how far the covariance is shrunk."""
@@ -159,11 +160,8 @@ def shares_of(members: Tensor, num_classes: int) -> Tensor:
     return (one_hot(members, num_classes) if members.ndim == 1 else members).float()
 
 
-def held_out_log_posterior(
-    discriminant: Discriminant, fetch: Fetch, members: Tensor, groups: Tensor | None = None, rows: Tensor | None = None
-) -> Tensor:
-    """Return log P(c | h) (m, k) of examples that the fit used, each left out with its group; at ``rows`` or of all."""
-    rows = torch.arange(len(members), device=members.device) if rows is None else rows
+def held_out(discriminant: Discriminant, fetch: Fetch, members: Tensor, groups: Tensor | None = None) -> Fetch:
+    """Return what says log P(c | h) (b, k) of examples that the fit used, each left out with its group, by position."""
     num_classes, d = discriminant.means.shape
     in_covariance = torch.zeros(len(members), device=members.device).index_fill_(0, _picked(members, d), 1.0)
     totals: Tensor | None = None
@@ -171,11 +169,23 @@ def held_out_log_posterior(
         totals = torch.zeros(int(groups.max()) + 1, num_classes, device=members.device)
         for some in torch.arange(len(members), device=members.device).split(_ROWS):
             totals.index_add_(0, groups[some], shares_of(members[some], num_classes))
-    result = torch.empty(len(rows), num_classes, device=members.device)
+
+    def say(rows: Tensor) -> Tensor:
+        shares = shares_of(members[rows], num_classes) if totals is None or groups is None else totals[groups[rows]]
+        return discriminant.held_out_log_posterior(fetch(rows), shares, in_covariance[rows])
+
+    return say
+
+
+def held_out_log_posterior(
+    discriminant: Discriminant, fetch: Fetch, members: Tensor, groups: Tensor | None = None, rows: Tensor | None = None
+) -> Tensor:
+    """Return what :func:`held_out` says at ``rows`` or of all examples (m, k), in half precision if that is large."""
+    rows = torch.arange(len(members), device=members.device) if rows is None else rows
+    say, num_classes = held_out(discriminant, fetch, members, groups), len(discriminant.means)
+    result = torch.empty(len(rows), num_classes, dtype=kind_for(len(rows) * num_classes), device=members.device)
     for start in range(0, len(rows), _ROWS):
-        some = rows[start : start + _ROWS]
-        shares = shares_of(members[some], num_classes) if totals is None or groups is None else totals[groups[some]]
-        result[start : start + _ROWS] = discriminant.held_out_log_posterior(fetch(some), shares, in_covariance[some])
+        result[start : start + _ROWS] = say(rows[start : start + _ROWS])
     return result
 
 

@@ -43,7 +43,7 @@ def stack(views: Sequence[Tensor], labels: Tensor, background: float | None = No
     """
     count, num_classes = views[0].shape
     rows = spread(count, _MOST, labels.device)
-    logs = torch.stack([view[rows].clamp(min=FLOOR) for view in views]).cpu()  # (v, m, k)
+    logs = torch.stack([view[rows].float().clamp(min=FLOOR) for view in views]).cpu()  # (v, m, k)
     fit = _Fit(logs, labels[rows].cpu(), num_classes)
     weights = torch.full((len(views),), 0.5)
     if background is not None:
@@ -105,7 +105,7 @@ class _Fit:
 
 def pool(views: Sequence[Tensor], weights: Tensor) -> Tensor:
     """Return the log-linear pool ``log softmax(sum_v w_v log p_v)`` (m, k) of views (m, k)."""
-    total = torch.zeros_like(views[0])
+    total = torch.zeros_like(views[0], dtype=torch.float32)
     for view, weight in zip(views, weights.tolist(), strict=True):
-        total.add_(view.clamp(min=FLOOR), alpha=weight)
+        total.add_(view.float().clamp(min=FLOOR), alpha=weight)
     return total.log_softmax(1)

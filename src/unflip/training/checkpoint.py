@@ -16,7 +16,7 @@ from unflip.errors import RunFolderError, UnflipWarning
 from unflip.files import write_tensors
 from unflip.runs import layout
 
-FORMAT = 4
+FORMAT = 5
 """The checkpoint format; incremented when older files can no longer be read."""
 _SHARE = 0.02  # of the run time may be spent on end-of-epoch checkpoints
 
@@ -122,7 +122,9 @@ def _encode(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """Move the tensors of a tree to ``tensors``; dicts and lists become tagged lists, as JSON keys must be strings."""
     if isinstance(node, Tensor):
         name = f"{len(tensors)}{path}"  # the number makes it unique: keys may contain a slash
-        tensors[name] = node.detach().to("cpu", copy=True).contiguous()  # a copy: safetensors refuses shared memory
+        tensor = node.detach().cpu().contiguous()
+        shared = any(_memory(tensor) == _memory(other) for other in tensors.values())
+        tensors[name] = tensor.clone() if shared else tensor  # safetensors refuses shared memory
         return ["tensor", name]
     if isinstance(node, dict):
         return ["dict", [[key, _encode(value, f"{path}/{key}", tensors)] for key, value in node.items()]]
@@ -131,6 +133,10 @@ def _encode(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if node is None or isinstance(node, bool | int | float | str):
         return node
     raise TypeError(f"a checkpoint cannot hold {type(node).__name__} at {path}")
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:

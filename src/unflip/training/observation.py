@@ -22,16 +22,15 @@ class Observation:
         self.phases_done = progress.phase
         self._features: dict[int, Tensor] = {}
 
-    def record(self, order: Tensor, logits: Tensor) -> None:
-        """Keep the softmax of a training pass that visited the examples in ``order``."""
+    def record(self, order: Tensor, recorded: Tensor) -> None:
+        """Keep the probabilities that this process recorded in a pass which visited the examples in ``order``."""
         train = self._trainer.method.setting.train
-        probs = self._trainer.processes.interleave(logits.softmax(1), len(order))
         position = torch.empty(len(self._trainer.labels), dtype=torch.long, device=train.device)
         position[train] = torch.arange(len(train), device=train.device)
         before = self._progress.probs
         # a copy: the method may have kept the tensor of an earlier phase
-        self._progress.probs = probs.new_zeros(len(train), probs.shape[1]) if before is None else before.clone()
-        self._progress.probs[position[order]] = probs
+        self._progress.probs = recorded.new_zeros(len(train), recorded.shape[1]) if before is None else before.clone()
+        self._progress.probs[position[order]] = self._trainer.processes.interleave(recorded, len(order))
 
     @property
     def probs(self) -> Tensor:

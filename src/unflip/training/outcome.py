@@ -1,18 +1,20 @@
 """Outcome: what the selected model and the method finally say about every example."""
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from unflip.compute.passes import predict_probs, scan
+from unflip.compute.passes import predictions, scans
 from unflip.labels.quality import pooled, suggested_labels
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Judgement
 from unflip.networks.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.labels import Assessment
-from unflip.stats.discriminant import Fetch, fit_discriminant, held_out_log_posterior
+from unflip.stats.discriminant import Fetch, fit_discriminant, held_out
+from unflip.stats.kept import HALF_MOST, kind_for
 from unflip.training.divergence import finite
 from unflip.training.state import BestEpoch
 from unflip.training.trainer import Trainer
@@ -42,47 +44,76 @@ def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool)
     labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.setting.train
     model = method.model()
     model.load_state_dict(best.state)
-    rows = torch.arange(len(labels), device=train.device)
     with finite(f"in the model of epoch {best.epoch}"):
         judgement = method.judgement(labels)
-        features, logits = scan(model.networks[0], trainer.source, rows, trainer.processes)
-        if len(model.networks) == 1 and model.weights is None:
-            probs = logits.softmax(1)
-        else:  # of examples that are judged already, nothing has to be predicted
-            needed = rows if judgement is None else val
-            probs = torch.empty_like(logits)
-            probs[needed] = predict_probs(model, trainer.source, trainer.processes, needed)
-        del logits
+        # of examples that are judged already, nothing has to be predicted
+        asked = torch.arange(len(labels), device=train.device) if judgement is None else val
+        features, probs = _ask(model, trainer, asked)
+        of_val = (probs if judgement is not None else probs[val]).float()
         if len(val) and not clean_val:
-            corrected = method.correct(probs[val], labels.initial[val])
-            labels.change(epochs, val, corrected, probs[val].gather(1, corrected[:, None])[:, 0])
-        noise = _estimate_noise(labels, probs, train, val[:0] if clean_val else val)
+            corrected = method.correct(of_val, labels.initial[val])
+            labels.change(epochs, val, corrected, of_val.gather(1, corrected[:, None])[:, 0])
+        noise = _estimate_noise(labels, of_val, train, val[:0] if clean_val else val)
         if judgement is None:
             return _judge(trainer, model, probs, features, noise)
-        return _adopt(judgement, trainer, model, probs, features, noise)
+        return _adopt(judgement, trainer, model, of_val, features, noise)
+
+
+def _ask(model: Ensemble, trainer: Trainer, asked: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the features (n, d) of all examples by the first network, and the model's probabilities of some (m, k)."""
+    network, source, processes, count = model.networks[0], trainer.source, trainer.processes, len(trainer.labels)
+    features = _table(count, network.head.in_features, asked.device)
+    probs = _table(len(asked), network.head.out_features, asked.device)
+    alone = len(model.networks) == 1 and model.weights is None and len(asked) == count
+    for rows, batch in scans(network, source, torch.arange(count, device=asked.device), processes):
+        features[rows] = (
+            batch.features if features.dtype == torch.float32 else batch.features.clamp(-HALF_MOST, HALF_MOST)
+        )
+        if alone:
+            probs[rows] = batch.logits.softmax(1)
+    if not alone:
+        for rows, some in predictions(model, source, processes, asked):
+            probs[rows] = some
+    return features, probs
+
+
+def _table(rows: int, columns: int, device: torch.device) -> Tensor:
+    return torch.empty(rows, columns, dtype=kind_for(rows * columns), device=device)
 
 
 def _adopt(
-    judgement: Judgement, trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, noise: NoiseProfile | None
+    judgement: Judgement,
+    trainer: Trainer,
+    model: Ensemble,
+    of_val: Tensor,
+    features: Tensor,
+    noise: NoiseProfile | None,
 ) -> Outcome:
     """Adopt the method's own judgement of the training examples, and judge the validation examples by its model."""
     labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.setting.train
-    network, votes = probs.clone(), None
+    named = torch.stack([labels.given, labels.current], 1)
+
+    def joined(of_train: Tensor, of_others: Tensor) -> Tensor:
+        pair = torch.empty(len(labels), 2, device=train.device)
+        pair[train], pair[val] = of_train, of_others.gather(1, named[val])
+        return pair[:, [0, 1, 1]]  # what is current is suggested
+
+    votes = None
     if judgement.votes is not None and model.gaussians is not None:
-        votes = torch.empty_like(probs)
-        votes[train] = judgement.votes.float().exp()
-        for rows in val.split(_ROWS):
-            votes[rows] = model.gaussians.log_posterior(trainer.source.fetch(rows)).exp()
-    probs[train], network[train] = judgement.probs.exp(), judgement.network.float().exp()
+        parts = [model.gaussians.log_posterior(trainer.source.fetch(rows)).exp() for rows in val.split(_ROWS)]
+        votes = joined(judgement.votes, torch.cat(parts) if parts else of_val)
     quality = torch.empty(len(labels), device=train.device)
-    quality[train], quality[val] = judgement.quality, method.quality(probs[val], labels.initial[val])
+    quality[train], quality[val] = judgement.quality, method.quality(of_val, labels.initial[val])
     fold = torch.full_like(labels.initial, -1)
     out_of_sample = torch.ones(len(labels), dtype=torch.bool, device=train.device)
     if judgement.fold is None:
         out_of_sample[train] = False
     else:
         fold[train] = judgement.fold
-    assessment = Assessment(probs, network, votes, quality, labels.current, out_of_sample, fold)
+    assessment = Assessment(
+        joined(judgement.probs, of_val), joined(judgement.network, of_val), votes,
+        quality, labels.current, out_of_sample, fold,
+    )  # fmt: skip
     return Outcome(model, assessment, quality, features, noise)
 
 
@@ -94,49 +125,62 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     Images have no features that were not learnt from the labels, so training examples among them are judged in-sample.
     """
     labels, train, val = trainer.labels, trainer.method.setting.train, trainer.val_rows
-    of_rows, given = trainer.method.setting.of_rows, labels.initial
+    of_rows, given, came, current = trainer.method.setting.of_rows, labels.initial, labels.given, labels.current
     size = max(-float(features.min()), float(features.max())) if len(features) else 0.0
-    votes = _votes((features / size if size > _LARGE else features).__getitem__, trainer)
-    network = probs
-    if (beliefs := trainer.method.beliefs()) is not None:
-        probs = probs.clone()
-        probs[train] = beliefs.to(probs)
-    score = _pooled_own(probs, votes, given)
+    by_features = by_inputs = _voter((features / size if size > _LARGE else features).__getitem__, trainer)
     if of_rows:
-        votes = _votes(trainer.source.fetch, trainer)
-    quality = _pooled_own(probs, votes, given)
-    if of_rows:
-        quality[train] = votes.gather(1, given[:, None])[train, 0]
+        by_inputs = _voter(trainer.source.fetch, trainer)
+    beliefs = trainer.method.beliefs()
+    said = by_method, by_network, by_gaussians = [torch.empty(len(labels), 3, device=train.device) for _ in range(3)]
+    score, quality = (torch.empty(len(labels), device=train.device) for _ in range(2))
+    suggested = torch.empty_like(current)
+    for rows, positions in _blocks(train, val):
+        network, own = probs[rows].float(), given[rows, None]
+        believed = network if beliefs is None or positions is None else beliefs[positions].float()
+        votes = by_features(rows, positions)
+        score[rows] = pooled(believed, votes).gather(1, own)[:, 0]
+        if of_rows:
+            votes = by_inputs(rows, positions)
+        pool = pooled(believed, votes)
+        quality[rows] = (votes if of_rows and positions is not None else pool).gather(1, own)[:, 0]
+        suggested[rows] = suggested_labels(came[rows], current[rows], pool)
+        named = torch.stack([came[rows], current[rows], suggested[rows]], 1)
+        for columns, view in zip(said, (believed, network, votes), strict=True):
+            columns[rows] = view.gather(1, named)
     alone = given[train].bincount(minlength=labels.num_classes) < _LEAST
     quality[alone[given]] = torch.nan
     out_of_sample = torch.full_like(given, of_rows, dtype=torch.bool)
     out_of_sample[val] = True
-    parts = zip(*(part.split(_ROWS) for part in (labels.given, labels.current, probs, votes)), strict=True)
-    suggested = torch.cat([suggested_labels(*part) for part in parts])
-    assessment = Assessment(probs, network, votes, quality, suggested, out_of_sample, torch.full_like(given, -1))
+    fold = torch.full_like(given, -1)
+    assessment = Assessment(by_method, by_network, by_gaussians, quality, suggested, out_of_sample, fold)
     return Outcome(model, assessment, score, features, noise)
 
 
-def _pooled_own(probs: Tensor, votes: Tensor, labels: Tensor) -> Tensor:
-    """Return the probability (n,) of each label in the pool of both views."""
-    parts = zip(probs.split(_ROWS), votes.split(_ROWS), labels.split(_ROWS), strict=True)
-    return torch.cat([pooled(some, others).gather(1, own[:, None])[:, 0] for some, others, own in parts])
-
-
-def _votes(fetch: Fetch, trainer: Trainer) -> Tensor:
-    """Return class probabilities (n, k) under class Gaussians of the training examples, each of which is left out."""
-    labels, train, val = trainer.labels, trainer.method.setting.train, trainer.val_rows
-    current = labels.current[train]
-    groups = trainer.method.setting.groups
-    fitted = fit_discriminant(lambda rows: fetch(train[rows]), current, labels.num_classes)
-    votes = torch.empty(len(labels), labels.num_classes, device=train.device)
-    votes[train] = held_out_log_posterior(fitted, lambda rows: fetch(train[rows]), current, groups)
+def _blocks(train: Tensor, val: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield the rows of all examples, some at a time, and of those that train their positions among these."""
+    for positions in torch.arange(len(train), device=train.device).split(_ROWS):
+        yield train[positions], positions
     for rows in val.split(_ROWS):
-        votes[rows] = fitted.log_posterior(fetch(rows))
-    return votes.exp_()
+        yield rows, None
 
 
-def _estimate_noise(labels: LabelStore, probs: Tensor, train: Tensor, val: Tensor) -> NoiseProfile | None:
+def _voter(fetch: Fetch, trainer: Trainer) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """Return what says class probabilities (b, k) under class Gaussians of the training examples, each left out.
+
+    It takes rows and, of training examples, their positions; see :func:`_blocks`.
+    """
+    labels, train, groups = trainer.labels, trainer.method.setting.train, trainer.method.setting.groups
+    current = labels.current[train]
+
+    def of_train(positions: Tensor) -> Tensor:
+        return fetch(train[positions])
+
+    fitted = fit_discriminant(of_train, current, labels.num_classes)
+    say = held_out(fitted, of_train, current, groups)
+    return lambda rows, positions: (fitted.log_posterior(fetch(rows)) if positions is None else say(positions)).exp()
+
+
+def _estimate_noise(labels: LabelStore, of_val: Tensor, train: Tensor, val: Tensor) -> NoiseProfile | None:
     """Estimate the noise of the given labels: its rate, the rate by class, and the transition matrix.
 
     If training labels were corrected, the corrected labels stand in for the truth. If not, the selected model's
@@ -147,5 +191,5 @@ def _estimate_noise(labels: LabelStore, probs: Tensor, train: Tensor, val: Tenso
         rows = torch.cat([train, val])
         return measure_noise(current[rows].cpu(), given[rows].cpu(), labels.num_classes)
     if len(val):
-        return measure_noise(probs[val].argmax(1).cpu(), given[val].cpu(), labels.num_classes)
+        return measure_noise(of_val.argmax(1).cpu(), given[val].cpu(), labels.num_classes)
     return None

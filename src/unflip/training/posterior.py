@@ -64,7 +64,7 @@ class PosteriorFit:
         clean = clean.to(self.processes.device)
         everything = torch.arange(len(clean), device=clean.device)
         if kind == IN_SAMPLE:
-            return self._train(source, clean, num_classes, everything, "in-sample posterior").last_probs.cpu()
+            return self._train(source, clean, num_classes, everything, "in-sample posterior").last_probs.float().cpu()
         fold = torch.randperm(len(clean), generator=generator(self.seed, "folds")).to(clean.device) % FOLDS
         logits = torch.zeros(len(clean), num_classes, device=clean.device)
         for number in range(FOLDS):

@@ -206,11 +206,11 @@ class _Glimpses(Observation):
 
     _trainer: Rehearsal
 
-    def record(self, order: Tensor, logits: Tensor) -> None:
-        """Keep the softmax of a training pass that was cut short."""
+    def record(self, order: Tensor, recorded: Tensor) -> None:
+        """Keep the probabilities of a training pass that was cut short."""
         trainer = self._trainer
         shares = cut(order, trainer.options.batch_size, trainer.processes.count, trainer.processes.rank)
-        super().record(order, _repeated(logits, sum(len(share) for share in shares)))
+        super().record(order, _repeated(recorded, sum(len(share) for share in shares)))
 
     def _scan(self, network: nn.Module, rows: Tensor, *, keep_features: bool = True) -> Scan:
         started = self._trainer._now()

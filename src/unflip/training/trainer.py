@@ -13,11 +13,12 @@ from unflip.compute.ahead import prepared
 from unflip.compute.processes import Processes
 from unflip.data.sources import Source
 from unflip.labels.store import LabelStore
-from unflip.methods.base import Batch, Method, Phase
+from unflip.methods.base import Batch, Method, Phase, Step
 from unflip.networks.base import Network
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.seeding import derive, generator
+from unflip.stats.kept import kind_for
 from unflip.training.batches import cut, repeated, shuffled
 from unflip.training.divergence import diverged, finite
 from unflip.training.epoch_progress import EpochProgress
@@ -123,7 +124,6 @@ class Trainer:
             network.train(position in phase.learns)
         learning = [self.optimizers[position] for position in phase.learns]
         backward = self.processes.backward
-        records = self.method.records_probs
         number = progress.phase
         for batch in self._batches(epoch, number, phase, progress.steps):
             self._set_rate(batch.progress)
@@ -136,17 +136,22 @@ class Trainer:
             for optimizer in learning:
                 optimizer.step()
             self.method.after_step()
-            progress.terms.append({name: term.detach() for name, term in step.terms.items()})
-            if records and step.logits is not None:
-                progress.logits.append(step.logits.detach())
+            progress.add(step.terms, self._recorded(step))
             self.reporter.step(batch.progress)
             if after_step is not None:
                 after_step(epoch, progress)
         for position in phase.learns:
             self.processes.synchronise_buffers(self.networks[position])
-        if progress.logits:
-            observation.record(self._order(epoch, number, phase), torch.cat(progress.logits))
+        if progress.recorded is not None:
+            observation.record(self._order(epoch, number, phase), progress.recorded.rows)
         progress.end_phase(self.mean_losses(epoch, progress))
+
+    def _recorded(self, step: Step) -> Tensor | None:
+        """Return what is recorded of a step: its probabilities, if the method asks for them."""
+        if not self.method.records_probs or step.logits is None:
+            return None
+        kind = kind_for(len(self.method.setting.train) * step.logits.shape[1])
+        return step.logits.detach().softmax(1).to(kind)
 
     def _order(self, epoch: int, number: int, phase: Phase) -> Tensor:
         return shuffled(phase.indices, generator(self.method.setting.seed, "order", epoch, number))
@@ -183,8 +188,8 @@ class Trainer:
     def mean_losses(self, epoch: int, progress: EpochProgress) -> dict[str, float]:
         """Average each term over the phase's steps and the processes; raise if one is not finite."""
         means = {}
-        for name in progress.terms[0] if progress.terms else ():
-            values = self.processes.mean(torch.stack([step[name] for step in progress.terms]))  # same everywhere
+        for name, column in progress.terms.items():
+            values = self.processes.mean(column.rows)  # same everywhere
             wrong = ~values.isfinite()
             if bool(wrong.any()):
                 where = f"in epoch {epoch}, batch {int(wrong.nonzero()[0]) + 1}"

@@ -1,0 +1,45 @@
+"""How the cost of `unflip` grows: time and memory per example by examples, classes and features; about ten minutes.
+
+Data as in bench_committee.py, each run in a process of its own: three epochs, one thread, features mapped from disk.
+Memory is the peak beyond that of the imports; it counts the pages of the mapped file.
+"""
+
+import tempfile
+from pathlib import Path
+
+from bench_committee import measure, write
+from limits import Limits
+
+SIZES = (
+    (10_000, 256, 100),
+    (100_000, 256, 100),
+    (1_000_000, 256, 100),
+    (100_000, 256, 10),
+    (100_000, 256, 1000),
+    (100_000, 64, 100),
+    (100_000, 1024, 100),
+)
+"""Examples, features, classes."""
+MOST = 1.5  # times as much per example with ten times as many
+
+
+def main() -> None:
+    limits, found = Limits(), {}
+    print("| examples | features | classes | seconds | ms per example | peak GB | kB per example |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for size in SIZES:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            figures = measure(write(folder / "data", *size), folder / "run", "unflip")
+        count, seconds, beyond = size[0], figures["seconds"], figures["gb"] - figures["imported"]
+        found[size] = seconds / count * 1e3, beyond / count * 2**20
+        row = (*(f"{number:,}" for number in size), f"{seconds:.1f}", f"{found[size][0]:.3f}")
+        print("|", " | ".join((*row, f"{figures['gb']:.2f}", f"{found[size][1]:.2f}")), "|", flush=True)
+    before, after = found[100_000, 256, 100], found[1_000_000, 256, 100]
+    for what, few, many in zip(("time", "memory"), before, after, strict=True):
+        limits.at_most(f"{what} per example of 1,000,000 by that of 100,000", many / few, MOST, "{:.2f}")
+    limits.finish()
+
+
+if __name__ == "__main__":
+    main()
