@@ -19,7 +19,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,38 +66,43 @@ def run(way: str, problem: own_data.Problem, given: Any, seed: int) -> dict[str,
     }
 
 
-def tables(results: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the lines of one table a figure: the mean over seeds and its standard deviation, the best in bold."""
+def tables(
+    results: list[dict[str, Any]],
+    sets: Sequence[str] = own_data.SETS,
+    noises: Sequence[str] = own_data.NOISES,
+    ways: Sequence[str] = WAYS,
+) -> Iterator[str]:
+    """Yield the lines of one table per figure: the mean over seeds and its standard deviation, the best in bold."""
     for figure, title in FIGURES.items():
         yield f"### {title}"
         yield ""
-        yield "| data | noise | seeds | wrong, per cent | " + " | ".join(WAYS) + " |"
-        yield "| --- | --- | --- | --- |" + " --- |" * len(WAYS)
-        means: dict[str, list[float]] = {way: [] for way in WAYS}
-        for name in own_data.SETS:
-            for noise in own_data.NOISES:
+        yield "| data | noise | seeds | wrong, per cent | " + " | ".join(ways) + " |"
+        yield "| --- | --- | --- | --- |" + " --- |" * len(ways)
+        means: dict[str, list[float]] = {way: [] for way in ways}
+        for name in sets:
+            for noise in noises:
                 found = [line for line in results if (line["data"], line["noise"]) == (name, noise)]
-                whole = {line["seed"] for line in found if line["way"] == WAYS[-1]}  # the last of a seed
+                whole = {line["seed"] for line in found if line["way"] == ways[-1]}  # the last of a seed
                 rows = [line for line in found if line["seed"] in whole]
                 if rows:
                     yield _row(name, noise, figure, rows, means)
-        yield "| mean | | | | " + " | ".join(f"{statistics.mean(means[way]):.2f}" for way in WAYS) + " |"
+        yield "| mean | | | | " + " | ".join(f"{statistics.mean(means[way]):.2f}" for way in ways) + " |"
         yield ""
 
 
 def _row(name: str, noise: str, figure: str, rows: list[dict[str, Any]], means: dict[str, list[float]]) -> str:
     scale = 1 if figure == "wall" else 100
-    values = {way: [scale * line[figure] for line in rows if line["way"] == way] for way in WAYS}
-    for way in WAYS:
+    values = {way: [scale * line[figure] for line in rows if line["way"] == way] for way in means}
+    for way in means:
         means[way].append(statistics.mean(values[way]))
-    best = "" if figure == "wall" else f"{max(means[way][-1] for way in WAYS):.2f}"
+    best = "" if figure == "wall" else f"{max(found[-1] for found in means.values()):.2f}"
     cells = []
-    for way in WAYS:
+    for way in means:
         text = f"{means[way][-1]:.2f}"
         spread = f" ± {statistics.stdev(values[way]):.2f}" if len(values[way]) > 1 and figure != "wall" else ""
         cells.append(f"**{text}{spread}**" if text == best else text + spread)
     wrong = 100 * statistics.mean(line["wrong"] for line in rows)
-    return f"| {name} | {noise} | {len(rows) // len(WAYS)} | {wrong:.1f} | " + " | ".join(cells) + " |"
+    return f"| {name} | {noise} | {len(rows) // len(means)} | {wrong:.1f} | " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -129,10 +134,14 @@ def main() -> None:
     if arguments.page is None:
         print(text)
         return
-    page = arguments.page.read_text("utf-8")
+    fill(arguments.page, text)
+
+
+def fill(page: Path, text: str) -> None:
+    """Put tables in the place that a page has for them."""
     begin, end = "<!-- tables -->\n\n", "<!-- end of tables -->"
-    page = re.sub(f"{begin}.*{end}", lambda _: f"{begin}{text}\n{end}", page, flags=re.DOTALL)
-    arguments.page.write_text(page, "utf-8")
+    content = page.read_text("utf-8")
+    page.write_text(re.sub(f"{begin}.*{end}", lambda _: f"{begin}{text}\n{end}", content, flags=re.DOTALL), "utf-8")
 
 
 if __name__ == "__main__":
