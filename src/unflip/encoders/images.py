@@ -25,6 +25,7 @@ from unflip.encoders.base import Encoded, Encoder
 from unflip.errors import ConfigError, InputError
 from unflip.networks import backbones
 from unflip.networks.backbone import Backbone
+from unflip.networks.openvino import Encode, Precision, compile_backbone
 from unflip.progress import Track, untracked
 
 _SMALL_SIZE = 112  # what images of at most 64 x 64 pixels are scaled to
@@ -41,6 +42,8 @@ class ImageSettings:
     image_size: int
     image_resize: int
     resample: str
+    precision: Precision = "float32"
+    """In which the backbone computes: `bfloat16` is faster, and its features depend a little on the machine."""
     weights_file: str | None = None
     """Where they were read from, if not from the backbone's own package."""
 
@@ -53,9 +56,12 @@ class ImageEncoder(Encoder):
         self.device, self.batch_size = torch.device("cpu"), _BATCH
 
     @classmethod
-    def choose(cls, name: str, weights: str | None, images: Array | ImageFiles, options: DataOptions) -> Self:
-        """Return the encoder called ``name`` in a size that suits ``images``: small ones are scaled up and seen whole,
-        of larger ones the centre is seen.
+    def choose(
+        cls, name: str, images: Array | ImageFiles, options: DataOptions, weights: str | None, precision: Precision
+    ) -> Self:
+        """Return the encoder called ``name`` in a size that suits ``images``.
+
+        Small ones are scaled up and seen whole, of larger ones the centre is seen.
         """
         backbone = _load(name, weights)
         small = are_small(images)
@@ -70,7 +76,8 @@ class ImageEncoder(Encoder):
                 )
             resize = size
         where = None if weights is None else str(Path(weights).resolve())
-        return cls(ImageSettings(name, _hash_weights(backbone), size, resize, options.resample, where), backbone)
+        hashed = _hash_weights(backbone)
+        return cls(ImageSettings(name, hashed, size, resize, options.resample, precision, where), backbone)
 
     @classmethod
     def restore(cls, encoding: Encoding) -> Self:
@@ -97,7 +104,8 @@ class ImageEncoder(Encoder):
 
     def describe(self) -> list[str]:
         """Say which backbone sees what."""
-        return [f"features by {self.settings.backbone} at {self.settings.image_size} pixels"]
+        precision = "" if self.settings.precision == "float32" else f" in {self.settings.precision}"
+        return [f"features by {self.settings.backbone} at {self.settings.image_size} pixels{precision}"]
 
     def to(self, device: torch.device, batch_size: int | None = None) -> Self:
         """Compute on ``device`` from now on, ``batch_size`` images at once."""
@@ -131,12 +139,21 @@ class ImageEncoder(Encoder):
         images = images.to(self.device)
         if images.shape[2:] != size:  # of an array; files were scaled when they were read
             images = F.interpolate(images, size, mode=self.settings.resample, align_corners=False, antialias=True)
-        features = self._backbone.encode(images.contiguous(memory_format=torch.channels_last)).half().cpu().numpy()
+        features = self._network(images.contiguous(memory_format=torch.channels_last)).half().cpu().numpy()
         if not np.isfinite(features).all():
             raise InputError(
                 f"backbone {self.settings.backbone}: features that are not finite, or beyond float16's range"
             )
         return features
+
+    @cached_property
+    def _network(self) -> Encode:
+        """The backbone as this machine runs it fastest."""
+        if self.device.type == "cpu":
+            return compile_backbone(self._backbone, self.settings.image_size, self.settings.precision)
+        if self.settings.precision != "float32":
+            raise ConfigError(f"--feature-precision {self.settings.precision} is for processors; leave it out on a GPU")
+        return self._backbone.encode
 
     @cached_property
     def _normalisation(self) -> Standardisation:
@@ -154,6 +171,7 @@ def embed_command(encoding: Encoding, images: str, out: str = "new.npz") -> str:
     made = ImageSettings(**encoding.settings)
     resample = f" --resample {made.resample}" if made.resample != "bilinear" else ""
     weights = f" --weights {quote(made.weights_file)}" if made.weights_file else ""
+    weights += f" --feature-precision {made.precision}" if made.precision != "float32" else ""
     sizes = f"--image-size {made.image_size} --image-resize {made.image_resize}"
     return f"unflip embed {quote(images)} --backbone {made.backbone}{weights} {sizes}{resample} --out {out}"
 

@@ -309,7 +309,9 @@ def plan_embedding(
         raise InputError(f"data {options.path}: holds no images, so there is nothing to embed; train on it as it is")
     raw.check_trainable(options.path)
     assert not isinstance(raw.train.inputs, Cells)
-    encoder = ImageEncoder.choose(embedding.backbone, embedding.weights, raw.train.inputs, options)
+    encoder = ImageEncoder.choose(
+        embedding.backbone, raw.train.inputs, options, embedding.weights, embedding.feature_precision
+    )
     options = image_options(encoder.encoding(), options)
     # Every image is decoded once beforehand: a broken one at the end would waste all that was computed before it.
     sets, _, skipped = open_sets(raw.parts(), options.model_copy(update={"skip_broken": True}), track)

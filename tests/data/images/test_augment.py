@@ -84,6 +84,16 @@ def test_normalised_values_are_less_the_mean_in_deviations(dtype: torch.dtype) -
     assert torch.equal(images, kept)
 
 
+def test_normalised_values_do_not_depend_on_how_images_lie_in_memory() -> None:
+    images = random_images(5, 3, 4, 6)
+    last = images.contiguous(memory_format=torch.channels_last)
+    mean, std = torch.tensor([125.0, 120.0, 110.0]).view(3, 1, 1), torch.tensor([60.0, 61.0, 66.0]).view(3, 1, 1)
+    found = normalise(last, mean, std)
+    assert torch.equal(found, normalise(images, mean, std))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert normalise(last[:0], mean, std).shape == (0, 3, 4, 6)
+
+
 def sizes(count: int, height: int, width: int) -> Tensor:
     return torch.tensor([[height], [width]]).float().expand(-1, count)
 

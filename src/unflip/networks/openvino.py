@@ -1,0 +1,147 @@
+"""Backbones on a processor with OpenVINO: the same features, faster, and without asking for memory at each layer."""
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from unflip.errors import ConfigError, MissingExtraError, UnflipWarning, described, unknown
+from unflip.networks.backbone import Backbone
+from unflip.networks.bfloat16 import check_bfloat16
+
+Precision = Literal["float32", "bfloat16"]
+Encode = Callable[[Tensor], Tensor]
+_TYPES = {"float32": "f32", "bfloat16": "bf16"}
+_TELEMETRY = "openvino_telemetry"
+_MOST_APART = {"float32": 1e-3, "bfloat16": 0.1}
+"""By how much of their length features may differ from PyTorch's before a conversion counts as failed."""
+
+
+def compile_backbone(backbone: Backbone, size: int, precision: Precision = "float32") -> Encode:
+    """Return a function that does what ``backbone.encode`` does, with OpenVINO where that is possible.
+
+    It takes batches of any length, uses as many threads as PyTorch does now, and is to be called by one thread at a
+    time. Where OpenVINO is missing or the network is not on the processor, ``backbone.encode`` itself is returned; a
+    network that cannot be converted is also warned of. But `bfloat16`, which somebody asked for, is refused then.
+
+    Args:
+        backbone: its network is in evaluation mode.
+        size: side of the images, in pixels.
+        precision: `bfloat16` takes half of the time; its features depend on the machine.
+    """
+    if precision not in get_args(Precision):
+        raise ConfigError(unknown("precision", precision, get_args(Precision)))
+    wants_float32 = precision == "float32"
+    if any(value.device.type != "cpu" for value in backbone.network.parameters()):
+        if wants_float32:
+            return backbone.encode
+        raise ConfigError(f"precision {precision}: features are computed in it on a processor only; try --device cpu")
+    openvino = import_openvino()
+    if openvino is None:
+        if wants_float32:
+            return backbone.encode
+        raise MissingExtraError("openvino", "embed")
+    if not wants_float32:
+        check_bfloat16(openvino)
+    try:
+        return _compiled(openvino, backbone, size, precision)
+    except Exception as error:  # tracing runs whatever the network does, and converting may meet any operator
+        if not wants_float32:
+            raise ConfigError(f"precision {precision}: OpenVINO cannot run this network ({_reason(error)})") from error
+        warnings.warn(
+            f"OpenVINO cannot run this network, so PyTorch does, more slowly ({_reason(error)})",
+            UnflipWarning,
+            stacklevel=2,
+        )
+        return backbone.encode
+
+
+def import_openvino() -> Any | None:
+    """Import OpenVINO, or return None where it is not installed.
+
+    Each import would tell its makers, and note a number for this user in the home folder; it works as well without the
+    package that does so.
+    """
+    if "openvino" in sys.modules:
+        return sys.modules["openvino"]
+    hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if name.split(".")[0] == _TELEMETRY}
+    sys.modules[_TELEMETRY] = None  # type: ignore[assignment]  # which means: cannot be imported
+    try:
+        return importlib.import_module("openvino")
+    except ImportError:  # also one whose own libraries do not fit this system
+        return None
+    finally:
+        del sys.modules[_TELEMETRY]
+        sys.modules.update(hidden)
+
+
+class _Encoder(nn.Module):
+    """A backbone's ``encode`` as a module, which is what can be converted."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.network = backbone.network
+        self._encode = backbone.encode
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self._encode(images)
+
+
+def _compiled(openvino: Any, backbone: Backbone, size: int, precision: Precision) -> Encode:
+    model = _converted(backbone, size)
+    model.reshape([-1, 3, size, size])
+    steps = openvino.preprocess.PrePostProcessor(model)
+    steps.input().tensor().set_layout(openvino.Layout("NHWC"))  # as decoded images lie in memory
+    steps.input().model().set_layout(openvino.Layout("NCHW"))
+    settings = {
+        "INFERENCE_PRECISION_HINT": _TYPES[precision],  # otherwise it is the processor that decides
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,  # other threads decode images meanwhile, other processes use the same cores
+    }
+    request = openvino.Core().compile_model(steps.build(), "CPU", settings).create_infer_request()
+
+    def encode(images: Tensor) -> Tensor:
+        pixels = images.detach().permute(0, 2, 3, 1).contiguous().numpy()
+        request.set_input_tensor(openvino.Tensor(pixels, shared_memory=True))
+        request.infer()
+        return torch.from_numpy(request.get_output_tensor().data.copy())
+
+    _compare(encode, backbone, size, _MOST_APART[precision])
+    return encode
+
+
+def _converted(backbone: Backbone, size: int) -> Any:
+    """Trace the network and convert it; not by `convert_model`, which tells its makers what was converted."""
+    frontend = importlib.import_module("openvino.frontend").FrontEndManager().load_by_framework("pytorch")
+    decoder = importlib.import_module("openvino.frontend.pytorch.ts_decoder").TorchScriptPythonDecoder
+    images = torch.zeros(2, 3, size, size)
+    with (
+        warnings.catch_warnings(action="ignore"),
+        torch.no_grad(),
+    ):  # of what a trace does not see: features are compared
+        traced = torch.jit.trace(_Encoder(backbone).eval(), images, check_trace=False)
+        decoded = decoder(traced, example_input=images)  # has to outlive what follows
+        return frontend.convert(frontend.load(decoded))
+
+
+def _compare(encode: Encode, backbone: Backbone, size: int, most: float) -> None:
+    """Refuse features that are not PyTorch's, for batches of other lengths than the traced one."""
+    images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted = backbone.encode(images)
+    for count in (3, 1):
+        found = encode(images[:count])
+        apart = float((found - wanted[:count]).norm() / wanted[:count].norm().clamp_min(1e-12))
+        if not apart <= most:  # also if it is not a number
+            raise ValueError(f"its features are {apart:.2g} of their length away from PyTorch's")
+
+
+def _reason(error: Exception) -> str:
+    """Return the beginning of what may be pages."""
+    text = described(error)
+    return text if len(text) <= 160 else f"{text[:157]}..."

@@ -1,0 +1,222 @@
+"""Backbones with OpenVINO: PyTorch's features, for any number of images; and what happens where it cannot be used."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unflip.errors import ConfigError, MissingExtraError, UnflipWarning
+from unflip.networks import bfloat16, openvino
+from unflip.networks.backbone import Backbone
+from unflip.networks.openvino import compile_backbone
+
+needs_openvino = pytest.mark.skipif(
+    importlib.util.find_spec("openvino") is None, reason="the extra `embed` is not installed"
+)
+WITH_BFLOAT16, WITHOUT = (
+    SimpleNamespace(Core=lambda names=names: SimpleNamespace(get_property=lambda *_: names))
+    for names in (["FP32", "BF16"], ["FP32"])
+)
+DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+
+
+def of(network: nn.Module, encode: Callable[[Tensor], Tensor] | None = None) -> Backbone:
+    network.eval()
+    return Backbone(encode or network, network, (127.0,) * 3, (128.0,) * 3, 32)
+
+
+def small() -> Backbone:
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU6(), nn.Conv2d(32, 48, 3), nn.AdaptiveAvgPool2d(1)
+    )
+    return of(network, lambda images: network(images).flatten(1))
+
+
+def efficientnet_lite0() -> Backbone:
+    package = pytest.importorskip("efficientnet_lite_pytorch")
+    torch.manual_seed(0)
+    network = package.EfficientNet.from_name("efficientnet-lite0", image_size=None)
+    return of(network, lambda images: network.extract_features(images).mean((2, 3)))
+
+
+@pytest.fixture
+def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Return a function that lets the trial of bfloat16 run other code."""
+    bfloat16._try.cache_clear()
+    yield lambda code: monkeypatch.setattr(bfloat16, "_command", lambda: [sys.executable, "-c", code])
+    bfloat16._try.cache_clear()
+
+
+@needs_openvino
+@pytest.mark.parametrize("make", [small, efficientnet_lite0])
+def test_features_are_those_of_pytorch_for_batches_of_any_length(make: Callable[[], Backbone]) -> None:
+    backbone = make()
+    with warnings.catch_warnings(action="error"):
+        encode = compile_backbone(backbone, 64)
+    assert encode is not backbone.encode
+    images = torch.randn(16, 3, 64, 64)
+    with torch.inference_mode():
+        wanted = backbone.encode(images)
+        kept = [
+            (count, encode(images[:count].contiguous(memory_format=layout)))
+            for count in (16, 5, 1, 16)
+            for layout in (torch.contiguous_format, torch.channels_last)
+        ]
+    for count, found in kept:  # none is overwritten by a later call
+        torch.testing.assert_close(found, wanted[:count], atol=1e-4, rtol=1e-4)
+
+
+@needs_openvino
+def test_as_many_threads_as_pytorch_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = openvino.import_openvino()
+    assert module is not None
+    asked: list[dict[str, Any]] = []
+    compile_model = module.Core.compile_model
+
+    def listen(self: Any, model: Any, device: str, settings: dict[str, Any]) -> Any:
+        asked.append(settings)
+        compiled = compile_model(self, model, device, settings)
+        assert compiled.get_property("INFERENCE_NUM_THREADS") == settings["INFERENCE_NUM_THREADS"]
+        assert compiled.get_property("INFERENCE_PRECISION_HINT") == module.Type.f32
+        return compiled
+
+    monkeypatch.setattr(module.Core, "compile_model", listen)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    compile_backbone(small(), 32)
+    assert [settings["INFERENCE_NUM_THREADS"] for settings in asked] == [1]
+
+
+class Odd(nn.Module):
+    """Does what no trace can follow."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        means = images.mean((2, 3)) * self.scale
+        if self.what == "depends on the number of images":
+            return means * float(len(images))
+        if self.what == "raises":
+            values: Tensor = torch.linalg.eigvals(images[:, 0])  # an operator that OpenVINO does not have
+            return means + values[:, :3].real
+        return torch.from_numpy(means.detach().numpy() * 1.0)  # seen as a constant
+
+
+@needs_openvino
+@pytest.mark.parametrize("what", ["depends on the number of images", "raises", "constant"])
+def test_a_network_that_cannot_be_converted_stays_with_pytorch_and_one_line_says_so(what: str) -> None:
+    backbone = of(Odd(what))
+    with pytest.warns(UnflipWarning, match="OpenVINO cannot run this network") as caught:
+        encode = compile_backbone(backbone, 32)
+    assert encode is backbone.encode
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+    assert len(str(caught[0].message)) < 300
+
+
+def test_where_openvino_is_missing_pytorch_computes_and_bfloat16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    backbone = small()
+    with warnings.catch_warnings(action="error"):
+        assert compile_backbone(backbone, 32) is backbone.encode
+    with pytest.raises(MissingExtraError, match="openvino is not installed"):
+        compile_backbone(backbone, 32, "bfloat16")
+
+
+def test_only_on_a_processor() -> None:
+    backbone = of(nn.Conv2d(3, 3, 1, device="meta"))
+    assert compile_backbone(backbone, 32) is backbone.encode
+    with pytest.raises(ConfigError, match="on a processor only"):
+        compile_backbone(backbone, 32, "bfloat16")
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown precision 'bfloat', did you mean 'bfloat16'"):
+        compile_backbone(small(), 32, "bfloat")  # type: ignore[arg-type]
+
+
+@needs_openvino
+def test_bfloat16_where_the_processor_has_it() -> None:
+    backbone = small()
+    try:
+        encode = compile_backbone(backbone, 32, "bfloat16")
+    except ConfigError as error:
+        pytest.skip(str(error))
+    images = torch.randn(7, 3, 32, 32)
+    with torch.inference_mode():
+        wanted, found = backbone.encode(images), encode(images)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, atol=0.05, rtol=0.05)
+    assert not torch.equal(found, wanted)
+
+
+@needs_openvino
+def test_bfloat16_is_not_given_up_quietly_for_a_network_that_cannot_be_converted(
+    trial: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openvino, "check_bfloat16", lambda _: None)
+    with pytest.raises(ConfigError, match="precision bfloat16: OpenVINO cannot run this network"):
+        compile_backbone(of(Odd("raises")), 32, "bfloat16")
+
+
+def test_a_processor_without_bfloat16_is_not_even_tried(trial: Callable[[str], None]) -> None:
+    trial(DIES)
+    with pytest.raises(ConfigError, match="this processor does not have it"):
+        bfloat16.check_bfloat16(WITHOUT)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        pytest.param(DIES, "SIGILL", marks=pytest.mark.skipif(os.name == "nt", reason="no such signals")),
+        ("raise SystemExit(3)", "exit code 3"),
+        ("import no_such_module_at_all", "ModuleNotFoundError"),
+        ("import time; time.sleep(60)", "TimeoutExpired"),
+    ],
+)
+def test_bfloat16_that_kills_a_child_is_refused_in_one_line(
+    code: str, said: str, trial: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bfloat16, "_LONGEST", 1 if "sleep" in code else 60)
+    trial(code)
+    with pytest.raises(ConfigError, match=f"a trial of it failed.*{said}.*leave it out") as caught:
+        bfloat16.check_bfloat16(WITH_BFLOAT16)
+    assert "\n" not in str(caught.value)
+
+
+def test_bfloat16_is_tried_once_in_a_process(trial: Callable[[str], None], tmp_path: Path) -> None:
+    trial(f"open({str(tmp_path / 'tried')!r}, 'x')")  # a second time it would fail
+    for _ in range(2):
+        bfloat16.check_bfloat16(WITH_BFLOAT16)
+    assert (tmp_path / "tried").exists()
+
+
+@needs_openvino
+def test_openvino_tells_nobody(tmp_path: Path) -> None:
+    code = (
+        "import socket, sys, torch\n"
+        "def refuse(*_, **__): raise SystemExit('a connection was made')\n"
+        "socket.socket.connect = refuse\n"
+        "from unflip.networks.backbone import Backbone\n"
+        "from unflip.networks.openvino import compile_backbone\n"
+        "assert 'openvino' not in sys.modules\n"
+        "network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())\n"
+        "backbone = Backbone(network, network.eval(), (0.0,) * 3, (1.0,) * 3, 32)\n"
+        "assert compile_backbone(backbone, 32) is not network\n"
+        "assert not [name for name in sys.modules if name.startswith('openvino_telemetry')]\n"
+    )
+    home = {**os.environ, "HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path), "CI": ""}
+    subprocess.run([sys.executable, "-c", code], env=home, check=True)
+    assert not list(tmp_path.iterdir())
