@@ -1,4 +1,4 @@
-"""Data in three steps: load (loader.py, labelled.py), corrupt (corruption.py), split (split.py)."""
+"""Data in steps: load (loader.py, labelled.py), corrupt (corruption.py), split (split.py); encoders come between."""
 
 from unflip.registry import Entry, Registry
 
