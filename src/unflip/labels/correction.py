@@ -10,7 +10,7 @@ from unflip.labels.store import LabelStore
 from unflip.options import Options
 from unflip.stats.kept import kind_for
 
-_ROWS = 2**16  # examples whose probabilities are added up at once
+_ROWS = 4096  # examples whose probabilities are added up at once; they fit in the cache
 _ONE_ABOVE = 2**28  # values of a window beyond which only a running mean is kept
 
 
@@ -84,8 +84,11 @@ class ProbabilityWindow:
         self.kept = [*self.kept, probs.to(kind_for(values))][-self.size :]
 
     def mean(self) -> Tensor:
-        """Return the mean (m, k), computed in blocks of rows that fit in the cache; a large one in half precision."""
-        mean = torch.empty_like(self.kept[0], dtype=kind_for(self.kept[0].numel()))
+        """Return the mean (m, k), in half precision if it is large; of one epoch it is that epoch's own table."""
+        kind = kind_for(self.kept[0].numel())
+        if len(self.kept) == 1:
+            return self.kept[0].to(kind)
+        mean = torch.empty_like(self.kept[0], dtype=kind)
         for start in range(0, len(mean), _ROWS):
             rows = self.kept[0][start : start + _ROWS].to(torch.float32, copy=True)
             for probs in self.kept[1:]:

@@ -31,7 +31,7 @@ _STEPS = 300  # fewest of a run on rows
 _SLOPE = 1.5  # how fast disagreement lowers what a label counts
 _LAST_WEIGHT = (0.3, 0.4)  # what a label counts least in the last targets, and for the final labels
 _QUALITY_MORE, _QUALITY_SHARPER = 0.15, 1.25  # label quality: what a label counts beyond that, and a sharpness
-_ROWS = 65_536  # examples at once
+_ROWS = 4096  # examples at once; they fit in the cache
 
 
 class UnflipOptions(Options):
@@ -238,10 +238,10 @@ class Unflip(Method):
         given = labels.initial[train]
         views = self._look(observed, given)
         belief = self.belief = self._believe(epoch, observed, given, views)
-        changed = 0
+        wanted, confidence = torch.empty_like(given), torch.empty(len(given), device=given.device)
         for rows in _blocks(len(train)):
-            confidence, wanted = self._posterior(belief, rows, given, belief.label_weight).max(1)
-            changed += labels.change(epoch, train[rows], wanted, confidence)
+            confidence[rows], wanted[rows] = self._posterior(belief, rows, given, belief.label_weight).max(1)
+        changed = labels.change(epoch, train, wanted, confidence)
         named = torch.stack([labels.given[train], labels.current[train]], 1)
         belief.network = views.network.gather(1, named)
         belief.votes = None if views.votes is None else views.votes.gather(1, named)

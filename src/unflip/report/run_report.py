@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute
 from markupsafe import Markup
 
 from unflip.errors import RunFolderError, UnflipError
@@ -41,15 +42,15 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
     names = run.class_names
     changes = count_changes(table, names)
     tests = result["tests"]
-    split = table["split"].to_numpy()
+    trains = int(pyarrow.compute.equal(table["split"], "train").to_numpy().sum())
     content = render(
         "run.html",
         result=result,
         config=run.config_text,
         network=run.config.common.network,
         finished=datetime.fromtimestamp((run.folder / layout.RESULT).stat().st_mtime, UTC),
-        train_count=int((split == "train").sum()),
-        val_count=int((split == "val").sum()),
+        train_count=trains,
+        val_count=len(table) - trains,
         truth=truth_notes(result),
         charts=_charts(metrics, result),
         changes=changes,

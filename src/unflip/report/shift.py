@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import pi
 
+import pyarrow.compute
 import torch
 from torch import Tensor
 
@@ -61,7 +62,7 @@ def measure_shift(run: Run) -> Shift:
     given, current = (torch.tensor(table[name].to_numpy()) for name in ("given", "current"))
     if len(given) != len(features):
         raise RunFolderError(f"{run.folder}: {len(features)} features for {len(given)} labels; two runs mixed up?")
-    train = torch.tensor(table["split"].to_numpy() == "train").nonzero()[:, 0]
+    train = torch.tensor(pyarrow.compute.equal(table["split"], "train").to_numpy()).nonzero()[:, 0]
     count = int(max(given.max(), current.max())) + 1 if calibrated is None else len(calibrated.means)
 
     versions = {"given labels": given}

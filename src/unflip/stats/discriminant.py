@@ -72,15 +72,23 @@ class Discriminant:
         """
         white = self._whitened(features)
         distances = self._distances(white)
-        total = members.sum(1, keepdim=True).clamp(min=_NOBODY)
         others = (self.counts - members).clamp_(min=0)
         growth = self.counts / others.clamp(min=_NOBODY)
+        if bool(in_covariance.all()):
+            distances += self._lost(white, members, growth)
+        else:  # of many examples few are
+            some = in_covariance.nonzero()[:, 0]
+            distances[some] += self._lost(white[some], members[some], growth[some])
+        return self._normalised(others, distances.mul_(growth.square_()))
+
+    def _lost(self, white: Tensor, members: Tensor, growth: Tensor) -> Tensor:
+        """Return what distances (m, k) gain because the covariance loses an example."""
+        total = members.sum(1, keepdim=True).clamp(min=_NOBODY)
         own = white - members @ self.means / total
-        lost = (1 - self.shrink) / self.used * (members * growth).sum(1, keepdim=True) * in_covariance[:, None]
+        lost = (1 - self.shrink) / self.used * (members * growth).sum(1, keepdim=True)
         lost = torch.minimum(lost, _MOST_LOST / own.square().sum(1, keepdim=True).clamp(min=1e-30))
         along = (white * own).sum(1, keepdim=True) - own @ self.means.T  # w_c·z
-        distances += lost * along.square_() / (1 - lost * own.square().sum(1, keepdim=True))
-        return self._normalised(others, distances.mul_(growth.square_()))
+        return lost * along.square_() / (1 - lost * own.square().sum(1, keepdim=True))
 
     def _whitened(self, features: Tensor) -> Tensor:
         return torch.addmm(-self.origin, features.detach().float(), self.whiten.T)
@@ -163,7 +171,8 @@ def shares_of(members: Tensor, num_classes: int) -> Tensor:
 def held_out(discriminant: Discriminant, fetch: Fetch, members: Tensor, groups: Tensor | None = None) -> Fetch:
     """Return what says log P(c | h) (b, k) of examples that the fit used, each left out with its group, by position."""
     num_classes, d = discriminant.means.shape
-    in_covariance = torch.zeros(len(members), device=members.device).index_fill_(0, _picked(members, d), 1.0)
+    in_covariance = torch.zeros(len(members), dtype=torch.bool, device=members.device)
+    in_covariance[_picked(members, d)] = True
     totals: Tensor | None = None
     if groups is not None:
         totals = torch.zeros(int(groups.max()) + 1, num_classes, device=members.device)

@@ -8,7 +8,8 @@ from torch import Tensor
 from unflip.errors import InputError
 
 _VALUES = 2**18  # numbers widened at once: they fit in the CPU's cache
-_QUERIES = 64  # queries at once, so that their distances to all features take little memory
+_QUERIES = 64  # queries at once, at most
+_DISTANCES = 2**24  # of queries to features at once, so that they take little memory
 _SPARE = 8  # extra candidates, since rounding may swap neighbours at almost the same distance
 
 
@@ -42,8 +43,9 @@ def nearest(
         raise InputError(f"neighbours: k must be 1 or more, not {k}")
     indices = torch.full((len(queries), k), -1)
     distances = torch.full((len(queries), k), torch.inf)
-    for start in range(0, len(queries), _QUERIES):
-        part = slice(start, start + _QUERIES)
+    size = max(1, min(_QUERIES, _DISTANCES // max(1, len(features) if rows is None else len(rows))))
+    for start in range(0, len(queries), size):
+        part = slice(start, start + size)
         points = queries[part].float()
         scores = _scores(features, points, rows)  # (q, m)
         if leave_out is not None:

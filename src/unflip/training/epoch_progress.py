@@ -12,7 +12,8 @@ from torch import Tensor
 class Growing:
     """Rows that are added one after the other, in one piece of memory.
 
-    Many small tensors that stay, among large ones that come and go, would keep the memory of these from being used again.
+    Many small tensors that stay, among large ones that come and go, would keep the memory of those from being used
+    again.
     """
 
     def __init__(self, rows: Tensor) -> None:

@@ -19,7 +19,7 @@ from unflip.training.divergence import finite
 from unflip.training.state import BestEpoch
 from unflip.training.trainer import Trainer
 
-_ROWS = 4096  # examples at once
+_ROWS = 1024  # examples at once
 _LARGE = 1e15  # features beyond it are scaled down, since their squares may not add up to a finite number
 _LEAST = 2  # examples of a class without which a label of it cannot be judged
 

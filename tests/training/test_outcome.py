@@ -1,0 +1,32 @@
+"""The end of a run: what is held in half precision, where examples are many, says the same."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import blobs, quick_train, write_npz
+from unflip.stats import kept
+
+
+@pytest.mark.parametrize("method", ["unflip", "plc", "lrt", "mddc", "coteaching+"])
+def test_a_run_on_many_examples_says_the_same(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = blobs()
+    content["train_labels"][::5] = (content["train_labels"][::5] + 1) % 3
+    data, settings = write_npz(tmp_path / "data.npz", **content), {"data.val_fraction": 0.2}
+    runs = []
+    for above in (kept.HALF_ABOVE, 1):
+        monkeypatch.setattr(kept, "HALF_ABOVE", above)
+        runs.append(quick_train(data, tmp_path / f"run-{above}", method=method, epochs=6, settings=settings))
+    tables = [run.labels() for run in runs]
+    for name in tables[0].column_names:
+        mine, large = (table[name].to_numpy() for table in tables)
+        if mine.dtype.kind == "f":
+            np.testing.assert_allclose(large, mine, atol=0.02)
+        else:
+            assert (large == mine).mean() > 0.98
+    few, many = (run.features for run in runs)
+    assert few is not None
+    assert many is not None
+    np.testing.assert_allclose(many, few, atol=0.05)
+    assert runs[1].result["test_accuracy"]["last"] == pytest.approx(runs[0].result["test_accuracy"]["last"], abs=0.02)
