@@ -51,7 +51,8 @@ def cloud(n: int, d: int, seed: int = 0, spread: float = 3.0) -> Tensor:
 
 @pytest.mark.parametrize(("normalise", "complement"), FORMS)
 @pytest.mark.parametrize(
-    ("n", "d"), [(50, 8), (51, 7), (64, 64), (40, 65), (12, 33), (9, 40), (200, 16), (3, 2), (2, 6), (1, 5), (7, 1)]
+    ("n", "d"),
+    [(50, 8), (51, 7), (64, 64), (40, 65), (12, 33), (9, 40), (200, 16), (3, 2), (2, 6), (1, 5), (7, 1), (1101, 9)],
 )
 def test_it_is_algorithm_1(n: int, d: int, normalise: Normalise, complement: Complement) -> None:
     x = cloud(n, d)

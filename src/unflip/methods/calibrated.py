@@ -111,9 +111,13 @@ class Calibrated(Wrapper):
         figures: dict[str, Any] = {}
         if self.calibrates(epoch):
             current = labels.current[self.setting.train]
-            shifts = [self._calibrate(epoch, position, observed, current) for position in range(len(self.heads))]
+            for position in range(len(self.heads)):
+                self._calibrate(epoch, position, observed, current)
             if self.calibrator.moves_means:
-                figures["mean_shift"] = shifts
+                figures["mean_shift"] = [
+                    self._shift(head.gaussians, observed.features(position), current)
+                    for position, head in enumerate(self.heads)
+                ]
             if len(self.candidates) > 1:
                 figures["disturbance"], figures["sample_fraction"] = self._choice()
         return figures | self.inner.end_epoch(epoch, observed, labels)
@@ -127,14 +131,14 @@ class Calibrated(Wrapper):
         """The inner method's stage, and whether the epoch ends with a calibration."""
         return (*self.inner.stage(epoch), *([CALIBRATED] if self.calibrates(epoch) else []))
 
-    def _calibrate(self, epoch: int, position: int, observed: Observed, labels: Tensor) -> list[float | None]:
-        """Calibrate one network's head; return how far each class's mean was moved, None for a class without one."""
-        state, num_classes = self.heads[position], self.setting.num_classes
+    def _calibrate(self, epoch: int, position: int, observed: Observed, labels: Tensor) -> None:
+        """Calibrate one network's head."""
+        state = self.heads[position]
         features = observed.features(position)
-        gaussians = self.calibrator.fit(features, labels, num_classes, state.gaussians)
+        gaussians = self.calibrator.fit(features, labels, self.setting.num_classes, state.gaussians)
         state.gaussians = gaussians
         if not bool(gaussians.present.any()):
-            return [None] * num_classes
+            return
         for group in state.optimizer.param_groups:
             group["lr"] = self.options.head_lr * self.setting.lr_factor(epoch - 1)
         if len(self.candidates) > 1:
@@ -144,6 +148,12 @@ class Calibrated(Wrapper):
         self._train_head(
             bare(self.networks[position]).head, state.optimizer, state.gaussians, fraction, epoch, position
         )
+
+    def _shift(self, gaussians: ClassGaussians | None, features: Tensor, labels: Tensor) -> list[float | None]:
+        """Return how far each class's mean is from the plain one; None for a class without a mean of this epoch."""
+        num_classes = self.setting.num_classes
+        if gaussians is None:
+            return [None] * num_classes
         fitted = gaussians.present & (labels.bincount(minlength=num_classes) > 1)  # others keep an earlier Gaussian
         shift = (class_means(features, labels, num_classes) - gaussians.means).norm(dim=1)
         return [float(distance) if there else None for distance, there in zip(shift, fitted, strict=True)]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from unflip.errors import ConfigError, InputError
 from unflip.stats.members import NOT_FINITE, NotFiniteError, class_members
+from unflip.stats.subspace import add_upper
 
 _JITTER = 1e-6  # added to the diagonal of a singular correlation matrix
 
@@ -137,7 +138,8 @@ def fit_gaussians(
         else:
             continue
         present[c] = True
-    if not all(bool(part.isfinite().all()) for part in (fitted, variances, *factors)):
+    extremes = [torch.stack(part.aminmax()) for part in (fitted, variances, *factors) if part.numel()]
+    if extremes and not bool(torch.stack(extremes).isfinite().all()):
         raise NotFiniteError(NOT_FINITE)
     return ClassGaussians(fitted, present, factors, variances)
 
@@ -153,7 +155,9 @@ def covariance_factor(rows: Tensor) -> Tensor:
     n, d = rows.shape
     if n <= 2 * d:
         return rows
-    correlation = rows.T @ rows
+    correlation = rows.new_empty(d, d)
+    add_upper(correlation[None], rows.T[None], rows.T[None], beta=0)
+    correlation = correlation.T
     spread = correlation.diagonal().sqrt()
     inverse = torch.where(spread > 0, 1 / spread, 0)
     correlation *= inverse * inverse[:, None]

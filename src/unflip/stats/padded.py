@@ -7,6 +7,8 @@ from math import inf
 import torch
 from torch import Tensor
 
+from unflip.stats.medians import even_length
+
 _GROUP = 2**19  # padded numbers in a group of classes: the work of one thread, about 2 MB
 _CHUNK = 4096  # examples gathered at once
 
@@ -14,18 +16,16 @@ _CHUNK = 4096  # examples gathered at once
 class Padding:
     """Masks and weights for classes that are worked on together, each padded to the length of the longest.
 
-    ``fence`` is added before medians are taken: it is 0 for members, and moves part of the padding to -∞ and
-    the rest to +∞, such that the (upper) median of every class is in the middle of the padded row.
+    ``fence`` (b, 1, `even_length` of n) is added before medians are taken: it is 0 for members, and moves the padding
+    to -∞ and +∞ in turns, such that the (upper) median of every class is in the middle of the padded row.
     """
 
     def __init__(self, counts: Sequence[int], dtype: torch.dtype) -> None:
         size = torch.tensor(counts)[:, None, None]
         longest = int(size.max())
-        position = torch.arange(longest)
-        member = position < size  # (b, 1, n), like those below
-        low = position < size + longest // 2 - size // 2
-        self.padded = bool((size < longest).any())
-        self.fence = torch.where(member, 0.0, torch.where(low, -inf, inf)).to(dtype)
+        position = torch.arange(even_length(longest))
+        self.fence = torch.where(position < size, 0.0, torch.where(position % 2 == 1, -inf, inf)).to(dtype)
+        member = position[:longest] < size  # (b, 1, n), like those below
         self.beyond = torch.where(member, 0.0, inf).to(dtype)
         self.uniform = member.to(dtype) / size  # weights of the plain mean
         self.even = size % 2 == 0  # (b, 1, 1)

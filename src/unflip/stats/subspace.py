@@ -28,7 +28,7 @@ def leading_half(x: Tensor, keep: int, weights: Tensor) -> Subspace:
     covariance = x.new_empty(len(x), x.shape[1], x.shape[1])
     for start in range(0, x.shape[2], _CHUNK):
         part = x[:, :, start : start + _CHUNK]
-        _add_upper(covariance, part * weights[:, :, start : start + _CHUNK], part, beta=min(start, 1))
+        add_upper(covariance, part * weights[:, :, start : start + _CHUNK], part, beta=min(start, 1))
     values, vectors = torch.linalg.eigh(covariance.mT)
     basis = vectors[:, :, -keep:] * _varying(values[:, None, -keep:])
     return Subspace(basis.mT @ x, lambda z: z @ basis, lambda z: z @ basis.mT)
@@ -44,7 +44,7 @@ def _leading_half_by_example(x: Tensor, keep: int, weights: Tensor) -> Subspace:
     root = weights.sqrt()
     y = x * root
     gram = x.new_empty(len(x), x.shape[2], x.shape[2])
-    _add_upper(gram, y.mT, y.mT, beta=0)
+    add_upper(gram, y.mT, y.mT, beta=0)
     values, vectors = torch.linalg.eigh(gram.mT)
     values, vectors = values[:, None, -keep:], vectors[:, :, -keep:]
     lengths = torch.where(_varying(values), values, 0).sqrt()
@@ -67,14 +67,14 @@ def _varying(values: Tensor) -> Tensor:
     return values > 16 * torch.finfo(values.dtype).eps * values[:, :, -1:]
 
 
-def _add_upper(total: Tensor, left: Tensor, right: Tensor, beta: float) -> None:
+def add_upper(total: Tensor, left: Tensor, right: Tensor, beta: float) -> None:
     """Set ``total`` to beta · total + left rightᵀ in the upper triangle (and part of the rest).
 
-    Its transpose is what eigh reads: a lower triangle, column by column.
+    Its transpose is what eigh and cholesky read: a lower triangle, column by column.
     """
     half = total.shape[1] // 2
     if half < 64:
         total.baddbmm_(left, right.mT, beta=beta)
         return
     total[:, :half].baddbmm_(left[:, :half], right.mT, beta=beta)
-    _add_upper(total[:, half:, half:], left[:, half:], right[:, half:], beta)
+    add_upper(total[:, half:, half:], left[:, half:], right[:, half:], beta)
