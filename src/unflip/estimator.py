@@ -22,10 +22,13 @@ from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.raw import restore
 from unflip.errors import ConfigError, UnflipError
+from unflip.labels.judging import judge
 from unflip.runs.config import RunConfig, Tree, nest
 from unflip.runs.labels import looks_wrong
 from unflip.tasks.defaults import choose_size
 from unflip.training.memory import train_in_memory
+
+_SUM_TOLERANCE = 1e-3  # by which a row of probabilities may miss 1
 
 
 class UnflipClassifier(ClassifierMixin, BaseEstimator):
@@ -277,12 +280,17 @@ def _check_groups(groups: ArrayLike) -> Array:
     return column
 
 
-def find_label_errors(features: ArrayLike, labels: ArrayLike, **parameters: Any) -> pa.Table:
+def find_label_errors(
+    features: Any = None, labels: ArrayLike | None = None, *, pred_probs: ArrayLike | None = None, **parameters: Any
+) -> pa.Table:
     """Return a table of all labels, the most doubtful first.
 
     Columns: ``index`` (row in ``features``), ``given`` (the label), ``suggested`` (the label it should probably be),
     ``quality`` (how likely the given label is correct, from 0 to 1, null where that cannot be said) and ``is_error``
     (whether it looks wrong, that is, another label is suggested).
+    ``features`` are what :meth:`UnflipClassifier.fit` takes. Instead of them, ``pred_probs`` (n, k) may be the class
+    probabilities of your own model, each row by one that has *not* learnt its label, as ``cross_val_predict`` gives
+    them; columns follow the sorted classes. Nothing is trained then.
     ``parameters`` are those of :class:`UnflipClassifier`, plus ``groups`` and ``trusted`` of its ``fit``.
     ``.to_pandas()`` turns the table into a data frame.
 
@@ -295,17 +303,49 @@ def find_label_errors(features: ArrayLike, labels: ArrayLike, **parameters: Any)
         >>> {name: table[name][0].as_py() for name in ("index", "given", "suggested", "is_error")}
         {'index': 7, 'given': 2, 'suggested': 0, 'is_error': True}
     """
-    columns = {name: parameters.pop(name, None) for name in ("groups", "trusted")}
-    model = UnflipClassifier(**parameters).fit(features, labels, **columns)
+    if labels is None:
+        raise ValueError("labels: none given; give the label of each example")
+    if (features is None) == (pred_probs is None):
+        raise ValueError("give either features or pred_probs, the class probabilities of your own model")
     given = column_or_1d(labels)
     given = given.astype(given.dtype.newbyteorder("="))  # Arrow knows no other
-    order = model.label_quality_.argsort(kind="stable")
+    if pred_probs is not None:
+        if parameters:
+            raise ValueError(f"{next(iter(parameters))}: nothing is trained where pred_probs are given; leave it out")
+        suggested, quality = _judge_own(np.asarray(pred_probs), given)
+    else:
+        columns = {name: parameters.pop(name, None) for name in ("groups", "trusted")}
+        model = UnflipClassifier(**parameters).fit(features, labels, **columns)
+        suggested, quality = model.suggested_labels_, model.label_quality_
+    order = quality.argsort(kind="stable")
     return pa.table(
         {
             "index": order,
             "given": given[order],
-            "suggested": model.suggested_labels_[order],
-            "quality": pa.array(model.label_quality_[order], from_pandas=True),  # null where nothing can be said
-            "is_error": model.suspects_[order],
+            "suggested": suggested[order],
+            "quality": pa.array(quality[order], from_pandas=True),  # null where nothing can be said
+            "is_error": (suggested != given)[order],
         }
     )
+
+
+def _judge_own(probs: Array, given: Array) -> tuple[Array, Array]:
+    """Return suggested labels and quality from class probabilities of somebody's own model."""
+    classes, codes = np.unique(given, return_inverse=True)
+    if probs.ndim != 2 or len(probs) != len(given):
+        raise ValueError(
+            f"pred_probs: shape {probs.shape} for {len(given)} labels; one row for each, one column per class"
+        )
+    if given.dtype.kind in "iu" and len(classes) < probs.shape[1] and 0 <= given.min() <= given.max() < probs.shape[1]:
+        classes, codes = np.arange(probs.shape[1]), given  # classes that no label has
+    if len(classes) != probs.shape[1]:
+        raise ValueError(f"pred_probs: {probs.shape[1]} columns for {len(classes)} classes among the labels")
+    if len(classes) < 2:
+        raise ValueError("labels: 1 class; at least 2 are needed")
+    sums = probs.sum(1)
+    if not np.isfinite(probs).all() or (probs < 0).any() or (np.abs(sums - 1) > _SUM_TOLERANCE).any():
+        raise ValueError("pred_probs: each row must hold probabilities, from 0 to 1, that add up to 1")
+    judged = judge(
+        torch.from_numpy(np.require(probs, np.float32, ["C", "W"])), torch.from_numpy(codes.astype(np.int64))
+    )
+    return classes[judged.labels.numpy()], judged.quality.numpy()

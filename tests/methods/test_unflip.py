@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from helpers import Crash, assert_same_run, assert_same_tree, blobs, crash_after, quick_train, write_npz
 from observing import Unseen
 from unflip.errors import ConfigError, UnflipWarning
+from unflip.labels import judging
+from unflip.labels.judging import label_quality, label_weights
 from unflip.labels.store import LabelStore
 from unflip.labels.transition import posterior
 from unflip.methods import unflip as module
@@ -28,8 +30,6 @@ from unflip.methods.unflip import (
     _Belief,
     _Views,
     count_members,
-    label_quality,
-    label_weights,
 )
 from unflip.networks.base import build_network
 from unflip.networks.mlp import MLPOptions, StackedMLP
@@ -470,8 +470,8 @@ def test_quality_is_the_sharpened_odds_of_the_posterior(seed: int, label_weight:
     log_probs = (2 * torch.randn(8, 3, generator=random)).log_softmax(1)
     labels, share = torch.randint(3, (8,), generator=random), torch.rand(8, generator=random)
     belief = belief_of(label_weight)
-    got = label_quality(belief, log_probs, labels, share)
-    M, g = belief.log_matrix.exp().tolist(), min(1.0, label_weight + module._QUALITY_MORE)
+    got = label_quality(log_probs, labels, share, belief.log_matrix, belief.label_weight)
+    M, g = belief.log_matrix.exp().tolist(), min(1.0, label_weight + judging._QUALITY_MORE)
     for i, y in enumerate(labels.tolist()):
         p, u = log_probs[i].exp().tolist(), float(share[i])
         moved = [p[c] * M[c][y] ** g for c in range(3)]
@@ -482,7 +482,8 @@ def test_quality_is_the_sharpened_odds_of_the_posterior(seed: int, label_weight:
 def test_quality_rises_with_the_odds_and_stays_between_0_and_1() -> None:
     odds = torch.linspace(-80, 80, 400)
     log_probs = torch.stack([odds, torch.zeros(400), torch.zeros(400)], 1).log_softmax(1)
-    quality = label_quality(belief_of(0.5), log_probs, torch.zeros(400, dtype=torch.long), torch.ones(400))
+    labels, belief = torch.zeros(400, dtype=torch.long), belief_of(0.5)
+    quality = label_quality(log_probs, labels, torch.ones(400), belief.log_matrix, belief.label_weight)
     assert bool((quality.diff() >= 0).all())
     assert float(quality[0]) < 1e-6
     assert float(quality[-1]) > 1 - 1e-6
@@ -507,7 +508,8 @@ def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_for
     expected = posterior(probs.log(), labels, torch.tensor(share), belief.log_matrix, 0.5).argmax(1)
     assert method.correct(probs, labels).tolist() == expected.tolist() != labels.tolist()
     torch.testing.assert_close(
-        method.quality(probs, labels), label_quality(belief, probs.log(), labels, torch.tensor(share))
+        method.quality(probs, labels),
+        label_quality(probs.log(), labels, torch.tensor(share), belief.log_matrix, belief.label_weight),
     )
     method.small = torch.tensor([False, True, False])  # of such a class nothing can be said
     assert torch.equal(method.quality(probs, labels).isnan(), labels == 1)

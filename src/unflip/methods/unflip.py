@@ -10,6 +10,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from unflip.errors import UnflipWarning
+from unflip.labels.judging import disagreement, label_quality, label_weights
 from unflip.labels.prior import believed_inequality, class_shares, offsets_to
 from unflip.labels.store import LabelStore
 from unflip.labels.transition import estimate_transition, informative, posterior
@@ -28,9 +29,6 @@ _FEW = 10_000  # examples below which there are more members, and Gaussians are 
 _MEMBERS = {"few": 8, "rows": 4, "images": 2}
 _DROPPED = 0.1  # Gaussians with less than this share of the networks' weight are not worth their time
 _STEPS = 300  # fewest of a run on rows
-_SLOPE = 1.5  # how fast disagreement lowers what a label counts
-_LAST_WEIGHT = (0.3, 0.4)  # what a label counts least in the last targets, and for the final labels
-_QUALITY_MORE, _QUALITY_SHARPER = 0.15, 1.25  # label quality: what a label counts beyond that, and a sharpness
 _ROWS = 4096  # examples at once; they fit in the cache
 
 
@@ -282,7 +280,7 @@ class Unflip(Method):
                 [view[rows] for view in (views.network, views.votes) if view is not None], views.weights
             )
         share = informative(log_probs, given, background)
-        wrong = float(((log_probs.argmax(1) != given) * share).sum() / share.sum().clamp(min=1e-9))
+        wrong = disagreement(log_probs, given, share)
         inequality = before.inequality if before else self._inequality(log_probs, given, background)
         offset = torch.zeros(setting.num_classes, device=log_probs.device)
         if inequality < 1:
@@ -366,7 +364,8 @@ class Unflip(Method):
         quality = torch.empty(len(train), device=train.device)
         for rows in _blocks(len(train)):
             log_probs = belief.log_probs[rows].float()
-            quality[rows] = label_quality(belief, log_probs, given[rows], belief.informative[rows])
+            share = belief.informative[rows]
+            quality[rows] = label_quality(log_probs, given[rows], share, belief.log_matrix, belief.label_weight)
         quality[self.small[given]] = torch.nan
         named = torch.stack([labels.given[train], labels.current[train]], 1)
         return Judgement(
@@ -390,7 +389,8 @@ class Unflip(Method):
             return super().quality(probs, labels)
         assert self.small is not None
         log_probs, share = self._unseen(self.belief, probs, labels)
-        return label_quality(self.belief, log_probs, labels, share).masked_fill(self.small[labels], torch.nan)
+        found = label_quality(log_probs, labels, share, self.belief.log_matrix, self.belief.label_weight)
+        return found.masked_fill(self.small[labels], torch.nan)
 
     def _unseen(self, belief: _Belief, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities where no member has learnt the label, and how likely labels are informative."""
@@ -425,35 +425,6 @@ def count_members(options: UnflipOptions, setting: Setting) -> int:
     if options.members is not None:
         return options.members
     return _MEMBERS["images" if not setting.of_rows else "few" if len(setting.train) < _FEW else "rows"]
-
-
-def label_weights(background: float, wrong: float, num_classes: int) -> tuple[float, float]:
-    """Return what a given label counts in the last targets and for the final labels, at least 0.3 and 0.4, at most 1.
-
-    The views' mistakes are alike for similar examples, and so are those of labels that depend on the features: there
-    a label that agrees with its neighbours says little more than they do. A label that is wrong by chance says more. So
-    both weights rise with the share of disagreement that is background, ``f = b / (b + (1 - e) r)`` with
-    ``b = e (1 - 1 / k)``, to ``1 - 1.5 r``, r = ``wrong`` being the share of informative labels that views contradict.
-    The constants were chosen on data whose true labels were known: no criterion from noisy labels alone was found.
-    """
-    spread = background * (1 - 1 / num_classes)
-    by_chance = spread / (spread + (1 - background) * wrong + 1e-9)
-    target, label = (least + by_chance * max(0.0, 1 - _SLOPE * wrong - least) for least in _LAST_WEIGHT)
-    return target, label
-
-
-def label_quality(belief: _Belief, log_probs: Tensor, labels: Tensor, share: Tensor) -> Tensor:
-    """Return how likely each label (m,) is right: the sharpened odds of its class in the posterior.
-
-    ``q = sigmoid(1.25 log(p_y / sum_{c != y} p_c))`` with p the posterior in which the label counts 0.15 more than for
-    the current labels; both constants were fitted where the truth was known.
-    """
-    weight = min(1.0, belief.label_weight + _QUALITY_MORE)
-    believed = posterior(log_probs, labels, share, belief.log_matrix, weight)
-    own = believed.gather(1, labels[:, None])
-    others = believed.scatter(1, labels[:, None], 0.0).sum(1)
-    odds = own[:, 0].clamp(min=1e-38).log() - others.clamp(min=1e-38).log()
-    return torch.sigmoid(_QUALITY_SHARPER * odds)
 
 
 def _blocks(count: int) -> Iterator[slice]:

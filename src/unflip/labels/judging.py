@@ -1,0 +1,80 @@
+"""Judging: from what views that have not seen the labels say, to better labels and how likely the given ones are right.
+
+The constants were chosen on data whose true labels were known: no criterion from noisy labels alone was found.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unflip.labels.prior import believed_inequality, class_shares, offsets_to
+from unflip.labels.transition import estimate_transition, informative, posterior
+from unflip.stats.stacking import pool, stack
+
+_SLOPE = 1.5  # how fast disagreement lowers what a label counts
+_LAST_WEIGHT = (0.3, 0.4)  # what a label counts least in the last targets, and for the final labels
+_QUALITY_MORE, _QUALITY_SHARPER = 0.15, 1.25  # label quality: what a label counts beyond that, and a sharpness
+
+
+class Judged(NamedTuple):
+    """The likeliest class of each example (n,), and how likely its given label is right (n,)."""
+
+    labels: Tensor
+    quality: Tensor
+
+
+def judge(probs: Tensor, labels: Tensor) -> Judged:
+    """Judge labels (n,) by class probabilities (n, k) of anybody's model that has not learnt them.
+
+    The last step of :class:`unflip.methods.unflip.Unflip`, with these probabilities as its only view: sharpened or
+    flattened until the labels are likeliest, the classes' sizes moved as far as noise may have made them unequal, then
+    the posterior of the true class given probabilities *and* label under an estimated transition matrix.
+    """
+    view = probs.clamp(min=1e-30).log()
+    stacked = stack([view], labels)
+    log_probs = pool([view], stacked.weights)
+    share = informative(log_probs, labels, stacked.background)
+    wrong = disagreement(log_probs, labels, share)
+    inequality = believed_inequality(log_probs, labels, stacked.background)
+    if inequality < 1:
+        wanted = (inequality * class_shares(log_probs).log()).softmax(0)
+        log_probs = (log_probs + offsets_to(log_probs, wanted)).log_softmax(1)
+    target, weight = label_weights(stacked.background, wrong, probs.shape[1])
+    log_matrix = estimate_transition(log_probs, labels, share, target)
+    return Judged(
+        posterior(log_probs, labels, share, log_matrix, weight).argmax(1),
+        label_quality(log_probs, labels, share, log_matrix, weight),
+    )
+
+
+def disagreement(log_probs: Tensor, labels: Tensor, share: Tensor) -> float:
+    """Return the share of informative labels (n,) that the likeliest class of log-probabilities (n, k) contradicts."""
+    return float(((log_probs.argmax(1) != labels) * share).sum() / share.sum().clamp(min=1e-9))
+
+
+def label_weights(background: float, wrong: float, num_classes: int) -> tuple[float, float]:
+    """Return what a given label counts in the last targets and for the final labels, at least 0.3 and 0.4, at most 1.
+
+    The views' mistakes are alike for similar examples, and so are those of labels that depend on the features: there
+    a label that agrees with its neighbours says little more than they do. A label that is wrong by chance says more. So
+    both weights rise with the share of disagreement that is background, ``f = b / (b + (1 - e) r)`` with
+    ``b = e (1 - 1 / k)``, to ``1 - 1.5 r``, r = ``wrong`` being the share of informative labels that views contradict.
+    """
+    spread = background * (1 - 1 / num_classes)
+    by_chance = spread / (spread + (1 - background) * wrong + 1e-9)
+    target, label = (least + by_chance * max(0.0, 1 - _SLOPE * wrong - least) for least in _LAST_WEIGHT)
+    return target, label
+
+
+def label_quality(log_probs: Tensor, labels: Tensor, share: Tensor, log_matrix: Tensor, weight: float) -> Tensor:
+    """Return how likely each label (m,) is right: the sharpened odds of its class in the posterior.
+
+    ``q = sigmoid(1.25 log(p_y / sum_{c != y} p_c))`` with p the posterior in which the label counts 0.15 more than
+    ``weight``, which it has for the final labels.
+    """
+    believed = posterior(log_probs, labels, share, log_matrix, min(1.0, weight + _QUALITY_MORE))
+    own = believed.gather(1, labels[:, None])
+    others = believed.scatter(1, labels[:, None], 0.0).sum(1)
+    odds = own[:, 0].clamp(min=1e-38).log() - others.clamp(min=1e-38).log()
+    return torch.sigmoid(_QUALITY_SHARPER * odds)
