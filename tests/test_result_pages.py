@@ -32,6 +32,15 @@ def test_every_cell_of_own_data_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     assert page.partition("<!-- tables -->\n\n")[2].partition("<!-- end of tables -->")[0] == tables + "\n"
 
 
+def test_every_cell_of_raw_data_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    page, own = importlib.import_module("raw_data_table"), importlib.import_module("own_data_table")
+    lines = [json.loads(line) for line in (RESULTS / "raw-data.jsonl").read_text("utf-8").splitlines()]
+    tables = "\n".join(own.tables(lines, page.SETS, page.NOISES, page.WAYS))
+    text = (ROOT / "docs" / "raw-data-results.md").read_text("utf-8")
+    assert text.partition("<!-- tables -->\n\n")[2].partition("<!-- end of tables -->")[0] == tables + "\n"
+
+
 def test_every_table_of_the_committee_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     committee_tables = importlib.import_module("committee_tables")
