@@ -37,13 +37,14 @@ def write_results(
     if gaussians is not None and state.best.epoch != epochs:  # they belong to the last epoch's features
         rows = torch.arange(len(trainer.labels), device=processes.device)
         last_features = scan(trainer.networks[0], trainer.source, rows, processes).features
-    outcome = conclude(trainer, state.best, epochs, clean_val=dataset.clean_val)
+    outcome, features = conclude(trainer, state.best, epochs, clean_val=dataset.clean_val)
     tests = {name: full_report(outcome.model, test, processes) for name, test in truth.tests.items()}
     if not processes.is_first:
         return
     if gaussians is not None:
         run.write_gaussians(gaussians)
-    run.write_features(outcome.features, last_features)
+    run.write_features(features, last_features)
+    del features, last_features  # the table takes memory, too
     table = label_table(
         trainer.labels, outcome.assessment,
         splits=dataset.splits(), ids=dataset.ids, class_names=dataset.class_names,

@@ -54,6 +54,6 @@ def train_in_memory(config: RunConfig, raw: RawData, processes: Processes, revie
                     probs = predict_probs(trainer.method.model(), trainer.source, processes, val)
                 line["val_accuracy"] = accuracy(probs, trainer.labels.initial[val])
             best.consider(common.select, line, trainer.method.model())
-    outcome = conclude(trainer, best, common.epochs, clean_val=False)
+    outcome, _ = conclude(trainer, best, common.epochs, clean_val=False)
     table = label_table(trainer.labels, outcome.assessment, splits=dataset.splits())
     return MemoryRun(make_model(config, dataset, best), table, outcome.noise)

@@ -33,14 +33,15 @@ class Outcome(NamedTuple):
     score: Tensor
     """The method's own score of each given label (n,), to compare methods by; where the method has no out-of-sample
     judgement, this is what it believes after it has learnt the label."""
-    features: Tensor
-    """Features of the selected model (n, d); with several networks, those of the first."""
     noise: NoiseProfile | None
     """The estimated noise of the given labels, if there is an estimate."""
 
 
-def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> Outcome:
-    """Score every example with the selected model, and correct the validation labels."""
+def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> tuple[Outcome, Tensor]:
+    """Score every example with the selected model, and correct the validation labels.
+
+    Also return the features (n, d) of the selected model, with several networks those of the first.
+    """
     labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.setting.train
     model = method.model()
     model.load_state_dict(best.state)
@@ -54,9 +55,10 @@ def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool)
             corrected = method.correct(of_val, labels.initial[val])
             labels.change(epochs, val, corrected, of_val.gather(1, corrected[:, None])[:, 0])
         noise = _estimate_noise(labels, of_val, train, val[:0] if clean_val else val)
-        if judgement is None:
-            return _judge(trainer, model, probs, features, noise)
-        return _adopt(judgement, trainer, model, of_val, features, noise)
+        if judgement is not None:
+            return _adopt(judgement, trainer, model, of_val, noise), features
+        del of_val  # what follows takes memory, too
+        return _judge(trainer, model, probs, features, noise), features
 
 
 def _ask(model: Ensemble, trainer: Trainer, asked: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,12 +84,7 @@ def _table(rows: int, columns: int, device: torch.device) -> Tensor:
 
 
 def _adopt(
-    judgement: Judgement,
-    trainer: Trainer,
-    model: Ensemble,
-    of_val: Tensor,
-    features: Tensor,
-    noise: NoiseProfile | None,
+    judgement: Judgement, trainer: Trainer, model: Ensemble, of_val: Tensor, noise: NoiseProfile | None
 ) -> Outcome:
     """Adopt the method's own judgement of the training examples, and judge the validation examples by its model."""
     labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.setting.train
@@ -114,7 +111,7 @@ def _adopt(
         joined(judgement.probs, of_val), joined(judgement.network, of_val), votes,
         quality, labels.current, out_of_sample, fold,
     )  # fmt: skip
-    return Outcome(model, assessment, quality, features, noise)
+    return Outcome(model, assessment, quality, noise)
 
 
 def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, noise: NoiseProfile | None) -> Outcome:
@@ -153,7 +150,7 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     out_of_sample[val] = True
     fold = torch.full_like(given, -1)
     assessment = Assessment(by_method, by_network, by_gaussians, quality, suggested, out_of_sample, fold)
-    return Outcome(model, assessment, score, features, noise)
+    return Outcome(model, assessment, score, noise)
 
 
 def _blocks(train: Tensor, val: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
