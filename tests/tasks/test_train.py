@@ -145,7 +145,7 @@ def test_a_methods_own_score_is_that_of_what_it_has_learnt(
     truth = np.load(features)["train_labels"]
     for method in ("standard", "unflip"):
         done = quick_train(features, tmp_path / method, labels=noisy_labels, method=method, epochs=4)
-        table, score = done.labels(), outcomes[-1].score.numpy()
+        table, score = done.labels(), outcomes[-1][0].score.numpy()
         train = np.array(table["split"].to_pylist()) == "train"
         right = table["given"].to_numpy() == truth
         assert done.result["score_auroc"] == pytest.approx(roc_auc_score(right[train], score[train]))
