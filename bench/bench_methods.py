@@ -1,7 +1,7 @@
-"""Runs of cddc, mddc and unflip against plc: at most 1.5, 2.2 and 2.0 times its time, each with the preset `features`.
+"""Runs of cddc, mddc and unflip against plc, each with the preset `features`: how many times as long they take.
 
-On 10 classes and on 100, since fitting a Gaussian has its price by class. Time is that of the processor, on one thread,
-so that other work on the machine counts little.
+On 10 classes and on 100, since fitting a Gaussian has its price by class: with 100, mddc mostly computes eigenvectors.
+Time is that of the processor, on one thread, so that other work on the machine counts little.
 """
 
 import statistics
@@ -15,13 +15,16 @@ from limits import Limits
 
 ROUNDS = 3
 METHODS = ("plc", "cddc", "mddc", "unflip")
-LIMITS = {("cddc", "plc"): 1.5, ("mddc", "plc"): 2.2, ("unflip", "plc"): 2.0}
-"""How many times as long as the second the first may take: at most."""
+LIMITS = {
+    "cifar10": {"cddc": 1.2, "mddc": 1.5, "unflip": 2.0},
+    "cifar100": {"cddc": 1.4, "mddc": 2.2, "unflip": 2.0},
+}
+"""How many times as long as plc a method may take: at most."""
 
 
 def main() -> None:
     limits = Limits()
-    for name in ("cifar10", "cifar100"):
+    for name, allowed in LIMITS.items():
         seconds: dict[str, list[float]] = {method: [] for method in METHODS}
         with tempfile.TemporaryDirectory() as temporary:
             path, labels = frozen.features(name, into=Path(temporary))
@@ -34,10 +37,10 @@ def main() -> None:
                         threads=1,
                     )  # fmt: skip
                     seconds[method].append(time.process_time() - start)
-        for (method, other), limit in LIMITS.items():
-            ratio = statistics.median(a / b for a, b in zip(seconds[method], seconds[other], strict=True))
-            print(f"{name}: {method} {min(seconds[method]):.1f} s, {other} {min(seconds[other]):.1f} s")
-            limits.at_most(f"{name}, {method} by {other}", ratio, limit, "{:.2f}")
+        for method, limit in allowed.items():
+            ratio = statistics.median(a / b for a, b in zip(seconds[method], seconds["plc"], strict=True))
+            print(f"{name}: {method} {min(seconds[method]):.1f} s, plc {min(seconds['plc']):.1f} s")
+            limits.at_most(f"{name}, {method} by plc", ratio, limit, "{:.2f}")
     limits.finish()
 
 
