@@ -14,7 +14,8 @@ from unflip.encoders.texts.base import TextEncoder
 from unflip.errors import UnflipError
 from unflip.runs.folder import Run
 
-_MARKED = 5  # different words
+_MARKED = 5  # different words at most
+_SHARE = 4  # and no more than every fourth
 _EXAMPLES = 200  # of a class, from which its mean is taken
 _CLASSES = 64  # whose features are kept
 Span = tuple[int, int]
@@ -59,7 +60,8 @@ class Words:
             if not len(others):
                 return []
             means.append(others.mean(0))
-        return sorted(self._encoders[column].speaking_words(text, means[1] - means[0], _MARKED))
+        top = min(_MARKED, -(-len(set(text.split())) // _SHARE))
+        return sorted(self._encoders[column].speaking_words(text, means[1] - means[0], top))
 
     def _encode_class(self, column: str, label: int) -> tuple[Array, Array]:
         """Return examples of a class, evenly spread over it, and the features of their texts."""
