@@ -69,7 +69,7 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: st
         for row in rows.select(["id", "given", "suggested", "quality"]).to_pylist()
     ]
     places = torch.tensor(rows["index"].to_numpy())
-    note = None
+    note, what = None, "images"
     try:
         pictures = run.pictures(data)
         if pictures is not None:
@@ -78,10 +78,13 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: st
                 for example, place in zip(examples, places.tolist(), strict=True)
             ]
             return Doubts(tuple(shown), True, pictures.media_type == "image/png", None, below_half)
-        rows = run.rows(data) if run.text_columns else None
-        if rows is not None:
+        cells = None
+        if run.text_columns:
+            what = "texts"
+            cells = run.rows(data)
+        if cells is not None:
             examples = [
-                replace(example, text=_beginning(rows.text(place)))
+                replace(example, text=_beginning(cells.text(place)))
                 for example, place in zip(examples, places.tolist(), strict=True)
             ]
         elif data is not None:
@@ -91,7 +94,7 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: st
     except UnflipError as error:
         if data is not None:  # given explicitly
             raise
-        note = f"The {'texts' if run.text_columns else 'images'} are missing ({error})."
+        note = f"The {what} are missing ({error})."
     features = run.features
     if features is None or len(features) != len(table) or not examples:
         return Doubts(tuple(examples), False, False, note, below_half)
