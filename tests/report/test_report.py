@@ -231,6 +231,29 @@ def test_data_that_has_moved_costs_the_pictures_only(tmp_path: Path, cli: Cli) -
     assert len(page_of(run.folder / "report.html").all("img")) == 20
 
 
+def test_doubtful_texts_are_shown_and_only_ever_text(tmp_path: Path, cli: Cli) -> None:
+    subjects = ("parcel courier address", "bank card transfer")
+    lines = [f"{subjects[i % 2]} {i} {HOSTILE[2] if i % 2 else 'word ' * 90},{'ab'[i % 2]}" for i in range(40)]
+    (tmp_path / "mail.csv").write_text("\n".join(["body,label", *lines]))
+    options: dict[str, Any] = {"label_column": "label", "text_encoder": "tfidf", "method": "standard", "epochs": 1}
+    run = quick_train(tmp_path / "mail.csv", tmp_path / "run", **options)
+    doubts = find_doubtful(run, run.labels(), ["a", "b"], None)
+    for each in doubts.examples:
+        own = int(each.id)
+        assert each.text is not None
+        assert each.text.startswith(f"{subjects[own % 2]} {own} ")
+        assert each.text.endswith(HOSTILE[2] if own % 2 else "…")
+        assert len(each.text) <= 301
+        assert each.neighbours
+    page = page_of(write_report(run))
+    assert page.all("img") == []
+    assert all(str(each.text) in page.text for each in doubts.examples)
+    (tmp_path / "mail.csv").rename(tmp_path / "moved.csv")
+    assert "The texts are missing (" in page_of(write_report(run)).text
+    assert cli("report", run.folder, "--data", tmp_path / "moved.csv").code == 0
+    assert str(doubts.examples[0].text) in page_of(run.folder / "report.html").text
+
+
 def test_doubtful_examples_are_those_of_lowest_quality_with_their_neighbours(run: Run) -> None:
     table = run.labels()
     doubts = find_doubtful(run, table, ["zero", "1", "2"], None)

@@ -14,7 +14,7 @@ from helpers import blobs, forget_quality, quick_train, write_npz
 from pictures import write_picture
 from reviewing import Client, served
 from unflip import train
-from unflip.review.decisions import Decision
+from unflip.review.decisions import Choice, Decision, State
 from unflip.review.review import Review
 
 if TYPE_CHECKING:
@@ -330,6 +330,63 @@ def test_features_without_pictures_are_shown_as_rows(browser: "Browser", tmp_pat
         assert page.locator("#single img").count() == 0
         assert page.locator("#single .values dt").all_inner_texts() == [f"column {i}" for i in range(6)]
         assert "distance" in page.locator(".neighbours li").first.inner_text()
+        assert_clean(watched, address)
+
+
+def go_to(page: "Page", review: Review, index: int) -> None:
+    """Open an example in the single view by the page's address."""
+    page.evaluate(
+        "place => { location.hash = place }",
+        f"pair=all&state=any&view=single&at={review.examples.ranks[index]}&from={review.examples.ranks[index]}",
+    )
+    page.reload()
+    page.wait_for_selector("#single:not([hidden]) .neighbours")
+
+
+@pytest.mark.parametrize(("size", "dark"), [(PHONE, True), (DESK, False)], ids=["phone", "desk"])
+def test_texts_are_read_as_texts(browser: "Browser", texts_run: Path, size: tuple[int, int], dark: bool) -> None:
+    with served(texts_run) as (address, review):
+        examples = review.examples
+        doubted = next(i for i in range(11, 120, 22) if examples.given[i] != examples.suggested[i])
+        watched = visit(browser, address, size, dark=dark)
+        page = watched.page
+        page.select_option("#pair", "all")
+        said(page, "120 examples")
+        first = review.brief(int(examples.order[0]))
+        assert page.locator(".tile .text").count() == 60
+        assert page.locator(".tile .text").first.text_content() == first["text"]
+        assert str(page.locator(".tile").first.get_attribute("aria-label")).endswith(f", undecided: {first['text']}")
+        assert max(page.locator(".tile .text").evaluate_all("all => all.map((e) => e.clientHeight)")) <= 5 * 24
+        assert watched.overflow() == 0
+        assert worst_contrast(page) >= 4.5
+        go_to(page, review, 30)  # long, with markup in it
+        box = page.get_by_role("region", name="Text of example 30")
+        pieces = review.detail(30)["pieces"]
+        assert box.text_content() == "".join(piece for piece, _ in pieces)
+        assert "\n\n    <img" in str(box.text_content())
+        assert page.locator("main img").count() == 0
+        box.focus()
+        press(page, "End")
+        page.wait_for_function("() => document.querySelector('.passage').scrollTop > 0")
+        assert review.decisions.decide(
+            [Choice(30, 0, State.KEPT, int(examples.given[30]))], person="f" * 32, reviewer="bob", request="12345678"
+        )
+        said(page, "bob just decided this one")
+        assert box.evaluate("box => box.scrollTop > 0 && box === document.activeElement")  # what is read stays there
+        go_to(page, review, doubted)
+        marked = page.locator(".passage mark").all_text_contents()
+        assert marked == [piece for piece, speaks in review.detail(doubted)["pieces"] if speaks]
+        assert marked
+        assert "words speak most for bank rather than post" in page.locator(".legend").inner_text()
+        assert page.locator(".values dt").all_inner_texts() == ["day", "number", "note"]
+        assert page.locator(".values dd").nth(1).inner_text() == str(20240101 + doubted)
+        assert watched.overflow() == 0
+        assert worst_contrast(page) >= 4.5
+        go_to(page, review, 4)
+        assert page.locator(".passage").inner_text() == "empty text"
+        go_to(page, review, 5)
+        assert page.locator(".values dd").first.inner_text() == "empty"
+        assert page.title() == "Review run"
         assert_clean(watched, address)
 
 

@@ -1,4 +1,4 @@
-"""The examples with the most doubtful labels: their images, or the labels of their neighbours."""
+"""The examples with the most doubtful labels: their images, or their texts and the labels of their neighbours."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from unflip.stats.neighbours import nearest
 _SHOWN = 24
 _NEIGHBOURS = 10
 _SIDE = 160  # pixels
+_CHARACTERS = 300  # of a text
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,15 @@ class Doubtful:
     """None where it cannot be said; such examples come last."""
     picture: str | None = None
     """As a data URL; None if there is no image or it cannot be read."""
+    text: str | None = None
+    """Its beginning, in one line; None where examples are no texts."""
     neighbours: tuple[tuple[str, int], ...] = ()
     """The current labels of its nearest neighbours with their counts, the most frequent first."""
 
 
 @dataclass(frozen=True)
 class Doubts:
-    """The most doubtful examples, and why images may be missing."""
+    """The most doubtful examples, and why images or texts may be missing."""
 
     examples: tuple[Doubtful, ...]
     pictured: bool
@@ -46,6 +49,11 @@ class Doubts:
     note: str | None
     below_half: int
     """Examples whose given label has a quality below one half."""
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether there are texts to show."""
+        return any(example.text is not None for example in self.examples)
 
 
 def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: str | None) -> Doubts:
@@ -61,7 +69,7 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: st
         for row in rows.select(["id", "given", "suggested", "quality"]).to_pylist()
     ]
     places = torch.tensor(rows["index"].to_numpy())
-    note = None
+    note, what = None, "images"
     try:
         pictures = run.pictures(data)
         if pictures is not None:
@@ -70,12 +78,23 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: st
                 for example, place in zip(examples, places.tolist(), strict=True)
             ]
             return Doubts(tuple(shown), True, pictures.media_type == "image/png", None, below_half)
-        if data is not None:
-            raise InputError(f"--data {data}: holds no pictures, and a report shows nothing else of it; leave it out")
+        cells = None
+        if run.text_columns:
+            what = "texts"
+            cells = run.rows(data)
+        if cells is not None:
+            examples = [
+                replace(example, text=_beginning(cells.text(place)))
+                for example, place in zip(examples, places.tolist(), strict=True)
+            ]
+        elif data is not None:
+            raise InputError(
+                f"--data {data}: holds no pictures or texts, and a report shows nothing else of it; leave it out"
+            )
     except UnflipError as error:
         if data is not None:  # given explicitly
             raise
-        note = f"The images are missing ({error})."
+        note = f"The {what} are missing ({error})."
     features = run.features
     if features is None or len(features) != len(table) or not examples:
         return Doubts(tuple(examples), False, False, note, below_half)
@@ -95,3 +114,10 @@ def _picture(pictures: Pictures, place: int) -> str | None:
         return embedded(pictures.thumbnail(place, _SIDE), pictures.media_type)
     except InputError:
         return None
+
+
+def _beginning(text: str | None) -> str | None:
+    if text is None:
+        return None
+    line = " ".join(text[: 4 * _CHARACTERS].split())
+    return line if len(line) <= _CHARACTERS and len(text) <= 4 * _CHARACTERS else f"{line[:_CHARACTERS].rstrip()}…"

@@ -15,11 +15,13 @@ from unflip.errors import InputError, RunFolderError
 from unflip.lock import locked
 from unflip.review.decisions import Decision, DecisionStore, State, check_decisions
 from unflip.review.examples import Examples, Filter
+from unflip.review.words import Words, pieces
 from unflip.runs import layout
 from unflip.runs.folder import Run
 from unflip.stats.neighbours import nearest
 
 _NEIGHBOURS = 6  # per class
+_TILE_TEXT = 400  # characters of a text that a tile gets; more than it has room for
 _PAIRS = 300  # the most frequent ones, offered as filters
 Action = Literal["accept", "keep", "choose", "unsure", "clear"]
 
@@ -33,7 +35,7 @@ class Review:
         decisions: what people decided so far.
         reviewer: the default name of the reviewer.
         pictures: the images of the examples, if they have any.
-        rows: the feature values of the examples, if they have no images.
+        rows: the cells of the examples, if they have no images.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Review:
     ) -> None:
         self.examples, self.decisions, self.pictures, self.reviewer = examples, decisions, pictures, reviewer
         self._rows = rows
+        self._words = Words(run, rows, examples.columns["current"]) if rows else None
         self.picture_key = examples.fingerprint[:16]
         """Part of the address of images, so that a browser never shows those of another run."""
         self._name = run.folder.resolve().name
@@ -73,15 +76,24 @@ class Review:
 
     def brief(self, index: int) -> dict[str, Any]:
         """Return what a tile shows."""
-        return {**self.examples.row(index), "decision": described(self.decisions.current(index))}
+        text = self._rows.text(index) if self._rows else None
+        if text is not None and len(text) > _TILE_TEXT:
+            text = text[:_TILE_TEXT] + "…"
+        return {**self.examples.row(index), "text": text, "decision": described(self.decisions.current(index))}
 
     def detail(self, index: int) -> dict[str, Any]:
-        """Return what the single view shows: the row, its label changes in training, and its neighbours."""
+        """Return what the single view shows: the row, its label changes in training, and its neighbours.
+
+        A whole text comes in pieces, each with whether it is marked as speaking for the suggested label.
+        """
+        text = self._rows.named_text(index) if self._rows else None
+        values = self._rows.values(index) if self._rows else []
         return {
             **self.brief(index),
             "history": self.examples.history(index),
             "neighbours": self._neighbours(index),
-            "values": self._rows.values(index) if self._rows else [],
+            "pieces": None if text is None else self._pieces(index, *text),
+            "values": [cell for cell in values if text is None or cell[0] != text[0]],
             "values_left_out": self._rows.left_out if self._rows else 0,
         }
 
@@ -103,6 +115,11 @@ class Review:
         chosen = {"accept": suggested, "keep": given}.get(action, label)
         state = State.KEPT if chosen == given else State.ACCEPTED if chosen == suggested else State.CHANGED
         return state, chosen
+
+    def _pieces(self, index: int, column: str, text: str) -> list[tuple[str, bool]]:
+        given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
+        spans = self._words.speaking(index, column, text, given, suggested) if self._words else []
+        return pieces(text, spans)
 
     def _neighbours(self, index: int) -> list[dict[str, Any]]:
         """Return the nearest examples, by features, of the given and of the suggested class.

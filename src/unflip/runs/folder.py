@@ -24,6 +24,7 @@ from unflip.data.files.features import read_origin
 from unflip.data.options import DataOptions
 from unflip.data.viewing.pictures import Pictures, open_pictures
 from unflip.data.viewing.rows import Rows, open_rows
+from unflip.encoders.table import text_columns
 from unflip.errors import ConfigError, RunFolderError, UnflipWarning
 from unflip.files import (
     LOCK,
@@ -180,8 +181,16 @@ class Run:
         return open_pictures(self._data_options(path), self.labels(["id"])["id"].to_pylist(), self.config.parts)
 
     def rows(self, data: str | None = None) -> Rows | None:
-        """The examples' rows of numbers, None where they are images; ``data`` as for :meth:`pictures`."""
-        return open_rows(self._data_options(data), self.labels(["index"]).num_rows)
+        """The examples' rows of cells, None where they are images; ``data`` as for :meth:`pictures`."""
+        return open_rows(self._data_options(data), self.labels(["index"]).num_rows, self.text_columns)
+
+    @property
+    def text_columns(self) -> tuple[str, ...] | None:
+        """The columns from whose texts the networks learnt; None where the model was not kept."""
+        if not (self.folder / layout.MODEL).exists():
+            return None
+        encoding = self.model.encoding
+        return () if encoding is None else text_columns(encoding)
 
     def _data_options(self, data: str | None) -> DataOptions:
         options = self.config.common.data

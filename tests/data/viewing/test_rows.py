@@ -37,6 +37,25 @@ def test_a_tables_columns_have_their_names(tmp_path: Path) -> None:
     assert rows.left_out == 0
 
 
+def test_cells_are_numbers_or_what_people_write(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        f"day,n,big,x,name,label\n2024-02-29,7,{2**53 + 1},nan,,a\n2024-03-01,8,1,inf,{'long ' * 9},b\n"
+    )
+    options = DataOptions(path=str(tmp_path / "t.csv"), label_column="label")
+    rows = open_rows(options, 2)
+    assert rows is not None
+    assert [value for _, value in rows.values(0)] == ["2024-02-29", 7.0, str(2**53 + 1), "", ""]
+    assert dict(rows.values(1))["x"] == "inf"
+    assert rows.text(0) is None
+    assert rows.named_text(1) == ("name", "long " * 9)
+    known = open_rows(options, 2, ("name",))
+    assert known is not None
+    assert (known.text(0), known.text(1)) == ("", "long " * 9)
+    none = open_rows(options, 2, ())
+    assert none is not None
+    assert none.text(1) is None
+
+
 def test_of_many_columns_without_names_the_first_are_shown(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz", train=np.ones((4, 100), np.float32), train_labels=np.arange(4) % 2)
     rows = open_rows(DataOptions(path=str(path)), 4)

@@ -1,5 +1,6 @@
 """The rows of a run's examples for people to look at, where the data is a table, texts or an array of features."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,15 +12,24 @@ from unflip.data.options import DataOptions
 from unflip.data.viewing.pictures import example_rows
 
 _NAMED, _UNNAMED = 200, 24  # most columns shown; numbers without names say little
-_LONG = 40  # characters from which on a cell is a text to read
+_LONG = 40  # characters from which on a cell is a text to read, where nobody knows the columns of texts
+_EXACT = 2**53  # integers up to that are numbers of the same value
 Cell = float | str
 
 
 class Rows:
     """Values by row of a run's labels, with the names of their columns."""
 
-    def __init__(self, row_of: Callable[[int], Sequence[Cell]], width: int, names: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        row_of: Callable[[int], Sequence[Cell]],
+        width: int,
+        names: Sequence[str] | None,
+        texts: Sequence[str] | None = None,
+    ) -> None:
         self._row_of = row_of
+        self._all_names = list(names or ())
+        self._texts = texts
         self._shown = min(width, _UNNAMED if names is None else _NAMED)
         self._names = [f"column {i}" for i in range(self._shown)] if names is None else list(names[: self._shown])
         self.left_out = width - self._shown
@@ -31,29 +41,51 @@ class Rows:
 
     def text(self, index: int) -> str | None:
         """Return the longest text of an example; None if no cell is one."""
-        texts = [value for _, value in self.values(index) if isinstance(value, str)]
-        longest = max(texts, key=len, default="")
-        return longest if len(longest) >= _LONG or len(self._names) == 1 else None
+        found = self.named_text(index)
+        return None if found is None else found[1]
+
+    def cell(self, index: int, column: str) -> Cell:
+        """Return the value of one column of an example."""
+        return self._row_of(index)[self._all_names.index(column)]
+
+    def named_text(self, index: int) -> tuple[str, str] | None:
+        """Return the longest text of an example after the name of its column; None if no cell is one."""
+        if self._texts == () or not self._all_names:
+            return None
+        cells = [cell for cell in zip(self._all_names, self._row_of(index), strict=True) if isinstance(cell[1], str)]
+        if self._texts is not None:
+            texts = [(name, str(value)) for name, value in cells if name in self._texts]
+        else:
+            alone = len(self._all_names) == 1
+            texts = [(name, str(value)) for name, value in cells if alone or len(str(value)) >= _LONG]
+        return max(texts, key=lambda cell: len(cell[1]), default=None)
 
 
-def open_rows(options: DataOptions, count: int) -> Rows | None:
-    """Find the rows of a run's ``count`` examples; None where an input is not a row."""
+def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = None) -> Rows | None:
+    """Find the rows of a run's ``count`` examples; None where an input is not a row.
+
+    ``texts`` are the columns that hold texts to read; where that is not known, long cells are taken for texts.
+    """
     if find_loader(Path(options.path)) not in ("arrays", "table", "texts"):
         return None
     raw = load_raw(options)
     inputs = raw.train.inputs
     if isinstance(inputs, Cells):
         row_of = example_rows(raw, options, count)
-        return Rows(lambda index: _readable(row_of(index)), inputs.shape[1], inputs.table.column_names)
+        return Rows(lambda index: _readable(row_of(index)), inputs.shape[1], inputs.table.column_names, texts)
     if not isinstance(inputs, np.ndarray) or inputs.ndim != 2 or raw.holds_images:
         return None
     row_of = example_rows(raw, options, count)
-    return Rows(lambda index: [float(value) for value in row_of(index)], inputs.shape[1], None)
+    return Rows(lambda index: [_cell(float(value)) for value in row_of(index)], inputs.shape[1], None)
 
 
 def _readable(row: Cells) -> list[Cell]:
-    cells = [column[0].as_py() for column in row.table.columns]
-    return [
-        cell if isinstance(cell, float) else float(cell) if type(cell) is int else "" if cell is None else str(cell)
-        for cell in cells
-    ]
+    return [_cell(column[0].as_py()) for column in row.table.columns]
+
+
+def _cell(value: object) -> Cell:
+    if value is None:
+        return ""
+    if (type(value) is int and abs(value) <= _EXACT) or (isinstance(value, float) and math.isfinite(value)):
+        return float(value)
+    return str(value)

@@ -1,17 +1,21 @@
 // The single view: one example with everything known about it.
 
 import { byId, make, percent } from "./dom.js";
-import { labels, picture } from "./tiles.js";
+import { labels, passage, picture } from "./tiles.js";
 import { ago, className, decisionText, exampleText, stateOf } from "./words.js";
 
 const article = byId("single");
+const LONG = 20; // characters of a cell that gets a line of its own
 
 export function showSingle(example, detail) {
   const differs = example.given !== example.suggested;
   article.setAttribute("aria-label", exampleText(example));
   const shown = picture(example, "large", `Example ${example.index}`);
+  const text = wholeText(example, detail);
+  const before = article.querySelector(`.passage[data-index="${example.index}"]`);
+  const [place, focused] = [before?.scrollTop ?? 0, before && before === document.activeElement];
   article.replaceChildren(...[
-    make("div", { class: "look" }, shown && make("div", { class: "picture" }, shown)),
+    make("div", { class: "look" }, shown && make("div", { class: "picture" }, shown), text, text && legend(example, detail)),
     make("div", { class: "facts" },
       make("h2", {}, labels(example)),
       make("p", { class: "id" }, `Example ${example.index}`, example.id === String(example.index) ? "" : ` · ${example.id}`, ` · ${example.split}`),
@@ -23,7 +27,26 @@ export function showSingle(example, detail) {
     values(detail),
     make("section", { class: "near" }, ...neighbours(example, detail?.neighbours)),
   ].filter(Boolean));
-  article.classList.toggle("bare", !shown);
+  article.classList.toggle("bare", !shown && !text);
+  article.classList.toggle("texts", Boolean(text));
+  if (!text) return;
+  text.scrollTop = place;
+  if (focused) text.focus({ preventScroll: true });
+}
+
+// A box of its own that scrolls, by keys too. What a tile shows stands in until the whole has come.
+function wholeText(example, detail) {
+  const short = passage(example);
+  if (!short) return null;
+  const whole = detail?.pieces?.length && example.text.trim()
+    ? make("span", { class: "text", dir: "auto" }, ...detail.pieces.map(([piece, marked]) => (marked ? make("mark", {}, piece) : piece))) : short;
+  return make("div", { class: "passage", role: "region", tabindex: "0", "aria-label": `Text of example ${example.index}`, "data-index": example.index }, whole);
+}
+
+function legend(example, detail) {
+  if (!detail?.pieces?.some(([, marked]) => marked)) return null;
+  return make("p", { class: "legend" }, make("mark", {}, "Marked"), " words speak most for ", make("span", { class: "suggested" }, className(example.suggested)), " rather than ",
+    make("span", { class: "given" }, className(example.given)), ", going by other examples of both classes. A help for reading: the network judges the text as a whole.");
 }
 
 function beliefs(example, differs) {
@@ -47,8 +70,13 @@ function history(changes) {
 function values(detail) {
   if (!detail?.values.length) return null;
   const more = detail.values_left_out ? make("p", { class: "id" }, `and ${detail.values_left_out} more columns`) : null;
-  return make("section", { class: "values" }, make("h3", {}, "Feature values"),
-    make("dl", {}, ...detail.values.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, Number(value.toPrecision(6)))))), more);
+  return make("section", { class: "values" }, make("h3", {}, detail.pieces ? "Other columns" : "Feature values"),
+    make("dl", {}, ...detail.values.map(([name, value]) => make("div", { class: value.length > LONG && "long" }, make("dt", {}, name), cell(value)))), more);
+}
+
+function cell(value) {
+  if (typeof value === "number") return make("dd", {}, Number.isInteger(value) ? value : Number(value.toPrecision(6)));
+  return value.trim() ? make("dd", { class: "words", dir: "auto" }, value) : make("dd", { class: "void" }, "empty");
 }
 
 function neighbours(example, groups) {
@@ -61,9 +89,10 @@ function neighbours(example, groups) {
 
 function neighbour(example) {
   const shown = picture(example, "small", "");
+  const text = passage(example);
   const called = className(example.current);
   const given = example.given === example.current ? "" : `given ${className(example.given)}`;
-  return make("li", {}, shown && make("span", { class: "picture" }, shown),
-    make("span", {}, shown ? called : `#${example.index} ${called}`), given ? make("span", { class: "was" }, given) : null,
+  return make("li", {}, shown && make("span", { class: "picture" }, shown), text,
+    make("span", { class: text && "labels" }, shown || text ? called : `#${example.index} ${called}`), given ? make("span", { class: "was" }, given) : null,
     make("span", { class: "distance" }, `distance ${example.distance.toPrecision(3)}`));
 }

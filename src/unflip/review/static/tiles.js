@@ -15,6 +15,12 @@ export function picture(example, size, alt) {
   return image;
 }
 
+// The text of an example, if it has one: what a tile has room for.
+export function passage(example) {
+  if (typeof example.text !== "string") return null;
+  return example.text.trim() ? make("span", { class: "text", dir: "auto" }, example.text) : make("span", { class: "text void" }, "empty text");
+}
+
 export function labels(example) {
   const differs = example.given !== example.suggested;
   const line = make("span", { class: "labels" }, make("span", { class: "given" }, className(example.given)));
@@ -35,14 +41,15 @@ export function showGrid(examples) {
     return tile;
   }));
   grid.classList.toggle("bare", !pictures);
+  grid.classList.toggle("texts", examples.some((example) => typeof example.text === "string"));
 }
 
 function fill(tile, example) {
-  tile.setAttribute("aria-label", exampleText(example));
+  tile.setAttribute("aria-label", exampleText(example) + (example.text ? `: ${example.text}` : ""));
   tile.dataset.state = stateOf(example);
   const shown = tile.querySelector(".picture") ?? (pictures
     ? make("span", { class: "picture" }, picture(example, "small", ""))
-    : make("span", { class: "name" }, `#${example.index}${example.id === String(example.index) ? "" : ` · ${example.id}`}`));
+    : passage(example) ?? make("span", { class: "name" }, `#${example.index}${example.id === String(example.index) ? "" : ` · ${example.id}`}`));
   const figures = make("span", { class: "figures" }, `quality ${percent(example.quality)}`);
   tile.replaceChildren(...[shown, labels(example), figures, badge(example)].filter(Boolean));
 }
