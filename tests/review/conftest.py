@@ -1,6 +1,7 @@
 """Runs that are trained once and copied, since a review writes into them."""
 
 import csv
+import importlib.util
 import random
 import shutil
 from collections.abc import Iterator
@@ -40,6 +41,8 @@ SUBJECTS = {
 @pytest.fixture(scope="session")
 def trained_on_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on texts with other columns beside them, every eleventh called wrong; some are long, 4 is empty."""
+    if importlib.util.find_spec("wordllama") is None or importlib.util.find_spec("tokenizers") is None:
+        pytest.skip("the extra `text` is not installed")
     folder, draw = tmp_path_factory.mktemp("texts"), random.Random(0)
     with (folder / "mail.csv").open("w", newline="") as file:
         out = csv.writer(file)
