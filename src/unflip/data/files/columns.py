@@ -20,6 +20,7 @@ _UTF16 = "not a text file in UTF-8 but in UTF-16; save it as UTF-8 (in Excel: CS
 _FIRST = 1 << 16  # most bytes of a line that are looked at for its separators
 _BATCH = 2048  # rows of a .parquet file that are read at a time: a cell may be huge, and take no room in the file
 _MEMORY = 0.5  # share of the machine's memory that a .parquet file may fill
+_EXPANSION, _SMALL = 1000, 2e9  # from 2 GB on, times that its content may be larger than the file
 _ROW, _CELL = 64, 8  # bytes that are needed at least
 
 
@@ -128,6 +129,7 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> "pa.Table":
     import pyarrow.parquet
 
     most = _MEMORY * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    most = min(most, max(_SMALL, _EXPANSION * path.stat().st_size))
     with pyarrow.parquet.ParquetFile(path) as file:
         about, schema = file.metadata, file.schema_arrow
         wanted = [name for name in schema.names if columns is None or name in columns]
@@ -147,8 +149,8 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> "pa.Table":
 def _check_size(path: Path, size: float, most: float, rows: int) -> None:
     if size > most:
         raise InputError(
-            f"{path}: its {rows:,} rows need more than {most / 1e9:,.1f} GB, half of this machine's memory; take fewer "
-            "rows or columns, or a larger machine"
+            f"{path}: its {rows:,} rows need more than {most / 1e9:,.1f} GB of memory, which is half of this machine's, "
+            f"or {_EXPANSION:,} times the file; take fewer rows or columns"
         )
 
 

@@ -190,8 +190,8 @@ def _read_text(path: Path, options: DataOptions) -> "pa.Table":
 
 def _check_last_row(path: Path, content: "pa.Table") -> None:
     """Refuse a table whose last cell goes on over the following lines, for want of a closing quote."""
-    last = next(iter(content.slice(max(0, len(content) - 1)).to_pylist()), {})
-    if any(isinstance(cell, str) and "\n" in cell for cell in last.values()):
+    last = [cell for row in content.slice(max(0, len(content) - 1)).to_pylist() for cell in row.values()]
+    if any(isinstance(cell, str) and "\n" in cell for cell in last):
         with path.open("rb") as file:
             quotes = sum(line.count(b'"') for line in file)
         if quotes % 2:
