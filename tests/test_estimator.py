@@ -285,7 +285,7 @@ def test_features_that_cannot_be_used_are_told_in_one_line(change: Any, message:
         UnflipClassifier(epochs=1).fit(change(content["train"]), content["train_labels"])
 
 
-@pytest.mark.parametrize("kinds", [(1, "a"), ("a", 1), ("a", None), (True, "b")])
+@pytest.mark.parametrize("kinds", [(1, "a"), ("a", 1), (True, "b")])
 def test_labels_of_several_types_are_refused(kinds: tuple[Any, Any]) -> None:
     labels = np.array(kinds * 75, dtype=object)
     with pytest.raises(ValueError, match=r"^y: labels of several types, \w+, \w+; give all numbers or all names$"):
@@ -321,10 +321,10 @@ def test_data_frames_with_texts_categories_dates_and_gaps() -> None:
     assert len(cross_val_score(clone(model), frame, _NAMES, cv=2, error_score="raise")) == 2
     assert len(make_pipeline("passthrough", _quick()).fit(frame, _NAMES).predict(frame[:3])) == 3
     for wrong, message in (
-        (frame[["note"]], "X: no column 'plan'; it has note"),
+        (frame[["note"]], "X: no column 'plan', of which the training examples had one; it has note"),
         (frame.assign(age="old"), "X: column 'age', row 0: 'old' is not a number"),
         (np.zeros((2, 4)), "X: the model was trained on a data frame or on texts; give the same kind"),
-        (list(frame["note"]), "X: no column 'note'; it has text"),
+        (list(frame["note"]), "X: no column 'note', of which the training examples had one; it has text"),
         (frame.set_axis(["note", "note", "plan", "age"], axis=1), "X: two columns 'note'; rename one of them"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
@@ -354,7 +354,7 @@ def test_columns_that_cannot_be_read_are_named() -> None:
     pandas = pytest.importorskip("pandas")
     for cells in ([1, "a"] * 30, [2**70] * 60, [object()] * 60):
         frame = pandas.DataFrame({"odd": pandas.Series(cells, dtype=object), "x": range(60)})
-        with pytest.raises(ValueError, match="^X: column 'odd' of type object cannot be read; make it all") as error:
+        with pytest.raises(ValueError, match=r"^X: column 'odd' of type object cannot be read; make it all") as error:
             _quick().fit(frame, _NAMES)
         assert "\n" not in str(error.value)
     sparse = pandas.DataFrame({"x": pandas.arrays.SparseArray(np.arange(60) % 7 * 1.5)})

@@ -64,9 +64,8 @@ class TableEncoder(Encoder):
         for column in used:
             if header.count(column.name) != 1:
                 had = ", ".join(header[:_LISTED]) + (", ..." if len(header) > _LISTED else "")
-                if column.name in header:
-                    raise InputError(f"two columns '{column.name}', of which the training examples had one")
-                raise InputError(f"no column '{column.name}'; it has {had}")
+                what = "two columns" if column.name in header else "no column"
+                raise InputError(f"{what} '{column.name}', of which the training examples had one; it has {had}")
         tables = [plain(inputs.table[column.name]) for column in used]
         features = np.empty((len(inputs), self.width), np.float32)
         ends = np.cumsum([column.width for column in used]).tolist()

@@ -149,8 +149,8 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> "pa.Table":
 def _check_size(path: Path, size: float, most: float, rows: int) -> None:
     if size > most:
         raise InputError(
-            f"{path}: its {rows:,} rows need more than {most / 1e9:,.1f} GB of memory, which is half of this machine's, "
-            f"or {_EXPANSION:,} times the file; take fewer rows or columns"
+            f"{path}: its {rows:,} rows need more than {most / 1e9:,.1f} GB of memory, half of this machine's or "
+            f"{_EXPANSION:,} times the file; take fewer rows or columns"
         )
 
 

@@ -29,7 +29,11 @@ class Misfit(Exception):  # noqa: N818 - never leaves the encoder
 
     def __init__(self, row: int, cell: object) -> None:
         super().__init__(row, cell)
-        self.row, self.cell = row, one_line(str(cell))[:_SHOWN]
+        try:
+            shown = str(cell)
+        except (OverflowError, ValueError):  # Python's dates end with the year 9999
+            shown = "beyond the year 9999"
+        self.row, self.cell = row, one_line(shown)[:_SHOWN]
 
 
 def plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
