@@ -102,8 +102,7 @@ def decode_binary(table: "pa.Table", ignored: Collection[str], what: str) -> "pa
             if field.name not in ignored:
                 row = _first_not_utf8(column)
                 raise InputError(
-                    f"{what}, column '{field.name}', row {row}: not text in UTF-8; save the table as UTF-8, or leave "
-                    f"the column out with --ignore {field.name}"
+                    f"{what}, column '{field.name}', row {row}: not text in UTF-8; save the table as UTF-8"
                 ) from error
     return table
 
