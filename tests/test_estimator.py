@@ -285,8 +285,79 @@ def test_features_that_cannot_be_used_are_told_in_one_line(change: Any, message:
         UnflipClassifier(epochs=1).fit(change(content["train"]), content["train_labels"])
 
 
-@pytest.mark.parametrize("kinds", [(1, "a"), ("a", 1), ("a", None), (True, "b")])
+@pytest.mark.parametrize("kinds", [(1, "a"), ("a", 1), (True, "b")])
 def test_labels_of_several_types_are_refused(kinds: tuple[Any, Any]) -> None:
     labels = np.array(kinds * 75, dtype=object)
     with pytest.raises(ValueError, match=r"^y: labels of several types, \w+, \w+; give all numbers or all names$"):
         UnflipClassifier(epochs=1).fit(blobs()["train"], labels)
+
+
+def _mixed_frame(count: int = 60) -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame(
+        {
+            "note": [f"a {'good' if i % 2 else 'bad'} thing of number {i}" for i in range(count)],
+            "plan": pandas.Categorical([("free", "pro", None)[i % 3] for i in range(count)]),
+            "age": pandas.array([i % 7 if i % 5 else None for i in range(count)], "Int64"),
+            7: pandas.date_range("2024", periods=count, tz="Europe/Berlin"),
+        }
+    )
+
+
+_NAMES = np.array(["bad", "good"] * 30)
+
+
+def _quick() -> UnflipClassifier:
+    return UnflipClassifier("standard", epochs=2, hidden=(8,), random_state=0, settings={"data.text_encoder": "tfidf"})
+
+
+def test_data_frames_with_texts_categories_dates_and_gaps() -> None:
+    frame = _mixed_frame()
+    model = _quick().fit(frame, _NAMES)
+    assert model.feature_names_in_.tolist() == ["note", "plan", "age", "7"]
+    expected = model.predict_proba(frame)
+    np.testing.assert_array_equal(model.predict_proba(frame[frame.columns[::-1]].assign(more=1)), expected)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(frame), expected)
+    assert len(cross_val_score(clone(model), frame, _NAMES, cv=2, error_score="raise")) == 2
+    assert len(make_pipeline("passthrough", _quick()).fit(frame, _NAMES).predict(frame[:3])) == 3
+    for wrong, message in (
+        (frame[["note"]], "X: no column 'plan', of which the training examples had one; it has note"),
+        (frame.assign(age="old"), "X: column 'age', row 0: 'old' is not a number"),
+        (np.zeros((2, 4)), "X: the model was trained on a data frame or on texts; give the same kind"),
+        (list(frame["note"]), "X: no column 'note', of which the training examples had one; it has text"),
+        (frame.set_axis(["note", "note", "plan", "age"], axis=1), "X: two columns 'note'; rename one of them"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            model.predict(wrong)
+
+
+def test_texts_with_gaps_in_any_sequence() -> None:
+    texts = list(_mixed_frame()["note"])
+    texts[3], texts[4] = None, "\ud800 half a character"
+    model = _quick().fit(texts, _NAMES)
+    expected = model.predict_proba(texts)
+    np.testing.assert_array_equal(model.predict_proba(np.array(texts, object)), expected)
+    np.testing.assert_array_equal(model.predict_proba(tuple(texts)), expected)
+    assert len(model.predict(np.array(["one", "two words"]))) == 2
+    with pytest.raises(ValueError, match=r"give texts as a list, and columns of several kinds as a data frame"):
+        _quick().fit(np.array(texts[5:], str)[:, None], _NAMES[5:])
+
+
+@pytest.mark.parametrize("of_texts", [True, False])
+def test_label_errors_of_data_frames_and_texts(of_texts: bool) -> None:
+    frame = _mixed_frame()
+    table = find_label_errors(list(frame["note"]) if of_texts else frame, _NAMES, method="standard", epochs=1)
+    assert sorted(table["index"].to_pylist()) == list(range(60))
+
+
+def test_columns_that_cannot_be_read_are_named() -> None:
+    pandas = pytest.importorskip("pandas")
+    for cells in ([1, "a"] * 30, [2**70] * 60, [object()] * 60):
+        frame = pandas.DataFrame({"odd": pandas.Series(cells, dtype=object), "x": range(60)})
+        with pytest.raises(ValueError, match=r"^X: column 'odd' of type object cannot be read; make it all") as error:
+            _quick().fit(frame, _NAMES)
+        assert "\n" not in str(error.value)
+    sparse = pandas.DataFrame({"x": pandas.arrays.SparseArray(np.arange(60) % 7 * 1.5)})
+    assert len(_quick().fit(sparse, _NAMES).predict(sparse)) == 60
+    with pytest.raises(ValueError, match=r"^y: example 59 has no label; every example needs one$"):
+        _quick().fit(sparse, pandas.Series([*_NAMES[:-1], None], dtype="string"))

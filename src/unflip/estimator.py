@@ -21,8 +21,12 @@ from unflip.data.files.arrays import Array
 from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.raw import restore
+<<<<<<< HEAD
 from unflip.errors import ConfigError, UnflipError
 from unflip.labels.judging import judge
+=======
+from unflip.errors import ConfigError, UnflipError, one_line
+>>>>>>> eyes
 from unflip.runs.config import RunConfig, Tree, nest
 from unflip.runs.labels import looks_wrong
 from unflip.tasks.defaults import choose_size
@@ -111,7 +115,8 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         training and validation. ``trusted`` (n,) is a mask of labels known to be correct; they are never changed.
         """
         cells = as_cells(X)
-        with _in_one_line():
+        _check_named(y)
+        with _in_one_line("give texts as a list, and columns of several kinds as a data frame"):
             if cells is None:
                 features, labels = validate_data(self, X, y, dtype=(np.float32, np.float64))
                 inputs: Inputs = np.require(features, requirements="W")  # torch needs it writable
@@ -194,7 +199,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
     def _features(self, X: Any) -> Array:  # noqa: N803 - scikit-learn's name
         """Return examples as the network takes them, encoded as in training."""
         if self.encoding_ is None:
-            with _in_one_line():
+            with _in_one_line("the model was trained on numbers alone"):
                 features = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
             return np.require(features, requirements="W")
         cells = as_cells(X, always=True)
@@ -227,19 +232,44 @@ def as_cells(X: Any, *, always: bool = False) -> Cells | None:  # noqa: N803 - s
     if isinstance(X, pa.Table):
         return Cells(X)
     if hasattr(X, "columns") and hasattr(X, "dtypes"):  # pandas and what is like it
-        try:
-            table = pa.Table.from_pandas(X, preserve_index=False) if hasattr(X, "iloc") else X.to_arrow()
-        except (pa.ArrowException, TypeError) as error:
-            raise ValueError(f"X: a column of mixed types; make it all numbers or all text ({error})") from error
+        table = _pandas_table(X) if hasattr(X, "iloc") else X.to_arrow()
         numbers = all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in table.schema.types)
         plain = numbers and not any(column.null_count for column in table.columns)
-        return None if plain and not always else Cells(table)
+        sparse = any(str(kind).startswith("Sparse") for kind in X.dtypes)
+        return None if plain and not always and not sparse else Cells(table)
     texts = X.to_numpy() if hasattr(X, "to_numpy") else X
     if isinstance(texts, np.ndarray):
         texts = texts.tolist() if texts.ndim == 1 and texts.dtype.kind in "OUT" else []
-    if isinstance(texts, list | tuple) and texts and all(isinstance(text, str) for text in texts):
-        return Cells(pa.table({TEXT: texts}))
+    if isinstance(texts, list | tuple) and any(isinstance(text, str) for text in texts):
+        found = [None if _is_missing(text) else text for text in texts]
+        if all(text is None or isinstance(text, str) for text in found):  # half a surrogate pair is no text
+            whole = [None if text is None else text.encode(errors="replace").decode() for text in found]
+            return Cells(pa.table({TEXT: pa.array(whole, pa.large_string())}))
     return None
+
+
+def _pandas_table(frame: Any) -> pa.Table:
+    """Return a data frame of pandas as a table, whatever its columns are called; sparse ones are filled."""
+    names = [str(name) for name in frame.columns]
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise ValueError(f"X: two columns '{twice}'; rename one of them")
+    columns = []
+    for place, name in enumerate(names):
+        column = frame.iloc[:, place]
+        try:
+            column = column.sparse.to_dense() if str(column.dtype).startswith("Sparse") else column
+            columns.append(pa.array(column, from_pandas=True))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(
+                f"X: column '{name}' of type {column.dtype} cannot be read; make it all numbers or all text "
+                f"({one_line(str(error))})"
+            ) from error
+    return pa.Table.from_arrays(columns, names)
+
+
+def _is_missing(cell: Any) -> bool:
+    """Whether a cell is None, NaN or pandas' NA."""
+    return cell is None or type(cell).__name__ == "NAType" or (isinstance(cell, float) and cell != cell)
 
 
 def _check_y(y: ArrayLike) -> Array:
@@ -250,14 +280,25 @@ def _check_y(y: ArrayLike) -> Array:
 
 
 @contextmanager
-def _in_one_line() -> Iterator[None]:
-    """Cut what scikit-learn says of bad input to its first line and its advice, without the values themselves."""
+def _in_one_line(not_numbers: str) -> Iterator[None]:
+    """Cut what scikit-learn says of bad input to its first line and its advice; ``not_numbers`` is ours for texts."""
     try:
         yield
     except ValueError as error:
         first, *others = str(error).splitlines()
         advice = [line for line in others if line.startswith("Reshape")]
+        if first.startswith("could not convert string to float"):
+            advice.append(f"({not_numbers})")
         raise ValueError(" ".join([first, *advice])) from None
+
+
+def _check_named(y: ArrayLike) -> None:
+    """Refuse names of classes some of which are missing."""
+    labels = np.asarray(y)
+    if labels.dtype.kind == "O" and labels.ndim == 1 and any(isinstance(label, str) for label in labels):
+        missing = next((row for row, label in enumerate(labels) if _is_missing(label)), None)
+        if missing is not None:
+            raise ValueError(f"y: example {missing} has no label; every example needs one")
 
 
 def _check_alike(labels: Array) -> None:

@@ -153,6 +153,9 @@ def test_what_becomes_of_a_tables_columns_is_told_before_anything_is_written(cli
     assert re.search(r"^  town +left out +always Rome$", told.out, re.M)
     assert re.search(r"^  c0 +number +", told.out, re.M)
     assert not out.exists()
+    done = clean(cli, path, "--label-column", "kind", "--out", out, "--epochs", 2)
+    assert [line.split() for line in done.out.splitlines()[1:3]][0] == ["town", "left", "out", "always", "Rome"]
+    assert " number " not in done.out
 
 
 def test_a_table_is_cleaned_without_a_column_that_is_ignored(cli: Cli, tmp_path: Path) -> None:

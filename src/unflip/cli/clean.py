@@ -50,7 +50,7 @@ def clean(
         print("\n".join([plan.line(), *(f"  {line}" for line in plan.details())]))  # noqa: T201
         return
     if not quiet:
-        print(plan.line(), flush=True)  # noqa: T201
+        print("\n".join([plan.line(), *(f"  {line}" for line in plan.left_out())]), flush=True)  # noqa: T201
     cleaned = plan.execute()
     if not quiet:
         print(summary(cleaned, _column_flags(options)))  # noqa: T201

@@ -34,6 +34,7 @@ from unflip.data.sources import (
 from unflip.errors import ConfigError, InputError, UnflipWarning
 from unflip.progress import Track, untracked
 
+_ALL_DISTINCT = 100  # labels that may all differ, as those of a small trial do
 _LISTED = 5  # most classes that an error lists
 _GAP = 10  # see _check_gap; few labels of many classes may well leave some out
 
@@ -208,6 +209,8 @@ def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]
     if train.labels is None:
         raise InputError(f"{options.path}: {raw.unlabelled}; give a file with --labels")
     _find_classes(raw, train, options, what)
+    if len(train.labels) > _ALL_DISTINCT and len(np.unique(train.labels)) == len(train.labels):
+        raise InputError(f"{what}: all {len(train.labels):,} labels differ, so they name no classes; take other labels")
     if options.per_class is not None:
         train = train[_first_of_each(train.labels, options.per_class)]
     return train, what

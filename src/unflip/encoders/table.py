@@ -15,6 +15,7 @@ from unflip.errors import InputError, one_line
 from unflip.progress import Track, untracked
 
 _LISTED = 20  # most columns that an error lists
+_LONGEST = 40  # characters of a column's name that a description shows
 _NOTHING = ColumnChoices()
 
 
@@ -42,7 +43,7 @@ class TableEncoder(Encoder):
         if (twice := next((name for name in header if header.count(name) > 1), None)) is not None:
             raise InputError(f"two columns '{twice}'; rename one of them")
         choices.check(header)
-        columns = tuple(decide(name, cells.table[name], choices.of(name), text_encoder) for name in header)
+        columns = tuple(_decided(cells, name, choices, text_encoder) for name in header)
         if all(isinstance(column, LeftOut) for column in columns):
             reasons = ", ".join(f"{column.name} ({column.why})" for column in columns[:_LISTED])
             raise InputError(
@@ -64,7 +65,7 @@ class TableEncoder(Encoder):
             if header.count(column.name) != 1:
                 had = ", ".join(header[:_LISTED]) + (", ..." if len(header) > _LISTED else "")
                 what = "two columns" if column.name in header else "no column"
-                raise InputError(f"{what} '{column.name}'; it has {had}")
+                raise InputError(f"{what} '{column.name}', of which the training examples had one; it has {had}")
         tables = [plain(inputs.table[column.name]) for column in used]
         features = np.empty((len(inputs), self.width), np.float32)
         ends = np.cumsum([column.width for column in used]).tolist()
@@ -108,12 +109,28 @@ class TableEncoder(Encoder):
 
     def describe(self) -> list[str]:
         """Say of each column what it was taken for, and why."""
-        names = [one_line(column.name) for column in self.columns]
+        names = [_short(column.name) for column in self.columns]
         widest = max(map(len, names), default=0)
         return [
             f"{name:<{widest}}  {column.kind:<9}  {column.why}"
             for name, column in zip(names, self.columns, strict=True)
         ]
+
+
+def _decided(cells: Cells, name: str, choices: ColumnChoices, text_encoder: str | None) -> Column:
+    import pyarrow as pa
+
+    try:
+        return decide(name, cells.table[name], choices.of(name), text_encoder)
+    except pa.ArrowException as error:
+        raise InputError(
+            f"column '{name}' cannot be read ({error}); correct it, or leave it out with --ignore {name}"
+        ) from error
+
+
+def _short(name: str) -> str:
+    name = one_line(name)
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."
 
 
 def columns_of(encoding: Encoding) -> tuple[str, ...]:

@@ -85,6 +85,10 @@ class CleanPlan:
         encoding = self.raw.encoding if self.embedding is None else self.embedding.origin.encoding
         return restore(encoding).describe() if encoding is not None else []
 
+    def left_out(self) -> list[str]:
+        """Say which columns of a table are not learnt from, and why, line by line."""
+        return [line for line in self.details() if " left out " in line] if self.embedding is None else []
+
     def line(self) -> str:
         """Say it in one line."""
         embed, learn = self.seconds

@@ -131,7 +131,7 @@ def test_text_that_a_parquet_table_stores_as_bytes_is_text(root: Path) -> None:
     dataset = opened(root / "m.parquet")
     assert (dataset.class_names, dataset.ids) == (["a", "été"], ("pictures/0.png", "pictures/1.png"))
     pyarrow.parquet.write_table(pa.table(table | {"label": [b"\xff", b"a"]}), root / "m.parquet")
-    with pytest.raises(InputError, match="column 'label': not text in UTF-8"):
+    with pytest.raises(InputError, match="column 'label', row 0: not text in UTF-8"):
         opened(root / "m.parquet")
 
 

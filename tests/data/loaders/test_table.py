@@ -202,7 +202,7 @@ def test_text_that_is_stored_as_bytes_is_text(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     table = {"x": [1.0, 2.0], "id": [b"r1", b"r2"], "label": ["été".encode(), b"z "], "blob": [b"\xff", b"\xfe"]}
     pyarrow.parquet.write_table(pa.table(table), path)
-    with pytest.raises(InputError, match="column 'blob': not text in UTF-8"):
+    with pytest.raises(InputError, match="column 'blob', row 0: not text in UTF-8"):
         opened(path)
     dataset = opened(path, ignore=("blob",))
     assert (dataset.class_names, dataset.ids) == (["z", "été"], ("r1", "r2"))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 Columns = dict[str, list[Any]]
 _UTF16 = "not a text file in UTF-8 but in UTF-16; save it as UTF-8 (in Excel: CSV UTF-8)"
 _FIRST = 1 << 16  # most bytes of a line that are looked at for its separators
+_BATCH = 2048  # rows of a .parquet file that are read at a time: a cell may be huge, and take no room in the file
+_MEMORY = 0.5  # share of the machine's memory that a .parquet file may fill
+_EXPANSION, _SMALL = 1000, 2e9  # from 2 GB on, times that its content may be larger than the file
+_ROW, _CELL = 64, 8  # bytes that are needed at least
 
 
 def read_columns(path: Path, wanted: Collection[str], what: str) -> tuple[Columns, list[str]]:
@@ -52,33 +57,100 @@ def _is_utf16(path: Path) -> bool:
         return file.read(2) in (b"\xff\xfe", b"\xfe\xff")
 
 
-def check_csv(path: Path) -> None:
-    """Refuse a .csv in UTF-16, or whose columns are not separated by commas."""
-    if path.suffix.lower() != ".csv":
+def check_text_table(path: Path) -> None:
+    """Refuse a .csv or .jsonl that is not in UTF-8, a .csv without commas and a .jsonl that is one JSON array."""
+    if path.suffix.lower() not in (".csv", ".jsonl"):
         return
     if _is_utf16(path):
         raise InputError(f"{path}: {_UTF16}")
     with path.open("rb") as file:
-        first = file.readline(_FIRST).decode(errors="replace")
+        first = file.readline(_FIRST)
+        if b"\0" in first[:4]:
+            raise InputError(f"{path}: {_UTF16}")
+        file.seek(0)
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                raise InputError(f"{path}, line {number}: not text in UTF-8; save the file as UTF-8") from error
+    if path.suffix.lower() == ".jsonl":
+        if first.lstrip().startswith(b"["):
+            raise InputError(f"{path}: a JSON array; a .jsonl file has one object such as {{...}} per line")
+        return
+    _check_separator(path, first.decode(errors="replace"))
+
+
+def _check_separator(path: Path, first: str) -> None:
     separator = next((mark for mark in ";\t|" if mark in first), None)
     if separator is not None and "," not in first:
         raise InputError(f"{path}: its columns are separated by {separator!r}; separate them by commas")
 
 
 def decode_binary(table: "pa.Table", ignored: Collection[str], what: str) -> "pa.Table":
-    """Return a table with its columns of bytes as text, those besides that are ``ignored``."""
+    """Return a table with its columns of bytes as text, those besides that are ``ignored``; refuse other than UTF-8."""
     import pyarrow as pa
+    import pyarrow.types as types
 
     for place, field in enumerate(table.schema):
-        if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
-            try:
-                table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
-            except pa.ArrowException as error:
-                if field.name not in ignored:
-                    raise InputError(
-                        f"{what}, column '{field.name}': not text in UTF-8; save the table as UTF-8"
-                    ) from error
+        column = table.column(place)
+        try:
+            if types.is_binary(field.type) or types.is_large_binary(field.type):
+                table = table.set_column(place, field.name, column.cast(pa.string()))
+            elif types.is_string(field.type) or types.is_large_string(field.type):
+                column.validate(full=True)
+        except pa.ArrowException as error:
+            if field.name not in ignored:
+                row = _first_not_utf8(column)
+                raise InputError(
+                    f"{what}, column '{field.name}', row {row}: not text in UTF-8; save the table as UTF-8"
+                ) from error
     return table
+
+
+def _first_not_utf8(column: "pa.ChunkedArray") -> int:
+    import pyarrow as pa
+
+    cells = (cell.as_buffer() for chunk in column.chunks for cell in chunk.cast(pa.large_binary(), safe=False))
+    for row, cell in enumerate(cells):
+        try:
+            (b"" if cell is None else cell.to_pybytes()).decode()
+        except UnicodeDecodeError:
+            return row
+    return 0
+
+
+def read_parquet(path: Path, columns: list[str] | None = None) -> "pa.Table":
+    """Read a .parquet file; refuse one that needs too much memory, which a file of a few kilobytes may.
+
+    What its footer says is looked at first; since that may be wrong, also what comes out, batch by batch.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    most = _MEMORY * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    most = min(most, max(_SMALL, _EXPANSION * path.stat().st_size))
+    with pyarrow.parquet.ParquetFile(path) as file:
+        about, schema = file.metadata, file.schema_arrow
+        wanted = [name for name in schema.names if columns is None or name in columns]
+        size = about.num_rows * (_ROW + _CELL * len(wanted))
+        _check_size(path, size, most, about.num_rows)
+        batches = []
+        for batch in file.iter_batches(_BATCH, columns=columns):
+            size += batch.nbytes
+            _check_size(path, size, most, about.num_rows)
+            batches.append(batch)
+        schema = batches[0].schema.with_metadata(schema.metadata) if batches else schema
+        if not batches and columns is not None:
+            schema = pa.schema([schema.field(name) for name in wanted], schema.metadata)
+        return pa.Table.from_batches(batches, schema)
+
+
+def _check_size(path: Path, size: float, most: float, rows: int) -> None:
+    if size > most:
+        raise InputError(
+            f"{path}: its {rows:,} rows need more than {most / 1e9:,.1f} GB of memory, half of this machine's or "
+            f"{_EXPANSION:,} times the file; take fewer rows or columns"
+        )
 
 
 def _read_csv(path: Path, wanted: Collection[str], what: str) -> tuple[Columns, list[str]]:
@@ -97,7 +169,7 @@ def _read_parquet(path: Path, wanted: Collection[str], what: str) -> tuple[Colum
     try:
         header = pyarrow.parquet.read_schema(path).names
         found = [name for name in header if name.lower() in wanted]
-        content = decode_binary(pyarrow.parquet.read_table(path, columns=found), (), what).to_pydict()
+        content = decode_binary(read_parquet(path, found), (), what).to_pydict() if found else {}
     except (OSError, pyarrow.ArrowException) as error:
         raise InputError(f"{what}: not a readable Parquet file ({error})") from error
     return {name.lower(): cells for name, cells in content.items()}, header
@@ -152,7 +224,7 @@ def check_filled(path: Path, columns: Columns) -> None:
     for name, cells in columns.items():
         empty = next((i for i, cell in enumerate(cells) if cell is None or cell == ""), None)
         if empty is not None:
-            raise InputError(f"{path}, row {empty}: the column '{name}' is empty")
+            raise InputError(f"{path}, row {empty}: the column '{name}' is empty; fill it, or remove the column")
 
 
 def rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
@@ -161,7 +233,10 @@ def rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
     wrong = ~(np.isin(splits, ("train", "val")) | np.char.startswith(splits, "test"))
     if wrong.any():
         row = int(wrong.argmax())
-        raise InputError(f"{path}, row {row}: split '{splits[row]}'; must be train, val or test (or test2, ...)")
+        raise InputError(
+            f"{path}, row {row}: split '{splits[row]}'; must be train, val or test (or test2, ...); rename the column "
+            "if it is no split"
+        )
     return {split: (splits == split).nonzero()[0] for split in sorted({"train", *splits.tolist()})}
 
 
@@ -174,4 +249,5 @@ def why_untrainable(rows: Mapping[str, Array]) -> str | None:
 
 def label_cells(cells: Sequence[Any]) -> list[Any]:
     """Return labels with "" for those that are missing, in whatever way."""
-    return ["" if cell is None or (isinstance(cell, str) and not cell.strip()) else cell for cell in cells]
+    missing = (cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()) for cell in cells)
+    return ["" if empty else cell for cell, empty in zip(cells, missing, strict=True)]

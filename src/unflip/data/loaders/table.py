@@ -10,11 +10,12 @@ import numpy as np
 from unflip.data.cells import Cells
 from unflip.data.files.arrays import Array
 from unflip.data.files.columns import (
-    check_csv,
     check_filled,
+    check_text_table,
     decode_binary,
     find_label_column,
     label_cells,
+    read_parquet,
     rows_by_split,
     why_untrainable,
 )
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _SUFFIXES = (".csv", ".jsonl", ".parquet")
 _LISTED = 20  # most columns that an error lists
 _TEXT = ("id", "ID", "Id", "label", "Label", "LABEL")  # what is never a number, however it looks
+_BLOCK, _LARGEST_BLOCK = 1 << 20, (1 << 31) - 1  # bytes that pyarrow reads at a time, and may read
 _INDEX = ("", "__index_level_0__", "Unnamed: 0")  # what pandas calls its index in .csv and .parquet files
 
 
@@ -46,6 +48,8 @@ class Table(Loader):
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
         """Read the table."""
+        import pyarrow as pa
+
         table, header = _read(path, options)
         if (twice := next((name for name in header if header.count(name) > 1), None)) is not None:
             raise InputError(f"{path}: two columns '{twice}'; rename one of them")
@@ -54,8 +58,9 @@ class Table(Loader):
         label = find_label_column(path, header, options.label_column)
         if label in options.ignore:
             raise InputError(f"{path}: --ignore {label}: it holds the labels; name another column with --label-column")
-        split_column = next((name for name in header if name.lower() == "split"), None)
         asked = {*options.numeric, *options.categorical, *options.text_column}
+        features = asked | {*options.ignore, *(options.columns or ())}
+        split_column = next((name for name in header if name.lower() == "split" and name not in features), None)
         if label in asked:
             raise InputError(f"{path}: the column '{label}' holds the labels, so it cannot be a feature as well")
         counting = _counting(table, {label, split_column, *(options.columns or ()), *asked})
@@ -81,6 +86,9 @@ class Table(Loader):
         if not columns:
             raise InputError(f"{path}: no column besides the label, so nothing to learn from")
         examples = Cells(table.select(columns))
+        for name in others:
+            if pa.types.is_nested(table[name].type):
+                raise InputError(f"{path}: the column '{name}' holds {table[name].type}; it must hold names or numbers")
         cells = {name: table[name].to_pylist() for name in others}
         given = None if label is None else label_cells(cells.pop(label))
         check_filled(path, cells)
@@ -132,29 +140,62 @@ def _counting(table: "pa.Table", others: Collection[str | None]) -> list[str]:
 def _read(path: Path, options: DataOptions) -> tuple["pa.Table", list[str]]:
     """Read a table; labels, ids and groups of a .csv stay as they are written: 007 is not 7."""
     import pyarrow
-    import pyarrow.csv
-    import pyarrow.json
-    import pyarrow.parquet
 
     try:
-        if path.suffix.lower() == ".parquet":
-            content = pyarrow.parquet.read_table(path)
-        elif path.suffix.lower() == ".jsonl":
-            content = pyarrow.json.read_json(path)
-        else:
-            as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
-            types = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(as_text, pyarrow.string()))
-            content = pyarrow.csv.read_csv(path, convert_options=types)
-        content = decode_binary(content, options.ignore, str(path))
+        content = read_parquet(path) if path.suffix.lower() == ".parquet" else _read_text(path, options)
         header = content.column_names
+        unused = options.ignore if options.columns is None else {*header} - {*options.columns}
+        content = decode_binary(content, unused, str(path))
     except OSError as error:
         raise InputError(f"{path}: not a readable table ({error})") from error
     except (UnicodeDecodeError, pyarrow.ArrowException) as error:
-        check_csv(path)
+        check_text_table(path)
         raise InputError(f"{path}: not a readable table ({error})") from error
     if len(header) == 1:
-        check_csv(path)
+        check_text_table(path)
     return content, header
+
+
+def _read_text(path: Path, options: DataOptions) -> "pa.Table":
+    """Read a .csv or .jsonl; in one block where blocks fail, for a cell may be longer than one.
+
+    That also makes the row true that an error of JSON names, which counts from the beginning of a block.
+    """
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.json
+
+    def read(size: int | None) -> pa.Table:
+        if path.suffix.lower() == ".jsonl":
+            return pa.json.read_json(path, pa.json.ReadOptions(block_size=size))
+        as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
+        return pa.csv.read_csv(
+            path,
+            pa.csv.ReadOptions(block_size=size),
+            pa.csv.ParseOptions(newlines_in_values=True),
+            pa.csv.ConvertOptions(column_types=dict.fromkeys(as_text, pa.string())),
+        )
+
+    whole = path.stat().st_size + 1
+    try:
+        content = read(None)
+    except pa.ArrowInvalid:
+        if not _BLOCK < whole < _LARGEST_BLOCK:
+            raise
+        content = read(whole)
+    if path.suffix.lower() == ".csv":
+        _check_last_row(path, content)
+    return content
+
+
+def _check_last_row(path: Path, content: "pa.Table") -> None:
+    """Refuse a table whose last cell goes on over the following lines, for want of a closing quote."""
+    last = [cell for row in content.slice(max(0, len(content) - 1)).to_pylist() for cell in row.values()]
+    if any(isinstance(cell, str) and "\n" in cell for cell in last):
+        with path.open("rb") as file:
+            quotes = sum(line.count(b'"') for line in file)
+        if quotes % 2:
+            raise InputError(f"{path}: a quote in row {len(content) - 1} is never closed; close it, or double it")
 
 
 def _labels(cells: list[object], names: tuple[str, ...]) -> Array:

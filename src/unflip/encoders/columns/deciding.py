@@ -50,6 +50,8 @@ _RUNNING = 10  # fewest rows in which consecutive numbers are no coincidence
 _DENSE = 50  # fewest rows in which distinct whole numbers that fill half of their range are none
 _ID_NAME = re.compile(r"(?i:(?:^|[\W_])(?:id|idx|index|key|guid|uuid)$)|[a-z](?:Id|ID)$")  # not `paid`
 _HALF = 0.5  # names of which as many are numbers may be meant as numbers
+_LOCAL_NUMBER = r"^[^\w\s]{0,2}\s?\d[\d.,' ]*\s?([%\p{Sc}]|[A-Z]{3})?$"  # 1,234.5 and 12,5 and 7 % and $3
+_LOCAL_DATE = r"^\d{1,4}[./-]\s?(\d{1,2}|[A-Za-z]{3,9})[./-]?\s?\d{1,4}\b"
 _LISTED = 4  # names that a description lists
 _SHOWN = 20  # most characters of each
 
@@ -220,6 +222,8 @@ def _category(name: str, column: "pa.ChunkedArray", *, asked: bool) -> Column:
     why = f"{_count(distinct, 'value')}: {_listed(order, distinct)}"
     if distinct - len(kept) > 1:
         why += f"; the {distinct - len(kept):,} rarest are one feature"
+        if not asked and (share := share_of_numbers(found)) >= _HALF:
+            why += f"; {share:.0%} of them are numbers: empty the other cells to use these"
     why += f"; {_count(gaps, 'empty cell')} as a value of {'its' if gaps == 1 else 'their'} own" if gaps else ""
     return Category(name, "category", why, values=tuple(order), of=of, other=distinct > len(kept), gaps=gaps > 0)
 
@@ -242,10 +246,21 @@ def _too_many(name: str, found: "pa.Array", count: int, distinct: int, kept: int
     """Say why a column of names is left out."""
     if (share := share_of_numbers(found)) >= _HALF:
         return f"{distinct:,} distinct names, {share:.0%} of them numbers; empty the other cells to use these"
+    if _share(found, _LOCAL_DATE) >= _HALF:
+        return f"{distinct:,} distinct names that look like dates; write them as 2024-12-31 to use them"
+    if _share(found, _LOCAL_NUMBER) >= _HALF:
+        return f"{distinct:,} distinct names that look like numbers; write them as 1234.5 to use them"
     if distinct == count:
         return f"looks like an identifier: {_count(distinct, 'distinct name')}"
     frequent = f"the {kept} most frequent in only {cells / count:.1%} of the cells" if kept else "none of them frequent"
     return f"{distinct:,} distinct names, {frequent}; --categorical {name} to use it"
+
+
+def _share(found: "pa.Array", pattern: str) -> float:
+    """Return the share of names that match."""
+    import pyarrow.compute as pc
+
+    return float(np.mean(pc.match_substring_regex(found.drop_null(), pattern).to_numpy(zero_copy_only=False)))
 
 
 def _sample(name: str, column: "pa.ChunkedArray") -> "pa.Array":

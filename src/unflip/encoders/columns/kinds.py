@@ -96,6 +96,8 @@ class Measured(Column):
             out[:, 1] = empty
         else:
             seen["empty cell"] += int(empty.sum())
+        if self.kind == "boolean":
+            seen["unknown value"] += int(((values != 0) & (values != 1)).sum())
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 BLOCK = 1 << 15  # rows that are worked on at a time; memory beyond input and output goes with it
 _EMPTY = (
     *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
-    *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+    *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "?", "-", "--"),
 )
-"""Empty cells among numbers and dates: pyarrow's list for .csv files, and Python's and pandas' words."""
+"""Empty cells among numbers and dates: pyarrow's list for .csv files, Python's and pandas' words, what people type."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _WHOLE_NUMBER = r"^[+-]?\d{1,18}$"
 _WHOLE = 2.0**53  # whole numbers up to here are exact in float64
@@ -29,7 +29,11 @@ class Misfit(Exception):  # noqa: N818 - never leaves the encoder
 
     def __init__(self, row: int, cell: object) -> None:
         super().__init__(row, cell)
-        self.row, self.cell = row, one_line(str(cell))[:_SHOWN]
+        try:
+            shown = str(cell)
+        except (OverflowError, ValueError):  # Python's dates end with the year 9999
+            shown = "beyond the year 9999"
+        self.row, self.cell = row, one_line(shown)[:_SHOWN]
 
 
 def plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
@@ -112,16 +116,14 @@ def measures(cells: "pa.Array", kind: str) -> Array:
     parse = {"date": _moments, "time": _times}.get(kind, _numbers)
     if is_text(cells.type):
         cells = _filled_texts(cells, _EMPTY)
-        try:
-            read = parse(cells)
-        except pa.ArrowInvalid as error:
-            row = _first_wrong(cells, parse)
-            raise Misfit(row, cells[row]) from error
-    elif {"date": is_moment, "time": types.is_time}.get(kind, is_numeric)(cells.type):
-        read = parse(cells)
-    else:
+    elif not {"date": is_moment, "time": types.is_time}.get(kind, is_numeric)(cells.type):
         row = int(cells.is_valid().to_numpy(zero_copy_only=False).argmax())
         raise Misfit(row, cells[row])
+    try:
+        read = parse(cells)
+    except pa.ArrowInvalid as error:
+        row = _first_wrong(cells, parse)
+        raise Misfit(row, cells[row]) from error
     values: Array = read.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return values
 
@@ -240,7 +242,8 @@ def _moments(cells: "pa.Array") -> "pa.Array":
 
     naive = pa.timestamp("us")
     if types.is_timestamp(cells.type):
-        return cells.cast(pa.timestamp("us", cells.type.tz), safe=False).cast(pa.int64())
+        exact = cells.type.unit != "ns"  # then safe: dates beyond the years that microseconds can hold are refused
+        return cells.cast(pa.timestamp("us", cells.type.tz), safe=exact).cast(pa.int64())
     if not is_text(cells.type):
         return cells.cast(naive).cast(pa.int64())
     try:

@@ -1,0 +1,186 @@
+"""Tables as clumsy and hostile people give them: refused in one line that says where, or read as they are meant."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from unflip.data.files import columns
+from unflip.data.loader import load_raw
+from unflip.data.options import DataOptions
+from unflip.data.raw import RawData
+from unflip.encoders.raw import encode_raw, restore
+from unflip.encoders.table import TableEncoder
+from unflip.errors import InputError
+
+ROWS = range(40)
+LABELS = ["ab"[i % 2] for i in ROWS]
+
+
+def encoded(path: Path, **options: Any) -> RawData:
+    chosen = DataOptions(path=str(path), **options)
+    return encode_raw(load_raw(chosen), chosen)
+
+
+def described(path: Path, **options: Any) -> str:
+    encoding = encoded(path, **options).encoding
+    assert encoding is not None
+    return "\n".join(restore(encoding).describe())
+
+
+def refused(path: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as error:
+        encoded(path, **options)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+    return str(error.value).replace(str(path), "FILE")
+
+
+def csv(folder: Path, cells: Any, name: str = "x") -> Path:
+    path = folder / "t.csv"
+    rows = "".join(f'"{cell}",{i % 7}.5,{LABELS[i % 2]}\n' for i, cell in enumerate(cells))
+    path.write_bytes(f"{name},y,label\n{rows}".encode())
+    return path
+
+
+def jsonl(folder: Path, rows: Any) -> Path:
+    path = folder / "t.jsonl"
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def parquet(folder: Path, **cells: Any) -> Path:
+    path = folder / "t.parquet"
+    pa.parquet.write_table(pa.table({"label": LABELS, "y": [i % 7 + 0.5 for i in ROWS]} | cells), path)
+    return path
+
+
+def test_a_row_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"x,label\nplain,a\ncaf\xe9,b\n")
+    assert refused(path).startswith("FILE, column 'x', row 1: not text in UTF-8; save the table as UTF-8")
+    path.write_bytes(b"x,label\n1,a\n2,caf\xe9\n")
+    assert refused(path) == "FILE, line 3: not text in UTF-8; save the file as UTF-8"
+    path.write_bytes(b"caf\xe9,label\n1,a\n2,b\n")
+    assert refused(path).startswith("FILE, line 1: not text in UTF-8")
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b'{"x": "plain", "label": "a"}\n{"x": "caf\xe9", "label": "b"}\n')
+    assert refused(path).startswith("FILE, column 'x', row 1: not text in UTF-8")
+    raw = pa.array([b"plain"] * 39 + [b"caf\xe9"])
+    broken = pa.StringArray.from_buffers(40, *raw.buffers()[1:])
+    assert refused(parquet(tmp_path, x=broken)).startswith("FILE, column 'x', row 39: not text in UTF-8")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_utf16_is_named(tmp_path: Path, suffix: str, encoding: str) -> None:
+    content = {"csv": "x,label\n1,a\n2,b\n", "jsonl": '{"x": 1, "label": "a"}\n{"x": 2, "label": "b"}\n'}
+    path = tmp_path / f"t.{suffix}"
+    path.write_bytes(content[suffix].encode(encoding))
+    assert refused(path) == "FILE: not a text file in UTF-8 but in UTF-16; save it as UTF-8 (in Excel: CSV UTF-8)"
+
+
+def test_a_text_of_megabytes_and_line_breaks_in_any_place(tmp_path: Path) -> None:
+    texts = [f"word{i} " * (500_000 if i == 3 else 5) for i in ROWS]
+    assert "text" in described(csv(tmp_path, texts), text_encoder="tfidf")
+    assert "text" in described(
+        jsonl(tmp_path, [{"x": text, "label": label} for text, label in zip(texts, LABELS, strict=True)]),
+        text_encoder="tfidf",
+    )
+    assert len(load_raw(DataOptions(path=str(csv(tmp_path, [f"text {i}\nof lines" for i in range(60_000)])))).train.inputs) == 60_000  # fmt: skip # noqa: E501
+
+
+def test_a_quote_that_is_never_closed_swallows_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('x,label\n1,a\n2,"b\n3,a\n4,b\n')
+    assert refused(path) == "FILE: a quote in row 1 is never closed; close it, or double it"
+
+
+def test_the_row_of_a_broken_line_is_that_of_the_file(tmp_path: Path) -> None:
+    rows: list[Any] = [{"x": i, "label": LABELS[i % 2]} for i in range(100_000)]
+    assert "in row 90000" in refused(jsonl(tmp_path, [*rows[:90_000], "oops"]))
+    assert "Column(/x)" in (found := refused(jsonl(tmp_path, [*rows[:90_000], {"x": "w", "label": "a"}])))
+    assert "in row 90000" in found
+    assert "a JSON array; a .jsonl file has one object" in refused(jsonl(tmp_path, [rows[:2]]))
+
+
+@pytest.mark.parametrize("role", ["label", "split", "id"])
+def test_nested_cells_are_no_labels_splits_or_ids(tmp_path: Path, role: str) -> None:
+    assert f"the column '{role}' holds list<" in refused(parquet(tmp_path, **{role: [["a"]] * 40}))
+
+
+def test_labels_that_are_missing_or_all_differ(tmp_path: Path) -> None:
+    path = parquet(tmp_path, label=[float(i % 2) if i != 4 else float("nan") for i in ROWS])
+    from unflip.data.labelled import choose_labels
+
+    options = DataOptions(path=str(path))
+    with pytest.raises(InputError, match="row 4: the label is empty"):
+        choose_labels(load_raw(options), options)
+    path = tmp_path / "t.csv"
+    path.write_text("x,label\n" + "".join(f"{i % 7},name{i}\n" for i in range(200)))
+    options = DataOptions(path=str(path))
+    with pytest.raises(InputError, match="all 200 labels differ, so they name no classes"):
+        choose_labels(load_raw(options), options)
+
+
+def test_a_column_called_split_can_be_something_else(tmp_path: Path) -> None:
+    path = csv(tmp_path, ["left", "right"] * 20, "Split")
+    assert "rename the column if it is no split" in refused(path)
+    assert "category" in described(path, categorical=("Split",))
+    assert "Split" not in described(path, ignore=("Split",))
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([f"{i * i + 1000:,}" for i in ROWS], "look like numbers; write them as 1234.5"),
+        ([f"{i * 1.7:.1f}%" for i in ROWS], "look like numbers; write them as 1234.5"),
+        ([f"{i * 1.7:.1f}".replace(".", ",") for i in ROWS], "look like numbers; write them as 1234.5"),
+        ([f"${i * 1.7:.2f}" for i in ROWS], "look like numbers; write them as 1234.5"),
+        ([f"{i % 12 + 1}/{i % 28 + 1:02}/{i + 1980}" for i in ROWS], "look like dates; write them as 2024-12-31"),
+        ([f"{i % 28 + 1}.{i % 12 + 1}.{i + 1980}" for i in ROWS], "look like dates; write them as 2024-12-31"),
+        ([i * 1.3 if i % 5 else "?" for i in ROWS], "number     8 empty cells get the median"),
+        ([i * 1.3 if i % 5 else "-" for i in ROWS], "number     8 empty cells get the median"),
+        ([i * 1.3 if i % 5 else "none" for i in ROWS], "are numbers: empty the other cells to use these"),
+        ([2**70 + i * 10**18 for i in ROWS], "number     1.18059e+21 to"),
+        (["yes", "no"] * 20, "category   2 values: no, yes"),
+    ],
+)
+def test_what_is_said_of_odd_cells(tmp_path: Path, cells: list[Any], said: str) -> None:
+    assert said in described(csv(tmp_path, cells))
+
+
+def test_dates_beyond_microseconds_do_not_wrap(tmp_path: Path) -> None:
+    far = pa.array([2**62, 1, 2, 3] * 10, pa.int64()).cast(pa.timestamp("ms"))
+    assert "column 'x', row 0:" in refused(parquet(tmp_path, x=far))
+    assert "column 'x'" in refused(parquet(tmp_path, x=pa.array([2**31 - 1, 1] * 20, pa.int32()).cast(pa.date32())))
+
+
+def test_long_names_do_not_fill_the_screen(tmp_path: Path) -> None:
+    assert max(map(len, described(csv(tmp_path, [1.5, 2, 7, 9] * 10, "n" * 5000)).splitlines())) < 100
+
+
+def test_a_truth_value_of_another_kind_is_counted() -> None:
+    from unflip.data.cells import Cells
+
+    encoder = TableEncoder.fit(Cells(pa.table({"paid": [True, False]})))
+    assert encoder.encode(Cells(pa.table({"paid": [5, 1]}))).remarks == ("paid: 1 unknown value",)
+
+
+def test_a_parquet_file_that_expands_is_refused_before_it_fills_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "_SMALL", 20e6)
+    many = tmp_path / "many.parquet"
+    zeros = np.zeros(1_000_000, np.int8)
+    pa.parquet.write_table(pa.table({"x": zeros, "label": zeros}), many)
+    assert "its 1,000,000 rows need more than 0.0 GB of memory" in refused(many)  # by its footer
+    wide = tmp_path / "wide.parquet"
+    texts = pa.DictionaryArray.from_arrays(np.zeros(10_000, np.int32), ["w " * 5_000, "b"])
+    pa.parquet.write_table(pa.table({"x": texts, "label": ["a", "b"] * 5_000}), wide, store_schema=False)
+    assert wide.stat().st_size < 10_000
+    assert "its 10,000 rows need more than 0.0 GB of memory" in refused(wide)  # by what comes out
