@@ -21,12 +21,8 @@ from unflip.data.files.arrays import Array
 from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.raw import restore
-<<<<<<< HEAD
-from unflip.errors import ConfigError, UnflipError
-from unflip.labels.judging import judge
-=======
 from unflip.errors import ConfigError, UnflipError, one_line
->>>>>>> eyes
+from unflip.labels.judging import judge
 from unflip.runs.config import RunConfig, Tree, nest
 from unflip.runs.labels import looks_wrong
 from unflip.tasks.defaults import choose_size
