@@ -14,7 +14,7 @@ from unflip.errors import RunFolderError
 from unflip.networks.base import build_network
 from unflip.networks.ensemble import Ensemble
 from unflip.networks.mlp import MLPOptions
-from unflip.runs.model_file import Model, load_model
+from unflip.runs.model_file import FORMAT, Model, load_model
 
 OPTIONS = MLPOptions(hidden=(5, 4), dropout=0.3)
 
@@ -82,9 +82,11 @@ def test_a_model_in_another_format_is_refused_in_one_line(tmp_path: Path, found:
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         description = json.loads(file.metadata()["model"])
-    assert description.pop("format") == 2
+    assert description.pop("format") == FORMAT
     if found is not None:
         description["format"] = found
     save_file(tensors, path, {"model": json.dumps(description)})
-    with pytest.raises(RunFolderError, match=f"a model in format {found or 1}, this version of unflip reads format 2"):
+    with pytest.raises(
+        RunFolderError, match=f"a model in format {found or 1}, this version of unflip reads format {FORMAT}"
+    ):
         load_model(path)

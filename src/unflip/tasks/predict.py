@@ -169,7 +169,8 @@ def _takes(model: Model) -> str:
     encoding = model.encoding
     if encoding is None:
         shape = model.input_shape
-        return f"{shape[0]} features" if len(shape) == 1 else f"images of shape {shape}"
+        features = f"{shape[0]} features, made as those that it learnt from (of images: unflip embed)"
+        return features if len(shape) == 1 else f"images of shape {shape}"
     if encoding.encoder == "images":
         return f"images, or their features ({embed_command(encoding, 'IMAGES')})"
     return f"a table with the columns {', '.join(columns_of(encoding)[:_LISTED])}"
