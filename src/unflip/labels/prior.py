@@ -10,7 +10,7 @@ _LOW, _HIGH = 0.15, 0.25  # shares of explained inequality below which none, and
 _LEAST, _PER_CLASS = 10_000, 400  # examples that the question is asked of
 _STEP, _STEPS, _CLOSE = 0.8, 200, 1e-3
 _TINY = 1e-6
-_MOST = 600.0  # of an offset: what its exponential can hold
+_LEAST_PROB, _MOST = 1e-30, 80.0  # of a probability and of an offset: what their products can hold
 _ROWS = 4096  # examples at once; they fit in the cache
 
 
@@ -36,8 +36,8 @@ def believed_inequality(log_probs: Tensor, labels: Tensor, background: float) ->
     if inequality <= (num_classes - 1) / (2 * count * (1 - background) ** 2):
         return 0.0
     equal = torch.full_like(mean, 1 / num_classes)
-    moved = (log_probs + offsets_to(log_probs, equal)).log_softmax(1)
-    loss = _explained(log_probs, labels, background) - _explained(moved, labels, background)
+    explained, offset = _explained(log_probs, labels, background), offsets_to(log_probs, equal)
+    loss = explained - _explained(log_probs.add_(offset).log_softmax(1), labels, background)
     return min(1.0, max(0.0, (loss / inequality - _LOW) / (_HIGH - _LOW)))
 
 
@@ -47,7 +47,7 @@ def offsets_to(log_probs: Tensor, shares: Tensor) -> Tensor:
     This moves the prior of a classifier without its labels (Saerens, Latinne and Decaestecker 2002).
     """
     rows = spread(len(log_probs), max(_LEAST, _PER_CLASS * len(shares)), log_probs.device)
-    probs, wanted = log_probs[rows].double().exp(), shares.double().clamp(min=_TINY).log()
+    probs, wanted = log_probs[rows].float().exp_().clamp_(min=_LEAST_PROB), shares.clamp(min=_TINY).log()
     offset = torch.zeros_like(wanted)
     for _ in range(_STEPS):
         factors = offset.clamp(max=_MOST).exp()
@@ -56,7 +56,7 @@ def offsets_to(log_probs: Tensor, shares: Tensor) -> Tensor:
         offset = offset + _STEP * missing
         if float(missing.abs().max()) < _CLOSE:
             break
-    return offset.to(shares)
+    return offset
 
 
 def class_shares(log_probs: Tensor) -> Tensor:
@@ -75,6 +75,8 @@ def _explained(log_probs: Tensor, labels: Tensor, background: float) -> float:
     share = log_probs.new_full((len(labels),), 1 - background)
     for _ in range(3):
         log_matrix = estimate_transition(log_probs, labels, share, rounds=3)
-        own = (1 - background) * (log_probs + log_matrix.T[labels]).logsumexp(1).exp()
+        parts = zip(log_probs.split(_ROWS), labels.split(_ROWS), strict=True)
+        likelihood = torch.cat([(part + log_matrix.T[given]).logsumexp(1) for part, given in parts]).exp()
+        own = (1 - background) * likelihood
         share = own / (own + background / log_probs.shape[1] + 1e-30)
     return float((own + background / log_probs.shape[1] + 1e-30).log().mean())
