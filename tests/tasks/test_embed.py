@@ -3,7 +3,7 @@
 import importlib.util
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -183,6 +183,15 @@ def test_a_killed_one_goes_on_where_it_was_and_ends_with_the_same_bytes(
     assert not (tmp_path / "f.npz.parts").exists()
 
 
+@pytest.fixture
+def _heeding_ctrl_c() -> Iterator[None]:
+    """Heed Ctrl-C even where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heeding_ctrl_c")
 def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PART", 8)
 

@@ -42,10 +42,10 @@ def review(
         raise MissingExtraError(error.name or "fastapi", "review") from error
     with listen(host, port) as listening, open_review(Path(folder), reviewer=name, data=data) as opened:
         serving = prepare(opened, listening, host)
-        on_ready(serving.address)
         with suppress(_Ended):
             for ending in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(ending, _end)  # the server ends first, and then sends it on to us
+            on_ready(serving.address)
             serving.run()
         return len(opened.decisions.decided())
 
