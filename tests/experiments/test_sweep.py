@@ -17,6 +17,7 @@ from rich.console import Console
 from helpers import Outcome, assert_same_run, blobs, write_npz
 from sweeps import Sweep, failures, results, sweeping, write_grid
 from unflip.cli.sweep_progress import watching
+from unflip.experiments.cell import Cell
 from unflip.experiments.grid import read_grid
 from unflip.experiments.local import Local, _describe_end, _gpus
 from unflip.experiments.sweep import Place, Progress, carry_out, claimed
@@ -113,7 +114,7 @@ def test_a_sweep_killed_again_and_again_comes_to_the_same_end(grid: Path, tmp_pa
         return any(out.glob("cells/*/config.toml"))
 
     def it_is_time(running: Sweep, moment: Callable[[], Any]) -> Any:
-        return running.others() and moment()
+        return moment() and running.others()
 
     moments: list[tuple[Callable[[], Any], signal.Signals]] = [
         (begun, signal.SIGKILL),
@@ -137,22 +138,44 @@ def test_a_sweep_killed_again_and_again_comes_to_the_same_end(grid: Path, tmp_pa
     assert left_over == {".unflip-lock", ".unflip-cell-lock"}  # the sweep's, and one in each cell
 
 
+def in_the_middle(cell: Cell) -> bool:
+    return 1 < cell.epoch < EPOCHS // 2  # what is done about it takes a moment
+
+
+@pytest.fixture
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps that watch so often that a quick cell is seen in its middle."""
+    monkeypatch.setattr("unflip.experiments.sweep._WATCH_EVERY", 0.01)
+
+
+def until(happened: Callable[[Path], object], folder: Path) -> Path:
+    """Try again in fresh folders until it ``happened`` there, and return that one: a quick cell may escape notice."""
+    for attempt in range(20):
+        if happened(folder / f"out{attempt}"):
+            return folder / f"out{attempt}"
+    pytest.fail("no cell was ever seen in its middle")
+
+
+@pytest.mark.usefixtures("watchful")
 def test_a_killed_worker_costs_a_cell_an_attempt_and_the_others_nothing(
     grid: Path, tmp_path: Path, undisturbed: Path
 ) -> None:
     killed: list[int] = []
 
     def kill_one(progress: Progress, news: str | None) -> None:
-        if not killed and any(1 < cell.epoch < EPOCHS for cell in progress.running):
+        if not killed and any(map(in_the_middle, progress.running)):
             killed.append(_workers()[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    progress = run(grid, tmp_path, jobs=2, watch=kill_one)
-    assert killed
-    assert progress.failed == {}
-    (failure,) = failures(tmp_path)
+    def lost_a_cell(out: Path) -> object:
+        killed.clear()
+        assert run(grid, out, jobs=2, watch=kill_one).failed == {}
+        return failures(out)
+
+    out = until(lost_a_cell, tmp_path)
+    (failure,) = failures(out)
     assert failure["reason"] == "its process was killed by SIGKILL; out of memory?"
-    assert_same_sweep(undisturbed, tmp_path)
+    assert_same_sweep(undisturbed, out)
     assert _workers() == []
 
 
@@ -183,6 +206,7 @@ def test_a_cell_that_fails_twice_is_told_and_stops_no_other(cli: Cli, features: 
     assert Path(done.err.rpartition("see ")[2].strip()).read_text().count(first["reason"]) == 2
 
 
+@pytest.mark.usefixtures("watchful")
 def test_moved_data_does_not_stop_an_unfinished_cell_from_going_on(
     grid: Path, tmp_path: Path, undisturbed: Path
 ) -> None:
@@ -192,17 +216,17 @@ def test_moved_data_does_not_stop_an_unfinished_cell_from_going_on(
     class StopError(Exception): ...
 
     def stop(progress: Progress, news: str | None) -> None:
-        if any(1 < cell.epoch < EPOCHS for cell in progress.running):
+        if any(map(in_the_middle, progress.running)):
             raise StopError
 
-    for attempt in range(20):  # cells are quick: now and then none is seen in its middle
-        out = tmp_path / f"out{attempt}"
+    def stopped(out: Path) -> bool:
         try:
             run(grid, out, jobs=1, watch=stop)
         except StopError:
-            break
-    else:
-        pytest.fail("no cell was ever seen in its middle")
+            return True
+        return False
+
+    out = until(stopped, tmp_path)
     there = [read_grid(str(grid))]
     carry_out(there, out, here, data_root=tmp_path / "moved", jobs=2)
     assert failures(out) == []
