@@ -6,8 +6,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,14 @@ def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[str] | Non
     raise AssertionError("waited in vain")
 
 
-class Sweep:
-    """A running `unflip sweep`; every process that it starts, however far down, carries its mark."""
+class Running:
+    """A running command; every process that it starts, however far down, carries its mark."""
 
-    def __init__(self, *args: object) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._mark = f"UNFLIP_TEST={uuid.uuid4()}"
         name, _, value = self._mark.partition("=")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "unflip", "sweep", *map(str, args)],
+            command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -61,11 +61,11 @@ class Sweep:
         )
 
     def wait_for(self, condition: Callable[[], Any]) -> Any:
-        """Wait until ``condition`` holds while the sweep goes on."""
+        """Wait until ``condition`` holds while the command goes on."""
         return wait_for(condition, self.process)
 
     def others(self, title: str = "") -> list[int]:
-        """Return the processes that carry the mark, without the sweep's own; those with ``title`` in their command."""
+        """Return the processes that carry the mark, without the first one; those with ``title`` in their command."""
         return [pid for pid, command in self._marked() if pid != self.process.pid and title in command]
 
     def _marked(self) -> Iterator[tuple[int, str]]:
@@ -78,12 +78,17 @@ class Sweep:
 
 
 @contextmanager
-def sweeping(*args: object) -> Iterator[Sweep]:
-    """Run `unflip sweep` with these arguments, and leave nothing of it behind."""
-    sweep = Sweep(*args)
+def running(command: Sequence[str]) -> Iterator[Running]:
+    """Run a command, and leave nothing of it behind."""
+    started = Running(command)
     try:
-        yield sweep
+        yield started
     finally:
-        sweep.process.kill()
-        sweep.process.communicate()
-        wait_for(lambda: not sweep.others())
+        started.process.kill()
+        started.process.communicate()
+        wait_for(lambda: not started.others())
+
+
+def sweeping(*args: object) -> AbstractContextManager[Running]:
+    """Run `unflip sweep` with these arguments, and leave nothing of it behind."""
+    return running([sys.executable, "-m", "unflip", "sweep", *map(str, args)])

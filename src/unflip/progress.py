@@ -46,8 +46,8 @@ class Reporter:
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """Report an epoch's metrics."""
 
-    def items(self, done: int, total: int) -> None:
-        """Report how many of the ``total`` items of a long job are done."""
+    def items(self, done: int, total: int, what: str) -> None:
+        """Report how many of the ``total`` items of a long job are done, and ``what`` they are."""
 
     def track(self, items: Iterable[_Item], title: str, total: int) -> Iterator[_Item]:
         """Pass items through before the first epoch and, if there are many, report how many of ``total`` are done."""
@@ -67,13 +67,16 @@ class Lines(Reporter):
     def start(self, title: str, epochs: int, first: int) -> None:
         """Remember the title."""
         self._title, self._epochs, self._printed = title, epochs, time.monotonic()
+        self._before, self._began = first - 1, time.monotonic()
 
-    def items(self, done: int, total: int) -> None:
+    def items(self, done: int, total: int, what: str) -> None:
         """Print a line, at most twice a minute, and one at the end."""
         now = time.monotonic()
         if done == total or now - self._printed > _LINE_EVERY:
             self._printed = now
-            print(f"{self._title} {done}/{total}", flush=True)  # noqa: T201
+            speed = (done - self._before) / max(now - self._began, 1e-9)
+            left = f", {duration((total - done) / speed)} left" if done < total and speed else ""
+            print(f"{self._title} {done}/{total} {what}, {speed:.3g}/s{left}", flush=True)  # noqa: T201
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """Print the line."""
@@ -106,6 +109,7 @@ class Bar(Reporter):
     def start(self, title: str, epochs: int, first: int) -> None:
         """Draw the bar."""
         self._task = self._bar.add_task(title, total=epochs, completed=first - 1, note="")
+        self._before, self._began = first - 1, time.monotonic()
 
     def step(self, progress: float) -> None:
         """Move the bar, at most ten times per second."""
@@ -114,9 +118,10 @@ class Bar(Reporter):
             self._drawn = now
             self._bar.update(self._task, completed=progress)
 
-    def items(self, done: int, total: int) -> None:
+    def items(self, done: int, total: int, what: str) -> None:
         """Move the bar."""
-        self._bar.update(self._task, completed=done, note=f"{done}/{total}")
+        speed = (done - self._before) / max(time.monotonic() - self._began, 1e-9)
+        self._bar.update(self._task, completed=done, note=f"{done}/{total} {what}, {speed:.3g}/s")
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """Show the metrics."""

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from helpers import Outcome, assert_same_run, blobs, write_npz
-from sweeps import Sweep, failures, results, sweeping, write_grid
+from sweeps import Running, failures, results, sweeping, write_grid
 from unflip.cli.sweep_progress import watching
 from unflip.experiments.cell import Cell
 from unflip.experiments.grid import read_grid
@@ -113,7 +113,7 @@ def test_a_sweep_killed_again_and_again_comes_to_the_same_end(grid: Path, tmp_pa
     def begun() -> bool:
         return any(out.glob("cells/*/config.toml"))
 
-    def it_is_time(running: Sweep, moment: Callable[[], Any]) -> Any:
+    def it_is_time(running: Running, moment: Callable[[], Any]) -> Any:
         return moment() and running.others()
 
     moments: list[tuple[Callable[[], Any], signal.Signals]] = [

@@ -1,8 +1,11 @@
 """embed: what the feature file holds, that it goes on after a kill, and what is refused."""
 
 import importlib.util
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -17,14 +20,16 @@ from safetensors.torch import save_file
 import tiny_backbone
 from helpers import Crash, Outcome, blobs, open_dataset, quick_train, shrink_cifar, write_npz
 from pictures import write_clothing, write_picture
+from sweeps import running
 from unflip import predict
+from unflip.data.files.arrays import write_npz as write_arrays
 from unflip.data.files.features import read_origin
 from unflip.data.options import DataOptions
 from unflip.errors import ConfigError, InputError, MissingExtraError, RunFolderError, Stopped, UnflipWarning
-from unflip.files import write_atomically
 from unflip.networks import backbones
 from unflip.runs.folder import Run
 from unflip.tasks import embed as module
+from unflip.tasks import kept_parts
 from unflip.tasks.embed import embed
 
 needs_weights = pytest.mark.skipif(
@@ -157,19 +162,19 @@ def test_pictures_without_labels_can_be_embedded_for_prediction(tmp_path: Path) 
 def test_a_killed_one_goes_on_where_it_was_and_ends_with_the_same_bytes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PART", 8)
+    monkeypatch.setattr(kept_parts, "PART", 8)
     embed(folder, tmp_path / "whole.npz", backbone="tiny", device="cpu")
     tiny_backbone.seen.clear()
     parts: list[Path] = []
 
-    def write_then_die(path: Path, save: Any) -> None:
-        write_atomically(path, save)
+    def write_then_die(path: Path, content: Any) -> None:
+        write_arrays(path, content)
         parts.append(path)
         if len(parts) == 2:
             raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "write_atomically", write_then_die)
+        patch.setattr(kept_parts, "write_npz", write_then_die)
         with pytest.raises(Crash):
             embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
     assert not (tmp_path / "f.npz").exists()
@@ -193,13 +198,13 @@ def _heeding_ctrl_c() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_heeding_ctrl_c")
 def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PART", 8)
+    monkeypatch.setattr(kept_parts, "PART", 8)
 
-    def write_then_interrupt(path: Path, save: Any) -> None:
-        write_atomically(path, save)
+    def write_then_interrupt(path: Path, content: Any) -> None:
+        write_arrays(path, content)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(module, "write_atomically", write_then_interrupt)
+    monkeypatch.setattr(kept_parts, "write_npz", write_then_interrupt)
     with pytest.raises(Stopped, match=r"8 of 39 images are kept in .*f\.npz\.parts, the same command goes on"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
 
@@ -207,18 +212,18 @@ def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: py
 def test_a_full_disk_leaves_finished_parts_and_says_so_or_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PART", 8)
+    monkeypatch.setattr(kept_parts, "PART", 8)
     for whole in (0, 2):
         written: list[Path] = []
 
-        def write_then_fail(path: Path, save: Any, whole: int = whole, written: list[Path] = written) -> None:
+        def write_then_fail(path: Path, content: Any, whole: int = whole, written: list[Path] = written) -> None:
             if len(written) == whole:
                 raise RunFolderError(f"cannot write {path}: No space left on device")
-            write_atomically(path, save)
+            write_arrays(path, content)
             written.append(path)
 
         with monkeypatch.context() as patch:
-            patch.setattr(module, "write_atomically", write_then_fail)
+            patch.setattr(kept_parts, "write_npz", write_then_fail)
             with pytest.raises(RunFolderError) as failed:
                 embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
         kept = f"; 16 of 39 images are kept in {tmp_path / 'f.npz.parts'}, the same command goes on"
@@ -231,7 +236,7 @@ def test_a_full_disk_leaves_finished_parts_and_says_so_or_nothing(
 
 
 def test_parts_of_other_images_are_not_taken(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PART", 8)
+    monkeypatch.setattr(kept_parts, "PART", 8)
     with monkeypatch.context() as patch:
         patch.setattr(module, "write_features", lambda *args: (_ for _ in ()).throw(Crash()))
         with pytest.raises(Crash):
@@ -239,7 +244,11 @@ def test_parts_of_other_images_are_not_taken(folder: Path, tmp_path: Path, monke
     write_picture(folder / "train" / "a" / "00.png", 1, (20, 20))
     tiny_backbone.seen.clear()
     embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
-    assert sum(tiny_backbone.seen) == 39
+    assert sum(tiny_backbone.seen) == 8  # the part of that image
+    tiny_backbone.seen.clear()
+    embed(folder, tmp_path / "whole.npz", backbone="tiny", device="cpu")
+    one, other = read(tmp_path / "whole.npz"), read(tmp_path / "f.npz")
+    assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def test_a_second_call_computes_nothing_but_takes_labels_that_have_changed(tmp_path: Path) -> None:
@@ -280,19 +289,152 @@ def test_the_same_picture_has_the_same_digest_whatever_its_name_and_format(tmp_p
 # What is refused
 
 
-def test_broken_images_are_counted_before_anything_is_computed(folder: Path, tmp_path: Path) -> None:
-    for name in ("train/a/00.png", "train/b/01.png"):
+def test_a_broken_image_stops_it_and_what_was_computed_is_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_parts, "PART", 8)
+    for name in ("train/b/13.png", "train/c/29.png"):  # rows 14 and 29 in the order of classes
         (folder / name).write_text("no image")
-    with pytest.raises(InputError, match=r"2 of its images cannot be read, the first: train/a/00\.png: not an image"):
+    stopped = rf"{folder}/train/b/13\.png: not an image; to leave .*: --skip-broken; 16 of 39 images are kept in .*"
+    for computed in (15, 0):
+        tiny_backbone.seen.clear()
+        with pytest.raises(InputError, match=stopped):
+            embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+        assert sum(tiny_backbone.seen) == computed
+    write_picture(folder / "train/b/13.png", 1, (20, 20))
+    with pytest.raises(InputError, match=r"29\.png: not an image"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert sum(tiny_backbone.seen) == 8 + 8 + 5
+    tiny_backbone.seen.clear()
     made = embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", skip_broken=True)
-    assert made.counts["train"] == 28
-    assert len(made.skipped) == 2
-    for i in range(2, 6):
+    assert sum(tiny_backbone.seen) == 9
+    assert made.skipped == (("train", "train/c/29.png", "not an image"),)
+    assert made.counts["train"] == 29
+    assert "train/c/29.png" not in read(made.path)["train_ids"]
+    again = embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", skip_broken=True)
+    assert (again.reused, again.skipped, again.counts) == (True, made.skipped, made.counts)
+    with pytest.raises(RunFolderError, match="--force"):
+        embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+
+
+def test_too_many_broken_images_are_refused_whatever_is_wanted(folder: Path, tmp_path: Path) -> None:
+    for i in range(6):
         (folder / "train" / "abc"[i % 3] / f"{i:02}.png").write_text("no image")
     with pytest.raises(InputError, match=r"'train': 6 of its 30 images cannot be read, the first: .*fix or remove"):
         embed(folder, tmp_path / "g.npz", backbone="tiny", device="cpu", skip_broken=True)
-    assert not list(tmp_path.glob("g.npz*"))
+    assert not (tmp_path / "g.npz").exists()
+
+
+def test_a_listed_image_that_is_missing_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
+    write_picture(tmp_path / "0.png", 0, (20, 20))
+    (tmp_path / "m.csv").write_text("path,label\n0.png,a\nno.png,b\n")
+    with pytest.raises(InputError, match=r"m\.csv, row 1: .*no\.png: No such file"):
+        embed(tmp_path / "m.csv", tmp_path / "f.npz", backbone="tiny", device="cpu")
+    assert tiny_backbone.seen == []
+    assert not list(tmp_path.glob("f.npz*"))
+
+
+# Many machines
+
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed")
+
+
+@needs_ray
+@needs_weights
+def test_a_lost_worker_costs_its_part_and_features_are_those_of_one_machine(tmp_path: Path) -> None:
+    for i in range(80):
+        write_picture(tmp_path / "photos" / "ab"[i % 2] / f"{i:02}.png", i % 3, (20, 20))
+    (tmp_path / "photos" / "a" / "10.png").write_text("no image")
+    part = "from unflip.tasks import kept_parts; kept_parts.PART = 8; from unflip.cli import main; main()"
+
+    def command(out: str, *more: str) -> list[str]:
+        photos = str(tmp_path / "photos")
+        return [sys.executable, "-c", part, "embed", photos, "--out", str(tmp_path / out), "--skip-broken",
+                "--device", "cpu", "--threads", "1", *more]  # fmt: skip
+
+    subprocess.run(command("here.npz"), check=True, capture_output=True)
+    with running(command("there.npz", "--on", "ray")) as there:
+        there.wait_for(lambda: [*tmp_path.glob("there.npz.parts/*.npz")])
+        victim = there.wait_for(lambda: there.others("ray::_embed_there"))[0]
+        os.kill(victim, signal.SIGKILL)
+        told, err = there.process.communicate(timeout=600)
+        assert there.process.returncode == 0, err
+    assert "79 train" in told
+    assert "left out a/10.png: not an image" in err
+    one, other = read(tmp_path / "here.npz"), read(tmp_path / "there.npz")
+    assert list(one) == list(other)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_a_cluster_that_is_not_there_or_not_asked_for_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--address x:1 is that of a Ray cluster; add --on ray"):
+        embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", address="x:1")
+    with pytest.raises(ConfigError, match=r"--address 127\.0\.0\.1:1: no Ray cluster answers there"):
+        embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", on="ray", address="127.0.0.1:1")
+
+
+# A folder of shards
+
+
+def test_a_folder_of_shards_holds_what_a_file_holds(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unflip.data.files.features._SHARD_ROWS", 7)
+    monkeypatch.setattr(kept_parts, "PART", 8)
+    embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
+    made = embed(folder, tmp_path / "features", backbone="tiny", device="cpu")
+    assert made.counts == {"train": 30, "test": 6, "val": 3}
+    shards = sorted(path.name for path in (tmp_path / "features").glob("train-*"))
+    assert shards == [f"train-0000{i}.npy" for i in range(5)]
+    one, other = quick_train(tmp_path / "f.npz", tmp_path / "one"), quick_train(made.path, tmp_path / "other")
+    assert one.labels().equals(other.labels())
+    assert one.result["test_accuracy"] == other.result["test_accuracy"]
+    tiny_backbone.seen.clear()
+    assert embed(folder, tmp_path / "features", backbone="tiny", device="cpu").reused
+    assert tiny_backbone.seen == []
+    with pytest.raises(RunFolderError, match="already holds features; replace them with --force"):
+        embed(folder, tmp_path / "features", backbone="tiny", image_size=32, device="cpu")
+    embed(folder, tmp_path / "features", backbone="tiny", image_size=32, device="cpu", force=True)
+    assert not (tmp_path / "features.parts").exists()
+
+
+def test_labels_in_a_folder_of_shards_are_brought_up_to_date(tmp_path: Path) -> None:
+    for i in range(6):
+        write_picture(tmp_path / f"{i}.png", i % 3, (20, 20))
+    manifest = tmp_path / "m.csv"
+    manifest.write_text("path,label\n" + "".join(f"{i}.png,{'abc'[i % 3]}\n" for i in range(6)))
+    embed(manifest, tmp_path / "features", backbone="tiny", device="cpu")
+    before = (tmp_path / "features" / "train-00000.npy").stat().st_mtime_ns
+    manifest.write_text(manifest.read_text().replace("0.png,a", "0.png,c"))
+    assert embed(manifest, tmp_path / "features", backbone="tiny", device="cpu").reused
+    assert np.load(tmp_path / "features" / "train_labels.npy").tolist() == ["c", "b", "c", "a", "b", "c"]
+    assert (tmp_path / "features" / "train-00000.npy").stat().st_mtime_ns == before
+
+
+def test_an_unfinished_folder_of_shards_is_refused_and_finished_by_the_same_command(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*args: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unflip.data.files.features._write_beside", die)
+        with pytest.raises(Crash):
+            embed(folder, tmp_path / "features", backbone="tiny", device="cpu")
+    with pytest.raises(InputError, match="features: its features are not whole; let `unflip embed` finish"):
+        open_dataset(DataOptions(path=str(tmp_path / "features")), seed=0)
+    tiny_backbone.seen.clear()
+    embed(folder, tmp_path / "features", backbone="tiny", device="cpu")
+    assert tiny_backbone.seen == []
+    assert len(open_dataset(DataOptions(path=str(tmp_path / "features")), seed=0).given) == 33
+
+
+def test_a_folder_of_others_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.npy").write_text("mine")
+    with pytest.raises(RunFolderError, match=r"mine: holds files that are not ours, such as train\.npy"):
+        embed(folder, tmp_path / "mine", backbone="tiny", device="cpu", force=True)
 
 
 def test_what_cannot_be_embedded_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from unflip.data.files.arrays import Array
+from unflip.data.files.shards import Shards
 from unflip.data.images.files import ImageFiles
 from unflip.data.raw import LabelledSet
 
@@ -17,7 +18,7 @@ def identities(part: LabelledSet) -> Array:
     """Return a key per example (n,), equal for equal examples: the digest of its picture, or 64 bits of its row."""
     if part.digests is not None:
         return part.digests
-    assert isinstance(part.inputs, np.ndarray)
+    assert isinstance(part.inputs, np.ndarray | Shards)
     keys = np.empty(len(part.inputs), np.uint64)
     for start in range(0, len(keys), _ROWS):
         keys[start : start + _ROWS] = row_hashes(np.asarray(part.inputs[start : start + _ROWS]))

@@ -17,6 +17,7 @@ from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array
 from unflip.data.files.labels import are_misleading, are_names, find_classes, read_labels, to_class_numbers
 from unflip.data.files.reviewed import read_reviewed
+from unflip.data.files.shards import Shards
 from unflip.data.images.files import Frame, ImageFiles, Skipped
 from unflip.data.images.opening import open_files
 from unflip.data.images.sources import FileSource, ImageSource
@@ -137,13 +138,13 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
         _check_seen(train.labels, raw.tests)
     labels = {key: _evaluation_labels(part, key, num_classes, names, train.inputs) for key, part in sets.items()}
     for key, part in {"train": train, **sets}.items():
-        if isinstance(part.inputs, np.ndarray):
+        if isinstance(part.inputs, np.ndarray | Shards):
             check_finite(part.inputs, f"{options.path}, '{key}'")
-    if isinstance(train.inputs, np.ndarray):
+    if isinstance(train.inputs, np.ndarray | Shards):
         check_varied(train.inputs, f"{options.path}, 'train'")
 
     standardise = raw.normalisation
-    if standardise is None and options.standardize != "off" and isinstance(train.inputs, np.ndarray):
+    if standardise is None and options.standardize != "off" and isinstance(train.inputs, np.ndarray | Shards):
         standardise = fit_standardisation(train.inputs, one_scale=options.standardize == "whole")
     others = {
         key: EvaluationSet(make_source(raw, part.inputs, standardise, options), labels[key])
@@ -244,6 +245,7 @@ def make_source(raw: RawData, inputs: Inputs, standardise: Standardisation | Non
         assert standardise is not None
         return FileSource(inputs, standardise, augment=options.augment, crop=options.crop, workers=options.workers)
     if raw.holds_images and standardise is not None:
+        assert isinstance(inputs, np.ndarray)
         return ImageSource(inputs, standardise, augment=options.augment)
     return ArraySource(inputs, standardise, options.jitter)
 

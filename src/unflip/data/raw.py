@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from unflip.data.cells import Cells
 from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array, stripped
+from unflip.data.files.shards import Shards
 from unflip.data.images.files import ImageFiles
 from unflip.data.sources import Standardisation
 from unflip.errors import InputError
 
-Inputs = Array | ImageFiles | Cells
-"""Examples as they came: rows of numbers or images in an array, files of images, or cells of a table."""
+Inputs = Array | Shards | ImageFiles | Cells
+"""Examples as they came: rows of numbers or images in arrays, files of images, or cells of a table."""
 
 
 @dataclass(frozen=True)

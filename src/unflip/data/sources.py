@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unflip.data.files.arrays import Array
+from unflip.data.files.shards import Shards
 from unflip.errors import InputError
 
 _CHUNK = 2**24  # values read at once when a whole array is scanned
@@ -56,7 +57,7 @@ class Source(Protocol):
 
 
 class ArraySource:
-    """Rows of a float array, which may be a memory map; optionally standardised.
+    """Rows of a float array, which may be a memory map or lie in several; optionally standardised.
 
     It is not known which changes preserve a row's class, so training sees rows as they are. Where a method needs
     several views of a row, they differ by uniform noise of standard deviation ``jitter``.
@@ -64,7 +65,7 @@ class ArraySource:
 
     ahead = 0
 
-    def __init__(self, array: Array, standardise: Standardisation | None = None, jitter: float = 0.0) -> None:
+    def __init__(self, array: Array | Shards, standardise: Standardisation | None = None, jitter: float = 0.0) -> None:
         self.shape = array.shape[1:]
         self.augments = False
         self._jitter = jitter
@@ -72,9 +73,9 @@ class ArraySource:
         self._scale = standardise
         self._factors: list[Tensor] = []
         self._device = torch.device("cpu")
-        self._array: Array | None = array
+        self._array: Array | Shards | None = array
         self._inputs: Tensor | None = None
-        if not isinstance(array, np.memmap):
+        if not isinstance(array, np.memmap | Shards):
             self._inputs, self._array = self._finish(array), None
         self._length = len(array)
 
@@ -174,14 +175,14 @@ def random_bytes(count: int, generator: torch.Generator) -> Tensor:
     return words.view(torch.int8)[:count]
 
 
-def chunks(array: Array) -> Iterator[tuple[int, Array]]:
+def chunks(array: Array | Shards) -> Iterator[tuple[int, Array]]:
     """Yield (first row, rows) of a possibly mapped array, a bounded number at a time."""
     size = max(1, _CHUNK // max(1, math.prod(array.shape[1:])))
     for start in range(0, len(array), size):
         yield start, np.asarray(array[start : start + size]).reshape(-1, *array.shape[1:])
 
 
-def check_finite(array: Array, what: str) -> None:
+def check_finite(array: Array | Shards, what: str) -> None:
     """Refuse NaN and infinity, and values that float32 cannot hold, naming the first such row."""
     if array.dtype.kind in "iub":
         return
@@ -196,13 +197,14 @@ def check_finite(array: Array, what: str) -> None:
             raise InputError(f"{what}, row {start + row}: {value} among the features {rule}")
 
 
-def check_varied(array: Array, what: str) -> None:
+def check_varied(array: Array | Shards, what: str) -> None:
     """Refuse examples that are all the same: nothing can be learnt from them."""
-    if len(array) and not any((rows != array[:1]).any() for _, rows in chunks(array)):
+    first = np.asarray(array[:1])
+    if len(array) and not any((rows != first).any() for _, rows in chunks(array)):
         raise InputError(f"{what}: the features of all {len(array)} examples are the same; nothing tells them apart")
 
 
-def fit_standardisation(array: Array, *, one_scale: bool) -> Standardisation:
+def fit_standardisation(array: Array | Shards, *, one_scale: bool) -> Standardisation:
     """Return mean per column, and standard deviation per column or one for all; constant columns are not scaled."""
     total, peak = np.zeros(array.shape[1:]), np.zeros(array.shape[1:])
     for _, rows in chunks(array):

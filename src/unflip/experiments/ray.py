@@ -1,14 +1,11 @@
 """Cells as tasks on a Ray cluster; all machines must have the sweep's folder and the data at the same paths."""
 
-import logging
-import socket
 from pathlib import Path
 from typing import Any
 
-from unflip.errors import ConfigError, MissingExtraError, described
+from unflip.compute.cluster import Cluster
+from unflip.errors import described
 from unflip.experiments.cell import run_cell
-
-_PATIENCE = 10.0  # seconds to wait for a cluster
 
 
 class RayRunner:
@@ -38,44 +35,15 @@ class Ray:
     """A Ray cluster: the one at ``address``, or one started on this machine for the duration of the sweep."""
 
     def __init__(self, device: str, threads: int, address: str | None) -> None:
-        if address is not None:
-            _check_answers(address)
-        try:
-            import ray
-        except ImportError as error:
-            raise MissingExtraError("ray", "ray") from error
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise _no_answer(address, str(error)) from error
-        self._ray, self._device, self._threads = ray, device, threads
-        resources = ray.cluster_resources()
-        if threads > resources.get("CPU", 0):
-            raise ConfigError(f"--threads {threads}: the Ray cluster has only {int(resources.get('CPU', 0))} CPUs")
-        gpus = int(resources.get("GPU", 0)) if device != "cpu" else 0
-        self.jobs = gpus or int(resources["CPU"]) // threads
-        # No retries here: the sweep retries failed cells.
-        self._task = ray.remote(num_cpus=threads, num_gpus=min(1, gpus), max_retries=0)(run_cell)
+        self._cluster = Cluster(address, device, threads)
+        self._device, self._threads = device, threads
+        self.jobs = self._cluster.jobs
+        self._task = self._cluster.task(run_cell, retries=0)  # the sweep itself tries failed cells again
 
     def runner(self, job: int) -> RayRunner:
         """Return the runner of one job."""
-        return RayRunner(self._ray, self._task, self._device, self._threads)
+        return RayRunner(self._cluster.ray, self._task, self._device, self._threads)
 
     def close(self) -> None:
         """Disconnect from the cluster; one started for the sweep is shut down."""
-        self._ray.shutdown()
-
-
-def _check_answers(address: str) -> None:
-    """Raise if nothing listens at HOST:PORT or ray://HOST:PORT; Ray itself would retry for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not (host and port.isdigit()):
-        return  # for example auto
-    try:
-        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
-    except (OSError, OverflowError) as error:
-        raise _no_answer(address, str(error)) from error
-
-
-def _no_answer(address: str | None, why: str) -> ConfigError:
-    return ConfigError(f"--address {address}: no Ray cluster answers there ({why}); start one with `ray start --head`")
+        self._cluster.close()

@@ -74,8 +74,8 @@ class CleanPlan:
     force: bool
     what: str
     """What came, in a few words."""
-    seconds: tuple[float, float]
-    """For the features, and for training."""
+    seconds: tuple[float | None, float]
+    """For the features, None where that is not known, and for training."""
 
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Tables only: columns of texts, which the list of suspects shows."""
@@ -94,10 +94,12 @@ class CleanPlan:
         embed, learn = self.seconds
         common = self.config.common
         steps = [f"train {common.method} for {common.epochs} epochs ({duration(learn)})"]
+        whole = "" if embed is None else f"; about {duration(embed + learn)} in all"
         if self.embedding is not None:
-            how = "there already" if self.embedding.is_done else duration(embed)
+            time = "on a Ray cluster" if embed is None else duration(embed)
+            how = "there already" if self.embedding.is_done else time
             steps.insert(0, f"{self.embedding.encoder.describe()[0]} ({how})")
-        return f"{self.what}: {', then '.join(steps)}; about {duration(embed + learn)} in all"
+        return f"{self.what}: {', then '.join(steps)}{whole}"
 
     def execute(self) -> CleanResult:
         """Do it: write the run, its report, the list of suspects and, where there are any, the duplicates."""

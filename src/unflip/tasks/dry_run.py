@@ -41,5 +41,6 @@ def dry_run(
     if plan.embedding is None:
         return TrainDryRun(rehearse(plan.config, execution, plan.raw), None)
     seconds, width = plan.embedding.estimate()
+    assert seconds is not None  # `train` embeds on this machine
     rehearsal = rehearse(plan.config, execution, plan.embedding.stand_in(width))
     return TrainDryRun(rehearsal, f"# before it: {plan.embedding.encoder.describe()[0]}, {duration(seconds)}")

@@ -1,9 +1,9 @@
 """embed: frozen features of a data set's examples, as a file that every command takes; a killed one goes on."""
 
+import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -11,34 +11,34 @@ from pathlib import Path
 from typing import Unpack
 
 import numpy as np
+import torch
 
+from unflip.compute.cluster import Cluster
 from unflip.compute.processes import start_processes
 from unflip.data.cells import Cells
-from unflip.data.files.arrays import Array, read_npz
-from unflip.data.files.features import FeatureOrigin, read_origin, write_features
-from unflip.data.images.files import ImageFiles, Skipped
-from unflip.data.labelled import open_sets
+from unflip.data.files.arrays import Array
+from unflip.data.files.features import FeatureOrigin, feature_folder, is_file, read_origin, write_features, write_labels
+from unflip.data.images.files import Frame, ImageFiles, Skipped
+from unflip.data.images.opening import check_broken
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
-from unflip.data.sources import Source
 from unflip.encoders.images import ImageEncoder, image_options
+from unflip.encoders.parts import Advance, Embedded, Workplace, embed_on, embed_part, read_batches
 from unflip.encoders.raw import encode_raw, restore
 from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
-from unflip.files import LOCK, remove_partial, write_atomically
 from unflip.interruption import Interruption
-from unflip.lock import locked
 from unflip.progress import Reporter, Track, make_reporter, untracked
 from unflip.runs.config import Tree, check_section
 from unflip.runs.options import Execution
 from unflip.runs.targets import check_output
+from unflip.stats.spread import spread
+from unflip.tasks.kept_parts import KeptParts, Part, cut_into_parts
 from unflip.tasks.options import EmbeddingOptions, EmbedOptions, option_tree
 
 EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Options of data that matter for images of every kind, once they become features."""
-_PART_FILES = "[0-9a-f]" * 16 + "-*-" + "[0-9]" * 9 + ".npz"  # fingerprint, set, first row
-_PART = 1024  # images in a file of the work under way
-_MEASURE_FOR = 1.0  # seconds of batches from which the whole is estimated
+_MEASURE_FOR = 2.0  # seconds of batches from which the whole is estimated
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class EmbedResult:
 
 
 def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[EmbedOptions]) -> EmbedResult:
-    """Write the features of all images, texts or rows of a data set to ``out``, an .npz file.
+    """Write the features of all images, texts or rows of a data set to ``out``: an .npz file, or a folder of shards.
 
     Does what ``unflip embed`` does. Labels, class names, ids and the split into train, val and test sets go with the
     features, and so does the encoder. Of images, what an earlier call left unfinished is not computed again; in a
@@ -76,11 +76,12 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
 
     Args:
         data: images, or a table of columns or texts, as ``unflip embed --help`` lists them.
-        out: the file; its folder must exist.
-        force: replace another file at ``out``.
+        out: the file, whose folder must exist; what does not end in .npz is a folder, with 65,536 examples per file.
+        force: replace other features at ``out``.
         options: those of :class:`unflip.tasks.options.EmbedOptions`; ``unflip embed --help`` describes them.
     """
-    check_output(Path(out), (".npz",), force=True, inputs=[data])
+    out = Path(out)
+    _check_target(out, force=True, inputs=[data])
     tree = option_tree(EmbedOptions, options)
     typed = tree.get("data", {})
     data_options = check_section(DataOptions, {"path": str(Path(data)), **typed}, "data.")
@@ -91,11 +92,23 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
     embedding = check_section(EmbeddingOptions, tree.get("embedding", {}))
     if isinstance(raw.train.inputs, Cells):
         check_images_only(tree, data)
-        check_output(Path(out), force=force)
-        return _encode_table(raw, Path(out), data_options, reporter)
-    plan = plan_embedding(raw, Path(out), data_options, embedding, execution, track=reporter.track)
-    check_output(Path(out), force=force or plan.is_done)
+        _check_target(out, force=force)
+        return _encode_table(raw, out, data_options, reporter)
+    plan = plan_embedding(raw, out, data_options, embedding, execution, track=reporter.track)
+    _check_target(out, force=force or plan.is_done)
     return plan.run(reporter)
+
+
+def _check_target(out: Path, *, force: bool, inputs: Sequence[str | Path] = ()) -> None:
+    if is_file(out):
+        check_output(out, force=force, inputs=inputs)
+        return
+    if out.suffix and not out.is_dir():
+        raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; name an .npz file, or a folder for shards")
+    folder = feature_folder(out)
+    folder.check()
+    if folder.is_marked and read_origin(out) is not None and not force:
+        raise RunFolderError(f"--out {out}: already holds features; replace them with --force or choose another name")
 
 
 def check_images_only(tree: Tree, data: str | Path) -> None:
@@ -109,9 +122,14 @@ def _encode_table(raw: RawData, out: Path, options: DataOptions, reporter: Repor
     raw.check_trainable(options.path)
     features = encode_raw(raw, options, reporter.track)
     assert features.encoding is not None
-    origin = FeatureOrigin(features.encoding, str(Path(options.path).resolve()), "", clean_val=raw.clean_val)
-    origin = replace(origin, fingerprint=_fingerprint(origin, features.parts()))
-    write_features(out, features.parts(), raw.class_names, origin)
+    rows = {name: part.inputs for name, part in features.parts().items() if isinstance(part.inputs, np.ndarray)}
+    digest = blake2b(json.dumps([features.encoding.encoder, dict(features.encoding.settings)]).encode(), digest_size=8)
+    for name, array in rows.items():
+        digest.update(f"{name} {len(array)}".encode() + np.ascontiguousarray(array).data)
+    origin = FeatureOrigin(
+        features.encoding, str(Path(options.path).resolve()), digest.hexdigest(), clean_val=raw.clean_val
+    )
+    write_features(out, rows, features.parts(), raw.class_names, origin)
     seconds = time.perf_counter() - started
     how = restore(features.encoding).describe()
     return EmbedResult(out, replace(features, name=out.name), origin, (), reused=False, seconds=seconds, how=how)
@@ -126,39 +144,55 @@ class EmbedPlan:
     raw: RawData
     """The images."""
     sets: Mapping[str, LabelledSet]
-    """Those that can be read, by part."""
-    skipped: tuple[Skipped, ...]
+    """The images by part, as the backbone sees them; some may turn out to be broken."""
+    kept: KeptParts
     options: DataOptions
+    embedding: EmbeddingOptions
+    execution: Execution
     encoder: ImageEncoder
 
     @cached_property
     def is_done(self) -> bool:
         """Whether ``out`` holds the features of these images already."""
+        return self._before is not None
+
+    @cached_property
+    def _before(self) -> FeatureOrigin | None:
         try:
             before = read_origin(self.out)
         except InputError:  # something else, or damaged
-            return False
-        return before is not None and before.fingerprint == self.origin.fingerprint
+            return None
+        if before is None or before.fingerprint != self.origin.fingerprint:
+            return None
+        return before if self.options.skip_broken or not before.skipped else None
 
     @property
     def total(self) -> int:
         """The number of images, over all parts."""
-        return sum(len(part.inputs) for part in self.sets.values())
+        return self.kept.total
 
-    def estimate(self) -> tuple[float, int]:
-        """Return how many seconds the images will take that are not embedded yet, and how many features each has."""
+    def estimate(self) -> tuple[float | None, int]:
+        """Return how many seconds the images will take that are not embedded yet, and how many features each has.
+
+        Batches from all over the images are measured as they will be computed. On a cluster it is not known: None.
+        """
         if self.is_done:
-            return 0.0, int(read_npz(self.out, only=("train",))["train"].shape[1])
-        source = self._sources["train"]
-        batch = range(min(len(source), self.encoder.batch_size))
-        features = self.encoder.encode_batch(next(self.encoder.batches(source, batch)))  # the first one is slow
+            return 0.0, int(self._written()["train"].inputs.shape[1])
+        source = self.encoder.source(self._images("train"), self.options.workers)
+        rows = spread(len(source), len(source), torch.device("cpu"))
+        generator = torch.Generator().manual_seed(0)
+        batches = rows[torch.randperm(len(rows), generator=generator)].split(self.encoder.batch_size)
+        found = (batch for batch in read_batches(source, itertools.cycle(batches)) if len(batch.images))
+        features = self.encoder.encode_batch(next(found).images)  # the first one is slow
+        if self.embedding.on == "ray":
+            return None, features.shape[1]
         started, done = time.perf_counter(), 0
         while not done or time.perf_counter() - started < _MEASURE_FOR:
-            self.encoder.encode_batch(next(self.encoder.batches(source, batch)))
-            done += len(batch)
+            images = next(found).images
+            self.encoder.encode_batch(images)
+            done += len(images)
         each = (time.perf_counter() - started) / done
-        left = sum(len(rows) for file, _, rows in self._plan() if not file.exists())
-        return each * left, features.shape[1]
+        return each * sum(map(len, self.kept.missing())), features.shape[1]
 
     def stand_in(self, width: int) -> RawData:
         """Return random rows in place of the features, which may take long, to check labels and measure training."""
@@ -173,7 +207,8 @@ class EmbedPlan:
     def run(self, reporter: Reporter) -> EmbedResult:
         """Compute what is missing and write the file."""
         started, reused = time.perf_counter(), self.is_done
-        sets = dict(self._relabelled() if reused else self._embed(reporter))
+        origin = self._before or self._embed(reporter)
+        sets = self._labelled(origin, reused)
         features = replace(
             self.raw,
             name=self.out.name,
@@ -185,104 +220,96 @@ class EmbedPlan:
             encoding=self.origin.encoding,
         )
         seconds = time.perf_counter() - started
-        return EmbedResult(self.out, features, self.origin, self.skipped, reused, seconds, self.encoder.describe())
+        return EmbedResult(self.out, features, origin, origin.skipped, reused, seconds, self.encoder.describe())
 
-    def _relabelled(self) -> Mapping[str, LabelledSet]:
-        """Give features that are there the labels that the images have now."""
-        before = load_raw(self.options.model_copy(update={"path": str(self.out)}))
-        found = before.parts()
+    def _written(self) -> dict[str, LabelledSet]:
+        return load_raw(self.options.model_copy(update={"path": str(self.out)})).parts()
+
+    def _labelled(self, origin: FeatureOrigin, reused: bool) -> dict[str, LabelledSet]:
+        """Return the features that are written, with the labels that the images have now."""
+        found = self._written()
+        readable = self._readable(origin.skipped)
         sets = {
             name: replace(part, inputs=found[name].inputs, digests=found[name].digests)
-            for name, part in self.sets.items()
+            for name, part in readable.items()
         }
-        changed = before.class_names != self.raw.class_names or any(
-            not np.array_equal(part.labels, found[name].labels)  # type: ignore[arg-type]
-            for name, part in sets.items()
-        )
-        if changed:
-            write_features(self.out, sets, self.raw.class_names, self.origin)
+        changed = any(not np.array_equal(part.labels, found[name].labels) for name, part in sets.items())  # type: ignore[arg-type]
+        if reused and changed:
+            write_labels(self.out, sets, self.raw.class_names, origin)
         return sets
 
-    def _embed(self, reporter: Reporter) -> Mapping[str, LabelledSet]:
-        plan = list(self._plan())
-        with _writing(self._parts):
-            self._parts.mkdir(exist_ok=True)
-        with locked(self._parts / LOCK, busy="another process is at work on these features; let it end first"):
+    def _readable(self, skipped: Sequence[Skipped]) -> dict[str, LabelledSet]:
+        """Return the images without those that could not be read."""
+        sets = dict(self.sets)
+        for name in {image.part for image in skipped}:
+            broken = {image.id for image in skipped if image.part == name}
+            inputs = sets[name].inputs
+            assert isinstance(inputs, ImageFiles)
+            sets[name] = sets[name][np.array([str(image) not in broken for image in inputs.names])]
+        return sets
+
+    def _embed(self, reporter: Reporter) -> FeatureOrigin:
+        """Compute the parts that are missing, and write the file."""
+        with self.kept.at_work():
+            missing = self.kept.missing()
+            broken = {name: self.kept.broken(name, missing) for name in self.sets}
+            done = self.total - sum(map(len, missing))
+
+            def advance(count: int) -> None:
+                nonlocal done
+                if interruption.signal is not None:
+                    kept = self.total - sum(map(len, self.kept.missing()))
+                    raise Stopped(f"stopped; {self.kept.kept(kept)}", interruption.signal)
+                done += count
+                reporter.items(done, self.total, "images")
+
+            with reporter, Interruption() as interruption:
+                reporter.start("embedding", self.total, done + 1)
+                self._check_broken(broken)
+                for part, embedded in self._compute(missing, advance):
+                    self.kept.write(part, embedded)
+                    broken[part.set] |= {part.start + row: reason for row, reason in embedded.broken.items()}
+                    self._check_broken(broken)
+            skipped = tuple(
+                Skipped(name, str(self._images(name).names[row]), reason)  # type: ignore[union-attr]
+                for name, found in broken.items()
+                for row, reason in sorted(found.items())
+            )
+            origin = replace(self.origin, skipped=skipped)
+            sets = {
+                name: replace(part, digests=self.kept.digests(name)) for name, part in self._readable(skipped).items()
+            }
+            features = {name: self.kept.features(name) for name in sets}
+            write_features(self.out, features, sets, self.raw.class_names, origin)
+        return origin
+
+    def _compute(self, parts: Sequence[Part], advance: Advance) -> Iterator[tuple[Part, Embedded]]:
+        options, execution = self.embedding, self.execution
+        if options.on == "local":
+            for part in parts:
+                yield part, embed_part(self.encoder, part.images, self.options.workers, advance)
+        elif parts:
+            threads = execution.threads or 1
+            place = Workplace(execution.device, threads, self.options.workers or threads, options.batch_size)
+            with Cluster(options.address, execution.device, threads) as cluster:
+                images = (part.images for part in parts)
+                for number, embedded in embed_on(cluster, self.origin.encoding, images, place, advance):
+                    yield parts[number], embedded
+
+    def _check_broken(self, broken: Mapping[str, Mapping[int, str]]) -> None:
+        for name, found in broken.items():
+            images = self._images(name)
             try:
-                sets = self._embed_parts(plan, reporter)
-            except RunFolderError as error:
-                kept = sum(len(rows) for file, _, rows in plan if file.exists())
-                if kept:
-                    raise RunFolderError(
-                        f"{error}; {kept} of {self.total} images are kept in {self._parts}, the same command goes on"
-                    ) from error
-                self._remove_parts()
-                raise
-            self._remove_parts()
-        return sets
+                if isinstance(images, ImageFiles):
+                    check_broken(name, images, found, self.options)
+            except InputError as error:
+                kept = self.total - sum(map(len, self.kept.missing()))
+                raise InputError(f"{error}; {self.kept.kept(kept)}") from error
 
-    def _embed_parts(self, plan: Sequence[tuple[Path, str, range]], reporter: Reporter) -> Mapping[str, LabelledSet]:
-        with _writing(self._parts):
-            remove_partial(self._parts)
-            for stray in {*self._parts.glob(_PART_FILES)} - {file for file, _, _ in plan}:
-                stray.unlink()  # of other images
-        done = sum(len(rows) for file, _, rows in plan if file.exists())
-        with reporter, Interruption() as interruption:
-            reporter.start("embedding", self.total, done + 1)
-            for file, name, rows in plan:
-                if not file.exists():
-                    self._write_part(file, name, rows, interruption, done)
-                    done += len(rows)
-                    reporter.items(done, self.total)
-        sets = {name: replace(part, **self._joined(name, plan)) for name, part in self.sets.items()}
-        write_features(self.out, sets, self.raw.class_names, self.origin)
-        return sets
-
-    def _remove_parts(self) -> None:
-        with suppress(OSError):  # somebody keeps files of their own in it
-            for file in [*self._parts.glob(_PART_FILES), self._parts / LOCK]:
-                file.unlink(missing_ok=True)
-            self._parts.rmdir()
-
-    @property
-    def _parts(self) -> Path:
-        """Where the work under way is kept."""
-        return self.out.with_name(f"{self.out.name}.parts")
-
-    def _plan(self) -> Iterator[tuple[Path, str, range]]:
-        """Yield which rows of which set go into which file."""
-        for name, part in self.sets.items():
-            for start in range(0, len(part.inputs), _PART):
-                file = self._parts / f"{self.origin.fingerprint}-{name}-{start:09}.npz"
-                yield file, name, range(start, min(start + _PART, len(part.inputs)))
-
-    @cached_property
-    def _sources(self) -> dict[str, Source]:
-        return {
-            name: self.encoder.source(part.inputs, self.options.workers)
-            for name, part in self.sets.items()
-            if not isinstance(part.inputs, Cells)
-        }
-
-    def _write_part(self, file: Path, name: str, rows: range, interruption: Interruption, done: int) -> None:
-        features, digests = [], []
-        for images in self.encoder.batches(self._sources[name], rows):
-            if interruption.signal is not None:
-                raise Stopped(
-                    f"stopped; {done} of {self.total} images are kept in {self._parts}, the same command goes on",
-                    interruption.signal,
-                )
-            digests += [_digest(image) for image in images.numpy()]
-            features.append(self.encoder.encode_batch(images))
-        content = {"features": np.concatenate(features), "digests": np.array(digests, np.uint64)}
-        write_atomically(file, lambda path: np.savez(path, allow_pickle=False, **content))
-
-    def _joined(self, name: str, plan: Sequence[tuple[Path, str, range]]) -> dict[str, Array]:
-        parts = [read_npz(file) for file, of, _ in plan if of == name]
-        return {
-            "inputs": np.concatenate([part["features"] for part in parts]),
-            "digests": np.concatenate([part["digests"] for part in parts]),
-        }
+    def _images(self, name: str) -> Array | ImageFiles:
+        images = self.sets[name].inputs
+        assert isinstance(images, np.ndarray | ImageFiles)
+        return images
 
 
 def plan_embedding(
@@ -294,67 +321,46 @@ def plan_embedding(
     *,
     track: Track = untracked,
 ) -> EmbedPlan:
-    """Check the images, leave out broken ones where that is wanted, and choose what the backbone sees of them.
+    """Look at the images, and choose what the backbone sees of them.
 
     Args:
         raw: what a loader found.
-        out: the feature file.
+        out: the feature file, or the folder of shards.
         options: with which ``raw`` was loaded.
         embedding: which backbone and weights.
         execution: device and threads.
-        track: is told how many images are checked.
+        track: is told how many parts have been looked at.
     """
+    if embedding.address is not None and embedding.on != "ray":
+        raise ConfigError(f"--address {embedding.address} is that of a Ray cluster; add --on ray")
     place = start_processes(execution.device, execution.threads).device
     if not raw.holds_images:
         raise InputError(f"data {options.path}: holds no images, so there is nothing to embed; train on it as it is")
     raw.check_trainable(options.path)
-    assert not isinstance(raw.train.inputs, Cells)
+    assert isinstance(raw.train.inputs, np.ndarray | ImageFiles)
     encoder = ImageEncoder.choose(
         embedding.backbone, raw.train.inputs, options, embedding.weights, embedding.feature_precision
     )
-    options = image_options(encoder.encoding(), options)
-    # Every image is decoded once beforehand: a broken one at the end would waste all that was computed before it.
-    sets, _, skipped = open_sets(raw.parts(), options.model_copy(update={"skip_broken": True}), track)
-    if skipped and not options.skip_broken:
-        first = skipped[0]
-        raise InputError(
-            f"data {options.path}: {len(skipped)} of its images cannot be read, the first: {first.id}: {first.reason}; "
-            "to leave them out: --skip-broken"
-        )
+    encoding = encoder.encoding()
+    options = image_options(encoding, options)
+    seen = encoder.settings
+    frame = Frame(seen.image_size, seen.image_resize, options.resample)
+    sets = {
+        name: replace(part, inputs=replace(part.inputs, frame=frame)) if isinstance(part.inputs, ImageFiles) else part
+        for name, part in raw.parts().items()
+    }
+    data = str(Path(options.path).resolve())
+    settings = {key: value for key, value in encoding.settings.items() if key != "weights_file"}
+    made = json.dumps([encoding.encoder, settings, data])
+    parts = cut_into_parts(sets, made, options.workers, track, skip_missing=options.skip_broken)
+    digest = blake2b("".join(part.file for part in parts).encode(), digest_size=8)
     origin = FeatureOrigin(
-        encoding=encoder.encoding(),
-        data=str(Path(options.path).resolve()),
-        fingerprint="",
+        encoding=encoding,
+        data=data,
+        fingerprint=digest.hexdigest(),
         class_map=raw.class_map,
         clean_val=raw.clean_val,
     )
-    origin = replace(origin, fingerprint=_fingerprint(origin, sets))
-    return EmbedPlan(out, origin, raw, sets, skipped, options, encoder.to(place, embedding.batch_size))
-
-
-def _fingerprint(origin: FeatureOrigin, sets: Mapping[str, LabelledSet]) -> str:
-    """Digest what features follow from: what is done to the examples, and which they are: files by size and date."""
-    made = {key: value for key, value in origin.encoding.settings.items() if key != "weights_file"}
-    digest = blake2b(json.dumps([origin.encoding.encoder, made, origin.data]).encode(), digest_size=8)
-    for name, part in sets.items():
-        digest.update(f"{name} {len(part.inputs)}".encode())
-        if isinstance(part.inputs, ImageFiles):
-            for index in range(len(part.inputs)):
-                path = part.inputs.path(index)
-                state = path.stat()
-                digest.update(f"{part.inputs.names[index]}|{state.st_size}|{state.st_mtime_ns}\n".encode())
-        elif isinstance(part.inputs, np.ndarray):
-            digest.update(np.ascontiguousarray(part.inputs).data)
-    return digest.hexdigest()
-
-
-def _digest(image: Array) -> int:
-    return int.from_bytes(blake2b(np.ascontiguousarray(image).data, digest_size=8).digest())
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RunFolderError(f"cannot write {path}: {error.strerror}") from error
+    kept = KeptParts(out.with_name(f"{out.name}.parts"), parts)
+    ready = encoder.to(place, embedding.batch_size)
+    return EmbedPlan(out, origin, raw, sets, kept, options, embedding, execution, ready)

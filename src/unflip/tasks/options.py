@@ -43,6 +43,10 @@ class EmbeddingOptions(Options):
     """Images per batch."""
     feature_precision: Literal["float32", "bfloat16"] = "float32"
     """In which a processor computes features: bfloat16 is twice as fast where the processor has it."""
+    on: Literal["local", "ray"] = "local"
+    """Where features are computed: on this machine (local), or on all of a Ray cluster (ray)."""
+    address: str | None = None
+    """The Ray cluster to use; by default one is started on this machine."""
 
 
 SECTIONS: dict[str, type[Options]] = {
@@ -129,6 +133,13 @@ class BackboneOptions(TypedDict, total=False):
     ]
 
 
+class ClusterOptions(TypedDict, total=False):
+    """Where images become features."""
+
+    on: Annotated[str | None, Flag("embedding.on", metavar="PLACE")]
+    address: Annotated[str | None, Flag("embedding.address", metavar="ADDRESS")]
+
+
 class LearningOptions(TypedDict, total=False):
     """How to learn."""
 
@@ -195,7 +206,14 @@ class TrainOptions(
 
 
 class CleanOptions(
-    ExampleOptions, TableOptions, ReviewedOptions, BackboneOptions, LearningOptions, PlaceOptions, total=False
+    ExampleOptions,
+    TableOptions,
+    ReviewedOptions,
+    BackboneOptions,
+    ClusterOptions,
+    LearningOptions,
+    PlaceOptions,
+    total=False,
 ):
     """What `unflip clean` takes besides the data and the folder of the run."""
 
@@ -219,7 +237,9 @@ class ScalingOptions(TypedDict, total=False):
     batch_size: Annotated[int | None, Flag("embedding.batch_size", metavar="N", least=1)]
 
 
-class EmbedOptions(BackboneOptions, ScalingOptions, ExampleOptions, TableOptions, PlaceOptions, total=False):
+class EmbedOptions(
+    BackboneOptions, ScalingOptions, ClusterOptions, ExampleOptions, TableOptions, PlaceOptions, total=False
+):
     """What `unflip embed` takes besides the data and the file."""
 
 

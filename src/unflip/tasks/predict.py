@@ -13,6 +13,7 @@ from unflip.compute.passes import predict_probs
 from unflip.compute.processes import Processes
 from unflip.data.cells import Cells
 from unflip.data.encoding import Encoding
+from unflip.data.files.shards import Shards
 from unflip.data.images.files import Skipped
 from unflip.data.labelled import make_source, open_sets
 from unflip.data.loader import check_used, load_raw
@@ -102,7 +103,7 @@ def predict(
         raise InputError(
             f"data {data}, '{part}': examples of shape {inputs.shape[1:]}, the model takes {model.input_shape}"
         )
-    if isinstance(inputs, np.ndarray):
+    if isinstance(inputs, np.ndarray | Shards):
         check_finite(inputs, f"data {data}, '{part}'")
     raw = replace(raw, normalisation=None) if model.encoding else raw  # what was images is rows of features now
     source = make_source(raw, inputs, model.standardisation, options).to(processes.device)
@@ -159,8 +160,9 @@ def _encode(
         except InputError as error:
             raise InputError(f"{what}: {error}") from error
     if encoding is not None and encoding.encoder == "table" and raw.encoding is None:
-        assert isinstance(inputs, np.ndarray)
-        return TableEncoder.restore(encoding).encode(Cells.of_array(inputs, columns_of(encoding), what)).features, ()
+        assert isinstance(inputs, np.ndarray | Shards)
+        cells = Cells.of_array(np.asarray(inputs), columns_of(encoding), what)
+        return TableEncoder.restore(encoding).encode(cells).features, ()
     _check_encoding(encoding, raw, what)
     return inputs, ()
 

@@ -3,11 +3,12 @@
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from unflip.data.files.arrays import read_array, read_npz, write_array
+from unflip.data.files.arrays import Pieces, read_array, read_npz, write_array, write_npz
 from unflip.errors import InputError
 
 
@@ -90,3 +91,39 @@ def test_one_array_and_several_are_not_mixed_up(tmp_path: Path) -> None:
     (tmp_path / "b.npy").rename(tmp_path / "b.npz")
     with pytest.raises(InputError, match=r"not a readable \.npz file"):
         read_npz(tmp_path / "b.npz")
+
+
+def test_large_arrays_of_an_npz_are_mapped_where_they_lie_uncompressed(tmp_path: Path) -> None:
+    content: dict[str, Any] = {
+        "a": np.arange(1000.0).reshape(100, 10),
+        "b": np.asfortranarray(np.ones((300, 7))),
+        "s": np.array("x"),
+    }
+    np.savez(tmp_path / "plain.npz", **content)
+    np.savez_compressed(tmp_path / "packed.npz", **content)
+    for name, mapped in (("plain", True), ("packed", False)):
+        found = read_npz(tmp_path / f"{name}.npz", map_above_mb=1e-3)
+        assert [isinstance(found[key], np.memmap) for key in "abs"] == [mapped, mapped, False]
+        for key in content:
+            np.testing.assert_array_equal(found[key], content[key])
+    assert not isinstance(read_npz(tmp_path / "plain.npz")["a"], np.memmap)
+
+
+def test_objects_within_an_npz_are_refused_whether_mapped_or_not(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.array([{}] * 100, object))
+    for limit in (0.0, 1.0):
+        with pytest.raises(InputError, match="not a readable"):
+            read_npz(tmp_path / "x.npz", map_above_mb=limit)
+
+
+def test_what_is_written_in_pieces_is_read_as_one_and_the_same_bytes_come_again(tmp_path: Path) -> None:
+    whole = np.arange(60, dtype=np.float16).reshape(20, 3)
+    pieces = Pieces(whole.shape, whole.dtype, lambda: iter(np.array_split(whole, 7)))
+    for name in ("one.npz", "two.npz"):
+        write_npz(tmp_path / name, {"a": pieces, "b": np.array(["x", "yz"])})
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+    found = read_npz(tmp_path / "one.npz")
+    np.testing.assert_array_equal(found["a"], whole)
+    assert found["b"].tolist() == ["x", "yz"]
+    write_array(tmp_path / "a.npy", pieces)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), whole)

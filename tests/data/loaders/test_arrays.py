@@ -5,8 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from helpers import blobs, write_npz
+from unflip.data.files.shards import Shards
+from unflip.data.labelled import label_data
 from unflip.data.loader import load_raw
 from unflip.data.options import DataOptions
 from unflip.data.raw import RawData
@@ -104,3 +107,21 @@ def test_without_train_it_says_what_there_is(tmp_path: Path) -> None:
         InputError, match=r"no array 'train'; it holds nothing; a folder holds train\.npy, or one folder"
     ):
         load_from(tmp_path / "empty")
+
+
+def test_shards_of_a_folder_are_one_array(tmp_path: Path) -> None:
+    whole = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    labels = np.arange(9) % 3
+    for number, rows in enumerate(np.split(whole, [4, 5])):
+        np.save(tmp_path / f"train-0000{number}.npy", rows)
+    np.save(tmp_path / "train_labels.npy", labels)
+    raw = load_raw(DataOptions(path=str(tmp_path)))
+    assert isinstance(raw.train.inputs, Shards)
+    np.testing.assert_array_equal(np.asarray(raw.train.inputs), whole)
+    write_npz(tmp_path / "x.npz", train=whole, train_labels=labels)
+    one, other = (label_data(load_from(path), DataOptions(path="x")) for path in (tmp_path, tmp_path / "x.npz"))
+    chosen = torch.tensor([8, 0, 4, 4, 5])
+    torch.testing.assert_close(one.train.fetch(chosen), other.train.fetch(chosen))
+    np.save(tmp_path / "train.npy", whole)
+    with pytest.raises(InputError, match=r"train\.npy, and train-00000\.npy beside it"):
+        load_raw(DataOptions(path=str(tmp_path)))

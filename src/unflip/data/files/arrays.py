@@ -1,11 +1,14 @@
 """Arrays from .npy and .npz files; pickles are refused, never run."""
 
+import math
 import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -13,6 +16,7 @@ from unflip.errors import InputError
 from unflip.files import write_atomically
 
 Array = np.ndarray[Any, Any]
+_ZIP_LENGTHS = 26  # where an entry of an archive notes how long its name and its notes are
 _UNREADABLE = (
     ArithmeticError,  # a shape beyond all bounds
     AttributeError,
@@ -45,19 +49,75 @@ def read_array(path: Path, mmap_mode: Any = None) -> Array:
     return array
 
 
-def read_npz(path: Path, *, only: tuple[str, ...] | None = None) -> dict[str, Array]:
-    """Read the arrays of an .npz file, all of them or those in ``only`` that exist; pickles are refused."""
+def read_npz(path: Path, *, only: tuple[str, ...] | None = None, map_above_mb: float = math.inf) -> dict[str, Array]:
+    """Read the arrays of an .npz file, all of them or those in ``only`` that exist; pickles are refused.
+
+    Arrays larger than ``map_above_mb`` are mapped, not read, where the file holds them uncompressed.
+    """
     try:
         with path.open("rb") as stream:  # opened here, since numpy leaves it open if it is not an archive
             content = np.load(stream, allow_pickle=False)
             if isinstance(content, np.ndarray):
                 raise InputError(f"{path}: not a readable .npz file; it holds one array, so name it .npy")
             with content as file:
-                return {name: file[name] for name in file.files if only is None or name in only}
+                mapped = {
+                    entry.filename.removesuffix(".npy"): array
+                    for entry in file.zip.infolist()
+                    if entry.file_size > map_above_mb * 2**20 and (array := _map_entry(path, entry)) is not None
+                }
+                names = [name for name in file.files if only is None or name in only]
+                return {name: mapped[name] if name in mapped else file[name] for name in names}
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or 'not a readable .npz file'}") from error
     except _UNREADABLE as error:
         raise InputError(f"{path}: not a readable .npz file ({_reason(path, error)})") from error
+
+
+def _map_entry(path: Path, entry: zipfile.ZipInfo) -> Array | None:
+    """Map an array within an archive; None where it is compressed, or holds what cannot be mapped."""
+    if entry.compress_type != zipfile.ZIP_STORED:
+        return None
+    with path.open("rb") as file:
+        file.seek(entry.header_offset + _ZIP_LENGTHS)
+        file.seek(sum(struct.unpack("<HH", file.read(4))), 1)  # the entry's name, and what else is noted
+        if np.lib.format.read_magic(file) != (1, 0):
+            return None
+        shape, in_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        if dtype.hasobject:
+            return None
+        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if in_columns else "C")
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The rows of an array that come piece by piece, since all of them may not fit into memory."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[], Iterator[Array]]
+
+
+def write_npz(path: Path, arrays: Mapping[str, Array | Pieces]) -> None:
+    """Write an .npz file atomically, uncompressed; the same arrays make the same bytes."""
+
+    def write(temporary: Path) -> None:
+        with zipfile.ZipFile(temporary, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+                    write_rows(file, array)
+
+    write_atomically(path, write)
+
+
+def write_rows(file: IO[bytes], array: Array | Pieces) -> None:
+    """Write an array as .npy; pickles are refused."""
+    if not isinstance(array, Pieces):
+        np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
+        return
+    header = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    for piece in array.read():
+        file.write(np.ascontiguousarray(piece, array.dtype).data)
 
 
 def decoded(array: Array, what: str) -> Array:
@@ -85,11 +145,11 @@ def _reason(path: Path, error: Exception) -> str:
     return str(error)
 
 
-def write_array(path: Path, array: Array) -> None:
+def write_array(path: Path, array: Array | Pieces) -> None:
     """Write one .npy array atomically."""
 
     def save(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
+            write_rows(file, array)
 
     write_atomically(path, save)

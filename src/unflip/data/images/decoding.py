@@ -129,9 +129,12 @@ def read_all(files: ImageFiles, frame: Frame | None, pool: Executor, track: Trac
     return pixels
 
 
-def broken(files: ImageFiles, index: int, reason: str) -> InputError:
-    """Return the error for an image that cannot be used."""
-    return InputError(f"{files.where(index)}: {reason}; to leave such images out: --skip-broken")
+class BrokenImageError(InputError):
+    """An image that cannot be used."""
+
+    def __init__(self, files: ImageFiles, index: int, reason: str) -> None:
+        super().__init__(f"{files.where(index)}: {reason}; to leave such images out: --skip-broken")
+        self.reason = reason
 
 
 @contextmanager
@@ -142,7 +145,7 @@ def _naming(files: ImageFiles, index: int) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # image libraries raise all kinds of errors for broken files
-        raise broken(files, index, _reason(files, index, error)) from error
+        raise BrokenImageError(files, index, _reason(files, index, error)) from error
 
 
 def _each(pool: Executor, call: Callable[[int], _Result], items: range) -> Iterator[_Result]:

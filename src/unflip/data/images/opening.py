@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unflip.data.files.arrays import Array
-from unflip.data.images.decoding import broken, find_broken, make_pool, open_images, read_all
+from unflip.data.images.decoding import BrokenImageError, find_broken, make_pool, open_images, read_all
 from unflip.data.images.files import Frame, ImageFiles, Skipped
 from unflip.data.options import ImageOptions
 from unflip.errors import ConfigError, InputError
@@ -45,22 +45,10 @@ def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Tr
             wrong = {}
             if options.skip_broken or files.listed_in is not None:
                 wrong = find_broken(files, pool, decode=options.skip_broken, track=track)
-            if wrong and not options.skip_broken:
-                raise broken(files, *next(iter(wrong.items())))
+            check_broken(part, files, wrong, options)
             kept[part] = np.ones(len(files), bool)
             kept[part][list(wrong)] = False
             skipped += [Skipped(part, str(files.names[index]), reason) for index, reason in wrong.items()]
-            if wrong and not kept[part].any():
-                index, reason = next(iter(wrong.items()))
-                raise InputError(
-                    f"'{part}': none of its {len(files)} images can be read, the first: {files.where(index)}: {reason}"
-                )
-            if wrong and len(wrong) >= options.most_broken * len(files):
-                index, reason = next(iter(wrong.items()))
-                raise InputError(
-                    f"'{part}': {len(wrong)} of its {len(files)} images cannot be read, the first: "
-                    f"{files.where(index)}: {reason}; fix or remove them (data.most_broken = {options.most_broken:g})"
-                )
         readable = {part: files[kept[part]] for part, files in parts.items()}
         frame = _choose_frame(next(iter(readable.values())), options, pool)
         inputs: dict[str, Array | ImageFiles] = {}
@@ -70,6 +58,24 @@ def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Tr
             else:
                 inputs[part] = replace(files, frame=frame)
     return OpenedImages(inputs, kept, tuple(skipped), frame)
+
+
+def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options: ImageOptions) -> None:
+    """Refuse images that cannot be read: any, or with ``skip_broken`` if they are too many of the part called so."""
+    if not wrong:
+        return
+    index, reason = next(iter(wrong.items()))
+    if not options.skip_broken:
+        raise BrokenImageError(files, index, reason)
+    if len(wrong) == len(files):
+        raise InputError(
+            f"'{part}': none of its {len(files)} images can be read, the first: {files.where(index)}: {reason}"
+        )
+    if len(wrong) >= options.most_broken * len(files):
+        raise InputError(
+            f"'{part}': {len(wrong)} of its {len(files)} images cannot be read, the first: {files.where(index)}: "
+            f"{reason}; fix or remove them (data.most_broken = {options.most_broken:g})"
+        )
 
 
 def _choose_frame(files: ImageFiles, options: ImageOptions, pool: Executor) -> Frame | None:

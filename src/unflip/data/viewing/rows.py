@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from unflip.data.cells import Cells
+from unflip.data.files.shards import Shards
 from unflip.data.loader import find_loader, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.viewing.pictures import example_rows
@@ -73,7 +74,7 @@ def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = No
     if isinstance(inputs, Cells):
         row_of = example_rows(raw, options, count)
         return Rows(lambda index: _readable(row_of(index)), inputs.shape[1], inputs.table.column_names, texts)
-    if not isinstance(inputs, np.ndarray) or inputs.ndim != 2 or raw.holds_images:
+    if not isinstance(inputs, np.ndarray | Shards) or inputs.ndim != 2 or raw.holds_images:
         return None
     row_of = example_rows(raw, options, count)
     return Rows(lambda index: [_cell(float(value)) for value in row_of(index)], inputs.shape[1], None)
