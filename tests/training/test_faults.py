@@ -17,6 +17,7 @@ import pytest
 from safetensors import SafetensorError
 
 import tiny_backbone
+import unflip.data.files.arrays
 import unflip.files
 from helpers import Crash, Outcome, assert_same_run, blobs, quick_train, write_npz
 from pictures import write_picture
@@ -31,8 +32,8 @@ _MOST = 100  # calls of one function by which a run writes
 _WRITERS: list[tuple[Any, str]] = [
     (Path, "write_text"),
     (unflip.files, "save_file"),
-    (np, "save"),
-    (np, "savez"),
+    (unflip.data.files.arrays, "_fill_npy"),
+    (unflip.data.files.arrays, "_fill_npz"),
     (pyarrow.parquet, "write_table"),
     (pyarrow.csv, "write_csv"),
     (Path, "write_bytes"),
@@ -74,7 +75,11 @@ def halfway(number_of_error: int) -> Break:
             done = plain(*args, **options)
             if next(calls) != number:
                 return done
-            paths = [Path(getattr(arg, "name", arg)) for arg in args if isinstance(arg, Path) or hasattr(arg, "fileno")]
+            paths = [
+                arg if isinstance(arg, Path) else Path(arg.name)
+                for arg in args
+                if isinstance(arg, Path) or hasattr(arg, "fileno")
+            ]
             os.truncate(paths[0], paths[0].stat().st_size // 2)
             if name == "save_file":
                 raise SafetensorError(f"Error while serializing: I/O error: {reason} (os error {number_of_error})")

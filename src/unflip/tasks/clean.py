@@ -37,7 +37,8 @@ from unflip.training.run import train_run
 
 SURE = 0.05
 """A label of lower quality than this counts as surely wrong."""
-_REHEARSED = 2048  # rows from which training on features that are not there yet is estimated
+_REHEARSED = (4096, 8192)  # least and most rows of the first of two rehearsals
+_MORE = 4  # how many times as many rows the second has
 
 
 @dataclass(frozen=True)
@@ -213,14 +214,25 @@ def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
 
 
 def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width: int, classes: int) -> float:
-    """Return how long training would take on features of so many examples, by a rehearsal on made-up ones."""
-    rows = min(count, max(_REHEARSED, 2 * classes))
-    features = np.random.default_rng(0).standard_normal((rows, width)).astype(np.float16)
+    """Return how long training would take on features of so many examples, by rehearsals on made-up ones.
+
+    Of many, two smaller numbers are rehearsed: what an epoch costs whatever the number, such as a decomposition for
+    each class, must not be multiplied.
+    """
     common = config.common
     data = common.data.model_copy(update={"reviewed": None})
     config = replace(config, common=common.model_copy(update={"data": data}))
-    raw = RawData(LabelledSet(features, np.arange(rows) % classes))
-    return rehearse(config, execution, raw).seconds * count / rows
+
+    def seconds(rows: int) -> float:
+        features = np.random.default_rng(0).standard_normal((rows, width), np.float32).astype(np.float16)
+        return rehearse(config, execution, RawData(LabelledSet(features, np.arange(rows) % classes))).seconds
+
+    few = max(min(max(count // _MORE**3, _REHEARSED[0]), _REHEARSED[1]), _MORE * classes)
+    more = _MORE * few
+    if count <= more:
+        return seconds(count)
+    first, second = seconds(few), seconds(more)
+    return second + max(second - first, 0.0) * (count - more) / (more - few)
 
 
 def _texts(raw: RawData, encoded: RawData) -> dict[str, list[str]]:

@@ -38,6 +38,7 @@ from unflip.tasks.options import EmbeddingOptions, EmbedOptions, option_tree
 
 EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Options of data that matter for images of every kind, once they become features."""
+_LOOKED_AT = 256  # images of a part that are read before anything is computed
 _MEASURE_FOR = 2.0  # seconds of batches from which the whole is estimated
 
 
@@ -171,6 +172,18 @@ class EmbedPlan:
         """The number of images, over all parts."""
         return self.kept.total
 
+    def look(self) -> None:
+        """Read some images of each part, so that data with many broken ones is refused before anything is written."""
+        for name in self.sets:
+            images = self._images(name)
+            if not isinstance(images, ImageFiles):
+                continue
+            rows = spread(len(images), _LOOKED_AT, torch.device("cpu"))
+            source = self.encoder.source(images, self.options.workers)
+            found = [batch.broken for batch in read_batches(source, rows.split(self.encoder.batch_size))]
+            if len(rows) == len(images) or not self.options.skip_broken:
+                check_broken(name, images, {row: why for part in found for row, why in part.items()}, self.options)
+
     def estimate(self) -> tuple[float | None, int]:
         """Return how many seconds the images will take that are not embedded yet, and how many features each has.
 
@@ -179,9 +192,8 @@ class EmbedPlan:
         if self.is_done:
             return 0.0, int(self._written()["train"].inputs.shape[1])
         source = self.encoder.source(self._images("train"), self.options.workers)
-        rows = spread(len(source), len(source), torch.device("cpu"))
-        generator = torch.Generator().manual_seed(0)
-        batches = rows[torch.randperm(len(rows), generator=generator)].split(self.encoder.batch_size)
+        rows = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))
+        batches = rows.split(self.encoder.batch_size)
         found = (batch for batch in read_batches(source, itertools.cycle(batches)) if len(batch.images))
         features = self.encoder.encode_batch(next(found).images)  # the first one is slow
         if self.embedding.on == "ray":
@@ -363,4 +375,7 @@ def plan_embedding(
     )
     kept = KeptParts(out.with_name(f"{out.name}.parts"), parts)
     ready = encoder.to(place, embedding.batch_size)
-    return EmbedPlan(out, origin, raw, sets, kept, options, embedding, execution, ready)
+    plan = EmbedPlan(out, origin, raw, sets, kept, options, embedding, execution, ready)
+    if not plan.is_done:
+        plan.look()
+    return plan

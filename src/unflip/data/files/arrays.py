@@ -99,17 +99,27 @@ class Pieces:
 
 def write_npz(path: Path, arrays: Mapping[str, Array | Pieces]) -> None:
     """Write an .npz file atomically, uncompressed; the same arrays make the same bytes."""
-
-    def write(temporary: Path) -> None:
-        with zipfile.ZipFile(temporary, "w") as archive:
-            for name, array in arrays.items():
-                with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
-                    write_rows(file, array)
-
-    write_atomically(path, write)
+    write_atomically(path, lambda temporary: _fill_npz(temporary, arrays))
 
 
-def write_rows(file: IO[bytes], array: Array | Pieces) -> None:
+def write_array(path: Path, array: Array | Pieces) -> None:
+    """Write one .npy array atomically."""
+    write_atomically(path, lambda temporary: _fill_npy(temporary, array))
+
+
+def _fill_npz(path: Path, arrays: Mapping[str, Array | Pieces]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+                _write(file, array)
+
+
+def _fill_npy(path: Path, array: Array | Pieces) -> None:
+    with path.open("wb") as file:
+        _write(file, array)
+
+
+def _write(file: IO[bytes], array: Array | Pieces) -> None:
     """Write an array as .npy; pickles are refused."""
     if not isinstance(array, Pieces):
         np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
@@ -143,13 +153,3 @@ def _reason(path: Path, error: Exception) -> str:
     if not begins.startswith((b"\x93NUMPY", b"PK")):
         return f"it begins with {begins!r}, unlike any array or archive of arrays" if begins else "it is empty"
     return str(error)
-
-
-def write_array(path: Path, array: Array | Pieces) -> None:
-    """Write one .npy array atomically."""
-
-    def save(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            write_rows(file, array)
-
-    write_atomically(path, save)

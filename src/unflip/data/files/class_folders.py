@@ -118,7 +118,9 @@ def find_files(folder: Path, kind: FileKind, besides: Iterable[Path] = ()) -> li
             entered.add(identity)
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             starts += [inner for name in folders if (inner := Path(where, name)).is_symlink()]
-            found += [os.path.relpath(Path(where, name), folder) for name in files if kind.fits(name)]
+            inside = os.path.relpath(where, folder)
+            before = "" if inside == os.curdir else inside + os.sep
+            found += [before + name for name in files if kind.fits(name)]
     return sorted(found)
 
 

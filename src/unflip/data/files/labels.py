@@ -187,10 +187,12 @@ def _names_to_numbers(labels: Array, num_classes: int, names: list[str] | None, 
     found, inverse = np.unique(labels, return_inverse=True)
     for name in found.tolist():
         number = known.get(name, composed.get(normalize("NFC", name)))
-        row = int((labels == name).argmax())
-        if not name:
-            raise _empty(what, row)
-        if number is None:
-            raise InputError(f"{what}, row {row}: {unknown('class', name, list(known)[:50])}")
+        if not name or number is None:
+            row = int((labels == name).argmax())
+            raise (
+                InputError(f"{what}, row {row}: {unknown('class', name, list(known)[:50])}")
+                if name
+                else _empty(what, row)
+            )
         numbers.append(number)
     return torch.from_numpy(np.array(numbers, np.int64)[inverse])

@@ -132,8 +132,9 @@ def read_all(files: ImageFiles, frame: Frame | None, pool: Executor, track: Trac
 class BrokenImageError(InputError):
     """An image that cannot be used."""
 
-    def __init__(self, files: ImageFiles, index: int, reason: str) -> None:
-        super().__init__(f"{files.where(index)}: {reason}; to leave such images out: --skip-broken")
+    def __init__(self, files: ImageFiles, index: int, reason: str, more: int = 0) -> None:
+        others = f" (and {more} more)" if more else ""
+        super().__init__(f"{files.where(index)}: {reason}{others}; to leave such images out: --skip-broken")
         self.reason = reason
 
 

@@ -66,7 +66,7 @@ def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options
         return
     index, reason = next(iter(wrong.items()))
     if not options.skip_broken:
-        raise BrokenImageError(files, index, reason)
+        raise BrokenImageError(files, index, reason, len(wrong) - 1)
     if len(wrong) == len(files):
         raise InputError(
             f"'{part}': none of its {len(files)} images can be read, the first: {files.where(index)}: {reason}"
