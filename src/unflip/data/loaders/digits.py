@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from unflip.data.files.arrays import Array
 from unflip.data.loader import FOR_ROWS, Loader
@@ -24,6 +23,8 @@ class Digits(Loader):
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
         """Return all digits; they come with scikit-learn, and ``path`` is not used."""
+        from sklearn.datasets import load_digits  # takes seconds, and every loader is asked about a folder
+
         images, labels = load_digits(return_X_y=True)
         images = images.astype(np.float32)
         train, test = _split(len(labels))
