@@ -1,6 +1,7 @@
 """The handwritten digits that come with scikit-learn: 8x8 pixels, ten classes, clean labels."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +24,8 @@ class Digits(Loader):
 
     def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
         """Return all digits; they come with scikit-learn, and ``path`` is not used."""
-        from sklearn.datasets import load_digits  # takes seconds, and every loader is asked about a folder
-
-        images, labels = load_digits(return_X_y=True)
-        images = images.astype(np.float32)
+        digits = _digits()
+        images, labels = digits.data.astype(np.float32), digits.target
         train, test = _split(len(labels))
         return RawData(
             train=LabelledSet(images[train], labels[train], ids=np.array([f"digit-{i}" for i in train])),
@@ -43,15 +42,21 @@ def _as_pixels(row: Array) -> Array:
     return pixels
 
 
+def _digits() -> Any:
+    from sklearn.datasets import load_digits  # takes seconds, and every loader is asked about a folder
+
+    return load_digits()
+
+
 def training_images() -> Array:
     """Return the training images (1347, 8, 8) in the order in which they are loaded."""
-    images: Array = load_digits().images
+    images: Array = _digits().images
     return images[_split(len(images))[0]]
 
 
 def training_labels() -> Array:
     """Return their true labels (1347,)."""
-    labels: Array = load_digits().target
+    labels: Array = _digits().target
     return labels[_split(len(labels))[0]]
 
 
