@@ -1,6 +1,7 @@
 """Is quality a probability? Reliability of label quality where the true labels are known.
 
-    UNFLIP_DATA=FOLDER python pages/quality_table.py docs/results/quality.jsonl --page docs/audit.md
+    UNFLIP_DATA=FOLDER python pages/quality_table.py docs/results/quality.jsonl --page docs/audit.md \
+      --figure docs/images/quality.png
 
 - `grid`: every setting of the grids features/cifar10 and features/cifar100, `unflip` with three seeds; plc, mddc, cddc
   and dividemix with one seed where 35 % of the labels are wrong; run as the grids are
@@ -10,11 +11,14 @@ A line of the file is one run: `ece`, the expected calibration error in 20 bins 
 `bins`, mean quality and share of right labels of each, `wrong` and `expected`, the true and the expected share of wrong
 labels, `first`, of the first 100, 1,000 and 10,000 of the list the expected and the true number of wrong labels,
 `most`, how many of the list are said to hold 90 % of the wrong labels, and `held`, how many they do hold. Runs that are
-in the file are not run again. --page fills the tables of that page.
+in the file are not run again. --page fills the tables of that page, --figure draws reliability diagrams.
 """
 
 import argparse
+import json
 import os
+import re
+import statistics
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +42,7 @@ HYBRID = [
 ]
 OTHERS = ("plc", "mddc", "cddc", "dividemix")
 SETS = ("digits", "breast cancer", "wine", "cifar10")
-NOISES = ("sym:0.01", "sym:0.05", "sym:0.2", "asym:0.05", "asym:0.2", "pmd1:0.05", "pmd1:0.2")
+NOISES = ("sym:0.01", "sym:0.05", "sym:0.2", "asym:0.05", "asym:0.2", "pmd1:0.2")
 GROUPS = {
     "35 %": [row for row in PURE if "0.35" in row],
     "35 % and symmetric": [row for row in HYBRID if "+ sym" in row],
@@ -131,13 +135,127 @@ def tasks() -> Iterator[dict[str, Any]]:
             yield {"experiment": "grid", "row": row, "method": "unflip", "seed": seed}
 
 
+def chosen(lines: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+    return [line for line in lines if wanted.items() <= line.items()]
+
+
+def called(row: str) -> str:
+    """Return what people call a row."""
+    base, _, noise = row.partition(" + ")
+    data, kind, level = base.split()
+    name = f"{data.upper().replace('CIFAR', 'CIFAR-')} {KINDS[kind]} {level[2:]} %"
+    how, _, rate = noise.partition(":")
+    return f"{name} + {rate[2:]} % {how}." if noise else name
+
+
+def mean(lines: list[dict[str, Any]], figure: str, form: str = "{:.3f}") -> str:
+    return form.format(statistics.mean(line[figure] for line in lines)) if lines else ""
+
+
+def rows_table(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield every setting of the grid: `unflip`, mean over its seeds."""
+    yield "| setting | seeds | ECE | wrong | expected | of the first 1,000: expected | wrong | first M | hold |"
+    yield "| --- |" + " --- |" * 8
+    for row in PURE + HYBRID:
+        some = chosen(lines, experiment="grid", row=row, method="unflip")
+        if not some:
+            continue
+        first = [next(pair for size, *pair in line["first"] if size == 1000) for line in some]
+        firsts = [f"{statistics.mean(pair[i] for pair in first):.0f}" for i in range(2)]
+        cells = [str(len(some)), mean(some, "ece"), *(mean(some, name, "{:.1%}") for name in ("wrong", "expected"))]
+        cells += [*firsts, mean(some, "most", "{:,.0f}"), mean(some, "held", "{:.1%}")]
+        yield f"| {called(row)} | " + " | ".join(cells) + " |"
+
+
+def groups_table(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the mean error of groups of settings, those that choices looked at (type I) apart from the others."""
+    yield "| mean ECE of `unflip` | all | type I, seen when choosing | types II and III, not seen |"
+    yield "| --- | --- | --- | --- |"
+    groups = {"35 % and hybrid": [row for row in PURE + HYBRID if "0.70" not in row], **GROUPS}
+    for name, rows in groups.items():
+        some = [line for row in rows for line in chosen(lines, experiment="grid", row=row, method="unflip")]
+        seen = [line for line in some if line["row"].split()[1] == "1"]
+        others = [line for line in some if line["row"].split()[1] != "1"]
+        yield f"| {name} | {mean(some, 'ece')} | {mean(seen, 'ece')} | {mean(others, 'ece')} |"
+
+
+def methods_table(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield every method where 35 % of the labels are wrong, seed 0."""
+    methods = [name for name in (*OTHERS, "unflip") if chosen(lines, experiment="grid", method=name)]
+    yield "| ECE, seed 0 | " + " | ".join(methods) + " |"
+    yield "| --- |" + " --- |" * len(methods)
+    for row in GROUPS["35 %"]:
+        cells = [mean(chosen(lines, experiment="grid", row=row, method=name, seed=0), "ece") for name in methods]
+        yield f"| {called(row)} | " + " | ".join(cells) + " |"
+
+
+def small_table(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield small data sets: means over seeds, lists with how many of them are wrong."""
+    lists = "suspects | of them wrong | with quality < 0.5 | of them wrong"
+    yield f"| data | noise | seeds | ECE | wrong | expected | {lists} |"
+    yield "| --- |" + " --- |" * 9
+    for data in SETS:
+        for noise in NOISES:
+            some = chosen(lines, experiment="small", data=data, noise=noise)
+            if not some:
+                continue
+            counts = [statistics.mean(line[of][i] for line in some) for of in ("suspects", "doubted") for i in range(2)]
+            cells = [str(len(some)), mean(some, "ece"), *(mean(some, name, "{:.1%}") for name in ("wrong", "expected"))]
+            cells += [f"{count:.0f}" for count in counts]
+            yield f"| {data} | {noise} | " + " | ".join(cells) + " |"
+
+
+TABLES = {"groups": groups_table, "rows": rows_table, "methods": methods_table, "small": small_table}
+
+
+def fill(text: str, lines: list[dict[str, Any]]) -> str:
+    """Return a page with its tables made anew; each stands between `<!-- quality NAME -->` and `<!-- end -->`."""
+
+    def table(found: re.Match[str]) -> str:
+        return f"<!-- quality {found[1]} -->\n\n" + "\n".join(TABLES[found[1]](lines)) + "\n\n<!-- end -->"
+
+    return re.sub(r"<!-- quality (\w+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+def draw(lines: list[dict[str, Any]], path: Path) -> None:
+    """Draw the reliability diagrams of `unflip`, seed 0: a panel per group of settings, a line per setting."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(GROUPS), figsize=(3 * len(GROUPS), 4), sharey=True, layout="constrained")
+    for axes, (name, rows) in zip(panels, GROUPS.items(), strict=True):
+        axes.plot([0, 1], [0, 1], color="grey", linewidth=1)
+        for row in rows:
+            for line in chosen(lines, experiment="grid", row=row, method="unflip", seed=0):
+                colour = "tab:blue" if row.startswith("cifar10 ") else "tab:orange"
+                axes.plot(*zip(*line["bins"], strict=True), color=colour, marker=".", linewidth=1, alpha=0.7)
+        axes.set_title(name)
+        axes.set_xlabel("quality")
+        axes.set_aspect("equal")
+    panels[0].set_ylabel("share of labels that are right")
+    panels[0].plot([], [], color="tab:blue", label="CIFAR-10")
+    panels[0].plot([], [], color="tab:orange", label="CIFAR-100")
+    panels[0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--figure", type=Path, help="draw the reliability diagrams here")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--as-it-is", action="store_true", help="run nothing")
     arguments = parser.parse_args()
-    run_missing(arguments.out, list(tasks()), run_one, arguments.jobs)
+    if not arguments.as_it_is:
+        run_missing(arguments.out, list(tasks()), run_one, arguments.jobs)
+    lines = [json.loads(line) for line in arguments.out.read_text().splitlines()]
+    if arguments.figure is not None:
+        draw(lines, arguments.figure)
+    if arguments.page is not None:
+        arguments.page.write_text(fill(arguments.page.read_text("utf-8"), lines), "utf-8")
+    else:
+        for table in TABLES.values():
+            print("\n".join([*table(lines), ""]))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_pages_forward_and_backward_go_through_what_passes_by_quality(
     examples = Examples(Run(trained))
     states = np.random.default_rng(seed).integers(0, 5, len(examples)).astype(np.uint8)
     rows = pyarrow.parquet.read_table(trained / "labels.parquet").to_pylist()
-    expected = [row["index"] for row in sorted(rows, key=lambda row: (row["quality"], row["index"]))]
+    expected = [row["index"] for row in sorted(rows, key=lambda row: row["log_odds"])]
     expected = [i for i in expected if passes(wanted, rows[i], states[i])]
     found: list[int] = []
     after, before = -1, len(rows)

@@ -15,7 +15,7 @@ from unflip.runs.labels import looks_wrong, most_doubtful_first
 
 _COLUMNS = [
     "id", "split", "given", "current", "suggested", "quality", "network_given", "vote_given", "network_suggested",
-    "vote_suggested", "changes", "reviewed",
+    "vote_suggested", "changes", "log_odds", "reviewed",
 ]  # fmt: skip
 
 
@@ -55,7 +55,7 @@ class Examples:
         self.splits: list[str] = table["split"].to_pylist()
         self.given, self.suggested = self.columns["given"], self.columns["suggested"]
         self._suspect = looks_wrong(table)
-        del self.columns["reviewed"]
+        del self.columns["reviewed"], self.columns["log_odds"]
         self.class_names = run.class_names
         self.order: Array = most_doubtful_first(table)
         self.ranks: Array = np.empty_like(self.order)
