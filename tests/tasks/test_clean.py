@@ -234,6 +234,9 @@ def test_labels_whose_quality_is_not_known_are_listed_last_and_are_not_surely_wr
     sure = sum(float(row["quality"]) < module.SURE for row in found if row["quality"])
     assert 2 <= sure <= len(found) - 5
     assert f"  {sure} of them have a quality below {module.SURE:.0%}" in done.out
+    assert re.search(
+        r"\n  about [\d,]+ labels are wrong; the (first [\d,]+ of the list hold 90%|list holds \d+%) of them", done.out
+    )
 
 
 def test_a_thousand_classes_work(cli: Cli, tmp_path: Path) -> None:
