@@ -15,6 +15,7 @@ from pictures import write_picture
 from reviewing import Client, served
 from unflip import train
 from unflip.review.decisions import Choice, Decision, State
+from unflip.review.examples import Filter
 from unflip.review.review import Review
 
 if TYPE_CHECKING:
@@ -136,6 +137,19 @@ def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", ru
         assert {re.sub(r"quality.*", "", text, flags=re.S).strip() for text in tiles.all_inner_texts()} == {
             f"{given} → {suggested}"
         }
+        low = int(
+            (
+                review.examples.mask(Filter(given=given, suggested=suggested), review.decisions.states)
+                & (review.examples.columns["quality"] < 0.05)
+            ).sum()
+        )
+        page.select_option("#below", "0.05")
+        said(page, f"{low} example{'' if low == 1 else 's'}")
+        assert tiles.count() == low
+        page.reload()
+        page.wait_for_function("document.querySelector('#below').value === '0.05'")
+        page.select_option("#below", "")
+        said(page, f"{count} examples")
         page.locator(".tile").first.click()
         press(page, "a", "n")
         done(page, 1)

@@ -1,6 +1,7 @@
 """Pages and filters against going through all examples one by one."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -20,16 +21,18 @@ FILTERS = st.builds(
     given=CLASSES,
     suggested=CLASSES,
     label_class=CLASSES,
+    below=st.none() | st.sampled_from([0.01, 0.5, 1.0]),
     states=st.none() | st.frozensets(st.sampled_from(list(State))),
 )
 
 
-def passes(wanted: Filter, row: dict[str, int], state: int) -> bool:
+def passes(wanted: Filter, row: dict[str, Any], state: int) -> bool:
     return (
         (not wanted.differs or row["given"] != row["suggested"])
         and wanted.given in (None, row["given"])
         and wanted.suggested in (None, row["suggested"])
         and wanted.label_class in (None, row["given"], row["suggested"])
+        and (wanted.below is None or row["quality"] < wanted.below)
         and (wanted.states is None or State(state) in wanted.states)
     )
 

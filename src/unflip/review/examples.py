@@ -28,6 +28,8 @@ class Filter(NamedTuple):
     suggested: int | None = None
     label_class: int | None = None
     """The given or the suggested label."""
+    below: float | None = None
+    """Only those whose given label has a lower quality than this."""
     states: frozenset[State] | None = None
 
 
@@ -99,6 +101,8 @@ class Examples:
             mask &= suggested == wanted.suggested
         if wanted.label_class is not None:
             mask &= (given == wanted.label_class) | (suggested == wanted.label_class)
+        if wanted.below is not None:
+            mask &= self.columns["quality"] < wanted.below  # not those without one
         if wanted.states is not None:
             mask &= np.isin(states, [int(state) for state in wanted.states])
         return mask

@@ -35,15 +35,17 @@ function queue(work) {
 
 // ---- filters and position, kept in the address so that reloading changes nothing
 
-function asQuery(pair, labelClass, state) {
+const FILTERS = ["pair", "class", "below", "state"];
+
+function asQuery(pair, labelClass, below, state) {
   const [given, suggested] = pair.includes("-") ? pair.split("-") : [null, null];
-  return { differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, state };
+  return { differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, below: below || null, state };
 }
 
-const query = () => asQuery(byId("pair").value, byId("class").value, byId("state").value);
+const query = () => asQuery(...FILTERS.map((name) => byId(name).value));
 
 function remember() {
-  const place = { pair: byId("pair").value, class: byId("class").value, state: byId("state").value };
+  const place = Object.fromEntries(FILTERS.map((name) => [name, byId(name).value]));
   if (here()) Object.assign(place, { from: page.examples[0].rank, at: here().rank });
   if (single) place.view = "single";
   history.replaceState(null, "", `/#${new URLSearchParams(place)}`);
@@ -52,7 +54,7 @@ function remember() {
 function recall() {
   const place = new URLSearchParams(location.hash.slice(1));
   byId("pair").value = about.differ ? "differs" : "all";
-  for (const name of ["pair", "class", "state"]) {
+  for (const name of FILTERS) {
     const options = [...byId(name).options].map((option) => option.value);
     if (options.includes(place.get(name))) byId(name).value = place.get(name);
   }
@@ -365,7 +367,7 @@ function connect() {
   byId("grid").addEventListener("dblclick", () => queue(() => open(true)));
   for (const [id, work] of [["accept", KEYS.a], ["keep", KEYS.k], ["unsure", KEYS.s], ["choose", choose], ["undo", undo], ["view", () => open(!single)], ["select", selectHere],
     ["page-back", KEYS["["]], ["page-on", KEYS["]"]], ["help-open", showHelp]]) byId(id).addEventListener("click", () => queue(work));
-  for (const id of ["pair", "class", "state"]) byId(id).addEventListener("change", () => queue(async () => {
+  for (const id of FILTERS) byId(id).addEventListener("change", () => queue(async () => {
     const focused = document.activeElement;
     single = false;
     await load();
@@ -378,7 +380,7 @@ function connect() {
 }
 
 async function start() {
-  const asked = location.hash.length > 1 ? null : ask(asQuery("differs", "", "open"), {}); // usually the right page, and it saves a round trip
+  const asked = location.hash.length > 1 ? null : ask(asQuery("differs", "", "", "open"), {}); // usually the right page, and it saves a round trip
   asked?.catch(() => null); // errors are reported below
   about = await get("/api/about");
   setClasses(about.classes);
