@@ -125,6 +125,24 @@ def test_a_whole_review_by_keyboard_ends_in_an_export_that_training_takes(
     assert again.result["reviewed"] == 4
 
 
+def test_all_of_a_kind_are_accepted_at_once_and_undone_at_once(browser: "Browser", run: Path) -> None:
+    with served(run) as (address, review):
+        watched = visit(browser, address)
+        page, count = watched.page, int(review.examples.mask(Filter(differs=True), review.decisions.states).sum())
+        assert 60 < count < 1000
+        press(page, "Control+a")
+        said(page, f"60 selected, {count - 60} more match")
+        press(page, "Control+a")
+        said(page, f"{count} selected")
+        press(page, "a")
+        said(page, f"{count} decided")
+        assert int((review.decisions.states == State.ACCEPTED).sum()) == count
+        press(page, "u")
+        said(page, f"{count} decisions undone")
+        assert not review.decisions.states.any()
+        assert_clean(watched, address)
+
+
 def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", run: Path) -> None:
     with served(run) as (address, review):
         watched = visit(browser, address)
@@ -147,7 +165,8 @@ def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", ru
         said(page, f"{low} example{'' if low == 1 else 's'}")
         assert tiles.count() == low
         page.reload()
-        page.wait_for_function("document.querySelector('#below').value === '0.05'")
+        page.wait_for_selector(".tile")
+        assert page.input_value("#below") == "0.05"
         page.select_option("#below", "")
         said(page, f"{count} examples")
         page.locator(".tile").first.click()

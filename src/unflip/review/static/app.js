@@ -8,6 +8,7 @@ import { columns, markTiles, refreshTile, setPictures, showGrid } from "./tiles.
 import { className, decisionText, exampleText, setClasses, stateOf } from "./words.js";
 
 const PAGE = 60;
+const MOST = 1000; // examples that one request decides on
 const POLL = 4000; // milliseconds between requests for the changes of others
 
 let about = null;
@@ -283,9 +284,25 @@ async function open(wanted) {
   await show();
 }
 
+// Select the page; asked again, all that the filters show, as far as one request can decide on them.
 async function selectAll() {
+  const whole = page.examples.every((example) => selected.has(example.index));
   for (const place of page.examples.keys()) await toggle(place, { on: true });
-  say(`${count(selected.size)} selected`);
+  if (whole) await selectEverything();
+  const more = page.total - selected.size;
+  say(`${count(selected.size)} selected${more > 0 ? `, ${count(more)} more match` : ""}`);
+}
+
+async function selectEverything() {
+  for (let after = -1, left = 1; left > 0 && selected.size < MOST;) {
+    const found = await get("/api/examples", { ...query(), after, count: 200 });
+    for (const example of found.examples) {
+      if (selected.size < MOST && !selected.has(example.index)) selected.set(example.index, versionOf(example));
+    }
+    after = found.last;
+    left = found.total - found.first - found.examples.length;
+  }
+  showTarget();
 }
 
 async function selectHere() {
