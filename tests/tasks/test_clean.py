@@ -110,6 +110,7 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
     )  # fmt: skip
     assert tiny_backbone.seen == []
     assert "(there already)" in done.out
+    assert "\n  people decided about 1 label and changed 0\n" in done.out
     assert kept["path"] not in {row["path"] for row in rows(out / "suspects.csv")}
     row = Run(out).labels().slice(int(kept["index"]), 1).to_pylist()[0]
     assert row["reviewed"]

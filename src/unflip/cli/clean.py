@@ -102,17 +102,21 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
 
 
 def _expected(cleaned: "CleanResult") -> list[str]:
-    """Return how many labels to expect wrong, and how far down the list people should look for most of them."""
+    """Return what people decided, how many labels to expect wrong, and how far down the list most of them are."""
     from unflip.runs.labels import HELD, expect_errors
 
+    decided, changed = cleaned.decided
+    about = f"{decided:,} label{'' if decided == 1 else 's'}"
+    said = [f"  people decided about {about} and changed {changed:,}"] if decided else []
     wrong, most, listed = round(cleaned.expected.total), cleaned.expected.most, len(cleaned.suspects)
     if not wrong:
-        return []
+        return said
     found = f"the first {most:,} of the list hold {HELD:.0%} of them"
     if most > listed:
         share = expect_errors(cleaned.suspects["quality"].to_numpy()).total / cleaned.expected.total
         found = f"the list holds {share:.0%} of them, the review page shows the others after it" if listed else ""
-    return [f"  about {wrong:,} labels are wrong" + (f"; {found}" if found else "")]
+    others = "other " if decided else ""
+    return [*said, f"  about {wrong:,} {others}labels are wrong" + (f"; {found}" if found else "")]
 
 
 def _pairs(cleaned: "CleanResult") -> list[str]:

@@ -56,6 +56,8 @@ class CleanResult:
     """How many of them have a quality below :data:`SURE`."""
     expected: ExpectedErrors
     """How many of all labels are wrong, by their qualities."""
+    decided: tuple[int, int]
+    """About how many labels people had decided (``--reviewed``), and how many of these they changed."""
     pairs: Sequence[tuple[str, str, int]]
     """Given and suggested class, and how many suspects; the most frequent first."""
     duplicates: Sequence[Array]
@@ -263,7 +265,13 @@ def _find_suspects(
         suspects=suspects,
         sure=int((suspects["quality"].to_numpy() < SURE).sum()),
         expected=expect_errors(table["quality"].to_numpy()),
+        decided=_decided(table),
         pairs=[(str(given), str(suggested), count) for (given, suggested), count in pairs.most_common()],
         duplicates=duplicates,
         skipped=skipped,
     )
+
+
+def _decided(table: pa.Table) -> tuple[int, int]:
+    reviewed, changed = (table[name].to_numpy() for name in ("reviewed", "changed"))
+    return int(reviewed.sum()), int((reviewed & changed).sum())
