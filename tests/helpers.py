@@ -106,7 +106,10 @@ def forget_quality(folder: Path, rows: Sequence[int]) -> None:
     """Rewrite the labels of a run as if nothing could be said of some examples, and no Gaussians had been asked."""
     table = pyarrow.parquet.read_table(folder / "labels.parquet")
     quality = [None if i in set(rows) else value for i, value in enumerate(table["quality"].to_pylist())]
-    changed = {"quality": quality} | dict.fromkeys(("vote_given", "vote_suggested"), [None] * len(table))
+    odds = [None if i in set(rows) else value for i, value in enumerate(table["log_odds"].to_pylist())]
+    changed = {"quality": quality, "log_odds": odds} | dict.fromkeys(
+        ("vote_given", "vote_suggested"), [None] * len(table)
+    )
     for name, values in changed.items():
         place = table.column_names.index(name)
         table = table.set_column(place, name, pa.array(values, table.schema.field(name).type))

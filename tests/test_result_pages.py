@@ -50,6 +50,15 @@ def test_every_table_of_the_committee_comes_from_its_file(monkeypatch: pytest.Mo
     assert committee_tables.fill(page, lines) == page
 
 
+def test_every_table_of_quality_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    quality_table = importlib.import_module("quality_table")
+    lines = [json.loads(line) for line in (RESULTS / "quality.jsonl").read_text("utf-8").splitlines()]
+    page = (ROOT / "docs" / "audit.md").read_text("utf-8")
+    assert page.count("<!-- quality ") == 4
+    assert quality_table.fill(page, lines) == page
+
+
 def test_the_readme_shows_the_means() -> None:
     lines = read_results([RESULTS / "features.jsonl", RESULTS / "cleanlab.jsonl"])
     text = (ROOT / "README.md").read_text("utf-8")

@@ -24,7 +24,7 @@ from unflip.encoders.raw import restore
 from unflip.errors import ConfigError, UnflipError, one_line
 from unflip.labels.judging import judge
 from unflip.runs.config import RunConfig, Tree, nest
-from unflip.runs.labels import looks_wrong
+from unflip.runs.labels import in_turns, looks_wrong, wrong_so_far
 from unflip.tasks.defaults import choose_size
 from unflip.training.memory import train_in_memory
 
@@ -54,6 +54,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         classes_: the distinct labels, sorted.
         labels_: (n,) the labels of the training examples after correction.
         label_quality_: (n,) how likely each *given* label is correct, from 0 to 1; NaN where that cannot be said.
+        label_log_odds_: (n,) the same as log-odds, not rounded, to sort by; NaN also where labels are trusted.
         suggested_labels_: (n,) the corrected label, or the likeliest class if nothing was corrected.
         suspects_: (n,) whether a given label looks wrong, that is, another one is suggested.
         noise_rate_: the estimated fraction of wrong labels; NaN if no label was corrected and nothing was held out.
@@ -145,6 +146,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self.labels_ = self.classes_[done.labels["current"].to_numpy()]
         self.suggested_labels_ = self.classes_[done.labels["suggested"].to_numpy()]
         self.label_quality_ = done.labels["quality"].to_numpy()
+        self.label_log_odds_ = done.labels["log_odds"].to_numpy()
         unknown = np.full((len(self.classes_), len(self.classes_)), np.nan)
         self.noise_rate_ = np.nan if done.noise is None else done.noise.rate
         self.transition_ = unknown if done.noise is None else done.noise.matrix.numpy()
@@ -323,8 +325,9 @@ def find_label_errors(
     """Return a table of all labels, the most doubtful first.
 
     Columns: ``index`` (row in ``features``), ``given`` (the label), ``suggested`` (the label it should probably be),
-    ``quality`` (how likely the given label is correct, from 0 to 1, null where that cannot be said) and ``is_error``
-    (whether it looks wrong, that is, another label is suggested).
+    ``quality`` (how likely the given label is correct, from 0 to 1, null where that cannot be said), ``is_error``
+    (whether it looks wrong, that is, another label is suggested) and ``wrong_so_far`` (how many labels are expected to
+    be wrong among this one and those before it).
     ``features`` are what :meth:`UnflipClassifier.fit` takes. Instead of them, ``pred_probs`` (n, k) may be the class
     probabilities of your own model, each row by one that has *not* learnt its label, as ``cross_val_predict`` gives
     them; columns follow the sorted classes. Nothing is trained then.
@@ -336,7 +339,7 @@ def find_label_errors(
         >>> y[7] = 2
         >>> table = find_label_errors(X, y, random_state=0)
         >>> table.column_names
-        ['index', 'given', 'suggested', 'quality', 'is_error']
+        ['index', 'given', 'suggested', 'quality', 'is_error', 'wrong_so_far']
         >>> {name: table[name][0].as_py() for name in ("index", "given", "suggested", "is_error")}
         {'index': 7, 'given': 2, 'suggested': 0, 'is_error': True}
     """
@@ -349,12 +352,12 @@ def find_label_errors(
     if pred_probs is not None:
         if parameters:
             raise ValueError(f"{next(iter(parameters))}: nothing is trained where pred_probs are given; leave it out")
-        suggested, quality = _judge_own(np.asarray(pred_probs), given)
+        suggested, quality, log_odds = _judge_own(np.asarray(pred_probs), given)
     else:
         columns = {name: parameters.pop(name, None) for name in ("groups", "trusted")}
         model = UnflipClassifier(**parameters).fit(features, labels, **columns)
-        suggested, quality = model.suggested_labels_, model.label_quality_
-    order = quality.argsort(kind="stable")
+        suggested, quality, log_odds = model.suggested_labels_, model.label_quality_, model.label_log_odds_
+    order = in_turns(log_odds, given)
     return pa.table(
         {
             "index": order,
@@ -362,12 +365,13 @@ def find_label_errors(
             "suggested": suggested[order],
             "quality": pa.array(quality[order], from_pandas=True),  # null where nothing can be said
             "is_error": (suggested != given)[order],
+            "wrong_so_far": wrong_so_far(np.nan_to_num(quality[order], nan=1.0)),
         }
     )
 
 
-def _judge_own(probs: Array, given: Array) -> tuple[Array, Array]:
-    """Return suggested labels and quality from class probabilities of somebody's own model."""
+def _judge_own(probs: Array, given: Array) -> tuple[Array, Array, Array]:
+    """Return suggested labels, quality and its log-odds from class probabilities of somebody's own model."""
     classes, codes = np.unique(given, return_inverse=True)
     if probs.ndim != 2 or len(probs) != len(given):
         raise ValueError(
@@ -385,4 +389,4 @@ def _judge_own(probs: Array, given: Array) -> tuple[Array, Array]:
     judged = judge(
         torch.from_numpy(np.require(probs, np.float32, ["C", "W"])), torch.from_numpy(codes.astype(np.int64))
     )
-    return classes[judged.labels.numpy()], judged.quality.numpy()
+    return classes[judged.labels.numpy()], judged.quality.numpy(), judged.log_odds.numpy()

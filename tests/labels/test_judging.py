@@ -61,7 +61,7 @@ def test_probabilities_of_ones_own_model_take_the_place_of_features() -> None:
     model = LogisticRegression(max_iter=50, C=0.01)
     probs = cross_val_predict(model, inputs / 16, given, cv=3, method="predict_proba")
     table = find_label_errors(labels=given, pred_probs=probs)
-    assert table.column_names == ["index", "given", "suggested", "quality", "is_error"]
+    assert table.column_names == ["index", "given", "suggested", "quality", "is_error", "wrong_so_far"]
     index = table["index"].to_numpy()
     found = np.zeros(len(truth), bool)
     found[index[table["is_error"].to_numpy()]] = True

@@ -1,10 +1,13 @@
 """The label store against a plain model of lists, and the files it writes."""
 
 import csv
+import math
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
@@ -15,7 +18,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from helpers import assert_same_tree
 from unflip.labels.store import LabelStore
 from unflip.runs.folder import Run
-from unflip.runs.labels import COLUMNS, Assessment, label_table, looks_wrong, most_doubtful_first
+from unflip.runs.labels import (
+    COLUMNS,
+    Assessment,
+    expect_errors,
+    in_turns,
+    label_table,
+    looks_wrong,
+    most_doubtful_first,
+)
 from unflip.training.checkpoint import load_tree, save_tree
 
 CLASSES = 4
@@ -111,10 +122,10 @@ def some_assessment(count: int, classes: int = CLASSES) -> Assessment:
     """Three views that all differ, a quality that half of the labels have, suggestions and folds."""
     random = torch.Generator().manual_seed(count)
     probs, network, votes = (torch.rand(count, 3, generator=random) for _ in range(3))
-    quality = torch.rand(count, generator=random)
-    quality[1::2] = torch.nan
+    odds = 5 * torch.randn(count, generator=random, dtype=torch.double)
+    odds[1::2] = torch.nan
     suggested = torch.randint(classes, (count,), generator=random)
-    return Assessment(probs, network, votes, quality, suggested, torch.arange(count) % 3 > 0, torch.arange(count) - 1)
+    return Assessment(probs, network, votes, odds, suggested, torch.arange(count) % 3 > 0, torch.arange(count) - 1)
 
 
 @given(changed_stores())
@@ -153,7 +164,8 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
             "vote_suggested": float(said.votes[i, SUGGESTED]),
             "last_change": max(mine, default=0),
             "changes": len(mine),
-            "quality": None if i % 2 else float(said.quality[i]),
+            "quality": None if i % 2 else float(said.log_odds[i].sigmoid().float()),
+            "log_odds": None if i % 2 else float(said.log_odds[i]),
             "judged": "out-of-sample" if i % 3 else "in-sample",
             "fold": i - 1,
             "reviewed": False,
@@ -272,7 +284,8 @@ def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() ->
     assert columns["changed"] == [False, True, False, False]
     assert columns["reviewed"] == [False, True, True, False]
     assert columns["suggested"] == [0, 2, 1, 1]
-    assert columns["quality"] == [float(said.quality[0]), 1.0, 1.0, None]
+    assert columns["quality"] == [float(said.log_odds[0].sigmoid().float()), 1.0, 1.0, None]
+    assert columns["log_odds"] == [float(said.log_odds[0]), None, None, None]
     for name, view in (("confidence", said.probs), ("network", said.network), ("vote", said.votes)):
         assert view is not None
         of = [SUGGESTED, CURRENT, CURRENT, SUGGESTED]
@@ -282,10 +295,35 @@ def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() ->
 
 
 def test_the_most_doubtful_come_first_and_those_without_a_quality_last() -> None:
-    quality = torch.tensor([0.5, torch.nan, 0.1, 0.5, torch.nan, 0.0])
-    said = some_assessment(6)._replace(quality=quality)
+    odds = torch.tensor([0.5, torch.nan, 0.1, 0.5, torch.nan, -2.0])
+    said = some_assessment(6)._replace(log_odds=odds)
     table = label_table(LabelStore(torch.zeros(6, dtype=torch.long), CLASSES), said, splits=["train"] * 6)
     assert most_doubtful_first(table).tolist() == [5, 2, 0, 3, 1, 4]
+
+
+@given(st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 2.5, math.nan]), st.integers(0, 3)), max_size=40))
+def test_among_equals_classes_take_turns(examples: list[tuple[float, int]]) -> None:
+    odds, given_labels = np.array([odds for odds, _ in examples]), np.array([c for _, c in examples], np.int64)
+    got = in_turns(odds, given_labels).tolist()
+    seen: Counter[tuple[str, int]] = Counter()
+    keys = []
+    for i, (value, label) in enumerate(examples):
+        group = ("last" if math.isnan(value) else repr(value), label)
+        keys.append((math.inf if math.isnan(value) else value, seen[group], label, i))
+        seen[group] += 1
+    assert got == sorted(range(len(examples)), key=keys.__getitem__)
+
+
+@given(st.lists(st.one_of(st.floats(0, 1), st.just(math.nan)), max_size=1500))
+def test_wrong_labels_to_expect_are_the_sum_of_doubts(quality: list[float]) -> None:
+    got = expect_errors(np.array(quality))
+    doubts = sorted((1 - q for q in quality if not math.isnan(q)), reverse=True)
+    assert got.total == pytest.approx(sum(doubts))
+    assert [size for size, _ in got.first] == [size for size in (100, 1000) if size < len(doubts)]
+    assert [wrong for _, wrong in got.first] == pytest.approx([sum(doubts[:size]) for size, _ in got.first])
+    if sum(doubts) > 1e-6:
+        assert sum(doubts[: got.most]) >= 0.9 * sum(doubts) - 1e-9
+        assert sum(doubts[: got.most - 1]) <= 0.9 * sum(doubts) + 1e-9
 
 
 def test_the_noise_rate_is_not_known_before_the_first_change() -> None:

@@ -17,7 +17,7 @@ from helpers import Crash, assert_same_run, assert_same_tree, blobs, crash_after
 from observing import Unseen
 from unflip.errors import ConfigError, UnflipWarning
 from unflip.labels import judging
-from unflip.labels.judging import label_quality, label_weights
+from unflip.labels.judging import label_odds, label_weights
 from unflip.labels.store import LabelStore
 from unflip.labels.transition import posterior
 from unflip.methods import unflip as module
@@ -424,7 +424,9 @@ def test_a_large_committee_says_the_same_in_half_the_memory(monkeypatch: pytest.
     assert judgement is not None
     assert judgement_half is not None
     assert torch.equal(current, current_half)
-    torch.testing.assert_close(judgement_half.quality, judgement.quality, atol=0.01, rtol=0)
+    for one, other in zip(judgement_half.calibration, judgement.calibration, strict=True):
+        assert one == pytest.approx(other, abs=0.02)
+    torch.testing.assert_close(judgement_half.odds, judgement.odds, atol=0.05, rtol=0.02)
     assert judgement_half.probs.dtype == judgement_half.network.dtype == torch.float32
 
 
@@ -465,29 +467,28 @@ def belief_of(label_weight: float, offset: Tensor | None = None, background: flo
 
 
 @given(st.integers(0, 1000), st.sampled_from([0.4, 0.6, 0.9, 1.0]))
-def test_quality_is_the_sharpened_odds_of_the_posterior(seed: int, label_weight: float) -> None:
+def test_odds_are_those_of_the_posterior(seed: int, label_weight: float) -> None:
     random = torch.Generator().manual_seed(seed)
     log_probs = (2 * torch.randn(8, 3, generator=random)).log_softmax(1)
     labels, share = torch.randint(3, (8,), generator=random), torch.rand(8, generator=random)
     belief = belief_of(label_weight)
-    got = label_quality(log_probs, labels, share, belief.log_matrix, belief.label_weight)
+    got = label_odds(log_probs, labels, share, belief.log_matrix, belief.label_weight)
     M, g = belief.log_matrix.exp().tolist(), min(1.0, label_weight + judging._QUALITY_MORE)
     for i, y in enumerate(labels.tolist()):
         p, u = log_probs[i].exp().tolist(), float(share[i])
         moved = [p[c] * M[c][y] ** g for c in range(3)]
         own = (1 - u) * p[y] + u * moved[y] / sum(moved)
-        assert float(got[i]) == pytest.approx(1 / (1 + ((1 - own) / own) ** 1.25), abs=1e-4)
+        assert float(got[i]) == pytest.approx(math.log(own / (1 - own)), abs=1e-3, rel=1e-3)
 
 
-def test_quality_rises_with_the_odds_and_stays_between_0_and_1() -> None:
-    odds = torch.linspace(-80, 80, 400)
+def test_odds_rise_with_what_views_say_far_beyond_what_probabilities_can_tell_apart() -> None:
+    odds = torch.linspace(-300, 300, 400)
     log_probs = torch.stack([odds, torch.zeros(400), torch.zeros(400)], 1).log_softmax(1)
     labels, belief = torch.zeros(400, dtype=torch.long), belief_of(0.5)
-    quality = label_quality(log_probs, labels, torch.ones(400), belief.log_matrix, belief.label_weight)
-    assert bool((quality.diff() >= 0).all())
-    assert float(quality[0]) < 1e-6
-    assert float(quality[-1]) > 1 - 1e-6
-    assert bool(quality.isfinite().all())
+    for share in (0.0, 0.5, 1.0):
+        got = label_odds(log_probs, labels, torch.full((400,), share), belief.log_matrix, belief.label_weight)
+        assert bool((got.diff() > 0.5).all())
+        assert bool(got.isfinite().all())
 
 
 def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_formulas() -> None:
@@ -497,7 +498,7 @@ def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_for
     probs = torch.randn(20, 3, generator=random).softmax(1)
     labels = torch.randint(3, (20,), generator=random)
     assert method.correct(probs, labels).tolist() == labels.tolist()  # before anything is believed
-    assert torch.equal(method.quality(probs, labels), probs.gather(1, labels[:, None])[:, 0])
+    torch.testing.assert_close(method.odds(probs, labels).sigmoid(), probs.gather(1, labels[:, None])[:, 0])
     belief = method.belief = belief_of(0.5, offset)
     method.small = torch.tensor([False, False, False])
     share = []
@@ -508,11 +509,11 @@ def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_for
     expected = posterior(probs.log(), labels, torch.tensor(share), belief.log_matrix, 0.5).argmax(1)
     assert method.correct(probs, labels).tolist() == expected.tolist() != labels.tolist()
     torch.testing.assert_close(
-        method.quality(probs, labels),
-        label_quality(probs.log(), labels, torch.tensor(share), belief.log_matrix, belief.label_weight),
+        method.odds(probs, labels),
+        label_odds(probs.log(), labels, torch.tensor(share), belief.log_matrix, belief.label_weight),
     )
     method.small = torch.tensor([False, True, False])  # of such a class nothing can be said
-    assert torch.equal(method.quality(probs, labels).isnan(), labels == 1)
+    assert torch.equal(method.odds(probs, labels).isnan(), labels == 1)
 
 
 def test_the_model_predicts_what_the_committee_believes_of_a_new_example() -> None:

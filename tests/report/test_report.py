@@ -272,6 +272,15 @@ def test_doubtful_examples_are_those_of_lowest_quality_with_their_neighbours(run
         assert [count for _, count in each.neighbours] == sorted(counts.values(), reverse=True)
 
 
+def test_the_report_says_how_many_wrong_labels_to_expect(run: Run, tmp_path: Path) -> None:
+    doubts = np.sort(1 - run.labels()["quality"].to_numpy().astype(float))[::-1]
+    most = int((doubts.cumsum() < 0.9 * doubts.sum()).sum()) + 1
+    page = page_of(write_report(run, tmp_path / "r.html"))
+    text = " ".join(page.text.split())
+    assert f"about {doubts.sum():.0f} labels are wrong; the first {most} of the list hold 90 % of them" in text
+    assert f"of them to expect wrong 100 {doubts[:100].sum():.0f}" in text
+
+
 def test_quality_that_is_not_known_comes_last_and_counts_nowhere(run: Run, tmp_path: Path) -> None:
     copy = Run(Path(shutil.copytree(run.folder, tmp_path / "run")))
     order = run.labels()["quality"].to_numpy().argsort(kind="stable").tolist()

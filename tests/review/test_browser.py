@@ -15,6 +15,7 @@ from pictures import write_picture
 from reviewing import Client, served
 from unflip import train
 from unflip.review.decisions import Choice, Decision, State
+from unflip.review.examples import Filter
 from unflip.review.review import Review
 
 if TYPE_CHECKING:
@@ -124,6 +125,24 @@ def test_a_whole_review_by_keyboard_ends_in_an_export_that_training_takes(
     assert again.result["reviewed"] == 4
 
 
+def test_all_of_a_kind_are_accepted_at_once_and_undone_at_once(browser: "Browser", run: Path) -> None:
+    with served(run) as (address, review):
+        watched = visit(browser, address)
+        page, count = watched.page, int(review.examples.mask(Filter(differs=True), review.decisions.states).sum())
+        assert 60 < count < 1000
+        press(page, "Control+a")
+        said(page, f"60 selected, {count - 60} more match")
+        press(page, "Control+a")
+        said(page, f"{count} selected")
+        press(page, "a")
+        said(page, f"{count} decided")
+        assert int((review.decisions.states == State.ACCEPTED).sum()) == count
+        press(page, "u")
+        said(page, f"{count} decisions undone")
+        assert not review.decisions.states.any()
+        assert_clean(watched, address)
+
+
 def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", run: Path) -> None:
     with served(run) as (address, review):
         watched = visit(browser, address)
@@ -136,6 +155,20 @@ def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", ru
         assert {re.sub(r"quality.*", "", text, flags=re.S).strip() for text in tiles.all_inner_texts()} == {
             f"{given} → {suggested}"
         }
+        low = int(
+            (
+                review.examples.mask(Filter(given=given, suggested=suggested), review.decisions.states)
+                & (review.examples.columns["quality"] < 0.05)
+            ).sum()
+        )
+        page.select_option("#below", "0.05")
+        said(page, f"{low} example{'' if low == 1 else 's'}")
+        assert tiles.count() == low
+        page.reload()
+        page.wait_for_selector(".tile")
+        assert page.input_value("#below") == "0.05"
+        page.select_option("#below", "")
+        said(page, f"{count} examples")
         page.locator(".tile").first.click()
         press(page, "a", "n")
         done(page, 1)

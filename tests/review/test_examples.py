@@ -1,6 +1,7 @@
 """Pages and filters against going through all examples one by one."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -20,16 +21,18 @@ FILTERS = st.builds(
     given=CLASSES,
     suggested=CLASSES,
     label_class=CLASSES,
+    below=st.none() | st.sampled_from([0.01, 0.5, 1.0]),
     states=st.none() | st.frozensets(st.sampled_from(list(State))),
 )
 
 
-def passes(wanted: Filter, row: dict[str, int], state: int) -> bool:
+def passes(wanted: Filter, row: dict[str, Any], state: int) -> bool:
     return (
         (not wanted.differs or row["given"] != row["suggested"])
         and wanted.given in (None, row["given"])
         and wanted.suggested in (None, row["suggested"])
         and wanted.label_class in (None, row["given"], row["suggested"])
+        and (wanted.below is None or row["quality"] < wanted.below)
         and (wanted.states is None or State(state) in wanted.states)
     )
 
@@ -42,7 +45,7 @@ def test_pages_forward_and_backward_go_through_what_passes_by_quality(
     examples = Examples(Run(trained))
     states = np.random.default_rng(seed).integers(0, 5, len(examples)).astype(np.uint8)
     rows = pyarrow.parquet.read_table(trained / "labels.parquet").to_pylist()
-    expected = [row["index"] for row in sorted(rows, key=lambda row: (row["quality"], row["index"]))]
+    expected = [row["index"] for row in sorted(rows, key=lambda row: row["log_odds"])]
     expected = [i for i in expected if passes(wanted, rows[i], states[i])]
     found: list[int] = []
     after, before = -1, len(rows)

@@ -25,7 +25,7 @@ def first(client: Client, query: str = "differs=true") -> dict[str, Any]:
 def test_the_first_page_is_what_looks_most_wrong(client: Client, run: Path) -> None:
     answer = client.get("/api/examples?differs=true&count=20").json
     rows = [row for row in rows_of(run) if row["given"] != row["suggested"]]
-    expected = sorted(rows, key=lambda row: (row["quality"], row["index"]))
+    expected = sorted(rows, key=lambda row: float(str(row["log_odds"])))
     assert [one["index"] for one in answer["examples"]] == [row["index"] for row in expected[:20]]
     assert answer["total"] == len(rows)
     one, row = answer["examples"][0], expected[0]
@@ -42,7 +42,7 @@ def test_what_is_not_known_comes_last_and_is_nothing(run: Path) -> None:
         client = Client(address)
         total = client.get("/api/examples?count=1").json["total"]
         page = client.get(f"/api/examples?count=10&before={total}").json["examples"]
-        assert [one["index"] for one in page[-4:]] == forgotten
+        assert sorted(one["index"] for one in page[-4:]) == forgotten  # classes take turns
         assert [one["quality"] for one in page[-4:]] == [None] * 4
         assert all(one["quality"] > 0.5 for one in page[:-4])
         detail = client.get(f"/api/examples/{forgotten[0]}").json

@@ -110,6 +110,7 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
     )  # fmt: skip
     assert tiny_backbone.seen == []
     assert "(there already)" in done.out
+    assert "\n  people decided about 1 label and changed 0\n" in done.out
     assert kept["path"] not in {row["path"] for row in rows(out / "suspects.csv")}
     row = Run(out).labels().slice(int(kept["index"]), 1).to_pylist()[0]
     assert row["reviewed"]
@@ -234,6 +235,9 @@ def test_labels_whose_quality_is_not_known_are_listed_last_and_are_not_surely_wr
     sure = sum(float(row["quality"]) < module.SURE for row in found if row["quality"])
     assert 2 <= sure <= len(found) - 5
     assert f"  {sure} of them have a quality below {module.SURE:.0%}" in done.out
+    assert re.search(
+        r"\n  about [\d,]+ labels are wrong; the (first [\d,]+ of the list hold 90%|list holds \d+%) of them", done.out
+    )
 
 
 def test_a_thousand_classes_work(cli: Cli, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
     if found:
         lines += _pairs(cleaned)
         lines.append(f"  {cleaned.sure:,} of them have a quality below {SURE:.0%}")
+    lines += _expected(cleaned)
     held_out = cleaned.run.result["val_accuracy"]
     if held_out is not None:
         lines.append(f"  the model disagrees with {1 - held_out:.1%} of the labels held out from training")
@@ -98,6 +99,24 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
             f"  {shlex.join(again)}    # train again with what you decided",
         ]
     return "\n".join(lines)
+
+
+def _expected(cleaned: "CleanResult") -> list[str]:
+    """Return what people decided, how many labels to expect wrong, and how far down the list most of them are."""
+    from unflip.runs.labels import HELD, expect_errors
+
+    decided, changed = cleaned.decided
+    about = f"{decided:,} label{'' if decided == 1 else 's'}"
+    said = [f"  people decided about {about} and changed {changed:,}"] if decided else []
+    wrong, most, listed = round(cleaned.expected.total), cleaned.expected.most, len(cleaned.suspects)
+    if not wrong:
+        return said
+    found = f"the first {most:,} of the list hold {HELD:.0%} of them"
+    if most > listed:
+        share = expect_errors(cleaned.suspects["quality"].to_numpy()).total / cleaned.expected.total
+        found = f"the list holds {share:.0%} of them, the review page shows the others after it" if listed else ""
+    others = "other " if decided else ""
+    return [*said, f"  about {wrong:,} {others}labels are wrong" + (f"; {found}" if found else "")]
 
 
 def _pairs(cleaned: "CleanResult") -> list[str]:

@@ -5,23 +5,28 @@ The constants were chosen on data whose true labels were known: no criterion fro
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
+from unflip.labels.odds import calibrate, log_odds
 from unflip.labels.prior import believed_inequality, class_shares, offsets_to
-from unflip.labels.transition import estimate_transition, informative, posterior
+from unflip.labels.transition import estimate_transition, explained_noise, informative, log_posterior, posterior
 from unflip.stats.stacking import pool, stack
 
 _SLOPE = 1.5  # how fast disagreement lowers what a label counts
 _LAST_WEIGHT = (0.3, 0.4)  # what a label counts least in the last targets, and for the final labels
-_QUALITY_MORE, _QUALITY_SHARPER = 0.15, 1.25  # label quality: what a label counts beyond that, and a sharpness
+_QUALITY_MORE = 0.15  # what a label counts beyond that for its quality
 
 
 class Judged(NamedTuple):
-    """The likeliest class of each example (n,), and how likely its given label is right (n,)."""
+    """The likeliest class of each example (n,), and calibrated log-odds that its given label is right (n,)."""
 
     labels: Tensor
-    quality: Tensor
+    log_odds: Tensor
+
+    @property
+    def quality(self) -> Tensor:
+        """How likely each given label is right (n,)."""
+        return self.log_odds.sigmoid().float()
 
 
 def judge(probs: Tensor, labels: Tensor) -> Judged:
@@ -42,10 +47,14 @@ def judge(probs: Tensor, labels: Tensor) -> Judged:
         log_probs = (log_probs + offsets_to(log_probs, wanted)).log_softmax(1)
     target, weight = label_weights(stacked.background, wrong, probs.shape[1])
     log_matrix = estimate_transition(log_probs, labels, share, target)
-    return Judged(
-        posterior(log_probs, labels, share, log_matrix, weight).argmax(1),
-        label_quality(log_probs, labels, share, log_matrix, weight),
+    odds = label_odds(log_probs, labels, share, log_matrix, weight)
+    calibration = calibrate(
+        odds,
+        share,
+        explained=explained_noise(log_probs, labels, stacked.background),
+        wrong=disagreement(log_probs, labels, share),
     )
+    return Judged(posterior(log_probs, labels, share, log_matrix, weight).argmax(1), calibration.apply(odds))
 
 
 def disagreement(log_probs: Tensor, labels: Tensor, share: Tensor) -> float:
@@ -67,14 +76,9 @@ def label_weights(background: float, wrong: float, num_classes: int) -> tuple[fl
     return target, label
 
 
-def label_quality(log_probs: Tensor, labels: Tensor, share: Tensor, log_matrix: Tensor, weight: float) -> Tensor:
-    """Return how likely each label (m,) is right: the sharpened odds of its class in the posterior.
+def label_odds(log_probs: Tensor, labels: Tensor, share: Tensor, log_matrix: Tensor, weight: float) -> Tensor:
+    """Return the log-odds that each label (m,) is right, ``log(p_y / sum_{c != y} p_c)``, to be calibrated.
 
-    ``q = sigmoid(1.25 log(p_y / sum_{c != y} p_c))`` with p the posterior in which the label counts 0.15 more than
-    ``weight``, which it has for the final labels.
+    p is the posterior in which the label counts 0.15 more than ``weight``, which it has for the final labels.
     """
-    believed = posterior(log_probs, labels, share, log_matrix, min(1.0, weight + _QUALITY_MORE))
-    own = believed.gather(1, labels[:, None])
-    others = believed.scatter(1, labels[:, None], 0.0).sum(1)
-    odds = own[:, 0].clamp(min=1e-38).log() - others.clamp(min=1e-38).log()
-    return torch.sigmoid(_QUALITY_SHARPER * odds)
+    return log_odds(log_posterior(log_probs, labels, share, log_matrix, min(1.0, weight + _QUALITY_MORE)), labels)

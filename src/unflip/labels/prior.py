@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from unflip.labels.transition import estimate_transition
+from unflip.labels.transition import explain
 from unflip.stats.spread import spread
 
 _LOW, _HIGH = 0.15, 0.25  # shares of explained inequality below which none, and above which all, is believed
@@ -36,8 +36,8 @@ def believed_inequality(log_probs: Tensor, labels: Tensor, background: float) ->
     if inequality <= (num_classes - 1) / (2 * count * (1 - background) ** 2):
         return 0.0
     equal = torch.full_like(mean, 1 / num_classes)
-    explained, offset = _explained(log_probs, labels, background), offsets_to(log_probs, equal)
-    loss = explained - _explained(log_probs.add_(offset).log_softmax(1), labels, background)
+    explained, offset = explain(log_probs, labels, background).likelihood, offsets_to(log_probs, equal)
+    loss = explained - explain(log_probs.add_(offset).log_softmax(1), labels, background).likelihood
     return min(1.0, max(0.0, (loss / inequality - _LOW) / (_HIGH - _LOW)))
 
 
@@ -68,15 +68,3 @@ def class_shares(log_probs: Tensor) -> Tensor:
 def _shares(mean: Tensor) -> Tensor:
     mean = mean.clamp(min=_TINY)
     return mean / mean.sum()
-
-
-def _explained(log_probs: Tensor, labels: Tensor, background: float) -> float:
-    """Return the mean log-likelihood of ``labels`` under the transition matrix that explains them best."""
-    share = log_probs.new_full((len(labels),), 1 - background)
-    for _ in range(3):
-        log_matrix = estimate_transition(log_probs, labels, share, rounds=3)
-        parts = zip(log_probs.split(_ROWS), labels.split(_ROWS), strict=True)
-        likelihood = torch.cat([(part + log_matrix.T[given]).logsumexp(1) for part, given in parts]).exp()
-        own = (1 - background) * likelihood
-        share = own / (own + background / log_probs.shape[1] + 1e-30)
-    return float((own + background / log_probs.shape[1] + 1e-30).log().mean())

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from unflip.compute.passes import Scan
 from unflip.errors import ConfigError
+from unflip.labels.odds import Calibration, log_odds
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.networks.base import Network
@@ -139,8 +140,10 @@ class Judgement(NamedTuple):
 
     probs: Tensor
     """Probabilities (m, 2) of the given and the current label by all views together."""
-    quality: Tensor
-    """How likely each label is right; NaN where that cannot be said."""
+    odds: Tensor
+    """Log-odds that each label is right, before calibration; NaN where nothing can be said."""
+    calibration: Calibration
+    """What makes them log-odds to count on, and those of :meth:`Method.odds`."""
     network: Tensor
     """Those (m, 2) by networks that have not learnt the example's label."""
     votes: Tensor | None
@@ -247,9 +250,12 @@ class Method:
         """
         return labels
 
-    def quality(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return how likely labels (m,) of examples not used for training are right, by the model's probabilities."""
-        return probs.gather(1, labels[:, None])[:, 0]
+    def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Return log-odds that labels (m,) of examples not used for training are right, by the model's probabilities.
+
+        They are calibrated as those of the method's judgement.
+        """
+        return log_odds(probs.clamp(min=1e-30).log(), labels)
 
     def gaussians(self) -> ClassGaussians | None:
         """Return the class Gaussians of the last epoch's features, if the method fits any."""

@@ -10,10 +10,11 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from unflip.errors import UnflipWarning
-from unflip.labels.judging import disagreement, label_quality, label_weights
+from unflip.labels.judging import disagreement, label_odds, label_weights
+from unflip.labels.odds import calibrate
 from unflip.labels.prior import believed_inequality, class_shares, offsets_to
 from unflip.labels.store import LabelStore
-from unflip.labels.transition import estimate_transition, informative, posterior
+from unflip.labels.transition import estimate_transition, explained_noise, informative, posterior
 from unflip.methods.base import Batch, Judgement, Method, Observed, Outline, Phase, Setting, Step
 from unflip.methods.folds import choose_folds, members_rows
 from unflip.methods.mixup import mix
@@ -361,16 +362,24 @@ class Unflip(Method):
         assert self.folds is not None
         assert self.small is not None
         assert belief.network is not None
-        quality = torch.empty(len(train), device=train.device)
+        odds = torch.empty(len(train), device=train.device)
         for rows in _blocks(len(train)):
             log_probs = belief.log_probs[rows].float()
             share = belief.informative[rows]
-            quality[rows] = label_quality(log_probs, given[rows], share, belief.log_matrix, belief.label_weight)
-        quality[self.small[given]] = torch.nan
+            odds[rows] = label_odds(log_probs, given[rows], share, belief.log_matrix, belief.label_weight)
+        odds[self.small[given]] = torch.nan
+        unsure = ~labels.trusted[train]
+        calibration = calibrate(
+            odds[unsure],
+            belief.informative[unsure],
+            explained=explained_noise(belief.log_probs, given, belief.background),
+            wrong=disagreement(belief.log_probs, given, belief.informative * unsure),
+        )
         named = torch.stack([labels.given[train], labels.current[train]], 1)
         return Judgement(
             probs=belief.log_probs.gather(1, named).float().exp(),
-            quality=quality,
+            odds=odds,
+            calibration=calibration,
             network=belief.network.float().exp(),
             votes=None if belief.votes is None else belief.votes.float().exp(),
             fold=self.folds[train] if self.count > 1 else None,
@@ -383,13 +392,13 @@ class Unflip(Method):
         log_probs, share = self._unseen(self.belief, probs, labels)
         return posterior(log_probs, labels, share, self.belief.log_matrix, self.belief.label_weight).argmax(1)
 
-    def quality(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return how likely labels are right that no member has learnt."""
+    def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Return log-odds that labels are right that no member has learnt."""
         if self.belief is None:
-            return super().quality(probs, labels)
+            return super().odds(probs, labels)
         assert self.small is not None
         log_probs, share = self._unseen(self.belief, probs, labels)
-        found = label_quality(log_probs, labels, share, self.belief.log_matrix, self.belief.label_weight)
+        found = label_odds(log_probs, labels, share, self.belief.log_matrix, self.belief.label_weight)
         return found.masked_fill(self.small[labels], torch.nan)
 
     def _unseen(self, belief: _Belief, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from unflip.data.loaders.digits import training_images, training_labels
 from unflip.report.curves_figure import draw_metric
 from unflip.report.figure_file import save
 from unflip.runs.folder import Run
+from unflip.runs.labels import most_doubtful_first
 
 _ROWS, _COLUMNS = 5, 5
 _BINS = 20
@@ -35,7 +36,7 @@ def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
     axes.set_ylabel("labels")
     axes.legend()
 
-    table = table.sort_by("quality").slice(0, _ROWS * _COLUMNS)
+    table = table.take(most_doubtful_first(table)[: _ROWS * _COLUMNS])
     panel = figure.add_subfigure(grid[0, 2])
     panel.suptitle(f"Labels that {method} doubts most: given → corrected")
     images = training_images()

@@ -13,6 +13,7 @@ from unflip.data.viewing.pictures import Pictures
 from unflip.errors import InputError, UnflipError
 from unflip.report.page import embedded
 from unflip.runs.folder import Run
+from unflip.runs.labels import most_doubtful_first
 from unflip.stats.neighbours import nearest
 
 _SHOWN = 24
@@ -60,10 +61,9 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: st
     """Find the unreviewed examples with the lowest quality; ``data`` is where the data is now, if it was moved."""
     compute = pyarrow.compute
     below_half = int(compute.sum(compute.less(table["quality"], 0.5)).as_py() or 0)
-    open_ones = table.filter(compute.invert(table["reviewed"])) if "reviewed" in table.column_names else table
-    rows = open_ones.take(
-        compute.select_k_unstable(open_ones, _SHOWN, [("quality", "ascending"), ("index", "ascending")])
-    )
+    order = most_doubtful_first(table)
+    undecided = ~table["reviewed"].to_numpy()
+    rows = table.take(order[undecided[order]][:_SHOWN])
     examples = [
         Doubtful(row["id"], names[row["given"]], names[row["suggested"]], row["quality"])
         for row in rows.select(["id", "given", "suggested", "quality"]).to_pylist()

@@ -17,6 +17,7 @@ from unflip.report.shift import measure_shift
 from unflip.report.svg import Line, bar, heat, heat_legend, heat_map, line_chart, scatter, swatch
 from unflip.runs import layout
 from unflip.runs.folder import Run
+from unflip.runs.labels import HELD, expect_errors
 
 CURVES = {
     "test_accuracy": "test accuracy",
@@ -64,6 +65,8 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         bar=bar,
         shift=_shift(run, names),
         doubts=find_doubtful(run, table, names, data),
+        errors=expect_errors(table["quality"].to_numpy()),
+        held=HELD,
         metrics=metrics,
         columns=_columns(metrics),
     )

@@ -15,7 +15,7 @@ from unflip.runs.labels import looks_wrong, most_doubtful_first
 
 _COLUMNS = [
     "id", "split", "given", "current", "suggested", "quality", "network_given", "vote_given", "network_suggested",
-    "vote_suggested", "changes", "reviewed",
+    "vote_suggested", "changes", "log_odds", "reviewed",
 ]  # fmt: skip
 
 
@@ -28,6 +28,8 @@ class Filter(NamedTuple):
     suggested: int | None = None
     label_class: int | None = None
     """The given or the suggested label."""
+    below: float | None = None
+    """Only those whose given label has a lower quality than this."""
     states: frozenset[State] | None = None
 
 
@@ -55,7 +57,7 @@ class Examples:
         self.splits: list[str] = table["split"].to_pylist()
         self.given, self.suggested = self.columns["given"], self.columns["suggested"]
         self._suspect = looks_wrong(table)
-        del self.columns["reviewed"]
+        del self.columns["reviewed"], self.columns["log_odds"]
         self.class_names = run.class_names
         self.order: Array = most_doubtful_first(table)
         self.ranks: Array = np.empty_like(self.order)
@@ -99,6 +101,8 @@ class Examples:
             mask &= suggested == wanted.suggested
         if wanted.label_class is not None:
             mask &= (given == wanted.label_class) | (suggested == wanted.label_class)
+        if wanted.below is not None:
+            mask &= self.columns["quality"] < wanted.below  # not those without one
         if wanted.states is not None:
             mask &= np.isin(states, [int(state) for state in wanted.states])
         return mask

@@ -57,6 +57,7 @@ class _FilterQuery(BaseModel):
     given: int | None = Field(None, ge=0, le=_LARGEST)
     suggested: int | None = Field(None, ge=0, le=_LARGEST)
     label_class: int | None = Field(None, ge=0, le=_LARGEST)
+    below: float | None = Field(None, gt=0, le=1)
     state: Literal["open", "accepted", "kept", "changed", "unsure", "decided", "any"] = "any"
 
     def as_filter(self) -> Filter:
@@ -65,7 +66,7 @@ class _FilterQuery(BaseModel):
             states = frozenset(state for state in State if state.is_decided)
         elif self.state != "any":
             states = frozenset([State[self.state.upper()]])
-        return Filter(self.differs, self.given, self.suggested, self.label_class, states)
+        return Filter(self.differs, self.given, self.suggested, self.label_class, self.below, states)
 
 
 class _PageQuery(_FilterQuery):

@@ -17,11 +17,13 @@ from unflip.labels.store import LabelStore
 COLUMNS = (
     "index", "id", "split", "given", "current", "changed", "confidence_current", "confidence_given", "network_given",
     "vote_given", "suggested", "confidence_suggested", "network_suggested", "vote_suggested", "last_change", "changes",
-    "quality", "judged", "fold", "reviewed",
+    "quality", "log_odds", "judged", "fold", "reviewed",
 )  # fmt: skip
 """Every table of labels has these."""
 OUT_OF_SAMPLE, IN_SAMPLE = "out-of-sample", "in-sample"
 """How a label was judged: by views that had not learnt it, or by some that had."""
+HELD = 0.9
+"""The share of wrong labels that people are told where to find."""
 _NAMED = ("given", "current", "suggested")
 _GIVEN, _CURRENT, _SUGGESTED = range(3)
 
@@ -35,8 +37,8 @@ class Assessment(NamedTuple):
     """The networks' probabilities of them."""
     votes: Tensor | None
     """The class Gaussians' probabilities of them, if they were asked."""
-    quality: Tensor
-    """How likely the given label is right; NaN where that cannot be said."""
+    log_odds: Tensor
+    """Calibrated log-odds that the given label is right, in double precision; NaN where that cannot be said."""
     suggested: Tensor
     """The label to propose to a person."""
     out_of_sample: Tensor
@@ -55,8 +57,9 @@ def label_table(
 ) -> pa.Table:
     """Return one row per example: what its label was, what it is now, and how sure that is.
 
-    Columns: ``quality`` is how likely the given label is right, null where that cannot be said, ``judged`` whether the
-    views that say so had learnt that label, ``suggested`` the label to propose in its place (or the same),
+    Columns: ``quality`` is how likely the given label is right, null where that cannot be said; ``log_odds`` are
+    ``log(quality / (1 - quality))``, not rounded, null also where people decided; ``judged`` is whether the views that
+    say so had learnt that label, ``suggested`` the label to propose in its place (or the same),
     ``last_change`` an epoch, 0 for never. ``confidence_...`` is what the method believes of a label, ``network_...``
     and ``vote_...`` what the networks and the class Gaussians say of it, ``fold`` which examples were learnt together.
     ``given`` is what came, also where people decided otherwise; what they decided has a quality of 1 and is suggested.
@@ -73,7 +76,8 @@ def label_table(
     last_change.scatter_reduce_(0, history["index"], history["epoch"], "amax")
     given, current, trusted = labels.given.cpu(), labels.current.cpu(), labels.trusted.cpu()
     suggested = current.where(trusted, assessment.suggested.cpu())
-    quality = assessment.quality.cpu().masked_fill(trusted, 1.0).numpy()
+    log_odds = assessment.log_odds.cpu()
+    quality = log_odds.sigmoid().float().masked_fill(trusted, 1.0).numpy()
 
     def said(view: Tensor | None, of: int) -> Any:
         if view is None:
@@ -99,6 +103,7 @@ def label_table(
         "last_change": last_change.numpy(),
         "changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
         "quality": pa.array(quality, from_pandas=True),
+        "log_odds": pa.array(log_odds.masked_fill(trusted, torch.nan).numpy(), from_pandas=True),
         "judged": pa.array([IN_SAMPLE, OUT_OF_SAMPLE]).take(assessment.out_of_sample.cpu().to(torch.int8).numpy()),
         "fold": assessment.fold.cpu().to(torch.int16).numpy(),
         "reviewed": trusted.numpy(),
@@ -117,9 +122,48 @@ def looks_wrong(table: pa.Table) -> Array:
 
 
 def most_doubtful_first(table: pa.Table) -> Array:
-    """Return the rows (n,) in order of quality, those without one last; of equal ones the first comes first."""
-    order: Array = table["quality"].to_numpy().argsort(kind="stable")
-    return order
+    """Return the rows (n,) in order of quality, those without one last; among equals, classes take turns."""
+    return in_turns(table["log_odds"].to_numpy(), table["given"].to_numpy())
+
+
+def in_turns(log_odds: Array, given: Array) -> Array:
+    """Return positions (n,) in order of log-odds, NaN last; among equals first one of each class, then a second one."""
+    if not len(given):
+        return np.arange(0)
+    classes = np.unique(given, return_inverse=True)[1]
+    order = np.lexsort((classes, log_odds))  # stable: of equals of one class the first comes first
+    values, labels = log_odds[order], classes[order]
+    same = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
+    tied = np.append(False, same)
+    begins = np.flatnonzero(~(tied & np.append(True, labels[1:] == labels[:-1])))
+    turn = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
+    result: Array = order[np.lexsort((labels, turn, np.cumsum(~tied)))]
+    return result
+
+
+class ExpectedErrors(NamedTuple):
+    """How many wrong labels to expect, by their quality, among those that nobody has decided about."""
+
+    total: float
+    first: tuple[tuple[int, float], ...]
+    """Of the first 100, 1,000, ... of the list, the most doubtful first."""
+    most: int
+    """How many of the list hold :data:`HELD` of them."""
+
+
+def expect_errors(quality: Array) -> ExpectedErrors:
+    """Return how many wrong labels to expect of qualities (m,), NaN where they are not known."""
+    so_far = wrong_so_far(np.sort(quality[~np.isnan(quality)]))
+    total = float(so_far[-1]) if len(so_far) else 0.0
+    sizes = [10**power for power in range(2, len(str(len(so_far))))]
+    first = tuple((size, float(so_far[size - 1])) for size in sizes if size < len(so_far))
+    return ExpectedErrors(total, first, int(np.searchsorted(so_far, HELD * total)) + 1 if total else 0)
+
+
+def wrong_so_far(quality: Array) -> Array:
+    """Return how many labels to expect wrong among each and those before it: the running sum of ``1 - q``."""
+    sums: Array = np.cumsum(1 - quality.astype(np.float64))
+    return sums
 
 
 def names_of(table: pa.Table, column: str) -> pa.ChunkedArray:

@@ -26,7 +26,7 @@ from unflip.progress import duration, make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, check_section, make_layers
 from unflip.runs.folder import Run
-from unflip.runs.labels import looks_wrong, most_doubtful_first, names_of
+from unflip.runs.labels import ExpectedErrors, expect_errors, looks_wrong, most_doubtful_first, names_of
 from unflip.runs.options import Execution
 from unflip.tasks.defaults import choose_size
 from unflip.tasks.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_embedding
@@ -55,6 +55,10 @@ class CleanResult:
     """``index, path`` (or ``id``), ``given, suggested, quality``: labels that look wrong, the most doubtful first."""
     sure: int
     """How many of them have a quality below :data:`SURE`."""
+    expected: ExpectedErrors
+    """How many of all labels are wrong, by their qualities."""
+    decided: tuple[int, int]
+    """About how many labels people had decided (``--reviewed``), and how many of these they changed."""
     pairs: Sequence[tuple[str, str, int]]
     """Given and suggested class, and how many suspects; the most frequent first."""
     duplicates: Sequence[Array]
@@ -274,7 +278,14 @@ def _find_suspects(
         count=len(table),
         suspects=suspects,
         sure=int((suspects["quality"].to_numpy() < SURE).sum()),
+        expected=expect_errors(table["quality"].to_numpy()),
+        decided=_decided(table),
         pairs=[(str(given), str(suggested), count) for (given, suggested), count in pairs.most_common()],
         duplicates=duplicates,
         skipped=skipped,
     )
+
+
+def _decided(table: pa.Table) -> tuple[int, int]:
+    reviewed, changed = (table[name].to_numpy() for name in ("reviewed", "changed"))
+    return int(reviewed.sum()), int((reviewed & changed).sum())

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from unflip.compute.passes import predictions, scans
+from unflip.labels.odds import calibrate, log_odds
 from unflip.labels.quality import pooled, suggested_labels
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Judgement
@@ -21,6 +22,7 @@ from unflip.training.trainer import Trainer
 
 _ROWS = 1024  # examples at once
 _LARGE = 1e15  # features beyond it are scaled down, since their squares may not add up to a finite number
+_TINY = 1e-30
 _LEAST = 2  # examples of a class without which a label of it cannot be judged
 
 
@@ -99,8 +101,9 @@ def _adopt(
     if judgement.votes is not None and model.gaussians is not None:
         parts = [model.gaussians.log_posterior(trainer.source.fetch(rows)).exp() for rows in val.split(_ROWS)]
         votes = joined(judgement.votes, torch.cat(parts) if parts else of_val)
-    quality = torch.empty(len(labels), device=train.device)
-    quality[train], quality[val] = judgement.quality, method.quality(of_val, labels.initial[val])
+    odds = torch.empty(len(labels), device=train.device)
+    odds[train], odds[val] = judgement.odds, method.odds(of_val, labels.initial[val])
+    odds = judgement.calibration.apply(odds)
     fold = torch.full_like(labels.initial, -1)
     out_of_sample = torch.ones(len(labels), dtype=torch.bool, device=train.device)
     if judgement.fold is None:
@@ -109,9 +112,9 @@ def _adopt(
         fold[train] = judgement.fold
     assessment = Assessment(
         joined(judgement.probs, of_val), joined(judgement.network, of_val), votes,
-        quality, labels.current, out_of_sample, fold,
+        odds, labels.current, out_of_sample, fold,
     )  # fmt: skip
-    return Outcome(model, assessment, quality, noise)
+    return Outcome(model, assessment, odds, noise)
 
 
 def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, noise: NoiseProfile | None) -> Outcome:
@@ -129,27 +132,36 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
         by_inputs = _voter(trainer.source.fetch, trainer)
     beliefs = trainer.method.beliefs()
     said = by_method, by_network, by_gaussians = [torch.empty(len(labels), 3, device=train.device) for _ in range(3)]
-    score, quality = (torch.empty(len(labels), device=train.device) for _ in range(2))
+    score, odds = (torch.empty(len(labels), device=train.device) for _ in range(2))
+    contradicted = torch.empty(len(labels), dtype=torch.bool, device=train.device)
     suggested = torch.empty_like(current)
     for rows, positions in _blocks(train, val):
         network, own = probs[rows].float(), given[rows, None]
         believed = network if beliefs is None or positions is None else beliefs[positions].float()
-        votes = by_features(rows, positions)
+        log_votes = by_features(rows, positions)
+        votes = log_votes.exp()
         score[rows] = pooled(believed, votes).gather(1, own)[:, 0]
         if of_rows:
-            votes = by_inputs(rows, positions)
+            log_votes = by_inputs(rows, positions)
+            votes = log_votes.exp()
         pool = pooled(believed, votes)
-        quality[rows] = (votes if of_rows and positions is not None else pool).gather(1, own)[:, 0]
+        view = log_votes
+        if not of_rows or positions is None:  # the pool, without rounding to 0
+            view = (believed.clamp(min=_TINY).log() + log_votes) / 2
+        odds[rows], contradicted[rows] = log_odds(view, given[rows]), view.argmax(1) != given[rows]
         suggested[rows] = suggested_labels(came[rows], current[rows], pool)
         named = torch.stack([came[rows], current[rows], suggested[rows]], 1)
         for columns, view in zip(said, (believed, network, votes), strict=True):
             columns[rows] = view.gather(1, named)
     alone = given[train].bincount(minlength=labels.num_classes) < _LEAST
-    quality[alone[given]] = torch.nan
+    odds[alone[given]] = torch.nan
+    unsure = train[~labels.trusted[train]]
+    wrong = float(contradicted[unsure].float().mean()) if len(unsure) else 0.0
+    line = calibrate(odds[unsure], torch.ones_like(odds[unsure]), explained=0.0, wrong=wrong)
     out_of_sample = torch.full_like(given, of_rows, dtype=torch.bool)
     out_of_sample[val] = True
     fold = torch.full_like(given, -1)
-    assessment = Assessment(by_method, by_network, by_gaussians, quality, suggested, out_of_sample, fold)
+    assessment = Assessment(by_method, by_network, by_gaussians, line.apply(odds), suggested, out_of_sample, fold)
     return Outcome(model, assessment, score, noise)
 
 
@@ -162,9 +174,9 @@ def _blocks(train: Tensor, val: Tensor) -> Iterator[tuple[Tensor, Tensor | None]
 
 
 def _voter(fetch: Fetch, trainer: Trainer) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """Return what says class probabilities (b, k) under class Gaussians of the training examples, each left out.
+    """Return what says log-probabilities of classes (b, k) under class Gaussians of the training examples.
 
-    It takes rows and, of training examples, their positions; see :func:`_blocks`.
+    Each is left out of its own. It takes rows and, of training examples, their positions; see :func:`_blocks`.
     """
     labels, train, groups = trainer.labels, trainer.method.setting.train, trainer.method.setting.groups
     current = labels.current[train]
@@ -174,7 +186,7 @@ def _voter(fetch: Fetch, trainer: Trainer) -> Callable[[Tensor, Tensor | None], 
 
     fitted = fit_discriminant(of_train, current, labels.num_classes)
     say = held_out(fitted, of_train, current, groups)
-    return lambda rows, positions: (fitted.log_posterior(fetch(rows)) if positions is None else say(positions)).exp()
+    return lambda rows, positions: fitted.log_posterior(fetch(rows)) if positions is None else say(positions)
 
 
 def _estimate_noise(labels: LabelStore, of_val: Tensor, train: Tensor, val: Tensor) -> NoiseProfile | None:

@@ -79,7 +79,7 @@ def make_result(
             "current": truth.label_accuracy(labels.current, train_rows),
         },
         "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current)},
-        "quality_auroc": truth.quality_auroc(outcome.assessment.quality, labels.initial, judged),
+        "quality_auroc": truth.quality_auroc(outcome.assessment.log_odds, labels.initial, judged),
         "score_auroc": truth.quality_auroc(outcome.score, labels.initial, judged),
         "judged_out_of_sample": float(outcome.assessment.out_of_sample[judged].float().mean()) if len(judged) else None,
         "reviewed": int(labels.trusted.sum()),

@@ -8,6 +8,7 @@ import { columns, markTiles, refreshTile, setPictures, showGrid } from "./tiles.
 import { className, decisionText, exampleText, setClasses, stateOf } from "./words.js";
 
 const PAGE = 60;
+const MOST = 1000; // examples that one request decides on
 const POLL = 4000; // milliseconds between requests for the changes of others
 
 let about = null;
@@ -35,15 +36,17 @@ function queue(work) {
 
 // ---- filters and position, kept in the address so that reloading changes nothing
 
-function asQuery(pair, labelClass, state) {
+const FILTERS = ["pair", "class", "below", "state"];
+
+function asQuery(pair, labelClass, below, state) {
   const [given, suggested] = pair.includes("-") ? pair.split("-") : [null, null];
-  return { differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, state };
+  return { differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, below: below || null, state };
 }
 
-const query = () => asQuery(byId("pair").value, byId("class").value, byId("state").value);
+const query = () => asQuery(...FILTERS.map((name) => byId(name).value));
 
 function remember() {
-  const place = { pair: byId("pair").value, class: byId("class").value, state: byId("state").value };
+  const place = Object.fromEntries(FILTERS.map((name) => [name, byId(name).value]));
   if (here()) Object.assign(place, { from: page.examples[0].rank, at: here().rank });
   if (single) place.view = "single";
   history.replaceState(null, "", `/#${new URLSearchParams(place)}`);
@@ -52,7 +55,7 @@ function remember() {
 function recall() {
   const place = new URLSearchParams(location.hash.slice(1));
   byId("pair").value = about.differ ? "differs" : "all";
-  for (const name of ["pair", "class", "state"]) {
+  for (const name of FILTERS) {
     const options = [...byId(name).options].map((option) => option.value);
     if (options.includes(place.get(name))) byId(name).value = place.get(name);
   }
@@ -281,9 +284,25 @@ async function open(wanted) {
   await show();
 }
 
+// Select the page; asked again, all that the filters show, as far as one request can decide on them.
 async function selectAll() {
+  const whole = page.examples.every((example) => selected.has(example.index));
   for (const place of page.examples.keys()) await toggle(place, { on: true });
-  say(`${count(selected.size)} selected`);
+  if (whole) await selectEverything();
+  const more = page.total - selected.size;
+  say(`${count(selected.size)} selected${more > 0 ? `, ${count(more)} more match` : ""}`);
+}
+
+async function selectEverything() {
+  for (let after = -1, left = 1; left > 0 && selected.size < MOST;) {
+    const found = await get("/api/examples", { ...query(), after, count: 200 });
+    for (const example of found.examples) {
+      if (selected.size < MOST && !selected.has(example.index)) selected.set(example.index, versionOf(example));
+    }
+    after = found.last;
+    left = found.total - found.first - found.examples.length;
+  }
+  showTarget();
 }
 
 async function selectHere() {
@@ -365,7 +384,7 @@ function connect() {
   byId("grid").addEventListener("dblclick", () => queue(() => open(true)));
   for (const [id, work] of [["accept", KEYS.a], ["keep", KEYS.k], ["unsure", KEYS.s], ["choose", choose], ["undo", undo], ["view", () => open(!single)], ["select", selectHere],
     ["page-back", KEYS["["]], ["page-on", KEYS["]"]], ["help-open", showHelp]]) byId(id).addEventListener("click", () => queue(work));
-  for (const id of ["pair", "class", "state"]) byId(id).addEventListener("change", () => queue(async () => {
+  for (const id of FILTERS) byId(id).addEventListener("change", () => queue(async () => {
     const focused = document.activeElement;
     single = false;
     await load();
@@ -378,7 +397,7 @@ function connect() {
 }
 
 async function start() {
-  const asked = location.hash.length > 1 ? null : ask(asQuery("differs", "", "open"), {}); // usually the right page, and it saves a round trip
+  const asked = location.hash.length > 1 ? null : ask(asQuery("differs", "", "", "open"), {}); // usually the right page, and it saves a round trip
   asked?.catch(() => null); // errors are reported below
   about = await get("/api/about");
   setClasses(about.classes);
