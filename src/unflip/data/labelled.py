@@ -244,7 +244,7 @@ def make_source(raw: RawData, inputs: Inputs, standardise: Standardisation | Non
         assert standardise is not None
         return FileSource(inputs, standardise, augment=options.augment, crop=options.crop, workers=options.workers)
     if raw.holds_images and standardise is not None:
-        return ImageSource(inputs, standardise, augment=options.augment)
+        return ImageSource(inputs, standardise, augment=options.augment, shift=options.shift)
     return ArraySource(inputs, standardise, options.jitter)
 
 

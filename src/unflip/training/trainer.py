@@ -159,12 +159,13 @@ class Trainer:
     def _batches(self, epoch: int, number: int, phase: Phase, done: int = 0) -> Iterator[Batch]:
         """Yield the batches of a phase, skipping the first ``done``."""
         seed, count, rank = self.method.setting.seed, self.processes.count, self.processes.rank
-        shares = cut(self._order(epoch, number, phase), self.options.batch_size, count, rank)
+        shares = cut(self._for_source(self._order(epoch, number, phase)), self.options.batch_size, count, rank)
         extra_shares: Sequence[Tensor | None] = [None] * len(shares)
         if phase.unlabelled is not None:
             lengths = [len(share) for share in shares]
             draws = generator(seed, "unlabelled", epoch, number)
-            extra_shares = torch.split(repeated(phase.unlabelled, sum(lengths) * count, draws)[rank::count], lengths)
+            unlabelled = self._for_source(phase.unlabelled)
+            extra_shares = torch.split(repeated(unlabelled, sum(lengths) * count, draws)[rank::count], lengths)
 
         def make(step: int) -> Batch:  # labels change only between phases, so this may run early
             step_seed = derive(seed, "step", epoch, number, step, rank)
@@ -176,13 +177,18 @@ class Trainer:
 
         return prepared((partial(make, step) for step in range(done, len(shares))), self.source.ahead)
 
+    def _for_source(self, indices: Tensor) -> Tensor:
+        """Return the rows of a phase where the source looks them up: moved at once, so that no batch waits."""
+        return indices.cpu() if self.source.host_indices else indices
+
     def _batch(
-        self, indices: Tensor, views: int, epoch: int, progress: float, seed: int, unlabelled: Batch | None = None
+        self, rows: Tensor, views: int, epoch: int, progress: float, seed: int, unlabelled: Batch | None = None
     ) -> Batch:
         if self.source.augments or views > 1:
-            inputs = tuple(self.source.view(indices, generator(seed, "view", i)) for i in range(views))
+            inputs = tuple(self.source.view(rows, generator(seed, "view", i)) for i in range(views))
         else:
-            inputs = (self.source.fetch(indices),)
+            inputs = (self.source.fetch(rows),)
+        indices = rows.to(self.processes.device)
         return Batch(indices, inputs, self.labels.current[indices], epoch, progress, seed, unlabelled)
 
     def mean_losses(self, epoch: int, progress: EpochProgress) -> dict[str, float]:
