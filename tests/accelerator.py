@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from lightning_fabric.accelerators import CPUAccelerator
+from lightning_fabric.accelerators.cpu import CPUAccelerator
 from lightning_fabric.wrappers import _FabricModule
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -51,7 +51,7 @@ class Elsewhere(Tensor):
 
     @staticmethod
     def __new__(cls, host: Tensor) -> "Elsewhere":
-        tensor: Elsewhere = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        tensor: Elsewhere = Tensor._make_wrapper_subclass(
             cls,
             host.size(),
             strides=host.stride(),
@@ -65,8 +65,8 @@ class Elsewhere(Tensor):
         return tensor
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _run(function, args, kwargs or {}, None)
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return _run(func, args, kwargs or {}, None)
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -79,10 +79,10 @@ class Elsewhere(Tensor):
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(_without_lists(key), value)
 
-    def new_tensor(self, data: Any, **options: Any) -> Tensor:
-        return torch.tensor(data, dtype=options.get("dtype", self.dtype)).to(DEVICE)
+    def new_tensor(self, data: Any, dtype: torch.dtype | None = None, **options: Any) -> Tensor:  # type: ignore[override]
+        return torch.tensor(data, dtype=dtype or self.dtype).to(DEVICE)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         return f"Elsewhere({self.host})"
 
 
@@ -90,7 +90,7 @@ class Accelerator(TorchDispatchMode):
     """While it is entered, tensors asked for on ``DEVICE`` are there, and ``waits`` counts what waits for whom."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.waits: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -158,7 +158,9 @@ def _check(name: str, args: Any, kwargs: dict[str, Any], tensors: list[Tensor], 
         tensors = [table, *values] if isinstance(table, Elsewhere) else [table, *filter(_is_tensor, indices), *values]
     mixed = [value for value in tensors if _is_tensor(value) and value.dim()]  # plain numbers may be anywhere
     if len({isinstance(value, Elsewhere) for value in mixed}) > 1:
-        shapes = ", ".join(f"{tuple(value.shape)} {'there' if isinstance(value, Elsewhere) else 'here'}" for value in mixed)
+        shapes = ", ".join(
+            f"{tuple(value.shape)} {'there' if isinstance(value, Elsewhere) else 'here'}" for value in mixed
+        )
         raise RuntimeError(f"{name}: tensors on two devices: {shapes}")
 
 

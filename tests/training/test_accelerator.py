@@ -16,7 +16,7 @@ import torch
 
 import tiny_backbone
 from accelerator import DEVICE, Accelerator, accelerated
-from helpers import QUICK, Crash, assert_same_run, blobs, crash_at_save, quick_train, without_times, write_npz
+from helpers import Crash, assert_same_run, blobs, crash_at_save, quick_train, without_times, write_npz
 from methods.test_contract import METHODS, SETTINGS
 from pictures import write_picture
 from unflip import embed, predict
@@ -34,6 +34,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "preact_resnet34": {"preact_resnet34.width": 4, "preact_resnet34.blocks": [1, 1]},
     "senet18": {"senet18.width": 16, "senet18.blocks": [1, 1]},
     "wrn_40_2": {"wrn_40_2.depth": 10, "wrn_40_2.width": 1},
+    "timm:resnet10t": {"timm.pretrained": False},
+    "efficientnet-lite0": {"efficientnet-lite0.least_size": 32},
 }
 """Options with which a network takes little time."""
 NETWORKS = [name for name in networks.names() if name not in ("mlp", "timm", "preact_resnet8")]
@@ -252,7 +254,7 @@ def test_neither_do_arrays_that_stay_on_disk_or_come_in_parts(tmp_path: Path) ->
     np.save(tmp_path / "labels.npy", content["train_labels"])
     parts = {"val": content["test"], "val_labels": content["test_labels"]}
     joined = write_npz(tmp_path / "joined.npz", **content, **parts)
-    runs = {
+    runs: dict[str, tuple[Path, dict[str, Any], dict[str, Any]]] = {
         "mapped": (tmp_path / "train.npy", {"labels": tmp_path / "labels.npy"}, {"data.map_above_mb": 0}),
         "joined": (joined, {}, {}),
     }
@@ -263,9 +265,7 @@ def test_neither_do_arrays_that_stay_on_disk_or_come_in_parts(tmp_path: Path) ->
         assert sum(waits.steps, Counter()) == Counter(), name
 
 
-def test_images_are_embedded_and_predicted_there(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_embedded_and_predicted_there(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_backbone.register(monkeypatch)
     here = embed(photos, tmp_path / "here.npz", backbone="tiny", device="cpu")
     with accelerated():
@@ -291,5 +291,3 @@ def test_the_estimator_learns_there(noisy: Path) -> None:
         probs = model.predict_proba(content["test"])
     assert isinstance(probs, np.ndarray)
     assert (probs.argmax(1) == content["test_labels"]).mean() > 0.9
-
-

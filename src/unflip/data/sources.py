@@ -43,7 +43,7 @@ class Source(Protocol):
     ahead: int
     """How many batches to prepare while one is in use; 0 where none has to be prepared."""
     host_indices: bool
-    """Whether rows are looked up on the processor: then indices should be there, or every batch waits for the device."""
+    """Whether rows are looked up on the processor: indices should be there then, or each batch waits for the device."""
 
     def __len__(self) -> int: ...
 

@@ -100,7 +100,7 @@ def forget_rate(epoch: int, final: float, climb: int) -> float:
 
 
 def pick(losses: Tensor, among: Tensor, rate: float) -> Tensor:
-    """Return where (b,) the smallest fraction ``1 - rate`` of ``losses`` (b,) is, of those where ``among`` (b,) is true.
+    """Return where the smallest fraction ``1 - rate`` of ``losses`` (b,) is, of those where ``among`` (b,) is true.
 
     Their number is rounded down. If that leaves none, select from all losses, and at least one. A mask, since the
     number of what is picked is known to the device alone: to ask for it would make every step wait.
