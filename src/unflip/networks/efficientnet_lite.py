@@ -46,7 +46,8 @@ class EfficientNetLite0(Pretrained):
         super().__init__(options)
         if (channels := image_channels(self, input_shape)) not in (1, 3):
             raise ConfigError(f"{_NAME} takes images in colour or grey, these have {channels} channels; try timm:NAME")
-        self.encoder = _convolutions()
+        self.encoder = _build()
+        self.encoder._fc = nn.Identity()  # ImageNet's classifier
         self.head = nn.Linear(_FEATURES, num_classes)
 
     def load_first_weights(self) -> None:
@@ -65,7 +66,7 @@ class EfficientNetLite0(Pretrained):
 
 def efficientnet_lite0(weights: Path | None) -> Backbone:
     """Return the backbone; 1,280 features, images as (x - 127) / 128."""
-    network = _convolutions()
+    network = _build()
     _load(network, weights)
     for block in (network.eval(), *network._blocks):  # type: ignore[misc]
         _fold_norms(block)
@@ -73,10 +74,8 @@ def efficientnet_lite0(weights: Path | None) -> Backbone:
     return Backbone(partial(_encode, network), network, mean=mean, std=std, size=224)
 
 
-def _convolutions() -> nn.Module:
-    """Return the network without its classifier, with random weights."""
+def _build() -> nn.Module:
     network: nn.Module = _import("efficientnet_lite_pytorch").EfficientNet.from_name(_NAME, image_size=None)
-    network._fc = nn.Identity()
     return network
 
 
