@@ -75,7 +75,8 @@ def settings_of(preset: str, method: str) -> dict[str, Any]:
     """What differs from the preset: the epochs; and no weights are fetched."""
     small: dict[str, Any] = {"epochs": 2} | SOON.get(method, {})
     if read_preset(preset).get("network", "").startswith("timm:"):
-        small |= {"timm.pretrained": False, "data.image_size": 80, "data.image_resize": 90, "optimizer.batch_size": 8}
+        size = {"data.image_size": 80, "data.image_resize": 90, "data.val_fraction": 0.5}  # of two in a class
+        small |= {"timm.pretrained": False, "optimizer.batch_size": 8} | size
     return small
 
 
@@ -110,6 +111,6 @@ def test_a_presets_own_epochs_are_rehearsed(preset: str, method: str, data: Path
     """A dry run: one epoch of every stage that the whole run has, as `unflip train --dry-run` does it."""
     layers = [read_preset(preset), {"method": method, "data": {"path": str(data)}}]
     if read_preset(preset).get("network", "").startswith("timm:"):
-        layers.append({"timm": {"pretrained": False}, "optimizer": {"batch_size": 8}})
+        layers.append({"timm": {"pretrained": False}, "optimizer": {"batch_size": 8}, "data": {"val_fraction": 0.5}})
     plan = rehearse(RunConfig.resolve(layers), Execution(device="cpu"))
     assert sum(len(stage.epochs) for stage in plan.stages) == plan.config.common.epochs
