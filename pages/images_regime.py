@@ -18,14 +18,10 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 NARROW = {"preact_resnet18.blocks": [1, 1, 1, 1], "preact_resnet18.width": 16}
-WIDER = {"preact_resnet18.blocks": [1, 1, 1, 1], "preact_resnet18.width": 32}
 FALLING = {"optimizer.lr": 0.05, "optimizer.factor": 0.1}
-FLIPS, NONE = {"data.shift": 0}, {"data.augment": False}
 SETUPS: dict[str, dict[str, Any]] = {
     "narrow, flips and shifts": NARROW | FALLING | {"epochs": 40, "optimizer.milestones": [15]},
-    "narrow, flips": NARROW | FALLING | FLIPS | {"epochs": 30, "optimizer.milestones": [12]},
-    "narrow, as they are": NARROW | FALLING | NONE | {"epochs": 20, "optimizer.milestones": [8]},
-    "wider, flips": WIDER | FALLING | FLIPS | {"epochs": 25, "optimizer.milestones": [8]},
+    "narrow, flips": NARROW | FALLING | {"epochs": 30, "optimizer.milestones": [12], "data.shift": 0},
 }
 
 

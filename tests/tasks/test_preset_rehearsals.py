@@ -21,8 +21,8 @@ SOON: dict[str, dict[str, Any]] = {
     "unflip": {"unflip.warmup": 1},
     "coteaching+": {"coteaching+.warmup": 1},
     "lrt": {"lrt.warmup": 1},
-    **dict.fromkeys(("plc", "mddc", "cddc"), {"plc.warmup": 1}),
-    **dict.fromkeys(("dividemix", "dividemix-m", "dividemix-c"), {"dividemix.warmup": 1}),
+    **{name: {"plc.warmup": 1} for name in ("plc", "mddc", "cddc")},
+    **{name: {"dividemix.warmup": 1} for name in ("dividemix", "dividemix-m", "dividemix-c")},
 }
 """What brings a method to its last stage in the second epoch."""
 has_timm = importlib.util.find_spec("timm") is not None
@@ -99,9 +99,7 @@ def test_the_papers_preset_runs_with_every_method(preset: str, method: str, data
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("preset", "method"), PAIRS)
-def test_a_preset_runs_from_its_data_to_predictions(
-    preset: str, method: str, data: Path | str, tmp_path: Path
-) -> None:
+def test_a_preset_runs_from_its_data_to_predictions(preset: str, method: str, data: Path | str, tmp_path: Path) -> None:
     run_whole(preset, method, data, tmp_path / "run", settings_of(preset, method))
 
 
