@@ -1,6 +1,7 @@
 """Every preset with every method, end to end on a batch or two: whoever has the GPU and the data types one command."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def run_whole(preset: str, method: str, data: Path | str, out: Path, settings: d
     assert len(done.metrics) == 2
     assert all(np.isfinite(value) for line in done.metrics for value in line["loss"].values())
     assert predict(done, data).probs.isfinite().all()
+    shutil.rmtree(out)  # large networks, many runs: together they would fill a disk
 
 
 @pytest.mark.parametrize("preset", ["cifar10"])
