@@ -8,7 +8,6 @@ Lines of the result file are those of the sweep, with the curves of every epoch.
 
 import argparse
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,8 +93,8 @@ def method_tables(lines: Sequence[Line]) -> str:
 def fill(page: str, regime: Sequence[Line], scratch: Sequence[Line]) -> str:
     """Return the page with its tables as the result files say them."""
     for name, text in (("regime", regime_table(regime)), ("methods", method_tables(scratch))):
-        block = re.compile(rf"(<!-- images {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        page = block.sub(lambda found, text=text: f"{found[1]}\n{text}\n\n{found[2]}", page)
+        start, begin, rest = page.partition(f"<!-- images {name} -->\n")
+        page = f"{start}{begin}\n{text}\n\n<!-- end -->" + rest.partition("<!-- end -->")[2]
     return page
 
 
