@@ -59,6 +59,14 @@ def test_every_table_of_quality_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     assert quality_table.fill(page, lines) == page
 
 
+def test_every_table_of_images_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    page = importlib.import_module("images_scratch")
+    text = page.PAGE.read_text("utf-8")
+    assert text.count("<!-- images ") == 2
+    assert page.fill(text, page.read(page.REGIME), page.read(page.SCRATCH)) == text
+
+
 def test_the_readme_shows_the_means() -> None:
     lines = read_results([RESULTS / "features.jsonl", RESULTS / "cleanlab.jsonl"])
     text = (ROOT / "README.md").read_text("utf-8")

@@ -22,7 +22,7 @@ from unflip.tasks.options import (
 
 KINDS: list[type] = [TrainOptions, CleanOptions, EmbedOptions, CorruptOptions]
 COMMANDS = {"train": TrainOptions, "clean": CleanOptions, "embed": EmbedOptions, "corrupt": CorruptOptions}
-NOT_OPTIONS = {"preset", "config", "settings"}
+NOT_OPTIONS = {"preset", "config", "settings", "from_scratch"}
 
 
 class OneMore(TrainOptions, total=False):

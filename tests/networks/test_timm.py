@@ -50,7 +50,7 @@ def fake_timm(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 @needs_timm
 def test_a_timm_network_keeps_the_contract() -> None:
     kind = networks.load("timm:resnet10t")
-    network = build_network("timm:resnet10t", kind.Options(), (3, 32, 32), 4, seed=0).eval()
+    network = build_network("timm:resnet10t", kind.Options(pretrained=False), (3, 32, 32), 4, seed=0).eval()
     inputs = torch.randn(2, 3, 32, 32)
     features = network.encode(inputs)
     assert features.shape == (2, network.head.in_features)
@@ -85,7 +85,7 @@ def test_a_name_close_to_one_of_timms_is_suggested() -> None:
 def test_the_family_makes_a_class_for_each_name(fake_timm: list[dict[str, Any]], name: str) -> None:
     kind = networks.load(f"timm:{name}")
     assert kind.Options is TimmOptions
-    network = build_network(f"timm:{name}", kind.Options(), (2, 4, 4), 3, seed=0)
+    network = build_network(f"timm:{name}", kind.Options(pretrained=False), (2, 4, 4), 3, seed=0)
     assert network(torch.ones(2, 2, 4, 4)).shape == (2, 3)
     assert fake_timm == [{"name": name, "pretrained": False, "num_classes": 0, "in_chans": 2}]
 
@@ -94,7 +94,7 @@ def test_all_of_timm_shares_one_section(fake_timm: list[dict[str, Any]]) -> None
     layer = {"network": "timm:tiny.in1k", "data": {"path": "digits"}, "timm": {"pretrained": True}}
     config = RunConfig.resolve([layer], explicit=["timm"])
     assert config.network_options == TimmOptions(pretrained=True)
-    assert config.tree()["timm"] == {"pretrained": True}
+    assert config.tree()["timm"] == {"pretrained": True, "lr_share": 0.1}
     assert RunConfig.resolve([layer | {"network": "mlp"}]).common.network == "mlp"  # a preset may hold it unused
 
 
@@ -122,7 +122,7 @@ def test_weights_out_of_reach_are_one_line(fake_timm: list[dict[str, Any]], monk
         return FakeEncoder(pretrained)
 
     monkeypatch.setattr(sys.modules["timm"], "create_model", create_model)
-    with pytest.raises(InputError, match=r"^no weights for timm:tiny: no route$"):
+    with pytest.raises(InputError, match=r"^no weights for timm:tiny: no route; --from-scratch starts without them$"):
         build_network("timm:tiny", TimmOptions(pretrained=True), (3, 4, 4), 3, seed=0)
 
 

@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_score, roc_auc_score, top_k_accuracy_score
 
 from helpers import passthrough
-from unflip.compute.passes import predict_probs
+from unflip.compute.passes import _batch_size, predict_probs
 from unflip.compute.processes import Processes
 from unflip.data.labelled import EvaluationSet
 from unflip.data.sources import ArraySource
@@ -112,3 +112,19 @@ def test_separation_is_the_area_of_scikit_learn(decimals: int) -> None:
 def test_separation_needs_labels_of_both_kinds() -> None:
     assert separation(torch.rand(4), torch.ones(4, dtype=torch.bool)) is None
     assert separation(torch.rand(4), torch.zeros(4, dtype=torch.bool)) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "device", "size"),
+    [
+        (256, "cpu", 1024),  # rows
+        (3 * 32 * 32, "cpu", 170),  # what the cache holds
+        (3 * 32 * 32, "cuda", 1024),
+        (3 * 224 * 224, "cpu", 16),
+        (3 * 224 * 224, "cuda", 55),
+        (3 * 4000 * 4000, "cpu", 1),  # what memory holds
+        (2**24, "cuda", 1),
+    ],
+)
+def test_a_batch_fits_the_device(values: int, device: str, size: int) -> None:
+    assert _batch_size(values, torch.device(device)) == size

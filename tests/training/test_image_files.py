@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"preact_resnet8.width": 16, "preact_resnet8.blocks": [1
 
 def run(data: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> Run:
     chosen: dict[str, Any] = {"method": "standard", "network": "preact_resnet8", "epochs": 2, **options}
-    own = SMALL if chosen["network"] == "preact_resnet8" else {}
+    own = SMALL if chosen["network"] == "preact_resnet8" else {"timm.pretrained": False}
     return train(data, out, settings=SIZE | own | (settings or {}), device="cpu", **chosen)
 
 

@@ -246,7 +246,7 @@ def make_source(raw: RawData, inputs: Inputs, standardise: Standardisation | Non
         return FileSource(inputs, standardise, augment=options.augment, crop=options.crop, workers=options.workers)
     if raw.holds_images and standardise is not None:
         assert isinstance(inputs, np.ndarray)
-        return ImageSource(inputs, standardise, augment=options.augment)
+        return ImageSource(inputs, standardise, augment=options.augment, shift=options.shift)
     return ArraySource(inputs, standardise, options.jitter)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, StringConstraints
+from pydantic import Field, NonNegativeInt, PositiveInt, StringConstraints
 
 from unflip.options import Options
 
@@ -24,7 +24,9 @@ class ImageOptions(Options):
     """Interpolation used for scaling."""
     crop: Crop = "resized"
     """Training crops of large images: `resized` takes a random 8 to 100 % of the area, `random` a square of
-    `image_size` at a random place after scaling to `image_resize`. Small images are shifted by up to 4 pixels."""
+    `image_size` at a random place after scaling to `image_resize`. Small images are shifted instead."""
+    shift: NonNegativeInt = 4
+    """Most pixels by which training images of at most 64 x 64 are shifted; 0 leaves them in place."""
     workers: PositiveInt | None = None
     """Threads that read images; by default one per core. Results do not depend on it."""
     skip_broken: bool = False

@@ -156,7 +156,7 @@ class Calibrated(Wrapper):
             return [None] * num_classes
         fitted = gaussians.present & (labels.bincount(minlength=num_classes) > 1)  # others keep an earlier Gaussian
         shift = (class_means(features, labels, num_classes) - gaussians.means).norm(dim=1)
-        return [float(distance) if there else None for distance, there in zip(shift, fitted, strict=True)]
+        return [distance if there else None for distance, there in zip(shift.tolist(), fitted.tolist(), strict=True)]
 
     def _train_head(
         self,

@@ -73,7 +73,7 @@ class Coteaching(Method):
                 among = torch.ones_like(batch.labels, dtype=torch.bool)
             rate = forget_rate(batch.epoch, self.noise_rate, self.options.climb)
             first, second = (pick(values.masked_fill(trusted, -torch.inf), among, rate) for values in losses)
-        return Step({"network_0": losses[0][second].mean(), "network_1": losses[1][first].mean()})
+        return Step({"network_0": _mean(losses[0], second), "network_1": _mean(losses[1], first)})
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
         """Estimate the noise rate during the warm-up, unless it was given."""
@@ -100,20 +100,24 @@ def forget_rate(epoch: int, final: float, climb: int) -> float:
 
 
 def pick(losses: Tensor, among: Tensor, rate: float) -> Tensor:
-    """Return the positions of the smallest fraction ``1 - rate`` of ``losses`` (b,) where ``among`` (b,) is true.
+    """Return where the smallest fraction ``1 - rate`` of ``losses`` (b,) is, of those where ``among`` (b,) is true.
 
-    Their number is rounded down. If that leaves none, select from all losses, and at least one.
+    Their number is rounded down. If that leaves none, select from all losses, and at least one. A mask, since the
+    number of what is picked is known to the device alone: to ask for it would make every step wait.
     """
-    count = _share(int(among.sum()), rate)
-    if count:
-        losses = losses.masked_fill(~among, torch.inf)
-    else:
-        count = max(1, _share(len(losses), rate))
-    return losses.topk(count, largest=False).indices
+    counts = torch.tensor([_share(count, rate) for count in range(len(losses) + 1)]).to(losses.device)
+    count = counts.gather(0, among.sum(0, keepdim=True))
+    enough = count > 0
+    ranks = losses.masked_fill(enough & ~among, torch.inf).argsort().argsort()
+    return ranks < torch.where(enough, count, counts[-1:].clamp(min=1))
 
 
 def _share(count: int, rate: float) -> int:
     return int((1 - rate) * count + 1e-9)  # 1 - 0.9 is a little less than 0.1
+
+
+def _mean(losses: Tensor, picked: Tensor) -> Tensor:
+    return losses.masked_fill(~picked, 0.0).sum() / picked.sum()
 
 
 def noise_rate(losses: Tensor, seed: int) -> Tensor:

@@ -14,7 +14,17 @@ networks = Registry(
     Entry("wrn_40_2", "wide residual network, for 32x32 images", "unflip.networks.wide_resnet:WideResNet"),
     Entry("mobilenet_v2", "MobileNetV2, for 32x32 images", "unflip.networks.mobilenet_v2:MobileNetV2"),
     Entry("efficientnet_b0", "EfficientNet-B0, for 32x32 images", "unflip.networks.efficientnet:EfficientNetB0"),
-    Entry("timm", "as timm:NAME, any network of the package timm (extra `timm`)", "unflip.networks.timm:named", True),
+    Entry(
+        "efficientnet-lite0",
+        "EfficientNet-Lite0, fine-tuned from its ImageNet weights, for photos (extra `embed`)",
+        "unflip.networks.efficientnet_lite:EfficientNetLite0",
+    ),
+    Entry(
+        "timm",
+        "as timm:NAME, any network of the package timm, fine-tuned from its weights (extra `timm`)",
+        "unflip.networks.timm:named",
+        True,
+    ),
 )
 backbones = Registry(
     "backbone",

@@ -19,6 +19,8 @@ class Network(nn.Module):
     """
 
     Options: ClassVar[type[Options]] = Options
+    normalisation: ClassVar[tuple[float, float] | None] = None
+    """Mean and deviation of bytes that images are normalised by; by default those that suit the data."""
     head: nn.Linear
 
     def encode(self, inputs: Tensor) -> Tensor:

@@ -11,29 +11,24 @@ from torch import Tensor, nn
 
 from unflip.errors import ConfigError, InputError, MissingExtraError, unknown
 from unflip.networks.backbone import Backbone, fill, read_weights
-from unflip.networks.base import Network
 from unflip.networks.layers import image_channels
-from unflip.options import Options
+from unflip.networks.pretrained import Pretrained, PretrainedOptions
 
 
-class TimmOptions(Options):
-    """Options of every timm network; their section is `timm`."""
-
-    pretrained: bool = False
-    """Start from timm's weights, fetched when first used; the head starts from scratch."""
+class TimmOptions(PretrainedOptions):
+    """Options of every timm network; their section is `timm`. Weights are fetched when first used."""
 
 
-class TimmNetwork(Network):
+class TimmNetwork(Pretrained):
     """A timm network without its classifier, and a head of our own."""
 
     Options = TimmOptions
     architecture: ClassVar[str]
 
     def __init__(self, options: TimmOptions, input_shape: tuple[int, ...], num_classes: int) -> None:
-        super().__init__()
-        self._pretrained = options.pretrained
+        super().__init__(options)
         self._channels = image_channels(self, input_shape)
-        self.encoder: nn.Module = self._create(pretrained=False)
+        self.encoder = self._create(pretrained=False)
         self.head = nn.Linear(int(self.encoder.head_hidden_size), num_classes)  # type: ignore[arg-type]
 
     def _create(self, *, pretrained: bool) -> nn.Module:
@@ -44,8 +39,15 @@ class TimmNetwork(Network):
 
     def load_first_weights(self) -> None:
         """Fetch timm's weights, if wanted."""
-        if not self._pretrained:
+        if not self.options.pretrained:
             return
+        try:
+            self.fetch_weights()
+        except InputError as error:
+            raise InputError(f"{error}; --from-scratch starts without them") from error
+
+    def fetch_weights(self) -> None:
+        """Fetch timm's weights of the encoder."""
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt; we report the last
         try:
             self.encoder = self._create(pretrained=True)
@@ -78,7 +80,7 @@ def backbone(name: str) -> Callable[[Path | None], Backbone]:
         network = kind(TimmOptions(pretrained=weights is None), (3, 224, 224), 1)
         if weights is None:
             try:
-                network.load_first_weights()
+                network.fetch_weights()
             except InputError as error:
                 raise InputError(f"{error}; give a file with --weights") from error
         facts: dict[str, Any] = network.encoder.pretrained_cfg  # type: ignore[assignment]

@@ -60,7 +60,7 @@ class RunConfig:
         method, network = (_part_name(tree, key) for key in ("method", "network"))
         recipe = find_recipe(method)
         sections = dict(recipe.sections)
-        sections[_network_section(network)] = networks.load(network).Options
+        sections[network_section(network)] = networks.load(network).Options
         sections |= {key: datasets.load(key).Options for key in tree if key in datasets}
         known = {*Common.model_fields, *sections}
         for key, value in tree.items():
@@ -88,7 +88,7 @@ class RunConfig:
     @property
     def network_options(self) -> Options:
         """The section of the network in use."""
-        return self.parts[_network_section(self.common.network)]
+        return self.parts[network_section(self.common.network)]
 
     def tree(self) -> Tree:
         """Return the configuration as plain values, without those that are not set."""
@@ -230,7 +230,7 @@ def _part_name(tree: Tree, key: str) -> str:
     return name
 
 
-def _network_section(network: str) -> str:
+def network_section(network: str) -> str:
     """Return the section of a network: its name, or for `timm:NAME` its family's."""
     return network.partition(":")[0]
 

@@ -161,6 +161,9 @@ class SetupOptions(TypedDict, total=False):
         ),
     ]
     network: Annotated[str | None, Flag("network")]
+    from_scratch: Annotated[
+        bool | None, Flag("from_scratch", "Do not start from the weights that a pretrained --network comes with.")
+    ]
     select: Annotated[str | None, Flag("select", metavar="RULE")]
     preset: Annotated[str | None, Flag("preset", "A set of values by name: see `unflip list presets`.")]
     config: Annotated[AnyPath | None, Flag("config", "A TOML file of values; overrides the preset.")]

@@ -13,9 +13,10 @@ from unflip.data.options import ImageOptions
 from unflip.data.raw import RawData
 from unflip.errors import ConfigError, UnflipError
 from unflip.files import write_text
+from unflip.networks.pretrained import PretrainedOptions
 from unflip.progress import make_reporter
 from unflip.runs import layout
-from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_toml
+from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, network_section, read_toml
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
 from unflip.tasks.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
@@ -120,6 +121,17 @@ def plan_training(run: Run, layers: Layers, embedding: EmbeddingOptions, executi
 def layers_of(data: str | Path | None, tree: Tree, base: Tree | None = None) -> Layers:
     """Return what the options of :func:`train` ask for, over the configuration of a run that is resumed."""
     sources = {name: tree.pop(name, None) for name in ("preset", "config", "settings")}
+    from_scratch = tree.pop("from_scratch", False)
     if data is not None:
         tree = tree | {"data": tree.get("data", {}) | {"path": str(Path(data))}}
-    return make_layers(tree, base=base, **sources)
+    layers = make_layers(tree, base=base, **sources)
+    return _from_scratch(layers) if from_scratch else layers
+
+
+def _from_scratch(layers: Layers) -> Layers:
+    """Return layers in which the network starts from random weights; refuse one that does so anyway."""
+    config = layers.resolve()
+    name = config.common.network
+    if not isinstance(config.network_options, PretrainedOptions):
+        raise ConfigError(f"--from-scratch is for networks that come with weights, and {name} has none; leave it out")
+    return replace(layers, flags=layers.flags | {network_section(name): {"pretrained": False}})

@@ -1,5 +1,8 @@
 """Preparation of a run's data: load, encode, corrupt, scale, split; each step can be called on its own."""
 
+from dataclasses import replace
+
+import torch
 from torch import Tensor
 
 from unflip.data.corruption import corrupt_labels, given_posterior, needs_posterior
@@ -9,8 +12,10 @@ from unflip.data.loader import load_raw
 from unflip.data.options import NoiseOptions
 from unflip.data.raw import RawData
 from unflip.data.scaling import settle_scale
+from unflip.data.sources import Standardisation
 from unflip.data.split import split
 from unflip.encoders.raw import encode_raw
+from unflip.networks import networks
 from unflip.progress import Track, untracked
 from unflip.runs.config import RunConfig
 from unflip.training.posterior import PosteriorEstimator
@@ -27,6 +32,9 @@ def prepare_data(
     """
     common = config.common
     raw = load_raw(common.data, config.parts) if raw is None else raw
+    wanted = networks.load(common.network).normalisation
+    if raw.holds_images and wanted is not None:
+        raw = replace(raw, normalisation=Standardisation(*(torch.full((1, 1, 1), value) for value in wanted)))
     raw = encode_raw(raw, common.data, track)
     data = label_data(raw, common.data, track).joined()  # noise goes on the labels that validate, too
     if common.noise.recipe is not None:

@@ -13,7 +13,7 @@ from unflip.compute.processes import start_processes
 from unflip.data.options import IN_SAMPLE
 from unflip.data.raw import RawData
 from unflip.data.sources import Source
-from unflip.methods.base import CALIBRATED, Batch, Method, Phase
+from unflip.methods.base import CALIBRATED, Batch, Phase
 from unflip.progress import Reporter, duration
 from unflip.runs.config import RunConfig
 from unflip.runs.options import Execution
@@ -47,6 +47,8 @@ class Stage:
     """The phases of an epoch, each with its number of steps."""
     calibrates: bool
     corrects: bool
+    head_alone: bool
+    """Whether a pretrained network waits for its head."""
     seconds: float
     """Time per epoch, without evaluation."""
 
@@ -89,6 +91,7 @@ class DryRun:
     def _describe(self, stage: Stage) -> str:
         labels = "given" if stage.epochs[0] <= self.warmup or not stage.corrects else "corrected"
         parts = [f"epoch{'s' if len(stage.epochs) > 1 else ''} {_ranges(stage.epochs)}: train on {labels} labels"]
+        parts += ["the head alone"] if stage.head_alone else []
         parts += [self._describe_pass(phase, steps) for phase, steps in stage.passes]
         parts += ["then calibrate the head on draws from class Gaussians"] if stage.calibrates else []
         parts += ["then correct labels"] if stage.corrects else []
@@ -115,7 +118,7 @@ def rehearse(config: RunConfig, execution: Execution, raw: RawData | None = None
     truth = Truth.of(dataset, processes)
     trainer = make_trainer(config, dataset, processes, Reporter(), Rehearsal)
     method = trainer.method
-    stages = [trainer.rehearse(epochs) for epochs in _group_by_stage(method)]
+    stages = [trainer.rehearse(epochs) for epochs in _group_by_stage(trainer)]
     rows = torch.arange(len(dataset.given), device=processes.device)
     watched = [(trainer.source, trainer.val_rows)]
     watched += [(test.source, rows.new_tensor(range(len(test.source)))) for test in truth.tests.values()]
@@ -153,7 +156,8 @@ class Rehearsal(Trainer):
             if self._agree(int(spent > _QUICK_EPOCH)):
                 break
         corrects = "changed" in figures and epochs[0] >= self.method.warmup
-        return Stage(epochs, self.passes, CALIBRATED in self.method.stage(epochs[0]), corrects, spent + self.unspent)
+        calibrates, head_alone = CALIBRATED in self.method.stage(epochs[0]), self.trains_heads_alone(epochs[0])
+        return Stage(epochs, self.passes, calibrates, corrects, head_alone, spent + self.unspent)
 
     def time_scans(self, source: Source, rows: Tensor) -> float:
         """Return how long the model would take to process the examples at ``rows``."""
@@ -238,11 +242,11 @@ class _Posterior:
         return torch.zeros(len(clean), num_classes).scatter_(1, clean[:, None], top).scatter_(1, second, 1 - top)
 
 
-def _group_by_stage(method: Method) -> list[list[int]]:
-    """Group a run's epochs by their stage."""
-    stages: dict[tuple[str, ...], list[int]] = {}
-    for epoch in range(1, method.setting.epochs + 1):
-        stages.setdefault(method.stage(epoch), []).append(epoch)
+def _group_by_stage(trainer: Trainer) -> list[list[int]]:
+    """Group a run's epochs by their stage, and by what learns."""
+    stages: dict[tuple[bool, tuple[str, ...]], list[int]] = {}
+    for epoch in range(1, trainer.method.setting.epochs + 1):
+        stages.setdefault((trainer.trains_heads_alone(epoch), trainer.method.stage(epoch)), []).append(epoch)
     return list(stages.values())
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
+import torch
+
 from unflip.compute.passes import predict_probs
 from unflip.compute.processes import Processes
 from unflip.data.dataset import Dataset
@@ -153,9 +155,9 @@ class Session:
 
     def _check_weights(self, where: str) -> None:
         """Raise if weights are not finite, so that they are never saved."""
-        for network in self.trainer.networks:
-            if not all(bool(weight.isfinite().all()) for weight in network.parameters()):
-                raise diverged("the weights became NaN or infinite", where)
+        weights = [weight for network in self.trainer.networks for weight in network.parameters()]
+        if not bool(torch.stack([weight.isfinite().all() for weight in weights]).all()):  # the device is asked once
+            raise diverged("the weights became NaN or infinite", where)
 
     def _go_back(self, error: DivergedError) -> None:
         """Restore the last saved epoch with a lower learning rate; raise if ``on_nan`` says stop.

@@ -15,6 +15,7 @@ from unflip.data.sources import Source
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Method, Phase, Step
 from unflip.networks.base import Network
+from unflip.networks.pretrained import parameter_groups, pretrained_parts
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.seeding import derive, generator
@@ -64,7 +65,7 @@ class Trainer:
         self.optimizers: list[Any] = []
         for network in networks:
             optimizer = torch.optim.SGD(
-                network.parameters(),
+                parameter_groups(network),
                 lr=options.lr,
                 momentum=options.momentum,
                 nesterov=options.nesterov,
@@ -73,6 +74,7 @@ class Trainer:
             wrapped, wrapped_optimizer = processes.setup(network, optimizer)
             self.networks.append(wrapped)
             self.optimizers.append(wrapped_optimizer)
+        self._pretrained = [part for network in networks for part in pretrained_parts(network)]
         method.networks = self.networks
 
     def run_epoch(
@@ -106,7 +108,7 @@ class Trainer:
         lr = self.options.lr * self.method.setting.lr_factor(progress)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group.get("share", 1.0)  # none in checkpoints of earlier versions
         return lr
 
     def _observe(self, progress: EpochProgress) -> Observation:
@@ -122,6 +124,7 @@ class Trainer:
     ) -> None:
         for position, network in enumerate(self.networks):
             network.train(position in phase.learns)
+        frozen = self._freeze(epoch)
         learning = [self.optimizers[position] for position in phase.learns]
         backward = self.processes.backward
         number = progress.phase
@@ -133,6 +136,8 @@ class Trainer:
             for optimizer in learning:
                 optimizer.zero_grad()
             backward(reduce(add, step.terms.values()))
+            for weight in frozen:
+                weight.grad = None
             for optimizer in learning:
                 optimizer.step()
             self.method.after_step()
@@ -145,6 +150,25 @@ class Trainer:
         if progress.recorded is not None:
             observation.record(self._order(epoch, number, phase), progress.recorded.rows)
         progress.end_phase(self.mean_losses(epoch, progress))
+
+    def trains_heads_alone(self, epoch: int) -> bool:
+        """Whether pretrained encoders stay as they are in ``epoch``."""
+        return any(part.is_frozen(epoch, self.method.setting.epochs) for part in self._pretrained)
+
+    def _freeze(self, epoch: int) -> list[torch.nn.Parameter]:
+        """Let pretrained encoders wait for their heads in the first epochs; return the weights that stay as they are.
+
+        Several processes expect every gradient, so theirs are computed and dropped.
+        """
+        frozen: list[torch.nn.Parameter] = []
+        for part in self._pretrained:
+            waits = part.is_frozen(epoch, self.method.setting.epochs)
+            if self.processes.count == 1:
+                part.encoder.requires_grad_(not waits)
+            if waits:
+                part.encoder.eval()
+                frozen += part.encoder.parameters()
+        return frozen
 
     def _recorded(self, step: Step) -> Tensor | None:
         """Return what is recorded of a step: its probabilities, if the method asks for them."""
@@ -159,12 +183,13 @@ class Trainer:
     def _batches(self, epoch: int, number: int, phase: Phase, done: int = 0) -> Iterator[Batch]:
         """Yield the batches of a phase, skipping the first ``done``."""
         seed, count, rank = self.method.setting.seed, self.processes.count, self.processes.rank
-        shares = cut(self._order(epoch, number, phase), self.options.batch_size, count, rank)
+        shares = cut(self._for_source(self._order(epoch, number, phase)), self.options.batch_size, count, rank)
         extra_shares: Sequence[Tensor | None] = [None] * len(shares)
         if phase.unlabelled is not None:
             lengths = [len(share) for share in shares]
             draws = generator(seed, "unlabelled", epoch, number)
-            extra_shares = torch.split(repeated(phase.unlabelled, sum(lengths) * count, draws)[rank::count], lengths)
+            unlabelled = self._for_source(phase.unlabelled)
+            extra_shares = torch.split(repeated(unlabelled, sum(lengths) * count, draws)[rank::count], lengths)
 
         def make(step: int) -> Batch:  # labels change only between phases, so this may run early
             step_seed = derive(seed, "step", epoch, number, step, rank)
@@ -176,13 +201,18 @@ class Trainer:
 
         return prepared((partial(make, step) for step in range(done, len(shares))), self.source.ahead)
 
+    def _for_source(self, indices: Tensor) -> Tensor:
+        """Return the rows of a phase where the source looks them up: moved at once, so that no batch waits."""
+        return indices.cpu() if self.source.host_indices else indices
+
     def _batch(
-        self, indices: Tensor, views: int, epoch: int, progress: float, seed: int, unlabelled: Batch | None = None
+        self, rows: Tensor, views: int, epoch: int, progress: float, seed: int, unlabelled: Batch | None = None
     ) -> Batch:
         if self.source.augments or views > 1:
-            inputs = tuple(self.source.view(indices, generator(seed, "view", i)) for i in range(views))
+            inputs = tuple(self.source.view(rows, generator(seed, "view", i)) for i in range(views))
         else:
-            inputs = (self.source.fetch(indices),)
+            inputs = (self.source.fetch(rows),)
+        indices = rows.to(self.processes.device)
         return Batch(indices, inputs, self.labels.current[indices], epoch, progress, seed, unlabelled)
 
     def mean_losses(self, epoch: int, progress: EpochProgress) -> dict[str, float]:

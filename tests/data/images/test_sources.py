@@ -37,6 +37,15 @@ def test_a_view_is_cropped_and_mirrored_before_it_is_normalised() -> None:
     torch.testing.assert_close(found, by_hand(cropped))  # so the padding is black, not the mean
 
 
+def test_images_that_are_not_shifted_are_mirrored_or_not() -> None:
+    images = ImageSource(IMAGES, byte_normalisation(MEAN, STD), shift=0)
+    views, originals = images.view(torch.arange(12), torch.Generator().manual_seed(0)), images.fetch(torch.arange(12))
+    mirrored = [torch.equal(view, image.flip(2)) for view, image in zip(views, originals, strict=True)]
+    kept = [torch.equal(view, image) for view, image in zip(views, originals, strict=True)]
+    assert [one != other for one, other in zip(mirrored, kept, strict=True)] == [True] * 12
+    assert 0 < sum(mirrored) < 12
+
+
 def test_without_augmentation_a_view_is_what_is_fetched() -> None:
     images = source(augment=False)
     assert not images.augments

@@ -15,12 +15,13 @@ from unflip.data.sources import Standardisation
 
 
 class ImageSource:
-    """Images (n, c, h, w) of bytes. A view is mirrored at random, and cropped at random after padding by 4 pixels."""
+    """Images (n, c, h, w) of bytes. A view is mirrored at random, and moved by up to ``shift`` pixels at random."""
 
-    ahead = 0
+    ahead, host_indices = 0, False
 
-    def __init__(self, images: Array, standardise: Standardisation, *, augment: bool = True) -> None:
+    def __init__(self, images: Array, standardise: Standardisation, *, augment: bool = True, shift: int = 4) -> None:
         self.shape = images.shape[1:]
+        self._shift = shift
         self.augments = augment
         self._images = torch.from_numpy(np.require(images, np.uint8, ["C", "W"]))
         self._standardise = standardise
@@ -35,7 +36,7 @@ class ImageSource:
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return a random view of the images at ``indices``, normalised."""
         images = self._bytes(indices)
-        return self._normalise(flip_crop(images, generator) if self.augments else images)
+        return self._normalise(flip_crop(images, generator, pad=self._shift) if self.augments else images)
 
     def to(self, device: torch.device) -> Self:
         """Move the images, as bytes, to ``device``."""
@@ -66,7 +67,7 @@ class FileSource:
         workers: threads that read images; by default one per core.
     """
 
-    ahead = 2
+    ahead, host_indices = 2, True
 
     def __init__(
         self,

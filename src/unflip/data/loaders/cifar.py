@@ -23,7 +23,7 @@ _PIXELS = 3072
 class Cifar(Loader):
     """One of the two data sets. A folder has the binary layout if its first file ends in ``.bin``."""
 
-    uses = frozenset({"augment"})
+    uses = frozenset({"augment", "shift"})
 
     name: str
     train: tuple[str, ...]

