@@ -1,4 +1,4 @@
-"""How the cost of `unflip` grows: time and memory per example by examples, classes and features; about ten minutes.
+"""How the cost of `unflip` grows: time and memory per example by examples, classes and features; about half an hour.
 
 Data as in bench_committee.py, each run in a process of its own: three epochs, one thread, features mapped from disk.
 Memory is the peak beyond that of the imports; it counts the pages of the mapped file.
@@ -18,6 +18,9 @@ SIZES = (
     (100_000, 256, 1000),
     (100_000, 64, 100),
     (100_000, 1024, 100),
+    (100_000, 1280, 14),
+    (1_000_000, 1280, 14),
+    (100_000, 1280, 1000),
 )
 """Examples, features, classes."""
 MOST = 1.5  # times as much per example with ten times as many
