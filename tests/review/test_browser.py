@@ -165,7 +165,7 @@ def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", ru
         said(page, f"{low} example{'' if low == 1 else 's'}")
         assert tiles.count() == low
         page.reload()
-        page.wait_for_selector(".tile")
+        page.wait_for_selector("body[data-ready]")
         assert page.input_value("#below") == "0.05"
         page.select_option("#below", "")
         said(page, f"{count} examples")

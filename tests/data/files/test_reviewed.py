@@ -236,4 +236,4 @@ def test_trusted_examples_are_picked_first_whether_networks_agree_or_not() -> No
     from unflip.methods.coteaching import pick
 
     losses = torch.tensor([0.1, 0.2, 9.0, 0.3]).masked_fill(torch.tensor([False, False, True, False]), -torch.inf)
-    assert pick(losses, torch.tensor([True, False, True, False]), 0.5).tolist() == [2]
+    assert pick(losses, torch.tensor([True, False, True, False]), 0.5).nonzero()[:, 0].tolist() == [2]
