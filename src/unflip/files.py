@@ -32,7 +32,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Within :func:`all_or_none` the file waits for the others before it is renamed.
     """
     waiting = _WAITING.get()
-    with _naming(path):
+    with naming_target(path):
         place = Path(tempfile.mkdtemp(dir=path.parent, prefix=_PARTIAL))
         try:
             temporary = place / path.name
@@ -71,12 +71,12 @@ def all_or_none() -> Iterator[None]:
 def _put_in_place(waiting: Sequence[tuple[Path, Path]]) -> None:
     before: dict[Path, Path | None] = {}
     for temporary, path in waiting:  # what can fail for want of space fails before anything is replaced
-        with _naming(path):
+        with naming_target(path):
             before[path] = Path(shutil.copy2(path, temporary.with_name(".before"))) if path.exists() else None
     done: list[Path] = []
     try:
         for temporary, path in waiting:
-            with _naming(path):
+            with naming_target(path):
                 done.append(path)
                 temporary.replace(path)
                 _flush(path.parent)
@@ -91,7 +91,8 @@ def _put_in_place(waiting: Sequence[tuple[Path, Path]]) -> None:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def naming_target(path: Path) -> Iterator[None]:
+    """Turn errors of the system into one line that names what could not be written."""
     try:
         yield
     except OSError as error:

@@ -22,17 +22,12 @@ class Cluster:
     """How many tasks can run at a time."""
 
     def __init__(self, address: str | None, device: str, threads: int) -> None:
-        if address is not None:
-            _check_answers(address)
-        try:
-            import ray
-        except ImportError as error:
-            raise MissingExtraError("ray", "ray") from error
+        ray = find_ray(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise _no_answer(address, str(error)) from error
-        self.ray: Any = ray
+        self.ray = ray
         resources = ray.cluster_resources()
         if threads > resources.get("CPU", 0):
             self.close()
@@ -57,6 +52,17 @@ class Cluster:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def find_ray(address: str | None) -> Any:
+    """Return the module; refuse an address where nothing answers. Nothing is started, so one may ask beforehand."""
+    if address is not None:
+        _check_answers(address)
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("ray", "ray") from error
+    return ray
 
 
 def _check_answers(address: str) -> None:

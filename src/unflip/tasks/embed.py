@@ -13,7 +13,7 @@ from typing import Unpack
 import numpy as np
 import torch
 
-from unflip.compute.cluster import Cluster
+from unflip.compute.cluster import Cluster, find_ray
 from unflip.compute.processes import start_processes
 from unflip.data.cells import Cells
 from unflip.data.files.arrays import Array
@@ -345,6 +345,8 @@ def plan_embedding(
     """
     if embedding.address is not None and embedding.on != "ray":
         raise ConfigError(f"--address {embedding.address} is that of a Ray cluster; add --on ray")
+    if embedding.on == "ray":
+        find_ray(embedding.address)
     place = start_processes(execution.device, execution.threads).device
     if not raw.holds_images:
         raise InputError(f"data {options.path}: holds no images, so there is nothing to embed; train on it as it is")

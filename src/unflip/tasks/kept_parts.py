@@ -16,7 +16,7 @@ from unflip.data.images.files import ImageFiles
 from unflip.data.raw import LabelledSet
 from unflip.encoders.parts import Embedded
 from unflip.errors import RunFolderError
-from unflip.files import LOCK, remove_partial
+from unflip.files import LOCK, naming_target, remove_partial
 from unflip.lock import locked
 from unflip.progress import Track
 
@@ -106,11 +106,11 @@ class KeptParts:
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Claim the folder; it is removed at the end, or if nothing was kept. Errors say what is kept."""
-        with _writing(self.folder):
+        with naming_target(self.folder):
             self.folder.mkdir(exist_ok=True)
         with locked(self.folder / LOCK, busy="another process is at work on these features; let it end first"):
             try:
-                with _writing(self.folder):
+                with naming_target(self.folder):
                     remove_partial(self.folder)
                     for stray in {path.name for path in self.folder.glob(_FILES)} - {part.file for part in self.parts}:
                         (self.folder / stray).unlink()  # of other images
@@ -169,11 +169,3 @@ class KeptParts:
             for file in [*self.folder.glob(_FILES), self.folder / LOCK]:
                 file.unlink(missing_ok=True)
             self.folder.rmdir()
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RunFolderError(f"cannot write {path}: {error.strerror}") from error
