@@ -1,6 +1,7 @@
 """``unflip clean``: say what will be done, do it, and say what people can do with it."""
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,11 +81,7 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
         lines.append("  every label was judged by networks and statistics that had not learnt it")
     if found:
         lines.append(f"  the list, most doubtful first: {out / 'suspects.csv'}")
-    if cleaned.duplicates:
-        lines.append(
-            f"  the same {'picture' if cleaned.of_images else 'row'} under different labels: "
-            f"{len(cleaned.duplicates):,} times: {out / 'duplicates.csv'}"
-        )
+    lines += _findings(cleaned)
     if cleaned.skipped:
         lines.append(f"  {len(cleaned.skipped):,} broken images left out: {out / 'skipped.csv'}")
     lines.append(f"  what was done, with pictures: {cleaned.run.report_path}")
@@ -117,6 +114,16 @@ def _expected(cleaned: "CleanResult") -> list[str]:
         found = f"the list holds {share:.0%} of them, the review page shows the others after it" if listed else ""
     others = "other " if decided else ""
     return [*said, f"  about {wrong:,} {others}labels are wrong" + (f"; {found}" if found else "")]
+
+
+def _findings(cleaned: "CleanResult") -> list[str]:
+    """Return what else was found, a line per kind, and where the list is."""
+    flagged = cleaned.findings.filter(cleaned.findings["flag"])
+    counts = Counter(flagged["finding"].to_pylist())
+    if not counts:
+        return []
+    found = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+    return [f"  worth a look besides: {found}: {cleaned.run.folder / 'findings.csv'}"]
 
 
 def _pairs(cleaned: "CleanResult") -> list[str]:

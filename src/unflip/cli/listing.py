@@ -6,7 +6,7 @@ import typer
 
 from unflip.errors import ConfigError, unknown
 
-KINDS = ("methods", "networks", "backbones", "text-encoders", "data", "presets", "grids")
+KINDS = ("methods", "networks", "backbones", "text-encoders", "data", "checks", "presets", "grids")
 _NOTES = {"methods": "NAME-m, NAME-c: any of these with mean-based or covariance-based calibration, such as gce-m"}
 
 
@@ -14,12 +14,12 @@ def list_parts(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="methods, networks, backbones, text-encoders, data, presets or grids; everything by default.",
+            help="methods, networks, backbones, text-encoders, data, checks, presets or grids; everything by default.",
             metavar="[KIND]",
         ),
     ] = None,
 ) -> None:
-    """List methods, networks, backbones, text encoders, data sets, presets or grids, with one line on each."""
+    """List methods, networks, backbones, text encoders, data sets, checks, presets or grids, with one line on each."""
     if kind is not None and kind not in KINDS:
         raise ConfigError(unknown("kind", kind, KINDS))
     from rich.console import Console
@@ -37,6 +37,7 @@ def list_parts(
 
 def _rows(kind: str) -> list[tuple[str, str]]:
     """Return name and summary of every part of a kind."""
+    from unflip.checks import checks
     from unflip.data import datasets
     from unflip.encoders.texts import text_encoders
     from unflip.experiments.grids import grid_names, grid_text
@@ -50,6 +51,7 @@ def _rows(kind: str) -> list[tuple[str, str]]:
         "backbones": backbones,
         "text-encoders": text_encoders,
         "data": datasets,
+        "checks": checks,
     }
     files = {"presets": (preset_names, preset_text), "grids": (grid_names, grid_text)}
     if kind in files:

@@ -37,6 +37,7 @@ from unflip.files import (
 from unflip.lock import locked
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, read_toml
+from unflip.runs.findings import read_findings
 from unflip.runs.labels import read_labels, read_table
 from unflip.runs.model_file import Model, load_model
 from unflip.stats.gaussians import ClassGaussians
@@ -125,6 +126,12 @@ class Run:
         """The rows of ``labels.parquet``, one per example; see :func:`unflip.runs.labels.label_table`."""
         self._check_format()
         return read_labels(self.folder / layout.LABELS, columns)
+
+    def findings(self) -> pa.Table | None:
+        """What else was found in the data, None where nothing was looked for; see :mod:`unflip.runs.findings`."""
+        self._check_format()
+        path = self.folder / layout.FINDINGS
+        return read_findings(path) if path.exists() else None
 
     @property
     def has_labels(self) -> bool:

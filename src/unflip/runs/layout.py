@@ -24,12 +24,12 @@ CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 REPORT = "report.html"
 SUSPECTS = "suspects.csv"
-DUPLICATES = "duplicates.csv"
+FINDINGS = "findings.csv"
 DATA = "data"
 """Data sets of Hugging Face, written as files."""
 REPLACED = (
     CONFIG, RESULT, METRICS, NOISE, SKIPPED, LABELS, LABELS_CSV, HISTORY, MODEL, FEATURES, LAST_FEATURES,
-    GAUSSIANS, TRANSITION, CHECKPOINTS, TENSORBOARD, REPORT, SUSPECTS, DUPLICATES,
+    GAUSSIANS, TRANSITION, CHECKPOINTS, TENSORBOARD, REPORT, SUSPECTS, FINDINGS,
 )  # fmt: skip
 """What a new run removes of an old one that it replaces."""
 BOARD_ENDING = ".unflip"

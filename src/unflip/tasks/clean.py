@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
+from unflip.checks.examined import Examined, check_names, run_checks
 from unflip.data.cells import Cells
-from unflip.data.duplicates import conflicting_groups, identities
-from unflip.data.files.arrays import Array
 from unflip.data.images.files import Skipped, skipped_csv
 from unflip.data.labelled import choose_labels, label_data
 from unflip.data.loader import check_used, load_raw
@@ -30,7 +29,7 @@ from unflip.runs.labels import ExpectedErrors, expect_errors, looks_wrong, most_
 from unflip.runs.options import Execution
 from unflip.tasks.defaults import choose_size
 from unflip.tasks.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_embedding
-from unflip.tasks.options import CleanOptions, EmbeddingOptions, option_tree
+from unflip.tasks.options import AuditOptions, CleanOptions, EmbeddingOptions, option_tree
 from unflip.tasks.report import report_finished
 from unflip.training.rehearsal import rehearse
 from unflip.training.run import train_run
@@ -61,8 +60,8 @@ class CleanResult:
     """About how many labels people had decided (``--reviewed``), and how many of these they changed."""
     pairs: Sequence[tuple[str, str, int]]
     """Given and suggested class, and how many suspects; the most frequent first."""
-    duplicates: Sequence[Array]
-    """The rows of each example that is there under several labels."""
+    findings: pa.Table
+    """What else was found: see :mod:`unflip.runs.findings`."""
     skipped: Sequence[Skipped]
 
 
@@ -82,6 +81,8 @@ class CleanPlan:
     seconds: tuple[float | None, float]
     """For the features, None where that is not known, and for training."""
 
+    audit: AuditOptions
+    """What else to look for."""
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Tables only: columns of texts, which the list of suspects shows."""
 
@@ -107,7 +108,7 @@ class CleanPlan:
         return f"{self.what}: {', then '.join(steps)}{whole}"
 
     def execute(self) -> CleanResult:
-        """Do it: write the run, its report, the list of suspects and, where there are any, the duplicates."""
+        """Do it: write the run, its report, the list of suspects and the other findings."""
         raw = self.raw
         skipped: tuple[Skipped, ...] = ()
         if self.embedding is not None:
@@ -122,9 +123,33 @@ class CleanPlan:
             raise Stopped(f"stopped; {kept}begin again with --force", stop.signal) from stop
         if skipped:
             write_text(self.run.own(layout.SKIPPED), skipped_csv(skipped))
-        cleaned = _find_suspects(self.run, raw, self.config.common.data.path, skipped, self.texts)
+        cleaned = self._find(raw, skipped)
         report_finished(self.run)
         return cleaned
+
+    def _find(self, raw: RawData, skipped: Sequence[Skipped]) -> CleanResult:
+        """Write the labels that look wrong, and what else is found."""
+        run, table = self.run, self.run.labels()
+        of_images = raw.encoding is not None and raw.encoding.encoder == "images"
+        suspects = _list_suspects(table, "path" if of_images and raw.train.ids is not None else "id", self.texts)
+        write_atomically(run.own(layout.SUSPECTS), lambda path: pa.csv.write_csv(suspects, path))
+        track = make_reporter(self.execution.quiet).track
+        findings = run_checks(Examined(table, run.class_names, raw), self.audit.skip_check, track)
+        write_atomically(run.own(layout.FINDINGS), lambda path: pa.csv.write_csv(findings, path))
+        pairs = Counter(zip(suspects["given"].to_pylist(), suspects["suggested"].to_pylist(), strict=True))
+        return CleanResult(
+            run=run,
+            data=self.config.common.data.path,
+            of_images=of_images,
+            count=len(table),
+            suspects=suspects,
+            sure=int((suspects["quality"].to_numpy() < SURE).sum()),
+            expected=expect_errors(table["quality"].to_numpy()),
+            decided=_decided(table),
+            pairs=[(str(given), str(suggested), count) for (given, suggested), count in pairs.most_common()],
+            findings=findings,
+            skipped=skipped,
+        )
 
 
 def clean(data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[CleanOptions]) -> CleanResult:
@@ -156,6 +181,8 @@ def plan_cleaning(
     tree = option_tree(CleanOptions, options)
     execution = check_section(Execution, tree.pop("execution", {}))
     typed_data, typed_embedding = tree.pop("data", {}), tree.pop("embedding", {})
+    audit = check_section(AuditOptions, tree.pop("audit", {}))
+    check_names(audit.skip_check)
     backbone = check_section(EmbeddingOptions, typed_embedding)
     data_options = check_section(DataOptions, {"path": str(Path(data)), **typed_data}, "data.")
     raw = load_raw(data_options)
@@ -184,14 +211,14 @@ def plan_cleaning(
         embed, width = embedding.estimate()
         learn = _rehearse_made_up(config, execution, count, width, classes)
         what = f"{raw.name}: {count:,} images in {classes} classes"
-        return CleanPlan(run, config, execution, raw, embedding, force, what, (embed, learn))
+        return CleanPlan(run, config, execution, raw, embedding, force, what, (embed, learn), audit)
     own = data_options.model_dump(mode="json", exclude_defaults=True)
     config = _configure(own, count, tree, of_columns=isinstance(raw.train.inputs, Cells))
     encoded = encode_raw(raw, data_options)
     learn = rehearse(config, execution, encoded).seconds
     width = int(np.prod(encoded.train.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples of {width} features in {classes} classes"
-    return CleanPlan(run, config, execution, encoded, None, force, what, (0.0, learn), _texts(raw, encoded))
+    return CleanPlan(run, config, execution, encoded, None, force, what, (0.0, learn), audit, _texts(raw, encoded))
 
 
 def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunConfig:
@@ -250,40 +277,14 @@ def _texts(raw: RawData, encoded: RawData) -> dict[str, list[str]]:
     return found
 
 
-def _find_suspects(
-    run: Run, raw: RawData, data: str, skipped: Sequence[Skipped], texts: Mapping[str, Sequence[str]]
-) -> CleanResult:
-    """Write the labels that look wrong, and the same examples under different labels."""
-    table = run.labels()
-    of_images = raw.encoding is not None and raw.encoding.encoder == "images"
-    called = "path" if of_images and raw.train.ids is not None else "id"
+def _list_suspects(table: pa.Table, called: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
+    """Return the labels that look wrong, the most doubtful first; examples are ``called`` path or id."""
     columns = {"index": table["index"], called: table["id"], "given": names_of(table, "given")}
     order = most_doubtful_first(table)
     suspects = pa.table(columns | {"suggested": names_of(table, "suggested"), "quality": table["quality"]})
     for name, cells in texts.items():
         suspects = suspects.append_column(name if name not in suspects.column_names else f"{name}_", pa.array(cells))
-    suspects = suspects.take(order[looks_wrong(table)[order]])
-    write_atomically(run.own(layout.SUSPECTS), lambda path: pa.csv.write_csv(suspects, path))
-    same = np.concatenate([identities(part) for part in (raw.train, raw.val) if part is not None])
-    duplicates = conflicting_groups(same, table["given"].to_numpy())
-    if duplicates:
-        group = pa.array(np.repeat(np.arange(len(duplicates)), [len(rows) for rows in duplicates]))
-        rows = pa.table(columns).take(np.concatenate(duplicates)).add_column(0, "group", group)
-        write_atomically(run.own(layout.DUPLICATES), lambda path: pa.csv.write_csv(rows, path))
-    pairs = Counter(zip(suspects["given"].to_pylist(), suspects["suggested"].to_pylist(), strict=True))
-    return CleanResult(
-        run=run,
-        data=data,
-        of_images=of_images,
-        count=len(table),
-        suspects=suspects,
-        sure=int((suspects["quality"].to_numpy() < SURE).sum()),
-        expected=expect_errors(table["quality"].to_numpy()),
-        decided=_decided(table),
-        pairs=[(str(given), str(suggested), count) for (given, suggested), count in pairs.most_common()],
-        duplicates=duplicates,
-        skipped=skipped,
-    )
+    return suspects.take(order[looks_wrong(table)[order]])
 
 
 def _decided(table: pa.Table) -> tuple[int, int]:

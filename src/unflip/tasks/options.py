@@ -49,12 +49,20 @@ class EmbeddingOptions(Options):
     """The Ray cluster to use; by default one is started on this machine."""
 
 
+class AuditOptions(Options):
+    """What to look for besides wrong labels."""
+
+    skip_check: tuple[str, ...] = ()
+    """A check to leave out: see `unflip list checks`; repeatable."""
+
+
 SECTIONS: dict[str, type[Options]] = {
     "": Common,
     "data": DataOptions,
     "noise": NoiseOptions,
     "execution": Execution,
     "embedding": EmbeddingOptions,
+    "audit": AuditOptions,
 }
 """Where flags find their options: those of a run, and sections of tasks that are no part of its configuration."""
 
@@ -140,6 +148,12 @@ class ClusterOptions(TypedDict, total=False):
     address: Annotated[str | None, Flag("embedding.address", metavar="ADDRESS")]
 
 
+class CheckOptions(TypedDict, total=False):
+    """What to look for besides wrong labels."""
+
+    skip_check: Annotated[Sequence[str] | None, Flag("audit.skip_check", metavar="CHECK")]
+
+
 class LearningOptions(TypedDict, total=False):
     """How to learn."""
 
@@ -214,6 +228,7 @@ class CleanOptions(
     ReviewedOptions,
     BackboneOptions,
     ClusterOptions,
+    CheckOptions,
     LearningOptions,
     PlaceOptions,
     total=False,
