@@ -22,6 +22,8 @@ class Dataset:
     """Labels as they came (n,), including those of the validation examples."""
     reviewed: Tensor | None
     """The labels that people decided (n,), -1 for all others; None if they decided none."""
+    removed: Tensor
+    """Which examples people removed (n,): they neither train nor validate."""
     is_val: Tensor
     """Which examples validate (n,)."""
     clean: Tensor | None
@@ -46,6 +48,12 @@ class Dataset:
     noise_record: dict[str, Any] | None
     """How noise was added, if it was."""
 
+    @property
+    def trains(self) -> Tensor:
+        """Which examples train (n,)."""
+        return ~(self.is_val | self.removed)
+
     def splits(self) -> list[str]:
-        """Return ``train`` or ``val`` for every example."""
-        return np.where(self.is_val.cpu().numpy(), "val", "train").tolist()  # type: ignore[no-any-return]
+        """Return ``train``, ``val`` or ``removed`` for every example."""
+        kinds = np.where(self.is_val.cpu().numpy(), "val", "train")
+        return np.where(self.removed.cpu().numpy(), "removed", kinds).tolist()  # type: ignore[no-any-return]

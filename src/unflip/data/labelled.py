@@ -79,6 +79,8 @@ class LabelledData:
     """A number per training example (n,), the same for examples that are equal or of one group; None if all differ."""
     reviewed: Tensor | None
     """The labels that people decided, -1 for all others, in the order of ``ids``; None if they decided none."""
+    removed: Tensor
+    """Which examples people removed, in the order of ``ids``: they keep their rows, and nothing learns from them."""
     pictures_path: str | None
     """Where people find pictures of the examples: the data itself, or the images that features were computed from."""
     encoding: Encoding | None
@@ -152,10 +154,11 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     }
     val = others.pop("val", None)
     ids, reviewed = _ids(train, sets.get("val")), None
+    count = len(given) + (len(val.labels) if val else 0)
+    removed = torch.zeros(count, dtype=torch.bool)
     if options.reviewed is not None:
-        count = len(given) + (len(val.labels) if val else 0)
         class_names = names or [str(i) for i in range(num_classes)]
-        reviewed = read_reviewed(Path(options.reviewed), count, ids, class_names)
+        reviewed, removed = read_reviewed(Path(options.reviewed), count, ids, class_names)
     return LabelledData(
         name=raw.name,
         train=make_source(raw, train.inputs, standardise, options),
@@ -173,6 +176,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
         groups=train.groups,
         same=same_examples(train),
         reviewed=reviewed,
+        removed=removed,
         pictures_path=raw.images_path or (options.path if raw.holds_images or raw.as_pixels else None),
         encoding=raw.encoding,
         standardisation=standardise,

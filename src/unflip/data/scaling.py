@@ -24,8 +24,7 @@ def settle_scale(data: LabelledData) -> LabelledData:
     if by_column is None or len(by_column.std.shape) != 1:
         return data
     rows = spread(len(data.given), _TRIED, data.given.device)
-    if data.is_val is not None:
-        rows = rows[~data.is_val[rows]]
+    rows = rows[~(data.removed if data.is_val is None else data.removed | data.is_val)[rows]]
     features, labels = data.train.fetch(rows), data.given[rows]
     scale = (by_column.std.square() * features.square().mean(0)).mean().sqrt()
     if not float(scale) > 0:

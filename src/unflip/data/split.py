@@ -28,16 +28,13 @@ def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
             whole = stratified_split(given, data.num_classes, fraction, seed, data.same)
         is_val = whole
     initial = given if data.reviewed is None else torch.where(data.reviewed < 0, given, data.reviewed)
-    if len(initial[~is_val].unique()) < 2:
-        raise InputError(
-            f"{data.name}: the {int((~is_val).sum())} examples left for training hold fewer than two classes"
-        )
-    return Dataset(
+    dataset = Dataset(
         name=data.name,
         source=data.train,
         given=given,
         reviewed=data.reviewed,
-        is_val=is_val,
+        removed=data.removed,
+        is_val=is_val & ~data.removed,
         clean=data.clean,
         tests=data.tests,
         num_classes=data.num_classes,
@@ -52,6 +49,11 @@ def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
         clean_val=data.clean_val,
         noise_record=data.noise_record,
     )
+    if len(initial[dataset.trains].unique()) < 2:
+        raise InputError(
+            f"{data.name}: the {int(dataset.trains.sum())} examples left for training hold fewer than two classes"
+        )
+    return dataset
 
 
 def untorn(is_val: Tensor, same: Tensor) -> Tensor:

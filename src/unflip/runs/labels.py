@@ -20,6 +20,8 @@ COLUMNS = (
     "quality", "log_odds", "judged", "fold", "reviewed",
 )  # fmt: skip
 """Every table of labels has these."""
+REMOVED = "removed"
+"""The ``split`` of examples that people removed."""
 OUT_OF_SAMPLE, IN_SAMPLE = "out-of-sample", "in-sample"
 """How a label was judged: by views that had not learnt it, or by some that had."""
 HELD = 0.9
@@ -63,11 +65,12 @@ def label_table(
     ``last_change`` an epoch, 0 for never. ``confidence_...`` is what the method believes of a label, ``network_...``
     and ``vote_...`` what the networks and the class Gaussians say of it, ``fold`` which examples were learnt together.
     ``given`` is what came, also where people decided otherwise; what they decided has a quality of 1 and is suggested.
+    ``reviewed`` also marks removed examples, of whose label nothing is said.
 
     Args:
         labels: of n examples in k classes.
         assessment: what is believed of each example.
-        splits: ``train`` or ``val`` for every example.
+        splits: ``train``, ``val`` or ``removed`` for every example.
         ids: what examples are called; by default their number.
         class_names: by class number; adds the columns ``given_name``, ``current_name`` and ``suggested_name``.
     """
@@ -75,15 +78,17 @@ def label_table(
     last_change = torch.zeros(count, dtype=torch.int32)
     last_change.scatter_reduce_(0, history["index"], history["epoch"], "amax")
     given, current, trusted = labels.given.cpu(), labels.current.cpu(), labels.trusted.cpu()
-    suggested = current.where(trusted, assessment.suggested.cpu())
-    log_odds = assessment.log_odds.cpu()
-    quality = log_odds.sigmoid().float().masked_fill(trusted, 1.0).numpy()
+    removed = torch.tensor([split == REMOVED for split in splits])
+    decided = trusted | removed
+    suggested = current.where(decided, assessment.suggested.cpu())
+    log_odds = assessment.log_odds.cpu().masked_fill(removed, torch.nan)
+    quality = log_odds.sigmoid().float().masked_fill(trusted & ~removed, 1.0).numpy()
 
     def said(view: Tensor | None, of: int) -> Any:
         if view is None:
             return pa.nulls(count, pa.float32())
         column = view[:, of].cpu()
-        return (column.where(~trusted, view[:, _CURRENT].cpu()) if of == _SUGGESTED else column).numpy()
+        return (column.where(~decided, view[:, _CURRENT].cpu()) if of == _SUGGESTED else column).numpy()
 
     columns: dict[str, Any] = {
         "index": np.arange(count),
@@ -106,7 +111,7 @@ def label_table(
         "log_odds": pa.array(log_odds.masked_fill(trusted, torch.nan).numpy(), from_pandas=True),
         "judged": pa.array([IN_SAMPLE, OUT_OF_SAMPLE]).take(assessment.out_of_sample.cpu().to(torch.int8).numpy()),
         "fold": assessment.fold.cpu().to(torch.int16).numpy(),
-        "reviewed": trusted.numpy(),
+        "reviewed": decided.numpy(),
     }
     if class_names is not None:
         names = pa.array(class_names, pa.string())

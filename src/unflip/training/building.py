@@ -51,7 +51,7 @@ def make_trainer(
         lr_scale: a factor on the learning rate.
     """
     common, device = config.common, processes.device
-    train = (~dataset.is_val).nonzero()[:, 0].to(device)
+    train = dataset.trains.nonzero()[:, 0].to(device)
     setting = Setting(
         num_classes=dataset.num_classes,
         train=train,

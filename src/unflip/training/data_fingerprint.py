@@ -27,6 +27,7 @@ def data_fingerprint(dataset: Dataset) -> dict[str, Any]:
         "class names": None if names is None else _digest(name.encode() for name in names),
         "labels": _digest([_bytes(dataset.given)]),
         "reviewed labels": None if dataset.reviewed is None else _digest([_bytes(dataset.reviewed)]),
+        "removed examples": _digest([_bytes(dataset.removed)]),
         "validation examples": _digest([_bytes(dataset.is_val)]),
         "names of the examples": None if dataset.ids is None else _digest(name.encode() for name in dataset.ids),
         "inputs": _projections(dataset.source),

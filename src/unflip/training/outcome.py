@@ -42,24 +42,28 @@ class Outcome(NamedTuple):
 def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> tuple[Outcome, Tensor]:
     """Score every example with the selected model, and correct the validation labels.
 
+    Removed examples are judged as validation examples are, since nothing has learnt them either; their labels stay.
+
     Also return the features (n, d) of the selected model, with several networks those of the first.
     """
     labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.setting.train
+    others = _others(train, len(labels))
     model = method.model()
     model.load_state_dict(best.state)
     with finite(f"in the model of epoch {best.epoch}"):
         judgement = method.judgement(labels)
         # of examples that are judged already, nothing has to be predicted
-        asked = torch.arange(len(labels), device=train.device) if judgement is None else val
+        asked = torch.arange(len(labels), device=train.device) if judgement is None else others
         features, probs = _ask(model, trainer, asked)
-        of_val = (probs if judgement is not None else probs[val]).float()
+        of_others = (probs if judgement is not None else probs[others]).float()
+        of_val = of_others[torch.isin(others, val)]
         if len(val) and not clean_val:
             corrected = method.correct(of_val, labels.initial[val])
             labels.change(epochs, val, corrected, of_val.gather(1, corrected[:, None])[:, 0])
         noise = _estimate_noise(labels, of_val, train, val[:0] if clean_val else val)
         if judgement is not None:
-            return _adopt(judgement, trainer, model, of_val, noise), features
-        del of_val  # what follows takes memory, too
+            return _adopt(judgement, trainer, model, of_others, noise), features
+        del of_others, of_val  # what follows takes memory, too
         return _judge(trainer, model, probs, features, noise), features
 
 
@@ -86,23 +90,24 @@ def _table(rows: int, columns: int, device: torch.device) -> Tensor:
 
 
 def _adopt(
-    judgement: Judgement, trainer: Trainer, model: Ensemble, of_val: Tensor, noise: NoiseProfile | None
+    judgement: Judgement, trainer: Trainer, model: Ensemble, of_others: Tensor, noise: NoiseProfile | None
 ) -> Outcome:
-    """Adopt the method's own judgement of the training examples, and judge the validation examples by its model."""
-    labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.setting.train
+    """Adopt the method's own judgement of the training examples, and judge all others by its model."""
+    labels, method, train = trainer.labels, trainer.method, trainer.method.setting.train
+    others = _others(train, len(labels))
     named = torch.stack([labels.given, labels.current], 1)
 
-    def joined(of_train: Tensor, of_others: Tensor) -> Tensor:
+    def joined(of_train: Tensor, rest: Tensor) -> Tensor:
         pair = torch.empty(len(labels), 2, device=train.device)
-        pair[train], pair[val] = of_train, of_others.gather(1, named[val])
+        pair[train], pair[others] = of_train, rest.gather(1, named[others])
         return pair[:, [0, 1, 1]]  # what is current is suggested
 
     votes = None
     if judgement.votes is not None and model.gaussians is not None:
-        parts = [model.gaussians.log_posterior(trainer.source.fetch(rows)).exp() for rows in val.split(_ROWS)]
-        votes = joined(judgement.votes, torch.cat(parts) if parts else of_val)
+        parts = [model.gaussians.log_posterior(trainer.source.fetch(rows)).exp() for rows in others.split(_ROWS)]
+        votes = joined(judgement.votes, torch.cat(parts) if parts else of_others)
     odds = torch.empty(len(labels), device=train.device)
-    odds[train], odds[val] = judgement.odds, method.odds(of_val, labels.initial[val])
+    odds[train], odds[others] = judgement.odds, method.odds(of_others, labels.initial[others])
     odds = judgement.calibration.apply(odds)
     fold = torch.full_like(labels.initial, -1)
     out_of_sample = torch.ones(len(labels), dtype=torch.bool, device=train.device)
@@ -111,7 +116,7 @@ def _adopt(
     else:
         fold[train] = judgement.fold
     assessment = Assessment(
-        joined(judgement.probs, of_val), joined(judgement.network, of_val), votes,
+        joined(judgement.probs, of_others), joined(judgement.network, of_others), votes,
         odds, labels.current, out_of_sample, fold,
     )  # fmt: skip
     return Outcome(model, assessment, odds, noise)
@@ -121,10 +126,11 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     """Assess every example where the method itself has only seen the labels that it would have to judge.
 
     Quality is then as out of sample as it can be at no great cost: that of class Gaussians fitted to the inputs under
-    the corrected labels, which leave each training example out; validation examples are judged by the model as well.
+    the corrected labels, which leave each training example out; all others are judged by the model as well.
     Images have no features that were not learnt from the labels, so training examples among them are judged in-sample.
     """
-    labels, train, val = trainer.labels, trainer.method.setting.train, trainer.val_rows
+    labels, train = trainer.labels, trainer.method.setting.train
+    others = _others(train, len(labels))
     of_rows, given, came, current = trainer.method.setting.of_rows, labels.initial, labels.given, labels.current
     size = max(-float(features.min()), float(features.max())) if len(features) else 0.0
     by_features = by_inputs = _voter((features / size if size > _LARGE else features).__getitem__, trainer)
@@ -135,7 +141,7 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     score, odds = (torch.empty(len(labels), device=train.device) for _ in range(2))
     contradicted = torch.empty(len(labels), dtype=torch.bool, device=train.device)
     suggested = torch.empty_like(current)
-    for rows, positions in _blocks(train, val):
+    for rows, positions in _blocks(train, others):
         network, own = probs[rows].float(), given[rows, None]
         believed = network if beliefs is None or positions is None else beliefs[positions].float()
         log_votes = by_features(rows, positions)
@@ -159,17 +165,23 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     wrong = float(contradicted[unsure].float().mean()) if len(unsure) else 0.0
     line = calibrate(odds[unsure], torch.ones_like(odds[unsure]), explained=0.0, wrong=wrong)
     out_of_sample = torch.full_like(given, of_rows, dtype=torch.bool)
-    out_of_sample[val] = True
+    out_of_sample[others] = True
     fold = torch.full_like(given, -1)
     assessment = Assessment(by_method, by_network, by_gaussians, line.apply(odds), suggested, out_of_sample, fold)
     return Outcome(model, assessment, score, noise)
 
 
-def _blocks(train: Tensor, val: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+def _others(train: Tensor, count: int) -> Tensor:
+    """Return the rows of ``count`` examples that do not train: those that validate or were removed."""
+    learnt = torch.zeros(count, dtype=torch.bool, device=train.device).index_fill_(0, train, True)
+    return (~learnt).nonzero()[:, 0]
+
+
+def _blocks(train: Tensor, others: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield the rows of all examples, some at a time, and of those that train their positions among these."""
     for positions in torch.arange(len(train), device=train.device).split(_ROWS):
         yield train[positions], positions
-    for rows in val.split(_ROWS):
+    for rows in others.split(_ROWS):
         yield rows, None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from unflip._version import __version__
 from unflip.data.dataset import Dataset
@@ -49,7 +50,8 @@ def make_result(
     common = config.common
     selected = metrics[selected_epoch - 1]
     test_series = [line["test_accuracy"] for line in metrics]
-    given_accuracy = truth.label_accuracy(labels.given)
+    kept = torch.cat([train_rows, trainer.val_rows])  # not those that people removed
+    given_accuracy = truth.label_accuracy(labels.given, kept)
     judged, noise = train_rows[~labels.trusted[train_rows]], outcome.noise
     return {
         "method": common.method,
@@ -66,7 +68,7 @@ def make_result(
         "noise_rate": None if given_accuracy is None else 1.0 - given_accuracy,
         "noise_rate_estimate": None if noise is None else noise.rate,
         "noise_rate_by_class": None if noise is None else noise.class_rates.tolist(),
-        "transition_error": _transition_error(noise, truth, labels),
+        "transition_error": _transition_error(noise, truth, labels, kept),
         "test_accuracy": {
             "selected": selected["test_accuracy"],
             "last": test_series[-1],
@@ -78,11 +80,12 @@ def make_result(
             "given": truth.label_accuracy(labels.given, train_rows),
             "current": truth.label_accuracy(labels.current, train_rows),
         },
-        "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current)},
+        "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current, kept)},
         "quality_auroc": truth.quality_auroc(outcome.assessment.log_odds, labels.initial, judged),
         "score_auroc": truth.quality_auroc(outcome.score, labels.initial, judged),
         "judged_out_of_sample": float(outcome.assessment.out_of_sample[judged].float().mean()) if len(judged) else None,
         "reviewed": int(labels.trusted.sum()),
+        "removed": int(dataset.removed.sum()),
         "skipped": len(dataset.skipped),
         "restores": list(state.restores),
         "seconds": state.seconds,
@@ -102,11 +105,11 @@ def _absolute(path: str | None) -> str | None:
     return path if path is None or is_built_in(path) else str(Path(path).absolute())
 
 
-def _transition_error(noise: NoiseProfile | None, truth: Truth, labels: LabelStore) -> float | None:
+def _transition_error(noise: NoiseProfile | None, truth: Truth, labels: LabelStore, rows: Tensor) -> float | None:
     """Return the total variation distance between estimated and true rows of the transition matrix, averaged."""
     if noise is None or truth.clean is None:
         return None
-    true = measure_noise(truth.clean.cpu(), labels.given.cpu(), labels.num_classes)
+    true = measure_noise(truth.clean[rows].cpu(), labels.given[rows].cpu(), labels.num_classes)
     return float((noise.matrix - true.matrix).abs().sum(1).mean() / 2)
 
 

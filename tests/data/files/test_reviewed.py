@@ -15,6 +15,7 @@ from helpers import Crash, Outcome, assert_same_run, blobs, crash_after, quick_t
 from unflip.data.files.reviewed import read_reviewed
 from unflip.errors import ConfigError, InputError, RunFolderError
 from unflip.methods import methods
+from unflip.runs.labels import looks_wrong
 
 IDS = ["a.png", "b.png", "sub/c.png", "d.png"]
 NAMES = ["cat", "dog", "7"]
@@ -46,12 +47,22 @@ def test_a_table_names_examples_by_index_or_path_and_classes_by_name_or_number(
     tmp_path: Path, suffix: str, columns: dict[str, list[Any]]
 ) -> None:
     path = write(tmp_path / f"reviewed{suffix}", columns)
-    assert read_reviewed(path, 4, IDS, NAMES).tolist() == [0, -1, 1, -1]
+    labels, removed = read_reviewed(path, 4, IDS, NAMES)
+    assert labels.tolist() == [0, -1, 1, -1]
+    assert not removed.any()
+
+
+@pytest.mark.parametrize(("suffix", "none"), [(".csv", ""), (".parquet", None), (".jsonl", None)])
+def test_a_table_may_remove_examples(tmp_path: Path, suffix: str, none: str | None) -> None:
+    columns = {"index": [2, 0, 3, 3], "decision": ["label", *["remove"] * 3], "label": ["dog", none, none, none]}
+    labels, removed = read_reviewed(write(tmp_path / f"reviewed{suffix}", columns), 4, IDS, NAMES)
+    assert labels.tolist() == [-1, -1, 1, -1]
+    assert removed.tolist() == [True, False, False, True]
 
 
 def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> None:
     path = write(tmp_path / "r.parquet", {"index": [0, 1], "label": [7, 2]})
-    assert read_reviewed(path, 4, None, NAMES).tolist() == [2, 2, -1, -1]
+    assert read_reviewed(path, 4, None, NAMES).labels.tolist() == [2, 2, -1, -1]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +84,20 @@ def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> N
             "row 2: example 1 is 'dog', in row 0 it was 'cat'; keep one of them",
         ),
         ({"index": [1], "path": ["a.png"], "label": ["cat"]}, "row 0: index 1 is 'b.png' in the data"),
+        (
+            {"index": [0, 1], "label": ["", "cat"], "decision": ["remove", "remove"]},
+            "row 1: the decision is remove, but there is a label, 'cat'; leave one of them out",
+        ),
+        (
+            {"index": [0, 1], "label": ["cat", ""], "decision": ["label", "delete"]},
+            "row 1: unknown decision 'delete'; choose from: label, remove",
+        ),
+        ({"index": [0], "label": ["cat"], "decision": [""]}, "row 0: unknown decision ''"),
+        ({"index": [0], "label": [""], "decision": ["label"]}, "row 0: unknown class ''"),
+        (
+            {"index": [1, 1], "label": ["cat", ""], "decision": ["label", "remove"]},
+            "row 1: example 1 is removed, in row 0 it was 'cat'; keep one of them",
+        ),
     ],
 )
 def test_what_a_table_must_not_hold_is_named_with_its_row(
@@ -160,6 +185,70 @@ def test_no_method_changes_a_reviewed_label_however_wrong(
     assert run.result["reviewed"] == 15
     history = pyarrow.parquet.read_table(run.folder / "history.parquet")
     assert not set(history["index"].to_pylist()) & set(range(0, 150, 10))
+
+
+@pytest.mark.parametrize("method", [entry.name for entry in methods])
+def test_a_removed_example_has_no_say_in_a_run_and_keeps_its_row(tmp_path: Path, method: str) -> None:
+    content, rows = blobs(), np.arange(0, 150, 10)
+    reviewed = write(
+        tmp_path / "reviewed.csv", {"index": rows.tolist(), "label": [""] * 15, "decision": ["remove"] * 15}
+    )
+    others = content["train"].copy()
+    others[rows] = np.random.default_rng(1).normal(0, 9, (15, 6))
+    settings = EAGER.get(method, {}) | {"data.standardize": "off"}
+    runs = [
+        quick_train(
+            write_npz(tmp_path / f"{name}.npz", **content | {"train": inputs}), tmp_path / name, method=method,
+            epochs=3, reviewed=reviewed, settings=settings,
+        )
+        for name, inputs in (("one", content["train"]), ("other", others))
+    ]  # fmt: skip
+    one, other = ((run.folder / "model.safetensors").read_bytes() for run in runs)
+    assert one == other
+    for run in runs:
+        assert (run.result["reviewed"], run.result["removed"]) == (0, 15)
+        table = run.labels()
+        assert table["index"].to_pylist() == list(range(150))
+        removed = np.array(table["split"].to_pylist()) == "removed"
+        assert removed.nonzero()[0].tolist() == rows.tolist()
+        for name in ("current", "suggested"):
+            np.testing.assert_array_equal(table[name].to_numpy()[removed], content["train_labels"][rows])
+        for name in ("quality", "log_odds"):
+            assert np.isnan(table[name].to_numpy()[removed]).all()
+            assert np.isfinite(table[name].to_numpy()[~removed]).all()
+        assert table["reviewed"].to_numpy()[removed].all()
+        assert not looks_wrong(table)[removed].any()
+        assert np.isfinite(table["network_given"].to_numpy()).all()
+        assert set(np.array(table["judged"].to_pylist())[removed]) == {"out-of-sample"}
+    kept = ~np.isin(np.arange(150), rows)
+    one, other = (run.labels().filter(kept) for run in runs)
+    assert one.drop_columns("last_change").equals(other.drop_columns("last_change"))
+
+
+def test_a_run_that_would_have_nothing_left_to_learn_is_refused(tmp_path: Path, features: Path) -> None:
+    first = blobs()["train_labels"] == 0
+    rows = (~first).nonzero()[0].tolist()
+    reviewed = write(
+        tmp_path / "reviewed.csv", {"index": rows, "label": [""] * len(rows), "decision": ["remove"] * len(rows)}
+    )
+    with pytest.raises(InputError, match="the 45 examples left for training hold fewer than two classes"):
+        quick_train(features, tmp_path / "run", method="plc", reviewed=reviewed)
+
+
+def test_figures_leave_removed_examples_out(tmp_path: Path) -> None:
+    content = blobs()
+    noisy = content["train_labels"].copy()
+    noisy[:30] = (noisy[:30] + 1) % 3
+    data = write_npz(tmp_path / "blobs.npz", **content)
+    np.save(tmp_path / "noisy.npy", noisy)
+    reviewed = write(
+        tmp_path / "reviewed.csv", {"index": list(range(20)), "label": [""] * 20, "decision": ["remove"] * 20}
+    )
+    result = quick_train(
+        data, tmp_path / "run", method="standard", labels=tmp_path / "noisy.npy", reviewed=reviewed, epochs=1
+    ).result
+    assert result["noise_rate"] == pytest.approx(10 / 130)
+    assert result["label_accuracy_all"]["current"] == pytest.approx(120 / 130)
 
 
 def test_without_the_review_the_same_run_changes_such_labels(
