@@ -21,6 +21,7 @@ from limits import Limits
 from unflip import train
 from unflip.data.viewing.pictures import Pictures
 from unflip.review.decisions import Choice, State
+from unflip.review.order import Order
 from unflip.review.review import open_review
 from unflip.review.serving import listen, prepare
 
@@ -108,7 +109,9 @@ def main() -> None:
         with open_review(run, reviewer="bench") as review:
             print(f"opening {EXAMPLES:,} examples: {time.perf_counter() - began:.2f} s")
             review.pictures = random_pictures()
-            decided = [Choice(int(i), 0, State.UNSURE, None) for i in review.examples.order[::5]]
+            decided = [
+                Choice(int(i), 0, State.UNSURE, None) for i in review.examples.ranking(Order.DOUBTFUL).order[::5]
+            ]
             review.decisions.decide(decided, person="0" * 32, reviewer="bench", request="the-first-ones")
             serving = prepare(review, listen("127.0.0.1", 0), "127.0.0.1")
             thread = threading.Thread(target=serving.run)

@@ -4,13 +4,20 @@ import http.client
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from unflip.review.order import Order
 from unflip.review.review import Review, open_review
+from unflip.runs.findings import Finding, findings_table
+from unflip.runs.folder import Run
 
 
 class Answer(NamedTuple):
@@ -66,6 +73,20 @@ class Client:
         return self.post("/api/undo", {"reviewer": reviewer, "request": request or new_request()})
 
 
+def write_findings(run: Path, **found: Finding) -> None:
+    """Write what a run found by name, in the format of ``unflip clean``."""
+    pa.csv.write_csv(findings_table(Run(run).labels(), found), run / "findings.csv")
+
+
+def finding(
+    rows: Sequence[int], reasons: Sequence[str], *, groups: Sequence[int] | None = None, flagged: int | None = None
+) -> Finding:
+    """Findings about examples, the first ``flagged`` of them worth a look."""
+    flags = np.arange(len(rows)) < (len(rows) if flagged is None else flagged)
+    scores = np.linspace(0.9, 0.1, len(rows))
+    return Finding(np.array(rows), scores, flags, reasons, None if groups is None else np.array(groups))
+
+
 def new_request() -> str:
     return f"request-{next(_numbers):08}"
 
@@ -75,7 +96,7 @@ def served(run: Path, **options: Any) -> Iterator[tuple[str, Review]]:
     """Serve the review of a run from a thread; yields its address."""
     from unflip.review.serving import listen, prepare
 
-    with open_review(run, reviewer="ann") as review:
+    with open_review(run, reviewer="ann", order=options.pop("order", Order.DOUBTFUL)) as review:
         host = options.pop("host", "127.0.0.1")
         serving = prepare(review, listen(host, 0), host)
         thread = threading.Thread(target=serving.run)

@@ -16,6 +16,7 @@ from reviewing import Client, served
 from unflip import train
 from unflip.review.decisions import Choice, Decision, State
 from unflip.review.examples import Filter
+from unflip.review.order import Order
 from unflip.review.review import Review
 
 if TYPE_CHECKING:
@@ -370,7 +371,7 @@ def go_to(page: "Page", review: Review, index: int) -> None:
     """Open an example in the single view by the page's address."""
     page.evaluate(
         "place => { location.hash = place }",
-        f"pair=all&state=any&view=single&at={review.examples.ranks[index]}&from={review.examples.ranks[index]}",
+        f"pair=all&state=any&view=single&at={review.examples.ranking(Order.DOUBTFUL).ranks[index]}&from={review.examples.ranking(Order.DOUBTFUL).ranks[index]}",
     )
     page.reload()
     page.wait_for_selector("#single:not([hidden]) .neighbours")
@@ -385,7 +386,7 @@ def test_texts_are_read_as_texts(browser: "Browser", texts_run: Path, size: tupl
         page = watched.page
         page.select_option("#pair", "all")
         said(page, "120 examples")
-        first = review.brief(int(examples.order[0]))
+        first = review.brief(int(examples.ranking(Order.DOUBTFUL).order[0]))
         assert page.locator(".tile .text").count() == 60
         assert page.locator(".tile .text").first.text_content() == first["text"]
         assert str(page.locator(".tile").first.get_attribute("aria-label")).endswith(f", undecided: {first['text']}")

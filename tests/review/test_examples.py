@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from unflip.errors import RunFolderError
 from unflip.review.decisions import State
 from unflip.review.examples import Examples, Filter
+from unflip.review.order import Order
 from unflip.runs.folder import Run
 
 CLASSES = st.none() | st.integers(0, 9)
@@ -43,7 +44,7 @@ def test_pages_forward_and_backward_go_through_what_passes_by_quality(
     trained: Path, wanted: Filter, count: int, seed: int
 ) -> None:
     examples = Examples(Run(trained))
-    states = np.random.default_rng(seed).integers(0, 5, len(examples)).astype(np.uint8)
+    states = np.random.default_rng(seed).integers(0, 6, len(examples)).astype(np.uint8)
     rows = pyarrow.parquet.read_table(trained / "labels.parquet").to_pylist()
     expected = [row["index"] for row in sorted(rows, key=lambda row: row["log_odds"])]
     expected = [i for i in expected if passes(wanted, rows[i], states[i])]
@@ -51,11 +52,11 @@ def test_pages_forward_and_backward_go_through_what_passes_by_quality(
     after, before = -1, len(rows)
     while page := examples.page(wanted, states, after=after, count=count).indices:
         assert examples.page(wanted, states, after=after, count=count)[1:3] == (len(expected), len(found))
-        found, after = found + page, int(examples.ranks[page[-1]])
+        found, after = found + page, int(examples.ranking(Order.DOUBTFUL).ranks[page[-1]])
     assert found == expected
     backwards: list[int] = []
     while page := examples.page(wanted, states, before=before, count=count).indices:
-        backwards, before = page + backwards, int(examples.ranks[page[0]])
+        backwards, before = page + backwards, int(examples.ranking(Order.DOUBTFUL).ranks[page[0]])
     assert backwards == expected
 
 

@@ -163,7 +163,7 @@ def test_features_without_pictures_have_rows_and_neighbours(tmp_path: Path) -> N
         assert [value for _, value in detail["values"]] == pytest.approx(blobs()["train"][4].tolist())
         assert client.get("/picture/0000000000000000/small/3").status == 404
         client.decide("keep", (4, 0))
-        assert client.get("/api/export.csv").body.decode() == f"index,label\n4,{detail['given']}\n"
+        assert client.get("/api/export.csv").body.decode() == f"index,label,decision\n4,{detail['given']},label\n"
 
 
 def test_a_manifest_has_pictures_paths_and_a_broken_file_is_one_missing_picture(tmp_path: Path) -> None:
@@ -183,6 +183,7 @@ def test_a_manifest_has_pictures_paths_and_a_broken_file_is_one_missing_picture(
         assert (missing.status, missing.json) == (404, {"error": "the image of example 6 cannot be read"})
         (row,) = client.decide("choose", (6, 0), label=1).json["written"]
         assert (
-            client.get("/api/export.csv").body.decode() == f"index,path,label\n6,pictures/6.png,{['green', 'red'][1]}\n"
+            client.get("/api/export.csv").body.decode()
+            == f"index,path,label,decision\n6,pictures/6.png,{['green', 'red'][1]},label\n"
         )
         assert row["index"] == 6

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from unflip.cli.shared import FinishedRun, Force
+from unflip.review.order import Order
 
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
@@ -21,6 +22,10 @@ def review(
     reviewer: Annotated[
         str | None, typer.Option(help="The name to decide under; by default your login. The page can change it.")
     ] = None,
+    order: Annotated[
+        Order,
+        typer.Option(help="Begin with the most doubtful labels, or with decisions that teach most. The page has both."),
+    ] = Order.DOUBTFUL,
     export: Annotated[
         Path | None, typer.Option(help="Write what was decided to this .csv, for train --reviewed, and serve nothing.")
     ] = None,
@@ -36,7 +41,7 @@ def review(
     reviewer_name(reviewer)
     if export is not None:
         count = export_review(run, export, force=force)
-        print(f"{export}: {count} labels that people settled")  # noqa: T201
+        print(f"{export}: {count} examples that people settled")  # noqa: T201
         return
 
     def on_ready(address: str) -> None:
@@ -49,5 +54,5 @@ def review(
 
             webbrowser.open(address)
 
-    settled = review_task(run, data=data, host=host, port=port, reviewer=reviewer, on_ready=on_ready)
-    print(f"{settled} labels are settled; write them with: unflip review {run} --export reviewed.csv")  # noqa: T201
+    settled = review_task(run, data=data, host=host, port=port, reviewer=reviewer, order=order, on_ready=on_ready)
+    print(f"{settled} examples are settled; write them with: unflip review {run} --export reviewed.csv")  # noqa: T201

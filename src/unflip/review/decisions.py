@@ -16,7 +16,8 @@ import numpy as np
 from unflip.data.files.arrays import Array
 from unflip.errors import InputError, RunFolderError, UnflipError
 
-_FORMAT = 1  # of the file; stored in its user_version
+_FORMAT = 2  # of the file; stored in its user_version
+_OLDER = (1,)  # knew no removals; its files are read, and get our number when they are written to
 _APPLICATION = 0x756E666C  # "unfl": tells our files from those of other programs
 _TABLES = """
 CREATE TABLE about (fingerprint TEXT NOT NULL);
@@ -38,18 +39,19 @@ CREATE TABLE decisions (
 
 
 class State(IntEnum):
-    """The state of an example; from ACCEPTED to CHANGED its label is decided."""
+    """The state of an example."""
 
     OPEN = 0
     ACCEPTED = 1
     KEPT = 2
     CHANGED = 3
     UNSURE = 4
+    REMOVED = 5
 
     @property
     def is_decided(self) -> bool:
-        """Whether a person decided on a label."""
-        return self in (State.ACCEPTED, State.KEPT, State.CHANGED)
+        """Whether a person settled what becomes of the example: it has this label, or it is left out."""
+        return self in (State.ACCEPTED, State.KEPT, State.CHANGED, State.REMOVED)
 
 
 class NotSavedError(UnflipError):
@@ -137,7 +139,7 @@ class DecisionStore:
         return len(self._rows)
 
     def decided(self) -> list[Decision]:
-        """Return the decisions that set a label, in order of the examples."""
+        """Return the decisions that settle a label or remove an example, in order of the examples."""
         current = dict(self._current)
         return [current[i] for i in sorted(current) if current[i].state.is_decided]
 
@@ -270,7 +272,7 @@ def _find_fault(connection: sqlite3.Connection, fingerprint: str) -> str | None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
         return "not an unflip review; move the file away"
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != _FORMAT:
+    if version not in (_FORMAT, *_OLDER):
         return f"has format {version}, this version of unflip reads {_FORMAT}; use the version that wrote it"
     if connection.execute("SELECT fingerprint FROM about").fetchall() != [(fingerprint,)]:
         return "belongs to other examples than those of the run; move the file away to start a new review"
@@ -311,4 +313,7 @@ def _prepare(connection: sqlite3.Connection, fingerprint: str) -> str | None:
             connection.execute("INSERT INTO about VALUES (?)", (fingerprint,))
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
-    return _find_fault(connection, fingerprint)
+    fault = _find_fault(connection, fingerprint)
+    if fault is None:
+        connection.execute(f"PRAGMA user_version = {_FORMAT}")
+    return fault

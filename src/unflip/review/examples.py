@@ -1,4 +1,4 @@
-"""Examples: the labels of a run in memory, ordered by quality, filtered and split into pages."""
+"""Examples: the labels of a run in memory, ordered, filtered and split into pages."""
 
 import hashlib
 import json
@@ -9,7 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from unflip.data.files.arrays import Array
+from unflip.errors import InputError, RunFolderError, unknown
 from unflip.review.decisions import State
+from unflip.review.findings import Findings
+from unflip.review.helpful import most_helpful_first
+from unflip.review.order import Order
 from unflip.runs.folder import Run
 from unflip.runs.labels import looks_wrong, most_doubtful_first
 
@@ -31,6 +35,17 @@ class Filter(NamedTuple):
     below: float | None = None
     """Only those whose given label has a lower quality than this."""
     states: frozenset[State] | None = None
+    finding: str | None = None
+    """Only those about which the run found this; they come in the order of its list."""
+
+
+class Ranking(NamedTuple):
+    """An order of examples, all or some."""
+
+    order: Array
+    """(m,), the first one first."""
+    ranks: Array
+    """(n,), the position of each example in it, -1 for none."""
 
 
 class Page(NamedTuple):
@@ -46,7 +61,7 @@ class Page(NamedTuple):
 
 
 class Examples:
-    """The examples of a run; their rank is their position by quality, the most doubtful first."""
+    """The examples of a run, in the orders in which people can go through them."""
 
     def __init__(self, run: Run) -> None:
         table = run.labels().select(_COLUMNS)
@@ -59,15 +74,38 @@ class Examples:
         self._suspect = looks_wrong(table)
         del self.columns["reviewed"], self.columns["log_odds"]
         self.class_names = run.class_names
-        self.order: Array = most_doubtful_first(table)
-        self.ranks: Array = np.empty_like(self.order)
-        self.ranks[self.order] = np.arange(len(table))
+        self.findings = Findings(run.findings(), len(table))
+        self._run = run
+        self._doubtful = _rank(most_doubtful_first(table), len(table))
+        self._by_finding = {name: _rank(self.findings.examples(name), len(table)) for name, _ in self.findings.counts()}
         self._history = _History(run.history())
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def page(self, wanted: Filter, states: Array, *, count: int, after: int = -1, before: int | None = None) -> Page:
+    @cached_property
+    def _helpful(self) -> Ranking:
+        """Takes a moment, so that only those who ask for it wait."""
+        return _rank(most_helpful_first(self._run.labels(), checked_features(self._run, len(self))), len(self))
+
+    def ranking(self, order: Order, finding: str | None = None) -> Ranking:
+        """Return an order of all examples, or of those of a finding as the run lists them."""
+        if finding is None:
+            return self._doubtful if order == Order.DOUBTFUL else self._helpful
+        if finding not in self._by_finding:
+            raise InputError(unknown("finding", finding, list(self._by_finding)))
+        return self._by_finding[finding]
+
+    def page(
+        self,
+        wanted: Filter,
+        states: Array,
+        *,
+        count: int,
+        order: Order = Order.DOUBTFUL,
+        after: int = -1,
+        before: int | None = None,
+    ) -> Page:
         """Return the first ``count`` examples ranked after ``after``, or the last ones ranked before ``before``.
 
         Pages are addressed by rank, as the number of matching examples changes while people decide.
@@ -76,10 +114,12 @@ class Examples:
             wanted: the filter.
             states: (n,) the current state of each example.
             count: the largest number of examples to return.
+            order: of the review.
             after: return examples with a higher rank than this.
             before: return examples with a lower rank than this; replaces ``after``.
         """
-        ranks = np.flatnonzero(self.mask(wanted, states)[self.order])
+        ranking = self.ranking(order, wanted.finding)
+        ranks = np.flatnonzero(self.mask(wanted, states)[ranking.order])
         if before is None:
             first = int(np.searchsorted(ranks, after, side="right"))
             chosen = ranks[first : first + count]
@@ -87,7 +127,7 @@ class Examples:
             end = int(np.searchsorted(ranks, before))
             first = max(0, end - count)
             chosen = ranks[first:end]
-        return Page(self.order[chosen].tolist(), len(ranks), first, int(chosen[-1]) if len(chosen) else after)
+        return Page(ranking.order[chosen].tolist(), len(ranks), first, int(chosen[-1]) if len(chosen) else after)
 
     def mask(self, wanted: Filter, states: Array) -> Array:
         """Return which examples (n,) match a filter, given the ``states`` (n,) of all."""
@@ -105,6 +145,8 @@ class Examples:
             mask &= self.columns["quality"] < wanted.below  # not those without one
         if wanted.states is not None:
             mask &= np.isin(states, [int(state) for state in wanted.states])
+        if wanted.finding is not None:
+            mask &= self.ranking(Order.DOUBTFUL, wanted.finding).ranks >= 0
         return mask
 
     def pairs(self) -> list[tuple[int, int, int]]:
@@ -123,7 +165,6 @@ class Examples:
         row = {name: None if value != value else value for name, value in row.items()}  # JSON has no NaN
         return {
             "index": index,
-            "rank": int(self.ranks[index]),
             "id": self.ids[index],
             "split": self.splits[index],
             **row,
@@ -143,6 +184,20 @@ class Examples:
         digest = hashlib.sha256(np.ascontiguousarray(self.given, np.int64).tobytes())
         digest.update(json.dumps([self.ids, self.class_names]).encode())
         return digest.hexdigest()
+
+
+def checked_features(run: Run, count: int) -> Array | None:
+    """Return the features of ``count`` examples, if the run keeps any; raise if they belong to others."""
+    features = run.features
+    if features is not None and len(features) != count:
+        raise RunFolderError(f"{run.folder}: {len(features)} features for {count} labels; two runs mixed up?")
+    return features
+
+
+def _rank(order: Array, count: int) -> Ranking:
+    ranks: Array = np.full(count, -1)
+    ranks[order] = np.arange(len(order))
+    return Ranking(order, ranks)
 
 
 class _History:

@@ -13,12 +13,14 @@ from unflip.errors import InputError, UnflipError
 from unflip.review.decisions import Choice, NotSavedError, State
 from unflip.review.examples import Filter
 from unflip.review.export import as_csv
-from unflip.review.review import Review, described
+from unflip.review.order import Order
+from unflip.review.review import Action, Review, described
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _FOREVER = "private, max-age=31536000, immutable"  # the address of an image changes with the run's examples
 _SIZES = {"small": 256, "large": 1024}  # pixels of the longer side
 _CHANGES = 500  # per response
+_MOST = 1000  # examples that one request decides on
 _LARGEST = 2**53  # the largest integer that JavaScript represents exactly
 
 
@@ -45,20 +47,25 @@ class _Item(BaseModel):
 
 
 class _Decide(_Body):
-    action: Literal["accept", "keep", "choose", "unsure", "clear"]
+    action: Action
     label: int | None = Field(None, ge=0, le=_LARGEST)
-    items: list[_Item] = Field(min_length=1, max_length=1000)
+    items: list[_Item] = Field(min_length=1, max_length=_MOST)
 
 
-class _FilterQuery(BaseModel):
+class _OrderQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    order: Order | None = None
+    finding: str | None = Field(None, max_length=100)
+
+
+class _FilterQuery(_OrderQuery):
     differs: bool = False
     given: int | None = Field(None, ge=0, le=_LARGEST)
     suggested: int | None = Field(None, ge=0, le=_LARGEST)
     label_class: int | None = Field(None, ge=0, le=_LARGEST)
     below: float | None = Field(None, gt=0, le=1)
-    state: Literal["open", "accepted", "kept", "changed", "unsure", "decided", "any"] = "any"
+    state: Literal["open", "accepted", "kept", "changed", "removed", "unsure", "decided", "any"] = "any"
 
     def as_filter(self) -> Filter:
         states = None
@@ -66,7 +73,7 @@ class _FilterQuery(BaseModel):
             states = frozenset(state for state in State if state.is_decided)
         elif self.state != "any":
             states = frozenset([State[self.state.upper()]])
-        return Filter(self.differs, self.given, self.suggested, self.label_class, self.below, states)
+        return Filter(self.differs, self.given, self.suggested, self.label_class, self.below, states, self.finding)
 
 
 class _PageQuery(_FilterQuery):
@@ -118,10 +125,14 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
     def examples(query: Annotated[_PageQuery, Query()]) -> Any:
         wanted = query.as_filter()
         states = review.decisions.states
-        found = review.examples.page(wanted, states, after=query.after, before=query.before, count=query.count)
+        order = query.order or review.order
+        ranks = review.examples.ranking(order, query.finding).ranks
+        found = review.examples.page(
+            wanted, states, order=order, after=query.after, before=query.before, count=query.count
+        )
         return JSONResponse(
             {
-                "examples": [review.brief(index) for index in found.indices],
+                "examples": [{**review.brief(index), "rank": int(ranks[index])} for index in found.indices],
                 "total": found.total,
                 "first": found.first,
                 "last": found.last,
@@ -130,8 +141,14 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
         )
 
     @app.get("/api/examples/{index}")
-    def example(index: Index) -> Any:
-        return JSONResponse(review.detail(_check(review, index)))
+    def example(index: Index, query: Annotated[_OrderQuery, Query()]) -> Any:
+        ranks = review.examples.ranking(query.order or review.order, query.finding).ranks
+        return JSONResponse({**review.detail(_check(review, index)), "rank": int(ranks[index])})
+
+    @app.get("/api/examples/{index}/group")
+    def group(index: Index) -> Any:
+        members = review.examples.findings.group(_check(review, index))
+        return JSONResponse({"examples": [review.brief(member) for member in members[:_MOST]], "total": len(members)})
 
     @app.get("/picture/{examples}/{size}/{index}")
     def picture(examples: str, size: Literal["small", "large"], index: Index) -> Response:

@@ -14,7 +14,8 @@ from unflip.data.viewing.rows import Rows
 from unflip.errors import InputError, RunFolderError
 from unflip.lock import locked
 from unflip.review.decisions import Decision, DecisionStore, State, check_decisions
-from unflip.review.examples import Examples, Filter
+from unflip.review.examples import Examples, Filter, checked_features
+from unflip.review.order import Order
 from unflip.review.words import Words, pieces
 from unflip.runs import layout
 from unflip.runs.folder import Run
@@ -23,7 +24,8 @@ from unflip.stats.neighbours import nearest
 _NEIGHBOURS = 6  # per class
 _TILE_TEXT = 400  # characters of a text that a tile gets; more than it has room for
 _PAIRS = 300  # the most frequent ones, offered as filters
-Action = Literal["accept", "keep", "choose", "unsure", "clear"]
+_GROUP = 24  # examples of a group that the single view shows
+Action = Literal["accept", "keep", "choose", "remove", "unsure", "clear"]
 
 
 class Review:
@@ -36,6 +38,7 @@ class Review:
         reviewer: the default name of the reviewer.
         pictures: the images of the examples, if they have any.
         rows: the cells of the examples, if they have no images.
+        order: of the examples, where the page does not choose another.
     """
 
     def __init__(
@@ -47,15 +50,17 @@ class Review:
         *,
         pictures: Pictures | None,
         rows: Rows | None,
+        order: Order = Order.DOUBTFUL,
     ) -> None:
         self.examples, self.decisions, self.pictures, self.reviewer = examples, decisions, pictures, reviewer
+        self.order = order
         self._rows = rows
         self._words = Words(run, rows, examples.columns["current"]) if rows else None
         self.picture_key = examples.fingerprint[:16]
         """Part of the address of images, so that a browser never shows those of another run."""
         self._name = run.folder.resolve().name
         self._result = run.result
-        features = checked_features(run, examples)
+        features = checked_features(run, len(examples))
         self._features = None if features is None else torch.from_numpy(features)
 
     def about(self) -> dict[str, Any]:
@@ -69,6 +74,8 @@ class Review:
             "classes": self.examples.class_names,
             "pairs": pairs[:_PAIRS],
             "differ": sum(count for *_, count in pairs),
+            "findings": self.examples.findings.counts(),
+            "order": self.order,
             "reviewer": self.reviewer,
             "pictures": f"/picture/{self.picture_key}/" if self.pictures else None,
             "last": self.decisions.last_id,
@@ -79,7 +86,12 @@ class Review:
         text = self._rows.text(index) if self._rows else None
         if text is not None and len(text) > _TILE_TEXT:
             text = text[:_TILE_TEXT] + "…"
-        return {**self.examples.row(index), "text": text, "decision": described(self.decisions.current(index))}
+        return {
+            **self.examples.row(index),
+            "text": text,
+            "findings": [found._asdict() for found in self.examples.findings.of(index)],
+            "decision": described(self.decisions.current(index)),
+        }
 
     def detail(self, index: int) -> dict[str, Any]:
         """Return what the single view shows: the row, its label changes in training, and its neighbours.
@@ -91,6 +103,7 @@ class Review:
         return {
             **self.brief(index),
             "history": self.examples.history(index),
+            "group": [self.brief(member) for member in self.examples.findings.group(index)[:_GROUP]],
             "neighbours": self._neighbours(index),
             "pieces": None if text is None else self._pieces(index, *text),
             "values": [cell for cell in values if text is None or cell[0] != text[0]],
@@ -107,8 +120,8 @@ class Review:
         """Return the state and label that result from an action."""
         if action == "clear":
             return State.OPEN, None
-        if action == "unsure":
-            return State.UNSURE, None
+        if action in ("unsure", "remove"):
+            return State.UNSURE if action == "unsure" else State.REMOVED, None
         given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
         if label is not None and label >= len(self.examples.class_names):
             raise InputError(f"label {label}: there are only {len(self.examples.class_names)} classes, from 0")
@@ -146,10 +159,12 @@ class Review:
 
 
 @contextmanager
-def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iterator[Review]:
+def open_review(
+    folder: Path, *, reviewer: str, data: str | None = None, order: Order = Order.DOUBTFUL
+) -> Iterator[Review]:
     """Open the review of a run and lock it for this process.
 
-    ``data`` is where the data is now, if it was moved.
+    ``data`` is where the data is now, if it was moved; ``order`` is that of the examples.
     """
     run = finished_run(folder)
     try:
@@ -159,7 +174,8 @@ def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iter
         name = " Name" if str(error).endswith("?") else "; name"
         raise InputError(f"{error}{name} its location with --data") from error
     examples = Examples(run)
-    checked_features(run, examples)  # this and the next before anything is written
+    checked_features(run, len(examples))  # this and the next two before anything is written
+    examples.ranking(order)
     check_decisions(folder / layout.DECISIONS, examples.fingerprint)
     with (
         locked(folder / layout.REVIEW_LOCK, busy="another process is serving its review; open the address it printed"),
@@ -167,15 +183,7 @@ def open_review(folder: Path, *, reviewer: str, data: str | None = None) -> Iter
             DecisionStore(folder / layout.DECISIONS, fingerprint=examples.fingerprint, count=len(examples))
         ) as decisions,
     ):
-        yield Review(run, examples, decisions, reviewer, pictures=pictures, rows=rows)
-
-
-def checked_features(run: Run, examples: Examples) -> Array | None:
-    """Return the features of the examples, if the run keeps any; raise if they belong to others."""
-    features = run.features
-    if features is not None and len(features) != len(examples):
-        raise RunFolderError(f"{run.folder}: {len(features)} features for {len(examples)} labels; two runs mixed up?")
-    return features
+        yield Review(run, examples, decisions, reviewer, pictures=pictures, rows=rows, order=order)
 
 
 def finished_run(folder: Path) -> Run:

@@ -12,7 +12,17 @@ from unflip.data.files.arrays import Array
 from unflip.data.images.files import is_image
 from unflip.errors import RunFolderError
 
-COLUMNS = ("index", "id", "finding", "score", "flag", "reason", "group")
+SCHEMA = pa.schema(
+    [
+        ("index", pa.int64()),
+        ("id", pa.string()),
+        ("finding", pa.string()),
+        ("score", pa.float64()),
+        ("flag", pa.bool_()),
+        ("reason", pa.string()),
+        ("group", pa.int64()),
+    ]
+)
 """``index`` and ``id`` (``path`` where examples are image files) are null for what is said of a class."""
 
 
@@ -30,20 +40,9 @@ class Finding(NamedTuple):
 def findings_table(labels: pa.Table, found: Mapping[str, Finding]) -> pa.Table:
     """Return all findings as one table; ``labels`` is that of the run."""
     parts = [_part(labels, name, finding) for name, finding in found.items()]
-    schema = pa.schema(
-        [
-            ("index", pa.int64()),
-            ("id", pa.string()),
-            ("finding", pa.string()),
-            ("score", pa.float64()),
-            ("flag", pa.bool_()),
-            ("reason", pa.string()),
-            ("group", pa.int64()),
-        ]
-    )
-    table = pa.concat_tables([schema.empty_table(), *parts])
+    table = pa.concat_tables([SCHEMA.empty_table(), *parts])
     named = any(is_image(PurePath(name).name) for name in labels["id"].slice(0, 1).to_pylist())
-    return table.rename_columns(["index", "path" if named else "id", *COLUMNS[2:]])
+    return table.rename_columns(["index", "path" if named else "id", *SCHEMA.names[2:]])
 
 
 def _part(labels: pa.Table, name: str, finding: Finding) -> pa.Table:
@@ -66,10 +65,7 @@ def _part(labels: pa.Table, name: str, finding: Finding) -> pa.Table:
 
 def read_findings(path: Path) -> pa.Table:
     """Read the findings of a run; the column ``path`` becomes ``id``, as in the table of labels."""
-    kinds = {
-        "index": pa.int64(), "id": pa.string(), "path": pa.string(), "finding": pa.string(), "score": pa.float64(),
-        "flag": pa.bool_(), "reason": pa.string(), "group": pa.int64(),
-    }  # fmt: skip
+    kinds = {field.name: field.type for field in SCHEMA} | {"path": pa.string()}
     try:
         table = pa.csv.read_csv(
             path,
@@ -79,7 +75,7 @@ def read_findings(path: Path) -> pa.Table:
     except (OSError, pa.ArrowException) as error:
         raise RunFolderError(f"{path}: not a readable list of findings ({error})") from error
     table = table.rename_columns(["id" if name == "path" else name for name in table.column_names])
-    missing = next((name for name in COLUMNS if name not in table.column_names), None)
+    missing = next((name for name in SCHEMA.names if name not in table.column_names), None)
     if missing is not None:
         raise RunFolderError(f"{path}: no column '{missing}'; run clean again with this version of unflip")
     return table

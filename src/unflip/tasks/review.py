@@ -11,6 +11,7 @@ from unflip.files import write_text
 from unflip.review.decisions import RecordedDecisions
 from unflip.review.examples import Examples
 from unflip.review.export import as_csv
+from unflip.review.order import Order
 from unflip.review.review import finished_run, open_review
 from unflip.runs import layout
 from unflip.runs.targets import check_output
@@ -23,9 +24,10 @@ def review(
     host: str = "127.0.0.1",
     port: int = 0,
     reviewer: str | None = None,
+    order: Order = Order.DOUBTFUL,
     on_ready: Callable[[str], None],
 ) -> int:
-    """Serve the page until somebody ends it; return how many labels are settled.
+    """Serve the page until somebody ends it; return how many examples are settled.
 
     Args:
         folder: of a finished run.
@@ -33,6 +35,7 @@ def review(
         host: the address to listen on; any but the default can be reached by other machines.
         port: where to listen; 0 takes a free port.
         reviewer: the name to decide under; by default the login.
+        order: of the examples at first: the most doubtful labels, or those about which a decision teaches most.
         on_ready: is told the page's address, once.
     """
     name = reviewer_name(reviewer)
@@ -40,7 +43,7 @@ def review(
         from unflip.review.serving import listen, prepare
     except ImportError as error:
         raise MissingExtraError(error.name or "fastapi", "review") from error
-    with listen(host, port) as listening, open_review(Path(folder), reviewer=name, data=data) as opened:
+    with listen(host, port) as listening, open_review(Path(folder), reviewer=name, data=data, order=order) as opened:
         serving = prepare(opened, listening, host)
         with suppress(_Ended):
             for ending in (signal.SIGINT, signal.SIGTERM):
@@ -51,7 +54,7 @@ def review(
 
 
 def export_review(folder: str | Path, out: Path, *, force: bool = False) -> int:
-    """Write what people decided to a .csv for ``train --reviewed``; return how many labels that are."""
+    """Write what people decided to a .csv for ``train --reviewed``; return how many examples that are about."""
     folder = Path(folder)
     check_output(out, (".csv",), force=force, option="--export")
     examples = Examples(finished_run(folder))

@@ -54,7 +54,11 @@ def test_a_table_names_examples_by_index_or_path_and_classes_by_name_or_number(
 
 @pytest.mark.parametrize(("suffix", "none"), [(".csv", ""), (".parquet", None), (".jsonl", None)])
 def test_a_table_may_remove_examples(tmp_path: Path, suffix: str, none: str | None) -> None:
-    columns = {"index": [2, 0, 3, 3], "decision": ["label", *["remove"] * 3], "label": ["dog", none, none, none]}
+    columns: dict[str, list[Any]] = {
+        "index": [2, 0, 3, 3],
+        "decision": ["label", *["remove"] * 3],
+        "label": ["dog", none, none, none],
+    }
     labels, removed = read_reviewed(write(tmp_path / f"reviewed{suffix}", columns), 4, IDS, NAMES)
     assert labels.tolist() == [-1, -1, 1, -1]
     assert removed.tolist() == [True, False, False, True]

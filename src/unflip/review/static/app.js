@@ -5,7 +5,7 @@ import { anyOpen, askConflict, chooseClass, showHelp } from "./dialogs.js";
 import { byId, count, examples, make, say, tell } from "./dom.js";
 import { showSingle } from "./single.js";
 import { columns, markTiles, refreshTile, setPictures, showGrid } from "./tiles.js";
-import { className, decisionText, exampleText, setClasses, stateOf } from "./words.js";
+import { className, decisionText, exampleText, findingName, setClasses, stateOf } from "./words.js";
 
 const PAGE = 60;
 const MOST = 1000; // examples that one request decides on
@@ -22,6 +22,7 @@ const seen = new Map(); // example -> the version shown when it became the curre
 
 const here = () => page.examples[at];
 const versionOf = (example) => example.decision?.version ?? 0;
+const inGroup = (example) => example.findings.some((finding) => finding.group !== null);
 
 // ---- one action at a time, however fast keys are pressed
 
@@ -36,11 +37,11 @@ function queue(work) {
 
 // ---- filters and position, kept in the address so that reloading changes nothing
 
-const FILTERS = ["pair", "class", "below", "state"];
+const FILTERS = ["pair", "class", "below", "state", "finding", "order"];
 
-function asQuery(pair, labelClass, below, state) {
+function asQuery(pair, labelClass, below, state, finding, order) {
   const [given, suggested] = pair.includes("-") ? pair.split("-") : [null, null];
-  return { differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, below: below || null, state };
+  return { differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, below: below || null, state, finding: finding || null, order: order || null };
 }
 
 const query = () => asQuery(...FILTERS.map((name) => byId(name).value));
@@ -54,7 +55,8 @@ function remember() {
 
 function recall() {
   const place = new URLSearchParams(location.hash.slice(1));
-  byId("pair").value = about.differ ? "differs" : "all";
+  byId("pair").value = usual();
+  byId("order").value = about.order;
   for (const name of FILTERS) {
     const options = [...byId(name).options].map((option) => option.value);
     if (options.includes(place.get(name))) byId(name).value = place.get(name);
@@ -64,10 +66,23 @@ function recall() {
   return { from: from >= 0 ? from : null, rank: rank >= 0 ? rank : null };
 }
 
+const usual = () => (about.differ ? "differs" : "all");
+
+// A finding has its own list, whatever is suggested, and in its own order.
+function suitFinding(changed) {
+  const chosen = byId("finding").value !== "";
+  if (changed === "finding" && chosen && byId("pair").value === "differs") byId("pair").value = "all";
+  if (changed === "finding" && !chosen && byId("pair").value === "all") byId("pair").value = usual();
+  byId("order").disabled = chosen;
+  byId("order").title = chosen ? "The examples of a finding come in the order of its list" : "";
+}
+
 function fillFilters() {
   const option = (value, text) => make("option", { value }, text);
   byId("pair").append(option("differs", `suggestion differs (${count(about.differ)})`), option("all", `all (${count(about.examples)})`),
     ...about.pairs.map(([given, suggested, number]) => option(`${given}-${suggested}`, `${className(given)} → ${className(suggested)} (${count(number)})`)));
+  byId("found").hidden = !about.findings.length;
+  byId("finding").append(option("", "any"), ...about.findings.map(([name, number]) => option(name, `${findingName(name)} (${count(number)})`)));
   byId("class").append(option("", "any"), ...about.classes.map((name, label) => option(label, name)));
 }
 
@@ -131,6 +146,7 @@ function showTarget() {
   byId("select").setAttribute("aria-pressed", String(selected.has(example.index)));
   byId("accept").title = many ? "Accept the suggested label of each" : `Accept: ${className(example.suggested)}`;
   byId("keep").title = many ? "Keep the given label of each" : `Keep: ${className(example.given)}`;
+  byId("group").hidden = single || !inGroup(example);
 }
 
 function showProgress(progress) {
@@ -227,8 +243,9 @@ async function undo() {
     return;
   }
   const first = written[0].index;
-  const { rank } = await get(`/api/examples/${first}`);
-  if (written.map(take).includes(false)) await load({ after: rank - 1 }, rank);
+  const { finding, order } = query();
+  const { rank } = await get(`/api/examples/${first}`, { finding, order });
+  if (written.map(take).includes(false)) await load(rank < 0 ? {} : { after: rank - 1 }, rank < 0 ? null : rank);
   else await go(page.examples.findIndex((example) => example.index === first));
   const { state } = written[0];
   say(written.length > 1 ? `${count(written.length)} decisions undone` : `Undone: example ${first} is ${state === "open" ? "undecided" : decisionText(written[0])}`);
@@ -266,6 +283,7 @@ async function watch() {
 const KEYS = {
   a: () => decide("accept"),
   k: () => decide("keep"),
+  r: () => decide("remove"),
   s: () => decide("unsure"),
   c: choose,
   u: undo,
@@ -273,6 +291,7 @@ const KEYS = {
   n: () => go(at + 1),
   p: () => go(at - 1),
   x: () => (single ? null : toggle(at)),
+  g: selectGroup,
   "]": () => go(page.examples.length),
   "[": () => go(-1),
 };
@@ -303,6 +322,21 @@ async function selectEverything() {
     left = found.total - found.first - found.examples.length;
   }
   showTarget();
+}
+
+// Select the group of near-duplicates; asked again, all of it but the first, which is the one to keep.
+async function selectGroup() {
+  if (single || !here() || !inGroup(here())) return;
+  const { examples: members, total } = await get(`/api/examples/${here().index}/group`);
+  const whole = members.every((example) => selected.has(example.index));
+  for (const example of members) {
+    if (!selected.has(example.index)) selected.set(example.index, seen.get(example.index) ?? versionOf(example));
+  }
+  if (whole) selected.delete(members[0].index);
+  markTiles(here().index, selected);
+  showTarget();
+  const more = total > members.length ? `, the group has ${count(total)}` : "";
+  say(whole ? `${count(selected.size)} selected: all but example ${members[0].index}` : `${count(selected.size)} selected${more}`);
 }
 
 async function selectHere() {
@@ -382,11 +416,12 @@ function connect() {
   document.addEventListener("keydown", onKey);
   byId("grid").addEventListener("click", onTile);
   byId("grid").addEventListener("dblclick", () => queue(() => open(true)));
-  for (const [id, work] of [["accept", KEYS.a], ["keep", KEYS.k], ["unsure", KEYS.s], ["choose", choose], ["undo", undo], ["view", () => open(!single)], ["select", selectHere],
+  for (const [id, work] of [["accept", KEYS.a], ["keep", KEYS.k], ["remove", KEYS.r], ["unsure", KEYS.s], ["group", selectGroup], ["choose", choose], ["undo", undo], ["view", () => open(!single)], ["select", selectHere],
     ["page-back", KEYS["["]], ["page-on", KEYS["]"]], ["help-open", showHelp]]) byId(id).addEventListener("click", () => queue(work));
   for (const id of FILTERS) byId(id).addEventListener("change", () => queue(async () => {
     const focused = document.activeElement;
     single = false;
+    suitFinding(id);
     await load();
     focused?.focus();
     say(examples(page.total));
@@ -397,7 +432,7 @@ function connect() {
 }
 
 async function start() {
-  const asked = location.hash.length > 1 ? null : ask(asQuery("differs", "", "", "open"), {}); // usually the right page, and it saves a round trip
+  const asked = location.hash.length > 1 ? null : ask(asQuery("differs", "", "", "open", "", ""), {}); // usually the right page, and it saves a round trip
   asked?.catch(() => null); // errors are reported below
   about = await get("/api/about");
   setClasses(about.classes);
@@ -409,6 +444,7 @@ async function start() {
   since = about.last;
   fillFilters();
   const { from, rank } = recall();
+  suitFinding(null);
   if (asked && about.differ) await showPage(await asked, {}, null);
   else await load(from === null ? {} : { after: from - 1 }, rank);
   connect();

@@ -1,7 +1,7 @@
 // The single view: one example with everything known about it.
 
 import { byId, make, percent } from "./dom.js";
-import { labels, passage, picture } from "./tiles.js";
+import { found, labels, passage, picture } from "./tiles.js";
 import { ago, className, decisionText, exampleText, stateOf } from "./words.js";
 
 const article = byId("single");
@@ -22,9 +22,11 @@ export function showSingle(example, detail) {
       make("p", { class: "state", "data-state": stateOf(example) },
         stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)} · ${example.decision.reviewer}, ${ago(example.decision.at)}`),
       beliefs(example, differs),
-      make("p", {}, `Quality of the given label: ${percent(example.quality)}`)),
+      make("p", {}, `Quality of the given label: ${percent(example.quality)}`),
+      ...found(example).map((line) => make("p", {}, line))),
     make("section", { class: "history" }, make("h3", {}, "Label changes in training"), history(detail?.history)),
     values(detail),
+    group(example, detail?.group),
     make("section", { class: "near" }, ...neighbours(example, detail?.neighbours)),
   ].filter(Boolean));
   article.classList.toggle("bare", !shown && !text);
@@ -77,6 +79,19 @@ function values(detail) {
 function cell(value) {
   if (typeof value === "number") return make("dd", {}, Number.isInteger(value) ? value : Number(value.toPrecision(6)));
   return value.trim() ? make("dd", { class: "words", dir: "auto" }, value) : make("dd", { class: "void" }, "empty");
+}
+
+function group(example, members) {
+  if (!members?.length) return null;
+  return make("section", { class: "near" }, make("div", {}, make("h3", {}, "Its group"),
+    make("ul", { class: "neighbours" }, ...members.map((one) => member(one, one.index === example.index)))));
+}
+
+function member(example, own) {
+  const shown = picture(example, "small", "");
+  return make("li", { "aria-current": own && "true" }, shown && make("span", { class: "picture" }, shown), passage(example),
+    make("span", { class: "labels" }, className(example.given)), make("span", { class: "distance" }, own ? "this one" : `#${example.index}`),
+    stateOf(example) === "open" ? null : make("span", { class: `badge ${stateOf(example)}` }, decisionText(example.decision)));
 }
 
 function neighbours(example, groups) {

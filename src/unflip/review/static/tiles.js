@@ -1,7 +1,7 @@
 // The grid: one tile per example.
 
 import { byId, make, percent } from "./dom.js";
-import { className, decisionText, exampleText, stateOf } from "./words.js";
+import { className, decisionText, exampleText, findingName, stateOf } from "./words.js";
 
 const grid = byId("grid");
 let pictures = null;
@@ -28,6 +28,12 @@ export function labels(example) {
   return line;
 }
 
+// What else was found: names with reasons, as many lines as there are findings.
+export function found(example) {
+  return example.findings.map(({ name, reason }) => make("span", { class: "finding", title: reason },
+    make("strong", {}, findingName(name)), ` ${reason}`));
+}
+
 function badge(example) {
   const state = stateOf(example);
   return state === "open" ? null : make("span", { class: `badge ${state}` }, decisionText(example.decision));
@@ -51,7 +57,7 @@ function fill(tile, example) {
     ? make("span", { class: "picture" }, picture(example, "small", ""))
     : passage(example) ?? make("span", { class: "name" }, `#${example.index}${example.id === String(example.index) ? "" : ` · ${example.id}`}`));
   const figures = make("span", { class: "figures" }, `quality ${percent(example.quality)}`);
-  tile.replaceChildren(...[shown, labels(example), figures, badge(example)].filter(Boolean));
+  tile.replaceChildren(...[shown, labels(example), figures, ...found(example), badge(example)].filter(Boolean));
 }
 
 export function refreshTile(example) {

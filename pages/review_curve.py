@@ -1,0 +1,177 @@
+"""What decisions of people are worth: labels right and test accuracy after some, by the order in which they are asked.
+
+    UNFLIP_DATA=FOLDER python pages/review_curve.py docs/results/review-curve.jsonl --page docs/review.md \
+      --figure docs/images/review-curve.png
+
+Digits (three quarters of them, split by seed) and the first 5,000 CIFAR-10 features under PMD noise of type I, and
+BANKING77 (its own split, texts by `wordllama`), of which a fifth of each class has the label of the most similar one.
+`unflip clean` finds suspects; the first 50, 100, 200 and 400 examples in an order are answered with the truth; `unflip
+clean --reviewed` learns again with these. The order is made once, before the first answer. A line of the file is a data
+set, an order and a seed: `given`, how many labels were right as given, and by number of decisions `right`, how many
+labels are right then, those decided included, and `test`, the test accuracy. Lines that are in the file are not made
+again.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+
+import own_data
+import raw_data_table
+from features_trials import run_missing
+
+DATA = {"digits": "pmd1:0.35", "BANKING77": "similar:0.2", "cifar10": "pmd1:0.35"}
+NAMES = {"digits": "digits, PMD 35 %", "BANKING77": "BANKING77, 20 % similar", "cifar10": "CIFAR-10, PMD 35 %"}
+ORDERS = {"random": "at random", "doubtful": "most doubtful first", "helpful": "most helpful first"}
+DECISIONS = (0, 50, 100, 200, 400)
+SEEDS = range(3)
+
+
+def make(data: str, seed: int) -> tuple[own_data.Problem, np.ndarray[Any, Any]]:
+    """Return a data set and noisy labels of its training examples."""
+    source: Any = raw_data_table if data == "BANKING77" else own_data
+    problem = source.load(data, seed)
+    return problem, source.make_noisy(data, problem, DATA[data], seed)
+
+
+def clean(data: Path, out: Path, seed: int, reviewed: Path | None = None) -> Any:
+    """Return the run of `unflip clean`, which looks for wrong labels alone."""
+    import unflip
+    from unflip.checks import checks
+
+    return unflip.clean(
+        data, out, reviewed=reviewed, seed=seed, skip_check=tuple(checks.names()), threads=1, device="cpu", quiet=True
+    ).run
+
+
+def arrange(run: Any, order: str, seed: int) -> list[int]:
+    """Return all examples of a run in the order in which people are asked about them."""
+    from unflip.review.helpful import most_helpful_first
+    from unflip.runs.labels import most_doubtful_first
+
+    table = run.labels()
+    if order == "random":
+        rows = np.random.default_rng(seed).permutation(len(table))
+    else:
+        rows = most_doubtful_first(table) if order == "doubtful" else most_helpful_first(table, run.features)
+    return [int(row) for row in rows]
+
+
+def run_one(task: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    torch.set_num_threads(1)
+    problem, given = make(task["data"], task["seed"])
+    right, test = [], []
+    asked: list[int] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        np.savez(
+            folder / "data.npz", train=problem.train, train_labels=given, test=problem.test,
+            test_labels=problem.test_labels,
+        )  # fmt: skip
+        for count in DECISIONS:
+            reviewed = None
+            if count:
+                reviewed = folder / "reviewed.csv"
+                rows = "".join(f"{index},{problem.clean[index]}\n" for index in asked[:count])
+                reviewed.write_text(f"index,label\n{rows}", "utf-8")
+            run = clean(folder / "data.npz", folder / f"after {count}", task["seed"], reviewed)
+            asked = asked or arrange(run, task["order"], task["seed"])
+            right.append(int((run.labels()["current"].to_numpy() == problem.clean).sum()))
+            test.append(run.result["test_accuracy"]["last"])
+    return task | {
+        "count": len(given), "given": int((given == problem.clean).sum()), "decisions": list(DECISIONS),
+        "right": right, "test": [round(value, 4) for value in test],
+    }  # fmt: skip
+
+
+def tasks() -> Iterator[dict[str, Any]]:
+    for data in DATA:
+        for seed in SEEDS:
+            for order in ORDERS:
+                yield {"data": data, "noise": DATA[data], "order": order, "seed": seed}
+
+
+def chosen(lines: list[dict[str, Any]], data: str, order: str) -> list[dict[str, Any]]:
+    return [line for line in lines if (line["data"], line["order"]) == (data, order)]
+
+
+def table(lines: list[dict[str, Any]], figure: str) -> Iterator[str]:
+    """Return means over seeds, in per cent: of `right` the share of all labels, of `test` the accuracy."""
+    yield "| data | order | seeds | " + " | ".join(f"{count}" for count in DECISIONS) + " |"
+    yield "| --- | --- | --- |" + " --- |" * len(DECISIONS)
+    for data, name in NAMES.items():
+        for order, words in ORDERS.items():
+            some = chosen(lines, data, order)
+            if some:
+                values = [[shares(line, figure)[i] for line in some] for i in range(len(DECISIONS))]
+                cells = " | ".join(f"{100 * statistics.mean(value):.2f}" for value in values)
+                yield f"| {name} | {words} | {len(some)} | {cells} |"
+
+
+def shares(line: dict[str, Any], figure: str) -> list[float]:
+    return [value / line["count"] for value in line["right"]] if figure == "right" else list(line["test"])
+
+
+def fill(text: str, lines: list[dict[str, Any]]) -> str:
+    """Return a page with its tables made anew; each stands between `<!-- curve NAME -->` and `<!-- end -->`."""
+
+    def made(found: re.Match[str]) -> str:
+        return f"<!-- curve {found[1]} -->\n\n" + "\n".join(table(lines, found[1])) + "\n\n<!-- end -->"
+
+    return re.sub(r"<!-- curve (\w+) -->.*?<!-- end -->", made, text, flags=re.DOTALL)
+
+
+def draw(lines: list[dict[str, Any]], path: Path) -> None:
+    """Draw labels right by number of decisions: a panel per data set, a line per order, the seeds as dots."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(DATA), figsize=(4 * len(DATA), 3.6), layout="constrained")
+    for axes, data in zip(panels, DATA, strict=True):
+        for place, (order, words) in enumerate(ORDERS.items()):
+            some = [[100 * value for value in shares(line, "right")] for line in chosen(lines, data, order)]
+            if some:
+                colour = ("grey", "tab:orange", "tab:blue")[place]
+                axes.plot(DECISIONS, np.mean(some, 0), color=colour, label=words)
+                for values in some:
+                    axes.plot(DECISIONS, values, ".", color=colour, markersize=4, alpha=0.6)
+        axes.set_title(NAMES[data])
+        axes.set_xlabel("decisions")
+    panels[0].set_ylabel("labels right, %")
+    panels[0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--figure", type=Path, help="draw the curves here")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--as-it-is", action="store_true", help="run nothing")
+    arguments = parser.parse_args()
+    if not arguments.as_it_is:
+        run_missing(arguments.out, list(tasks()), run_one, arguments.jobs)
+    lines = [json.loads(line) for line in arguments.out.read_text().splitlines()]
+    if arguments.figure is not None:
+        draw(lines, arguments.figure)
+    if arguments.page is not None:
+        arguments.page.write_text(fill(arguments.page.read_text("utf-8"), lines), "utf-8")
+    else:
+        for figure in ("right", "test"):
+            print("\n".join([*table(lines, figure), ""]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Findings on the review page: filters, reasons, groups, removal; a program asks."""
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import quick_train
+from reviewing import Client, finding, served, write_findings
+from unflip.errors import RunFolderError
+from unflip.review.decisions import DecisionStore, State
+from unflip.review.findings import Findings, Found
+from unflip.runs.folder import Run
+
+
+@pytest.fixture
+def found(run: Path) -> Path:
+    """A run on digits with strangers, two groups of near-duplicates, and a weak class."""
+    write_findings(
+        run,
+        stranger=finding([7, 3, 9, 11], ["far from 'all'", 'far, "very"', "far", "nearly far"], flagged=3),
+        near_duplicate=finding([40, 8, 20, 41, 7], [f"copy {i}" for i in range(5)], groups=[5, 2, 2, 5, 2]),
+        weak_class=finding([-1], ["8 is taken for 3"]),
+    )
+    return run
+
+
+def test_findings_come_by_name_by_example_and_by_group(found: Path) -> None:
+    findings = Findings(Run(found).findings(), 400)
+    assert findings.counts() == [("stranger", 3), ("near_duplicate", 5)]
+    assert findings.examples("stranger").tolist() == [7, 3, 9]
+    assert findings.examples("near_duplicate").tolist() == [40, 41, 7, 8, 20]  # groups stay together
+    assert findings.of(3) == [Found("stranger", 'far, "very"', None)]
+    assert findings.of(7) == [Found("stranger", "far from 'all'", None), Found("near_duplicate", "copy 4", 2)]
+    assert findings.of(11) == findings.of(399) == []
+    assert findings.group(20) == [7, 8, 20]
+    assert findings.group(3) == findings.group(0) == []
+
+
+def test_a_run_without_findings_has_none(run: Path) -> None:
+    findings = Findings(Run(run).findings(), 400)
+    assert (findings.counts(), findings.of(0), findings.group(0)) == ([], [], [])
+    with served(run) as (address, _):
+        client = Client(address)
+        assert client.get("/api/about").json["findings"] == []
+        answer = client.get("/api/examples?finding=stranger")
+        assert (answer.status, answer.json["error"].partition(";")[0]) == (400, "unknown finding 'stranger'")
+
+
+def test_findings_of_other_examples_are_refused(found: Path) -> None:
+    with pytest.raises(RunFolderError, match="two runs mixed up"):
+        Findings(Run(found).findings(), 30)
+
+
+def test_the_filter_shows_a_finding_as_the_run_lists_it(found: Path) -> None:
+    with served(found) as (address, review):
+        client = Client(address)
+        assert client.get("/api/about").json["findings"] == [["stranger", 3], ["near_duplicate", 5]]
+        page = client.get("/api/examples?finding=near_duplicate&count=3").json
+        assert [(one["index"], one["rank"]) for one in page["examples"]] == [(40, 0), (41, 1), (7, 2)]
+        assert page["examples"][2]["findings"][1] == {"name": "near_duplicate", "reason": "copy 4", "group": 2}
+        assert page["progress"]["here"]["open"] == page["total"] == 5
+        rest = client.get(f"/api/examples?finding=near_duplicate&after={page['last']}").json
+        assert [one["index"] for one in rest["examples"]] == [8, 20]
+        given = int(review.examples.given[7])
+        same = [i for i in (40, 41, 7, 8, 20) if review.examples.given[i] == given]
+        few = client.get(f"/api/examples?finding=near_duplicate&label_class={given}").json["examples"]
+        assert set(same) <= {one["index"] for one in few}
+        detail = client.get("/api/examples/20?finding=near_duplicate").json
+        assert (detail["rank"], [one["index"] for one in detail["group"]]) == (4, [7, 8, 20])
+        group = client.get("/api/examples/20/group").json
+        assert (group["total"], [one["index"] for one in group["examples"]]) == (3, [7, 8, 20])
+
+
+def test_a_removal_is_a_decision_that_can_be_taken_back_and_is_exported(found: Path, tmp_path: Path) -> None:
+    with served(found) as (address, review):
+        client = Client(address)
+        answer = client.decide("remove", (8, 0), (20, 0)).json["written"]
+        assert [(one["index"], one["state"], one["label"]) for one in answer] == [
+            (8, "removed", None),
+            (20, "removed", None),
+        ]
+        assert [one["index"] for one in client.get("/api/examples?state=removed").json["examples"]]
+        client.decide("keep", (7, 0))
+        given = int(review.examples.given[7])
+        text = client.get("/api/export.csv").body.decode()
+        ids = [review.examples.ids[i] for i in (7, 8, 20)]
+        rows = [f"7,{ids[0]},{given},label", f"8,{ids[1]},,remove", f"20,{ids[2]},,remove"]
+        assert text.splitlines() == ["index,id,label,decision", *rows]
+        client.undo()
+        assert len(client.undo().json["written"]) == 2  # both at once
+        assert client.get("/api/export.csv").body.decode() == "index,id,label,decision\n"
+        assert client.decide("remove", (3, 0), label=1).status == 400
+    (tmp_path / "reviewed.csv").write_text(text)
+    again = quick_train("digits", tmp_path / "again", take=400, reviewed=tmp_path / "reviewed.csv", epochs=1)
+    splits = again.labels()["split"].to_numpy()
+    assert np.flatnonzero(splits == "removed").tolist() == [8, 20]
+
+
+def test_a_log_from_before_there_were_removals_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "review.sqlite"
+    store = DecisionStore(path, fingerprint="these", count=4)
+    store.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute("INSERT INTO decisions VALUES (1, 'then', 'p', 'ann', 'r', 2, 1, 'kept', 1, NULL)")
+    connection.close()
+    store = DecisionStore(path, fingerprint="these", count=4)
+    assert store.states.tolist() == [0, 0, State.KEPT, 0]
+    store.close()
+    with sqlite3.connect(path) as connection:  # so that an older version refuses it
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    connection.close()
