@@ -2,10 +2,9 @@
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from unflip.data.files.arrays import Array
-from unflip.stats.neighbours import nearest
+from unflip.stats.nearest import all_nearest
 
 _POOL = 10_000  # the most uncertain examples, among which neighbours are looked for
 _NEIGHBOURS = 10
@@ -27,9 +26,7 @@ def most_helpful_first(table: pa.Table, features: Array | None) -> Array:
     pool = np.sort(order[: min(_POOL, int((doubt >= 0).sum()))])
     worth = doubt[pool]
     if features is not None and len(pool) > 1:
-        points = torch.from_numpy(np.asarray(features[pool], np.float32))
-        found = nearest(points, points, min(_NEIGHBOURS, len(pool) - 1), leave_out=torch.arange(len(pool)))
-        worth = information_density(worth, found.indices.numpy(), found.distances.numpy())
+        worth = information_density(worth, *all_nearest(features[pool], min(_NEIGHBOURS, len(pool) - 1)))
     first = pool[classes_in_turns(worth, suggested[pool])]
     rest: Array = order[~np.isin(order, first)]
     return np.concatenate([first, rest])
