@@ -24,6 +24,7 @@ from unflip.report.doubtful import find_doubtful
 from unflip.report.label_changes import class_rows, count_changes
 from unflip.report.run_report import truth_notes, write_report
 from unflip.report.shift import measure_shift
+from unflip.report.views import open_views
 from unflip.runs.folder import Run
 from unflip.tasks import report as reported
 
@@ -237,7 +238,7 @@ def test_doubtful_texts_are_shown_and_only_ever_text(tmp_path: Path, cli: Cli) -
     (tmp_path / "mail.csv").write_text("\n".join(["body,label", *lines]))
     options: dict[str, Any] = {"label_column": "label", "text_encoder": "tfidf", "method": "standard", "epochs": 1}
     run = quick_train(tmp_path / "mail.csv", tmp_path / "run", **options)
-    doubts = find_doubtful(run, run.labels(), ["a", "b"], None)
+    doubts = find_doubtful(run, run.labels(), ["a", "b"], open_views(run, None))
     for each in doubts.examples:
         own = int(each.id)
         assert each.text is not None
@@ -256,7 +257,7 @@ def test_doubtful_texts_are_shown_and_only_ever_text(tmp_path: Path, cli: Cli) -
 
 def test_doubtful_examples_are_those_of_lowest_quality_with_their_neighbours(run: Run) -> None:
     table = run.labels()
-    doubts = find_doubtful(run, table, ["zero", "1", "2"], None)
+    doubts = find_doubtful(run, table, ["zero", "1", "2"], open_views(run, None))
     quality = np.sort(table["quality"].to_numpy())
     assert [each.quality for each in doubts.examples] == pytest.approx(quality[:24].tolist())
     assert doubts.below_half == (quality < 0.5).sum()
@@ -286,7 +287,7 @@ def test_quality_that_is_not_known_comes_last_and_counts_nowhere(run: Run, tmp_p
     order = run.labels()["quality"].to_numpy().argsort(kind="stable").tolist()
     known = sorted(order[::8])
     forget_quality(copy.folder, [i for i in range(150) if i not in known])
-    doubts = find_doubtful(copy, copy.labels(), ["0", "1", "2"], None)
+    doubts = find_doubtful(copy, copy.labels(), ["0", "1", "2"], open_views(copy, None))
     assert [int(each.id) for each in doubts.examples[:19]] == order[::8]
     assert [each.quality for each in doubts.examples[19:]] == [None] * 5
     assert doubts.below_half == (run.labels()["quality"].to_numpy()[known] < 0.5).sum()
@@ -301,10 +302,10 @@ def test_quality_that_is_not_known_comes_last_and_counts_nowhere(run: Run, tmp_p
 
 def test_what_a_person_decided_is_not_doubtful(run: Run) -> None:
     table = run.labels()
-    first = find_doubtful(run, table, ["0", "1", "2"], None).examples[0].id
+    first = find_doubtful(run, table, ["0", "1", "2"], open_views(run, None)).examples[0].id
     reviewed = pa.array([name == first for name in table["id"].to_pylist()])
     place = table.column_names.index("reviewed")
-    kept = find_doubtful(run, table.set_column(place, "reviewed", reviewed), ["0", "1", "2"], None)
+    kept = find_doubtful(run, table.set_column(place, "reviewed", reviewed), ["0", "1", "2"], open_views(run, None))
     assert first not in [each.id for each in kept.examples]
 
 

@@ -11,13 +11,15 @@ from markupsafe import Markup
 from unflip.errors import RunFolderError, UnflipError
 from unflip.files import write_text
 from unflip.report.doubtful import find_doubtful
+from unflip.report.findings import find_findings
 from unflip.report.label_changes import LabelChanges, class_rows, count_changes
 from unflip.report.page import render
 from unflip.report.shift import measure_shift
 from unflip.report.svg import Line, bar, heat, heat_legend, heat_map, line_chart, scatter, swatch
+from unflip.report.views import open_views
 from unflip.runs import layout
 from unflip.runs.folder import Run
-from unflip.runs.labels import HELD, expect_errors
+from unflip.runs.labels import HELD, REMOVED, expect_errors
 
 CURVES = {
     "test_accuracy": "test accuracy",
@@ -37,13 +39,15 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
 
     ``data`` is where the run's data is now, if it was moved; images are read from there.
     """
-    result, metrics, table = checked_result(run), run.metrics, run.labels()
+    result, metrics, whole = checked_result(run), run.metrics, run.labels()
+    table = whole.filter(pyarrow.compute.not_equal(whole["split"], REMOVED))
     if not metrics:
         raise RunFolderError(f"{run.folder / layout.METRICS}: contains no epochs; train the run again with --force")
     names = run.class_names
     changes = count_changes(table, names)
     tests = result["tests"]
     trains = int(pyarrow.compute.equal(table["split"], "train").to_numpy().sum())
+    views, findings = open_views(run, data), run.findings()
     content = render(
         "run.html",
         result=result,
@@ -64,7 +68,9 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         ),
         bar=bar,
         shift=_shift(run, names),
-        doubts=find_doubtful(run, table, names, data),
+        doubts=find_doubtful(run, whole, names, views),
+        findings=None if findings is None else find_findings(whole, findings, names, views),
+        small=views.small,
         errors=expect_errors(table["quality"].to_numpy()),
         held=HELD,
         metrics=metrics,
@@ -97,6 +103,7 @@ def truth_notes(result: Mapping[str, Any]) -> dict[str, Any]:
         "tested": bool(result["tests"]),
         "known": result["noise_rate"] is not None,
         "reviewed": result.get("reviewed", 0),
+        "removed": result.get("removed", 0),
     }
 
 
