@@ -12,7 +12,7 @@ import pytest
 from browser import DESK, PHONE, Watched, chromium, open_page
 from helpers import blobs, forget_quality, quick_train, write_npz
 from pictures import write_picture
-from reviewing import Client, served
+from reviewing import Client, finding, served, write_findings
 from unflip import train
 from unflip.review.decisions import Choice, Decision, State
 from unflip.review.examples import Filter
@@ -21,6 +21,8 @@ from unflip.review.review import Review
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
+
+MARKUP = "<img src=x onerror=document.title='owned'>"
 
 
 @pytest.fixture(scope="module")
@@ -499,3 +501,83 @@ def test_the_page_says_when_the_server_is_gone(browser: "Browser", run: Path) ->
     said(watched.page, "The server does not respond")
     assert json.dumps(watched.requests[0])
     assert focused(watched.page).endswith("undecided")  # what was not saved is not shown as decided
+
+
+def test_a_finding_has_its_filter_its_reasons_and_its_removal(browser: "Browser", run: Path) -> None:
+    write_findings(
+        run,
+        stranger=finding([7, 3], ["far from every class", MARKUP]),
+        near_duplicate=finding([40, 8, 20, 41, 9], ["nearly the same"] * 5, groups=[5, 2, 2, 5, 2]),
+    )
+    with served(run) as (address, review):
+        watched = visit(browser, address)
+        page = watched.page
+        options = page.locator("#finding option").all_inner_texts()
+        assert options == ["any", "stranger (2)", "near duplicate (5)"]
+        page.select_option("#finding", "stranger")
+        page.wait_for_function("document.querySelectorAll('.tile').length === 2")
+        assert page.locator("#pair").input_value() == "all"
+        assert page.locator("#order").is_disabled()
+        assert page.locator("#tile-3 .finding").inner_text() == f"stranger {MARKUP}"
+        page.locator("#tile-7").click()
+        press(page, "r")
+        done(page, 1)
+        assert decision_about(review, 7).state == State.REMOVED
+        assert page.locator("#tile-7 .badge").inner_text() == "removed"
+        page.select_option("#finding", "near_duplicate")
+        page.wait_for_selector("#tile-40")
+        assert [tile.get_attribute("id") for tile in page.locator(".tile").all()] == [
+            f"tile-{i}" for i in (40, 41, 8, 9, 20)
+        ]
+        page.locator("#tile-9").click()
+        press(page, "g")
+        said(page, "3 selected")
+        press(page, "g")
+        said(page, "2 selected: all but example 8")
+        press(page, "r")
+        done(page, 2)
+        assert [int(review.decisions.states[i]) for i in (8, 9, 20)] == [0, State.REMOVED, State.REMOVED]
+        press(page, "u")
+        said(page, "2 decisions undone")
+        done(page, 0)
+        assert not review.decisions.states[[8, 9, 20]].any()
+        page.locator("#tile-20").click()
+        press(page, "Enter")
+        page.wait_for_selector("#single .neighbours li[aria-current]")
+        assert page.locator("#single section:has(h3:text('Its group')) li").count() == 3
+        assert "near duplicate nearly the same" in page.locator("#single .facts").inner_text()
+        page.select_option("#finding", "")
+        page.wait_for_selector("#grid:not([hidden])")
+        assert page.locator("#pair").input_value() == "differs"
+        assert_clean(watched, address)
+
+
+def test_the_order_can_be_chosen_and_stays_after_reloading(browser: "Browser", run: Path) -> None:
+    with served(run) as (address, _):
+        watched = visit(browser, address)
+        page = watched.page
+        assert page.locator("#found").is_hidden()
+        page.select_option("#order", "helpful")
+        wanted = Client(address).get("/api/examples?differs=true&state=open&order=helpful&count=3").json["examples"]
+        page.wait_for_function("id => document.querySelector('.tile').id === id", arg=f"tile-{wanted[0]['index']}")
+        page.reload()
+        page.wait_for_selector("body[data-ready]")
+        assert page.locator("#order").input_value() == "helpful"
+        assert page.locator(".tile").first.get_attribute("id") == f"tile-{wanted[0]['index']}"
+        assert_clean(watched, address)
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE])
+@pytest.mark.parametrize("dark", [False, True])
+def test_findings_fit_the_window(browser: "Browser", run: Path, size: tuple[int, int], dark: bool) -> None:
+    write_findings(run, near_duplicate=finding([40, 41], ["x" * 400, "nearly the same"], groups=[0, 0]))
+    with served(run) as (address, _):
+        watched = visit(browser, address, size, dark=dark)
+        watched.page.select_option("#finding", "near_duplicate")
+        watched.page.wait_for_selector("#tile-40")
+        assert watched.overflow() <= 0
+        watched.page.locator("#tile-40").click()
+        press(watched.page, "Enter")
+        watched.page.wait_for_selector("#single .neighbours li[aria-current]")
+        assert watched.overflow() <= 0
+        assert_clean(watched, address)

@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from helpers import Outcome, blobs, forget_quality, quick_train, write_npz
+from reviewing import finding, write_findings
 from unflip.runs.folder import Run
 
 
@@ -151,3 +152,34 @@ def test_a_folder_without_a_run_is_refused(cli: Callable[..., Outcome], tmp_path
     answer = cli("export", tmp_path, "--out", tmp_path / "l.csv")
     assert answer.code == 2
     assert "no labels.parquet; is this the folder of a finished run?" in answer.err
+
+
+def test_findings_and_removals_are_known_to_every_format(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
+    copy = Run(Path(shutil.copytree(run.folder, tmp_path / "run")))
+    table = copy.labels()
+    splits = ["removed" if i == 5 else split for i, split in enumerate(table["split"].to_pylist())]
+    table = table.set_column(table.column_names.index("split"), "split", [splits])
+    pyarrow.parquet.write_table(table, copy.folder / "labels.parquet")
+    write_findings(
+        copy.folder,
+        stranger=finding([7, 3, 9], ["far", "far", "nearly far"], flagged=2),
+        near_duplicate=finding([7, 8], ["a copy", "a copy"], groups=[0, 0]),
+        dark=finding([2], ["dark"]),
+        weak_class=finding([-1], ["few examples"]),
+    )
+    expected = {7: "stranger;near_duplicate", 3: "stranger", 8: "near_duplicate", 2: "dark"}
+    with exported(cli, copy, "csv", tmp_path / "l.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {i: row["findings"] for i, row in enumerate(rows) if row["findings"]} == expected
+    assert [i for i, row in enumerate(rows) if row["split"] == "removed"] == [5]
+    exact = pyarrow.parquet.read_table(exported(cli, copy, "parquet", tmp_path / "l.parquet"))
+    assert exact["findings"].to_pylist() == [expected.get(i, "") for i in range(150)]
+    issues = pyarrow.parquet.read_table(exported(cli, copy, "cleanlab", tmp_path / "c.parquet"))
+    assert issues.column_names[4:] == ["is_outlier_issue", "is_near_duplicate_issue", "is_dark_issue"]
+    assert np.flatnonzero(issues["is_outlier_issue"].to_numpy()).tolist() == [3, 7]
+    assert np.flatnonzero(issues["is_near_duplicate_issue"].to_numpy()).tolist() == [7, 8]
+    out = tmp_path / "tasks.json"
+    assert cli("export", copy.folder, "--format", "label-studio", "--out", out).out.startswith("149 labels")
+    tasks = {task["data"]["index"]: task["data"]["findings"] for task in json.loads(out.read_text("utf-8"))}
+    assert 5 not in tasks
+    assert (tasks[7], tasks[3], tasks[0]) == (["stranger", "near_duplicate"], ["stranger"], [])

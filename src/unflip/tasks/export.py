@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -13,7 +15,7 @@ from unflip.data.images.files import is_image
 from unflip.errors import ConfigError, unknown
 from unflip.files import write_atomically, write_text
 from unflip.runs.folder import Run
-from unflip.runs.labels import looks_wrong, names_of
+from unflip.runs.labels import REMOVED, looks_wrong, names_of
 from unflip.runs.targets import check_output
 
 _SUFFIXES = {
@@ -24,6 +26,12 @@ _SUFFIXES = {
     "cleanlab": (".csv", ".parquet"),
 }
 FORMATS = tuple(_SUFFIXES)
+_DATALAB = {
+    "stranger": "outlier", "near_duplicate": "near_duplicate", "blank": "low_information", "dark": "dark",
+    "bright": "light", "tiny": "odd_size", "odd_aspect": "odd_aspect_ratio",
+}  # fmt: skip
+"""What cleanlab's Datalab calls findings that it has, too."""
+_ALWAYS = ("stranger", "near_duplicate")  # also where there is none
 
 
 def export(run: str | Path | Run, out: str | Path, form: str = "csv", *, prefix: str = "", force: bool = False) -> int:
@@ -31,7 +39,9 @@ def export(run: str | Path | Run, out: str | Path, form: str = "csv", *, prefix:
 
     ``csv``, ``parquet`` and ``jsonl`` hold all columns of ``labels.parquet``. ``label-studio`` is a list of tasks with
     the suggested label as a prediction; ``prefix`` stands before each image's path there. ``cleanlab`` has the columns
-    of ``CleanLearning.get_label_issues``.
+    of ``CleanLearning.get_label_issues``. What else was found in the data is in the column ``findings``, in the tasks'
+    data and, by cleanlab's names, in columns such as ``is_outlier_issue``. Removed examples have ``split`` removed, no
+    task, and no issue of their label.
     """
     run, out = run if isinstance(run, Run) else Run(Path(run)), Path(out)
     if form not in FORMATS:
@@ -42,13 +52,27 @@ def export(run: str | Path | Run, out: str | Path, form: str = "csv", *, prefix:
     check_output(out, force=force)
     if prefix and form != "label-studio":
         raise ConfigError(f"--prefix is for the format label-studio, not for {form}; leave it out")
-    table = run.labels()
+    table, found = run.labels(), run.findings()
+    flagged = None if found is None else found.filter(pc.and_(found["flag"], found["index"].is_valid()))
     if form == "label-studio":
-        write_text(out, json.dumps(_tasks(table, run.result["method"], prefix), ensure_ascii=False, indent=1) + "\n")
-    else:
-        content = _as_cleanlab(table) if form == "cleanlab" else table
-        write_atomically(out, lambda path: _WRITERS[out.suffix.lower()](content, path))
+        tasks = _tasks(table, flagged, run.result["method"], prefix)
+        write_text(out, json.dumps(tasks, ensure_ascii=False, indent=1) + "\n")
+        return len(tasks)
+    if form == "cleanlab":
+        table = _as_cleanlab(table, flagged)
+    elif flagged is not None:
+        table = table.append_column("findings", pa.array([";".join(names) for names in _names(table, flagged)]))
+    write_atomically(out, lambda path: _WRITERS[out.suffix.lower()](table, path))
     return len(table)
+
+
+def _names(table: pa.Table, flagged: pa.Table) -> list[list[str]]:
+    """Return the names of each example's findings."""
+    names: list[list[str]] = [[] for _ in range(len(table))]
+    for index, name in zip(flagged["index"].to_pylist(), flagged["finding"].to_pylist(), strict=True):
+        if name not in names[index]:
+            names[index].append(name)
+    return names
 
 
 def _write_jsonl(table: pa.Table, path: Path) -> None:
@@ -64,23 +88,31 @@ _WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
 }
 
 
-def _as_cleanlab(table: pa.Table) -> pa.Table:
-    return pa.table(
-        {
-            "is_label_issue": looks_wrong(table),
-            "label_quality": table["quality"],
-            "given_label": names_of(table, "given"),
-            "predicted_label": names_of(table, "suggested"),
-        }
-    )
+def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
+    columns = {
+        "is_label_issue": looks_wrong(table),
+        "label_quality": table["quality"],
+        "given_label": names_of(table, "given"),
+        "predicted_label": names_of(table, "suggested"),
+    }
+    if flagged is not None:
+        for name, issue in _DATALAB.items():
+            rows = flagged.filter(pc.equal(flagged["finding"], name))["index"].to_numpy()
+            if len(rows) or name in _ALWAYS:
+                columns[f"is_{issue}_issue"] = np.isin(np.arange(len(table)), rows)
+    return pa.table(columns)
 
 
-def _tasks(table: pa.Table, method: str, prefix: str) -> list[dict[str, Any]]:
-    """Return a task an example; docs/python.md has the labelling interface that goes with them."""
+def _tasks(table: pa.Table, flagged: pa.Table | None, method: str, prefix: str) -> list[dict[str, Any]]:
+    """Return a task an example, unless it was removed; docs/python.md has the labelling interface for them."""
+    names = None if flagged is None else _names(table, flagged)
+    removed = pc.equal(table["split"], REMOVED).to_pylist()
     columns = {name: table[name].to_pylist() for name in ("index", "id", "quality", "reviewed", "confidence_suggested")}
     labels = {name: [str(label) for label in names_of(table, name).to_pylist()] for name in ("given", "suggested")}
     tasks = []
     for i, name in enumerate(columns["id"]):
+        if removed[i]:
+            continue
         kind = "image" if is_image(PurePath(name).name) else "text"
         choice = {"type": "choices", "from_name": "label", "to_name": kind}
         prediction = {
@@ -94,6 +126,6 @@ def _tasks(table: pa.Table, method: str, prefix: str) -> list[dict[str, Any]]:
             "given": labels["given"][i],
             "quality": columns["quality"][i],
             "reviewed": columns["reviewed"][i],
-        }
+        } | ({} if names is None else {"findings": names[i]})
         tasks.append({"data": data, "predictions": [prediction]})
     return tasks
