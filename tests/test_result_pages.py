@@ -50,6 +50,15 @@ def test_every_table_of_the_committee_comes_from_its_file(monkeypatch: pytest.Mo
     assert committee_tables.fill(page, lines) == page
 
 
+def test_every_table_of_the_review_curve_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    review_curve = importlib.import_module("review_curve")
+    lines = [json.loads(line) for line in (RESULTS / "review-curve.jsonl").read_text("utf-8").splitlines()]
+    page = (ROOT / "docs" / "review.md").read_text("utf-8")
+    assert page.count("<!-- curve ") == 2
+    assert review_curve.fill(page, lines) == page
+
+
 def test_every_table_of_quality_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     quality_table = importlib.import_module("quality_table")

@@ -17,10 +17,12 @@ import torch
 import unflip
 from helpers import QUICK, Outcome, blobs, forget_quality, quick_train, spawn_python, write_npz
 from pictures import write_picture
+from reviewing import finding, write_findings
 from unflip.errors import RunFolderError, UnflipWarning
 from unflip.report import shift, svg
 from unflip.report.comparison import write_comparison
 from unflip.report.doubtful import find_doubtful
+from unflip.report.findings import find_findings
 from unflip.report.label_changes import class_rows, count_changes
 from unflip.report.run_report import truth_notes, write_report
 from unflip.report.shift import measure_shift
@@ -552,3 +554,41 @@ def test_a_damaged_folder_is_one_line(cli: Cli, features: Path, tmp_path: Path) 
     (folder / "result.json").write_text(json.dumps(result | {"tests": {}}))
     assert not (folder / "report.html").exists()
     assert cli("report", folder).code == 0
+
+
+def test_findings_are_shown_with_what_to_do_and_groups_under_different_labels_first(tmp_path: Path) -> None:
+    for label in range(2):
+        for i in range(10):
+            write_picture(tmp_path / "photos" / f"class {label}" / f"{i}.png", label, (20, 20))
+    run = quick_train(tmp_path / "photos", tmp_path / "run", method="standard", network="mlp", epochs=1)
+    assert "What else was found" not in page_of(write_report(run)).text
+    write_findings(run.folder)
+    assert "Nothing besides the labels is worth a look." in page_of(write_report(run)).text
+    write_findings(
+        run.folder,
+        stranger=finding(range(14), [f"far {i}" for i in range(14)], flagged=13),
+        near_duplicate=finding([1, 2, 3, 12, 5, 6], ["nearly the same"] * 6, groups=[0, 0, 1, 1, 2, 2]),
+        weak_class=finding([-1, -1], ["class 1 is taken for class 0", HOSTILE[2]]),
+        mystery=finding([4], ["who knows"]),
+    )
+    (tmp_path / "photos" / "class 0" / "3.png").write_bytes(b"broken")
+    views, names = open_views(run, None), run.class_names
+    findings = run.findings()
+    assert findings is not None
+    strangers, copies, classes, mystery = find_findings(run.labels(), findings, names, views)
+    assert (strangers.count, len(strangers.entries)) == (13, 12)
+    assert [entry.reason for entry in strangers.entries[:2]] == ["far 0", "far 1"]
+    assert [entry.picture is None for entry in strangers.entries[:5]] == [False, False, False, True, False]
+    assert [[entry.id for entry in group] for group in copies.groups] == [
+        ["class 0/3.png", "class 1/2.png"],
+        ["class 0/1.png", "class 0/2.png"],
+        ["class 0/5.png", "class 0/6.png"],
+    ]
+    assert (classes.of_classes, len(classes.entries)) == (True, 2)
+    assert (mystery.heading, mystery.what) == ("Mystery", "")
+    page = page_of(write_report(run))
+    assert "strangers (13), near-duplicates (6), weak classes (2), mystery (1)" in page.text
+    assert "Near-duplicates (6 in 3 groups)" in page.text
+    assert HOSTILE[2] in page.text
+    assert "far 11" in page.text
+    assert "far 12" not in page.text

@@ -515,7 +515,7 @@ def test_a_finding_has_its_filter_its_reasons_and_its_removal(browser: "Browser"
         options = page.locator("#finding option").all_inner_texts()
         assert options == ["any", "stranger (2)", "near duplicate (5)"]
         page.select_option("#finding", "stranger")
-        page.wait_for_function("document.querySelectorAll('.tile').length === 2")
+        page.wait_for_selector(".tile:nth-child(2):last-child")
         assert page.locator("#pair").input_value() == "all"
         assert page.locator("#order").is_disabled()
         assert page.locator("#tile-3 .finding").inner_text() == f"stranger {MARKUP}"

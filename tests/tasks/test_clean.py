@@ -126,7 +126,26 @@ def test_the_command_that_is_proposed_next_works(cli: Cli, photos: Path, tmp_pat
     assert proposed[:2] == ["unflip", "clean"]
     again = clean(cli, *proposed[2:], "--epochs", 15)
     assert "120 examples of 12 features in 3 classes" in again.out
+    assert re.search(
+        rf"people decided about 1 label and changed 1\n  since {out}: \d+ other labels? (is|are) corrected "
+        r"differently; about \d+ labels were wrong then\n",
+        again.out,
+    )
     assert "path" in rows(tmp_path / "run-2" / "suspects.csv")[0]
+
+
+def test_removed_examples_are_counted_and_are_no_suspects(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
+    before = rows(out / "suspects.csv")
+    removed = "".join(f"{row['path']},,remove\n" for row in before[:2])
+    (tmp_path / "reviewed.csv").write_text(f"path,label,decision\n{removed}")
+    features, again = out / "embedded.npz", tmp_path / "again"
+    done = clean(cli, features, "--out", again, "--epochs", 15, "--reviewed", tmp_path / "reviewed.csv")
+    assert " of 118 labels look wrong" in done.out
+    assert "\n  people removed 2 examples\n" in done.out
+    assert not {row["path"] for row in before[:2]} & {row["path"] for row in rows(again / "suspects.csv")}
+    assert "2 examples were removed by people" in (again / "report.html").read_text("utf-8")
 
 
 def test_what_to_type_next_is_quoted_and_class_names_cannot_steer_the_terminal(cli: Cli, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from unflip.tasks.options import CleanOptions, TableOptions
 
 if TYPE_CHECKING:
     from unflip.tasks.clean import CleanResult
+    from unflip.tasks.decided import Decided
 
 _PAIRS = 5  # pairs of classes that the summary names
 _NAME = 40  # characters of a class name that it shows
@@ -102,9 +103,7 @@ def _expected(cleaned: "CleanResult") -> list[str]:
     """Return what people decided, how many labels to expect wrong, and how far down the list most of them are."""
     from unflip.runs.labels import HELD, expect_errors
 
-    decided, changed = cleaned.decided
-    about = f"{decided:,} label{'' if decided == 1 else 's'}"
-    said = [f"  people decided about {about} and changed {changed:,}"] if decided else []
+    said = _decided(cleaned.decided)
     wrong, most, listed = round(cleaned.expected.total), cleaned.expected.most, len(cleaned.suspects)
     if not wrong:
         return said
@@ -112,8 +111,23 @@ def _expected(cleaned: "CleanResult") -> list[str]:
     if most > listed:
         share = expect_errors(cleaned.suspects["quality"].to_numpy()).total / cleaned.expected.total
         found = f"the list holds {share:.0%} of them, the review page shows the others after it" if listed else ""
-    others = "other " if decided else ""
+    others = "other " if cleaned.decided.labels else ""
     return [*said, f"  about {wrong:,} {others}labels are wrong" + (f"; {found}" if found else "")]
+
+
+def _decided(decided: "Decided") -> list[str]:
+    """Return what people decided, and what that changed since the run that they looked at."""
+    said = []
+    if decided.labels:
+        about = f"{decided.labels:,} label{'' if decided.labels == 1 else 's'}"
+        said.append(f"  people decided about {about} and changed {decided.changed:,}")
+    if decided.removed:
+        said.append(f"  people removed {decided.removed:,} example{'' if decided.removed == 1 else 's'}")
+    if decided.before is not None:
+        folder, changed, wrong = decided.before
+        others = f"{changed:,} other label{' is' if changed == 1 else 's are'} corrected differently"
+        said.append(f"  since {folder}: {others}; about {round(wrong):,} labels were wrong then")
+    return said
 
 
 def _findings(cleaned: "CleanResult") -> list[str]:

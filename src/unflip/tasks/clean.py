@@ -8,6 +8,7 @@ from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 
 from unflip.checks.examined import Examined, check_names, run_checks
@@ -25,8 +26,9 @@ from unflip.progress import duration, make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, check_section, make_layers
 from unflip.runs.folder import Run
-from unflip.runs.labels import ExpectedErrors, expect_errors, looks_wrong, most_doubtful_first, names_of
+from unflip.runs.labels import REMOVED, ExpectedErrors, expect_errors, looks_wrong, most_doubtful_first, names_of
 from unflip.runs.options import Execution
+from unflip.tasks.decided import Decided, compare_decided
 from unflip.tasks.defaults import choose_size
 from unflip.tasks.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_embedding
 from unflip.tasks.options import AuditOptions, CleanOptions, EmbeddingOptions, option_tree
@@ -56,8 +58,8 @@ class CleanResult:
     """How many of them have a quality below :data:`SURE`."""
     expected: ExpectedErrors
     """How many of all labels are wrong, by their qualities."""
-    decided: tuple[int, int]
-    """About how many labels people had decided (``--reviewed``), and how many of these they changed."""
+    decided: Decided
+    """What people had decided (``--reviewed``), and what that changed."""
     pairs: Sequence[tuple[str, str, int]]
     """Given and suggested class, and how many suspects; the most frequent first."""
     findings: pa.Table
@@ -141,11 +143,11 @@ class CleanPlan:
             run=run,
             data=self.config.common.data.path,
             of_images=of_images,
-            count=len(table),
+            count=pa.compute.sum(pa.compute.not_equal(table["split"], REMOVED)).as_py(),
             suspects=suspects,
             sure=int((suspects["quality"].to_numpy() < SURE).sum()),
             expected=expect_errors(table["quality"].to_numpy()),
-            decided=_decided(table),
+            decided=compare_decided(run, self.config.common.data.reviewed),
             pairs=[(str(given), str(suggested), count) for (given, suggested), count in pairs.most_common()],
             findings=findings,
             skipped=skipped,
@@ -285,8 +287,3 @@ def _list_suspects(table: pa.Table, called: str, texts: Mapping[str, Sequence[st
     for name, cells in texts.items():
         suspects = suspects.append_column(name if name not in suspects.column_names else f"{name}_", pa.array(cells))
     return suspects.take(order[looks_wrong(table)[order]])
-
-
-def _decided(table: pa.Table) -> tuple[int, int]:
-    reviewed, changed = (table[name].to_numpy() for name in ("reviewed", "changed"))
-    return int(reviewed.sum()), int((reviewed & changed).sum())
