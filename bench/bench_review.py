@@ -15,6 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 from PIL import Image
 
 from limits import Limits
@@ -24,8 +26,10 @@ from unflip.review.decisions import Choice, State
 from unflip.review.order import Order
 from unflip.review.review import open_review
 from unflip.review.serving import listen, prepare
+from unflip.runs.findings import Finding, findings_table
 
 EXAMPLES, CLASSES, COLUMNS, PAGE = 1_000_000, 100, 64, 60
+FOUND = EXAMPLES // 10
 FIRST, NEXT = 0.300, 0.100  # seconds, the worst of all tries: at most
 _WATCH = """
 new MutationObserver((_, observer) => {
@@ -68,7 +72,7 @@ class Client:
 
 
 def make_run(folder: Path) -> Path:
-    """Train for one epoch on random features, of which a fifth is called wrong."""
+    """Train for one epoch on random features, of which a fifth is called wrong; a tenth are found to be copies."""
     random = np.random.default_rng(0)
     labels = np.arange(EXAMPLES) % CLASSES
     centres = random.normal(size=(CLASSES, COLUMNS))
@@ -76,8 +80,11 @@ def make_run(folder: Path) -> Path:
     wrong = random.random(EXAMPLES) < 0.2
     labels[wrong] = random.integers(0, CLASSES, wrong.sum())
     np.savez(folder / "data.npz", train=features, train_labels=labels)
-    train(folder / "data.npz", folder / "run", method="standard", epochs=1, device="cpu", threads=1)
-    return folder / "run"
+    run = train(folder / "data.npz", folder / "run", method="standard", epochs=1, device="cpu", threads=1)
+    rows, reasons = random.permutation(EXAMPLES)[:FOUND], ["nearly the same as another one"] * FOUND
+    copies = Finding(rows, np.linspace(1, 0.5, FOUND), np.ones(FOUND, bool), reasons, np.arange(FOUND) // 2)
+    pa.csv.write_csv(findings_table(run.labels(), {"near_duplicate": copies}), run.folder / "findings.csv")
+    return run.folder
 
 
 def random_pictures() -> Pictures:
@@ -138,11 +145,16 @@ def measure(limits: Limits, address: str) -> None:
         client.get(first)
 
     tell(limits, "first page: the page, its files, the filters, 60 examples", timed(first_page, 20), FIRST)
+    began = time.perf_counter()
+    client.get("/api/examples?order=helpful")
+    print(f"most helpful first, asked for the first time: {time.perf_counter() - began:.2f} s")
     for name, query in (
         ("next page, undecided that differ", "differs=true&state=open"),
         ("next page, all examples", "state=any"),
         ("next page, one class, undecided", "label_class=7&state=open"),
         ("next page, far behind", "state=decided&after=90000"),
+        ("next page, a finding about 100,000 examples", "finding=near_duplicate&state=open"),
+        ("next page, most helpful first", "differs=true&state=open&order=helpful"),
     ):
         after = json.loads(client.get(f"/api/examples?{query}&count={PAGE}"))["last"]
 
