@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow
 import pyarrow.compute
-import torch
 
 from unflip.data.viewing.pictures import Pictures
 from unflip.errors import InputError, UnflipError
 from unflip.report.page import embedded
 from unflip.runs.folder import Run
 from unflip.runs.labels import most_doubtful_first
-from unflip.stats.neighbours import nearest
+from unflip.stats.nearest import nearest
 
 _SHOWN = 24
 _NEIGHBOURS = 10
@@ -68,7 +67,7 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: st
         Doubtful(row["id"], names[row["given"]], names[row["suggested"]], row["quality"])
         for row in rows.select(["id", "given", "suggested", "quality"]).to_pylist()
     ]
-    places = torch.tensor(rows["index"].to_numpy())
+    places = rows["index"].to_numpy()
     note, what = None, "images"
     try:
         pictures = run.pictures(data)
@@ -98,12 +97,11 @@ def find_doubtful(run: Run, table: pyarrow.Table, names: Sequence[str], data: st
     features = run.features
     if features is None or len(features) != len(table) or not examples:
         return Doubts(tuple(examples), False, False, note, below_half)
-    points = torch.from_numpy(features)
-    found = nearest(points, points[places].float(), _NEIGHBOURS, leave_out=places)
+    found = nearest(features, features[places], _NEIGHBOURS, leave_out=places)
     current = np.append(table["current"].to_numpy(), -1)  # index -1 stands for a missing neighbour
     shown = [
         replace(example, neighbours=tuple(Counter(names[c] for c in around if c >= 0).most_common()))
-        for example, around in zip(examples, current[found.indices.numpy()].tolist(), strict=True)
+        for example, around in zip(examples, current[found.indices].tolist(), strict=True)
     ]
     return Doubts(tuple(shown), False, False, note, below_half)
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from unflip.data.files.arrays import Array
 from unflip.data.viewing.pictures import Pictures
@@ -18,7 +17,7 @@ from unflip.review.examples import Examples, Filter
 from unflip.review.words import Words, pieces
 from unflip.runs import layout
 from unflip.runs.folder import Run
-from unflip.stats.neighbours import nearest
+from unflip.stats.nearest import nearest
 
 _NEIGHBOURS = 6  # per class
 _TILE_TEXT = 400  # characters of a text that a tile gets; more than it has room for
@@ -55,8 +54,7 @@ class Review:
         """Part of the address of images, so that a browser never shows those of another run."""
         self._name = run.folder.resolve().name
         self._result = run.result
-        features = checked_features(run, examples)
-        self._features = None if features is None else torch.from_numpy(features)
+        self._features = checked_features(run, examples)
 
     def about(self) -> dict[str, Any]:
         """Return what does not change while the page is open."""
@@ -135,10 +133,10 @@ class Review:
             groups.append((suggested, self.examples.members(suggested)))
         else:
             groups.append((None, np.flatnonzero(self.examples.columns["current"] != given)))
-        own = torch.tensor([index])
+        own = np.array([index])
         found = []
         for label, rows in groups:
-            near = nearest(self._features, self._features[own], _NEIGHBOURS, rows=torch.from_numpy(rows), leave_out=own)
+            near = nearest(self._features, self._features[own], _NEIGHBOURS, rows=rows, leave_out=own)
             pairs = zip(near.indices[0].tolist(), near.distances[0].tolist(), strict=True)
             examples = [{**self.brief(i), "distance": round(distance, 4)} for i, distance in pairs if i >= 0]
             found.append({"label": label, "examples": examples})
