@@ -82,8 +82,8 @@ def test_classes_are_shares_of_one() -> None:
     assert torch.equal(by_class.log_posterior(features), by_share.log_posterior(features))
 
 
-def refitted(features: Tensor, labels: Tensor, left_out: Tensor, shrink: float) -> Tensor:
-    """Class probabilities of the first example left out, all others fitted anew; the trace is that of all examples."""
+def refitted(features: Tensor, labels: Tensor, left_out: Tensor, shrink: float, which: int = 0) -> Tensor:
+    """Class probabilities of one of those left out, all others fitted anew; the trace is that of all examples."""
     h, classes, dims = features.double(), int(labels.max()) + 1, features.shape[1]
     means = torch.stack([h[labels == c].mean(0) for c in range(classes)])
     trace = float((h - means[labels]).square().sum()) / len(h)
@@ -91,7 +91,7 @@ def refitted(features: Tensor, labels: Tensor, left_out: Tensor, shrink: float) 
     means = torch.stack([rest[own == c].mean(0) for c in range(classes)])
     within = rest - means[own]
     sigma = (1 - shrink) * within.T @ within / len(h) + shrink * trace / dims * torch.eye(dims).double()
-    z = h[left_out][0] - means
+    z = h[left_out][which] - means
     distances = (z * torch.linalg.solve(sigma, z.T).T).sum(1)
     found: Tensor = (own.bincount(minlength=classes).double().log() - distances / 2).softmax(0).float()
     return found
@@ -119,6 +119,79 @@ def test_examples_of_a_group_are_left_out_together() -> None:
         torch.testing.assert_close(together[i], refitted(twice, both, groups == i, 0.2), atol=5e-4, rtol=0)
     alone = held_out_log_posterior(fitted, twice.__getitem__, both).exp()
     assert float((together - alone).abs().max()) > 0.1
+
+
+def grouped(count: int, seed: int, sizes: int = 5) -> Tensor:
+    """Groups of one to ``sizes`` examples at random places."""
+    random = torch.Generator().manual_seed(seed)
+    numbers = torch.arange(count).repeat_interleave(torch.randint(1, sizes + 1, (count,), generator=random))
+    return numbers[:count][torch.randperm(count, generator=random)]
+
+
+@pytest.mark.parametrize(("dims", "shrink"), [(6, 0.2), (6, 0.001), (40, 0.05), (6, 1.0)])
+@pytest.mark.parametrize("apart", [0.0, 0.05, 1.0])
+def test_a_group_of_examples_that_differ_is_left_out_exactly(dims: int, shrink: float, apart: float) -> None:
+    """Members of a group are ``apart`` from each other, 1 as strangers are; some have other labels."""
+    features, labels = problem(classes=3, per_class=8, dims=dims)
+    groups = grouped(len(labels), seed=1)
+    first = torch.stack([(groups == g).int().argmax() for g in groups.tolist()])
+    features = features[first] + apart * (features - features[first])
+    labels = torch.where(torch.arange(len(labels)) % 5 == 0, labels, labels[first])
+    fitted = fit(features, labels, 3, shrink=shrink)
+    got = held_out_log_posterior(fitted, features.__getitem__, labels, groups).exp()
+    for i, g in enumerate(groups.tolist()):
+        which = int((groups[:i] == g).sum())
+        torch.testing.assert_close(got[i], refitted(features, labels, groups == g, shrink, which), atol=1e-3, rtol=0)
+
+
+def test_large_groups_are_left_out_as_small_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = problem(classes=3, per_class=30, dims=4)
+    groups = grouped(len(labels), seed=2, sizes=12)
+    fitted = fit(features, labels, 3, shrink=0.05)
+    for members in (labels, soft(len(labels), 3)):
+        together = held_out_log_posterior(fitted, features.__getitem__, members, groups)
+        monkeypatch.setattr(module, "_FEW", 2)  # those above the four features are summed up, in several blocks
+        monkeypatch.setattr(module, "_ROWS", 3)
+        torch.testing.assert_close(
+            held_out_log_posterior(fitted, features.__getitem__, members, groups).exp(), together.exp(),
+            atol=1e-4, rtol=0,
+        )  # fmt: skip
+        monkeypatch.undo()
+
+
+def test_a_group_of_one_is_an_example_left_out() -> None:
+    features, _ = problem(classes=3, per_class=6)
+    shares, everywhere = soft(len(features), 3), torch.ones(len(features), dtype=torch.bool)
+    fitted = fit(features, shares, 3, shrink=0.2)
+    one = fitted.held_out_log_posterior(features, shares, everywhere)
+    group = fitted.held_out_groups(features[:, None], shares[:, None], everywhere[:, None])
+    torch.testing.assert_close(group[:, 0], one, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("times", [2, 5])
+def test_equal_examples_are_one_with_so_many_times_the_weight(times: int) -> None:
+    features, _ = problem(classes=3, per_class=6)
+    shares, s = soft(len(features), 3), 0.2
+    copies, n = features.repeat_interleave(times, 0), times * len(features)
+    members = shares.repeat_interleave(times, 0)
+    fitted = fit(copies, members, 3, shrink=s)
+    got = held_out_log_posterior(fitted, copies.__getitem__, members, torch.arange(n) // times)
+    means = members.double().T @ copies.double() / fitted.counts.double()[:, None]
+    for i, (h, t) in enumerate(zip(features.double(), times * shares.double(), strict=True)):
+        rest, u = fitted.counts.double() - t, h - t @ means / times
+        sigma = covariance_of(fitted) - (1 - s) / n * float((t * fitted.counts / rest).sum()) * torch.outer(u, u)
+        z = (fitted.counts / rest)[:, None] * (h - means)
+        expected = (rest.log() - (z * torch.linalg.solve(sigma, z.T).T).sum(1) / 2).softmax(0).float()
+        torch.testing.assert_close(got[times * i].exp(), expected, atol=5e-4, rtol=0)
+
+
+def test_a_group_that_was_a_whole_class_leaves_the_others_finite() -> None:
+    features, labels = problem(classes=3, per_class=5)
+    groups = torch.where(labels == 1, len(labels), torch.arange(len(labels)))
+    fitted = fit(features, labels, 3, shrink=0.01)
+    got = held_out_log_posterior(fitted, features.__getitem__, labels, groups)
+    assert bool((got[labels == 1, 1] == -math.inf).all())
+    assert bool(got[:, [0, 2]].isfinite().all())
 
 
 def test_members_of_several_classes_are_left_out_by_their_shares() -> None:

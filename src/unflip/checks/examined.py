@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from unflip.checks import checks
+from unflip.checks.alike import Alike
 from unflip.data.files.arrays import Array
 from unflip.data.raw import RawData
 from unflip.errors import ConfigError, unknown
@@ -31,6 +32,8 @@ class Examined:
     class_names: Sequence[str]
     data: RawData
     """What was learnt from, as rows of features."""
+    alike: Alike | None = None
+    """Which examples are the same or nearly so, if anybody looked."""
 
 
 class Found(NamedTuple):
@@ -45,7 +48,7 @@ class Found(NamedTuple):
     say: Callable[[Array], list[str]]
     """Returns the reasons for those at positions (p,) among the m; a line each."""
     groups: Array | None = None
-    """Numbers of the groups that findings form (m,), from 0, where they form any."""
+    """Numbers of the groups that findings form (m,), from 0, where they form any: then they are listed in this order."""
 
 
 def nothing() -> Found:
@@ -72,7 +75,8 @@ def check_names(skip: Collection[str]) -> None:
 
 
 def _listed(found: Found) -> Finding:
-    order = np.lexsort((found.rows, -found.scores, ~found.flags.astype(bool)))
+    first = -found.scores if found.groups is None else found.groups
+    order = np.lexsort((found.rows, first, ~found.flags.astype(bool)))
     kept = order[: int(found.flags.sum()) + _NEXT]
     kept = kept[found.flags[kept] | (found.scores[kept] > 0)]
     groups = None if found.groups is None else found.groups[kept]

@@ -1,4 +1,4 @@
-"""Duplicates: the same example several times, maybe under different labels."""
+"""Duplicates: the same example several times."""
 
 import numpy as np
 import torch
@@ -45,25 +45,23 @@ def row_hashes(rows: Array) -> Array:
 
 
 def same_examples(part: LabelledSet) -> Tensor | None:
-    """Return a number per example (n,), the same for examples that are equal or of one group; None if all differ."""
+    """Return a number per example (n,), the same where they are equal, alike or of one group; None if all differ."""
     if part.digests is None and isinstance(part.inputs, ImageFiles):
         keys: Array = np.arange(len(part.inputs))
     else:
         keys = np.unique(identities(part), return_inverse=True)[1]
-    if part.groups is not None:
-        groups = np.unique(part.groups, return_inverse=True)[1]
-        total = int(keys.max()) + 1 + int(groups.max()) + 1
-        edges = coo_array((np.ones(len(keys), bool), (keys, groups + int(keys.max()) + 1)), shape=(total, total))
-        keys = connected_components(edges, directed=False)[1][keys]
+    for others in (part.alike, part.groups):
+        if others is not None:
+            keys = _joined(keys, np.unique(others, return_inverse=True)[1])
     if len(np.unique(keys)) == len(keys):
         return None
     return torch.from_numpy(keys.astype(np.int64))
 
 
-def conflicting_groups(same: Array, labels: Array) -> list[Array]:
-    """Return the rows of each group of equal examples whose labels differ, in the order of their first rows."""
-    _, group, counts = np.unique(same, return_inverse=True, return_counts=True)
-    rows = np.arange(len(same))[counts[group] > 1]
-    rows = rows[group[rows].argsort(kind="stable")]
-    groups = np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1) if len(rows) else []
-    return sorted((found for found in groups if len(np.unique(labels[found])) > 1), key=lambda found: int(found[0]))
+def _joined(keys: Array, groups: Array) -> Array:
+    """Return numbers (n,) that are the same for examples which a chain of equal keys or groups, from 0 on, joins."""
+    first = int(keys.max()) + 1
+    total = first + int(groups.max()) + 1
+    edges = coo_array((np.ones(len(keys), bool), (keys, groups + first)), shape=(total, total))
+    joined: Array = connected_components(edges, directed=False)[1][keys]
+    return joined

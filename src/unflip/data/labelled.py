@@ -46,6 +46,8 @@ class EvaluationSet:
 
     source: Source
     labels: Tensor
+    leaked: Array | None = None
+    """As in :class:`unflip.data.raw.LabelledSet` (n,)."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class LabelledData:
     groups: Array | None
     """The group of each training example (n,); a split keeps groups together."""
     same: Tensor | None
-    """A number per training example (n,), the same for examples that are equal or of one group; None if all differ."""
+    """A number per training example (n,), the same where they are equal, alike or of one group; None if all differ."""
     reviewed: Tensor | None
     """The labels that people decided, -1 for all others, in the order of ``ids``; None if they decided none."""
     removed: Tensor
@@ -149,7 +151,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     if standardise is None and options.standardize != "off" and isinstance(train.inputs, np.ndarray | Shards):
         standardise = fit_standardisation(train.inputs, one_scale=options.standardize == "whole")
     others = {
-        key: EvaluationSet(make_source(raw, part.inputs, standardise, options), labels[key])
+        key: EvaluationSet(make_source(raw, part.inputs, standardise, options), labels[key], part.leaked)
         for key, part in sets.items()
     }
     val = others.pop("val", None)

@@ -28,9 +28,13 @@ class LabelledSet:
     """Digests of what the inputs were computed from, pictures or texts; equal ones belong to the same."""
     groups: Array | None = None
     """The column or array that `data.groups` names, if the data has it."""
+    alike: Array | None = None
+    """Numbers, the same for examples that were found to be nearly the same, if anybody looked."""
+    leaked: Array | None = None
+    """Of test examples: which are the same as one that trains or validates, or nearly so, if anybody looked."""
 
     def __getitem__(self, rows: slice | Array) -> "LabelledSet":
-        others = (self.labels, self.truth, self.ids, self.digests, self.groups)
+        others = (self.labels, self.truth, self.ids, self.digests, self.groups, self.alike, self.leaked)
         return LabelledSet(self.inputs[rows], *(None if array is None else array[rows] for array in others))
 
 

@@ -1,6 +1,6 @@
 """Linear discriminant: class probabilities from features alone, for Gaussian classes that share one covariance."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +9,7 @@ from torch.nn.functional import nll_loss, one_hot
 
 from unflip.errors import ConfigError
 from unflip.stats.kept import kind_for
+from unflip.stats.left_out import MOST_LOST, NOBODY, distances_without, refitted_without
 from unflip.stats.members import NOT_FINITE, NotFiniteError
 from unflip.stats.spread import spread
 
@@ -24,8 +25,7 @@ _ENOUGH, _PER_DIMENSION = 8192, 16  # examples that a covariance is estimated fr
 _LEAST_LOG = -1e4
 _TRIED = 4096  # examples that a shrinkage is chosen by
 _SCALES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
-_NOBODY = 1e-3  # a class with fewer members than this has none
-_MOST_LOST = 0.99  # share of the covariance in its own direction that an example may take with it
+_FEW = 64  # members up to which a group is left out together with others, whatever the number of features
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,10 @@ class Discriminant:
     def held_out_log_posterior(self, features: Tensor, members: Tensor, in_covariance: Tensor) -> Tensor:
         """Return log P(c | h) (m, k) of examples that the fit used, each as if it had been left out.
 
-        ``members`` (m, k) is the share t_c to which an example, together with all that equal it, belongs to each class.
-        Without it a class has r_c = n_c - t_c members, and its mean is n_c / r_c times as far from h. The covariance
-        loses ``(1 - s) κ / n u uᵀ`` with u = h - Σ_c t_c μ_c / Σ t and κ = Σ_c t_c n_c / r_c, if the example is
-        ``in_covariance`` (m,); by the formula of Sherman and Morrison (1950), with z = A u, w_c = A (h - μ_c) and
-        a = (1 - s) κ / n,
+        ``members`` (m, k) is the share t_c to which an example belongs to each class. Without it a class has
+        r_c = n_c - t_c members, and its mean is n_c / r_c times as far from h. The covariance loses
+        ``(1 - s) κ / n u uᵀ`` with u = h - Σ_c t_c μ_c and κ = Σ_c t_c n_c / r_c, if the example is ``in_covariance``
+        (m,); by the formula of Sherman and Morrison (1950), with z = A u, w_c = A (h - μ_c) and a = (1 - s) κ / n,
 
             D_c = (n_c / r_c)² (|w_c|² + a (w_c·z)² / (1 - a |z|²))
 
@@ -73,7 +72,7 @@ class Discriminant:
         white = self._whitened(features)
         distances = self._distances(white)
         others = (self.counts - members).clamp_(min=0)
-        growth = self.counts / others.clamp(min=_NOBODY)
+        growth = self.counts / others.clamp(min=NOBODY)
         if bool(in_covariance.all()):
             distances += self._lost(white, members, growth)
         else:  # of many examples few are
@@ -81,12 +80,47 @@ class Discriminant:
             distances[some] += self._lost(white[some], members[some], growth[some])
         return self._normalised(others, distances.mul_(growth.square_()))
 
+    def held_out_groups(self, features: Tensor, members: Tensor, in_covariance: Tensor) -> Tensor:
+        """Return log P(c | h) (b, m, k) of b groups of m examples, each as if its whole group had been left out.
+
+        Exact as :meth:`held_out_log_posterior` is; see :mod:`unflip.stats.left_out` for the formula. A group of one, or
+        of equal examples of one class, gives what that gives.
+        """
+        white = self._whitened(features.flatten(0, 1)).view(features.shape)
+        distances = distances_without(white, members, in_covariance, self.means, self.counts, self._lost_each)
+        return self._normalised((self.counts - members.sum(1, keepdim=True)).clamp_(min=0), distances)
+
+    def without(self, blocks: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Callable[[Tensor], Tensor]:
+        """Return what says log P(c | h) (m, k) of features (m, d), one large group left out.
+
+        It comes in blocks of features, shares and whether the covariance was estimated from them.
+        """
+        counts = self.counts.clone()
+
+        def whitened() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+            for features, members, in_covariance in blocks:
+                counts.sub_(members.sum(0))
+                yield self._whitened(features), members, in_covariance
+
+        means, again = refitted_without(whitened(), self.means, self.counts, self._lost_each)
+        means = means @ again
+
+        def say(features: Tensor) -> Tensor:
+            moved = self._whitened(features).double() @ again
+            return self._normalised(counts.clamp(min=0), torch.cdist(moved, means).square().float())
+
+        return say
+
+    @property
+    def _lost_each(self) -> float:
+        """The weight of an example in the covariance."""
+        return (1 - self.shrink) / self.used
+
     def _lost(self, white: Tensor, members: Tensor, growth: Tensor) -> Tensor:
         """Return what distances (m, k) gain because the covariance loses an example."""
-        total = members.sum(1, keepdim=True).clamp(min=_NOBODY)
-        own = white - members @ self.means / total
-        lost = (1 - self.shrink) / self.used * (members * growth).sum(1, keepdim=True)
-        lost = torch.minimum(lost, _MOST_LOST / own.square().sum(1, keepdim=True).clamp(min=1e-30))
+        own = white - members @ self.means
+        lost = self._lost_each * (members * growth).sum(1, keepdim=True)
+        lost = torch.minimum(lost, MOST_LOST / own.square().sum(1, keepdim=True).clamp(min=1e-30))
         along = (white * own).sum(1, keepdim=True) - own @ self.means.T  # w_c·z
         return lost * along.square_() / (1 - lost * own.square().sum(1, keepdim=True))
 
@@ -99,8 +133,8 @@ class Discriminant:
         return squares.add_(white.square().sum(1, keepdim=True)).clamp_(min=0)
 
     def _normalised(self, counts: Tensor, distances: Tensor) -> Tensor:
-        sizes = counts.clamp(min=_NOBODY).log().masked_fill(counts < _NOBODY, -torch.inf)
-        return (sizes - distances / 2).log_softmax(1)
+        sizes = counts.clamp(min=NOBODY).log().masked_fill(counts < NOBODY, -torch.inf)
+        return (sizes - distances / 2).log_softmax(-1)
 
 
 def fit_discriminant(
@@ -169,21 +203,58 @@ def shares_of(members: Tensor, num_classes: int) -> Tensor:
 
 
 def held_out(discriminant: Discriminant, fetch: Fetch, members: Tensor, groups: Tensor | None = None) -> Fetch:
-    """Return what says log P(c | h) (b, k) of examples that the fit used, each left out with its group, by position."""
+    """Return what says log P(c | h) (b, k) of examples that the fit used, each left out with its group, by position.
+
+    Who asks about many examples with groups asks in the order of :func:`by_group`, or groups are fetched repeatedly.
+    """
     num_classes, d = discriminant.means.shape
     in_covariance = torch.zeros(len(members), dtype=torch.bool, device=members.device)
     in_covariance[_picked(members, d)] = True
-    totals: Tensor | None = None
-    if groups is not None:
-        totals = torch.zeros(int(groups.max()) + 1, num_classes, device=members.device)
-        for some in torch.arange(len(members), device=members.device).split(_ROWS):
-            totals.index_add_(0, groups[some], shares_of(members[some], num_classes))
+
+    def taken(rows: Tensor) -> tuple[Tensor, Tensor]:
+        return shares_of(members[rows], num_classes), in_covariance[rows]
+
+    def alone(rows: Tensor) -> Tensor:
+        return discriminant.held_out_log_posterior(fetch(rows), *taken(rows))
+
+    if groups is None:
+        return alone
+    order, sizes = groups.argsort(stable=True), groups.bincount()
+    starts = sizes.cumsum(0) - sizes
+    rank = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)).to(order) - starts[groups[order]])
 
     def say(rows: Tensor) -> Tensor:
-        shares = shares_of(members[rows], num_classes) if totals is None or groups is None else totals[groups[rows]]
-        return discriminant.held_out_log_posterior(fetch(rows), shares, in_covariance[rows])
+        own = groups[rows]
+        single = sizes[own] == 1
+        result = torch.empty(len(rows), num_classes, device=rows.device)
+        if bool(single.any()):
+            result[single] = alone(rows[single])
+        for part in _of_one_size(own[~single].unique(), sizes, max(d, _FEW)):
+            size = int(sizes[part[0]])
+            asked = torch.isin(own, part).nonzero()[:, 0]
+            if size > max(d, _FEW):
+                all_of_it = order[starts[part[0]] :][:size].split(_ROWS)
+                left = discriminant.without((fetch(some), *taken(some)) for some in all_of_it)
+                result[asked] = left(fetch(rows[asked]))
+            else:
+                together = order[starts[part][:, None] + torch.arange(size, device=rows.device)]  # (b, m)
+                parts = (fetch(together.view(-1)), *taken(together.view(-1)))
+                found = discriminant.held_out_groups(*(each.view(*together.shape, *each.shape[1:]) for each in parts))
+                result[asked] = found[torch.searchsorted(part, own[asked]), rank[rows[asked]]]
+        return result
 
     return say
+
+
+def by_group(count: int, groups: Tensor | None, device: torch.device) -> Tensor:
+    """Return the positions of all examples (n,), members of a group one after another."""
+    return torch.arange(count, device=device) if groups is None else groups.argsort(stable=True)
+
+
+def _of_one_size(numbers: Tensor, sizes: Tensor, most: int) -> Iterator[Tensor]:
+    """Yield sorted numbers of groups, all of one size: with about 4,096 members in all, or one above ``most``."""
+    for size in sizes[numbers].unique().tolist():
+        yield from numbers[sizes[numbers] == size].split(max(1, _ROWS // size) if size <= most else 1)
 
 
 def held_out_log_posterior(
@@ -193,8 +264,8 @@ def held_out_log_posterior(
     rows = torch.arange(len(members), device=members.device) if rows is None else rows
     say, num_classes = held_out(discriminant, fetch, members, groups), len(discriminant.means)
     result = torch.empty(len(rows), num_classes, dtype=kind_for(len(rows) * num_classes), device=members.device)
-    for start in range(0, len(rows), _ROWS):
-        result[start : start + _ROWS] = say(rows[start : start + _ROWS])
+    for places in by_group(len(rows), None if groups is None else groups[rows], rows.device).split(_ROWS):
+        result[places] = say(rows[places]).to(result)
     return result
 
 
@@ -218,7 +289,7 @@ def _means(fetch: Fetch, members: Tensor, num_classes: int) -> tuple[Tensor, Ten
         counts += shares.sum(0)
         totals += shares.T @ features
     assert counts is not None
-    means = totals / counts.clamp(min=_NOBODY)[:, None]
+    means = totals / counts.clamp(min=NOBODY)[:, None]
     if not bool(means.isfinite().all()):
         raise NotFiniteError(NOT_FINITE)
     return counts, means

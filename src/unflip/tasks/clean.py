@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 
+from unflip.checks.alike import Alike, find_alike
 from unflip.checks.examined import Examined, check_names, run_checks
 from unflip.data.cells import Cells
 from unflip.data.images.files import Skipped, skipped_csv
 from unflip.data.labelled import choose_labels, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
+from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.encoders.raw import encode_raw, restore
 from unflip.encoders.table import text_columns
 from unflip.errors import InputError, RunFolderError, Stopped
@@ -85,6 +86,8 @@ class CleanPlan:
 
     audit: AuditOptions
     """What else to look for."""
+    came: Mapping[str, Inputs] = field(default_factory=dict)
+    """The examples of each part as they came, where they are no images."""
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Tables only: columns of texts, which the list of suspects shows."""
 
@@ -111,13 +114,14 @@ class CleanPlan:
 
     def execute(self) -> CleanResult:
         """Do it: write the run, its report, the list of suspects and the other findings."""
-        raw = self.raw
+        raw, came = self.raw, self.came
         skipped: tuple[Skipped, ...] = ()
         if self.embedding is not None:
             self.run.begin()
             self.run.own(layout.EMBEDDED)
             made = self.embedding.run(make_reporter(self.execution.quiet))
-            raw, skipped = made.features, made.skipped
+            raw, skipped, came = made.features, made.skipped, made.examples
+        raw, alike = self._look_for_alike(raw, came)
         try:
             train_run(self.run, self.config, self.execution, raw=raw, force=self.force)
         except Stopped as stop:
@@ -125,18 +129,28 @@ class CleanPlan:
             raise Stopped(f"stopped; {kept}begin again with --force", stop.signal) from stop
         if skipped:
             write_text(self.run.own(layout.SKIPPED), skipped_csv(skipped))
-        cleaned = self._find(raw, skipped)
+        cleaned = self._find(raw, alike, skipped)
         report_finished(self.run)
         return cleaned
 
-    def _find(self, raw: RawData, skipped: Sequence[Skipped]) -> CleanResult:
+    def _look_for_alike(self, raw: RawData, came: Mapping[str, Inputs]) -> tuple[RawData, Alike | None]:
+        """Find examples that are nearly the same, before training: they must share a fold."""
+        skip = self.audit.skip_check
+        if "near_duplicate" in skip and "leak" in skip:
+            return raw, None
+        alike = find_alike(raw, came, make_reporter(self.execution.quiet).track)
+        if "near_duplicate" not in skip:
+            raw = alike.mark_groups(raw)
+        return raw if "leak" in skip else alike.mark_leaks(raw), alike
+
+    def _find(self, raw: RawData, alike: Alike | None, skipped: Sequence[Skipped]) -> CleanResult:
         """Write the labels that look wrong, and what else is found."""
         run, table = self.run, self.run.labels()
         of_images = raw.encoding is not None and raw.encoding.encoder == "images"
         suspects = _list_suspects(table, "path" if of_images and raw.train.ids is not None else "id", self.texts)
         write_atomically(run.own(layout.SUSPECTS), lambda path: pa.csv.write_csv(suspects, path))
         track = make_reporter(self.execution.quiet).track
-        findings = run_checks(Examined(table, run.class_names, raw), self.audit.skip_check, track)
+        findings = run_checks(Examined(table, run.class_names, raw, alike), self.audit.skip_check, track)
         write_atomically(run.own(layout.FINDINGS), lambda path: pa.csv.write_csv(findings, path))
         pairs = Counter(zip(suspects["given"].to_pylist(), suspects["suggested"].to_pylist(), strict=True))
         return CleanResult(
@@ -220,7 +234,10 @@ def plan_cleaning(
     learn = rehearse(config, execution, encoded).seconds
     width = int(np.prod(encoded.train.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples of {width} features in {classes} classes"
-    return CleanPlan(run, config, execution, encoded, None, force, what, (0.0, learn), audit, _texts(raw, encoded))
+    came = {name: part.inputs for name, part in raw.parts().items()}
+    return CleanPlan(
+        run, config, execution, encoded, None, force, what, (0.0, learn), audit, came, _texts(raw, encoded)
+    )
 
 
 def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunConfig:

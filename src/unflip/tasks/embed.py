@@ -22,7 +22,7 @@ from unflip.data.images.files import Frame, ImageFiles, Skipped
 from unflip.data.images.opening import check_broken
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
+from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.encoders.images import ImageEncoder, image_options
 from unflip.encoders.parts import Advance, Embedded, Workplace, embed_on, embed_part, read_batches
 from unflip.encoders.raw import encode_raw, restore
@@ -49,6 +49,8 @@ class EmbedResult:
     path: Path
     features: RawData
     """What the file holds."""
+    examples: Mapping[str, Inputs]
+    """What the features of each part were computed from."""
     origin: FeatureOrigin
     skipped: tuple[Skipped, ...]
     reused: bool
@@ -133,7 +135,9 @@ def _encode_table(raw: RawData, out: Path, options: DataOptions, reporter: Repor
     write_features(out, rows, features.parts(), raw.class_names, origin)
     seconds = time.perf_counter() - started
     how = restore(features.encoding).describe()
-    return EmbedResult(out, replace(features, name=out.name), origin, (), reused=False, seconds=seconds, how=how)
+    examples = {name: part.inputs for name, part in raw.parts().items()}
+    features = replace(features, name=out.name)
+    return EmbedResult(out, features, examples, origin, (), reused=False, seconds=seconds, how=how)
 
 
 @dataclass(frozen=True)
@@ -232,7 +236,10 @@ class EmbedPlan:
             encoding=self.origin.encoding,
         )
         seconds = time.perf_counter() - started
-        return EmbedResult(self.out, features, origin, origin.skipped, reused, seconds, self.encoder.describe())
+        examples = {name: part.inputs for name, part in self._readable(origin.skipped).items()}
+        return EmbedResult(
+            self.out, features, examples, origin, origin.skipped, reused, seconds, self.encoder.describe()
+        )
 
     def _written(self) -> dict[str, LabelledSet]:
         return load_raw(self.options.model_copy(update={"path": str(self.out)})).parts()

@@ -1,8 +1,9 @@
 """Evaluation: accuracies, and the only place that knows the true labels."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from unflip.compute.passes import predict_probs
@@ -26,7 +27,7 @@ class Truth:
         """Take the truth from a data set and move it to the device."""
         clean = None if dataset.clean is None else dataset.clean.to(processes.device)
         tests = {
-            name: EvaluationSet(test.source.to(processes.device), test.labels.to(processes.device))
+            name: replace(test, source=test.source.to(processes.device), labels=test.labels.to(processes.device))
             for name, test in dataset.tests.items()
         }
         return cls(clean, tests, dataset.clean_val)
@@ -76,7 +77,8 @@ def accuracies(model: Ensemble, truth: Truth, processes: Processes) -> dict[str,
 def full_report(model: Ensemble, test: EvaluationSet, processes: Processes) -> dict[str, Any]:
     """Return ``top1, top5, balanced, per_class`` of a test set; None for a class without test examples.
 
-    Balanced accuracy is the mean over the classes that have examples. With up to five classes, top-5 is 1.
+    Balanced accuracy is the mean over the classes that have examples. With up to five classes, top-5 is 1. Where leaks
+    were looked for, ``leaked`` says how many there are, and ``top1_without_leaked`` is the accuracy on the others.
     """
     probs = predict_probs(model, test.source, processes)
     num_classes = probs.shape[1]
@@ -86,9 +88,17 @@ def full_report(model: Ensemble, test: EvaluationSet, processes: Processes) -> d
     per_class = [hit / count if count else None for hit, count in zip(hits.tolist(), counts.tolist(), strict=True)]
     known = [value for value in per_class if value is not None]
     top5 = probs.topk(min(5, num_classes)).indices.eq(test.labels[:, None]).any(1)
+    leaks: dict[str, Any] = {}
+    if test.leaked is not None:
+        others = right[~torch.from_numpy(test.leaked).to(right.device)]
+        leaks = {
+            "leaked": int(test.leaked.sum()),
+            "top1_without_leaked": float(others.mean()) if len(others) else None,
+        }
     return {
         "top1": float(right.mean()),
         "top5": float(top5.float().mean()),
         "balanced": sum(known) / len(known),
         "per_class": per_class,
+        **leaks,
     }

@@ -10,11 +10,11 @@ from unflip.compute.passes import predictions, scans
 from unflip.labels.odds import calibrate, log_odds
 from unflip.labels.quality import pooled, suggested_labels
 from unflip.labels.store import LabelStore
-from unflip.methods.base import Judgement
+from unflip.methods.base import Judgement, Setting
 from unflip.networks.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.labels import Assessment
-from unflip.stats.discriminant import Fetch, fit_discriminant, held_out
+from unflip.stats.discriminant import Fetch, by_group, fit_discriminant, held_out
 from unflip.stats.kept import HALF_MOST, kind_for
 from unflip.training.divergence import finite
 from unflip.training.state import BestEpoch
@@ -141,7 +141,7 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     score, odds = (torch.empty(len(labels), device=train.device) for _ in range(2))
     contradicted = torch.empty(len(labels), dtype=torch.bool, device=train.device)
     suggested = torch.empty_like(current)
-    for rows, positions in _blocks(train, others):
+    for rows, positions in _blocks(trainer.method.setting, others):
         network, own = probs[rows].float(), given[rows, None]
         believed = network if beliefs is None or positions is None else beliefs[positions].float()
         log_votes = by_features(rows, positions)
@@ -177,9 +177,10 @@ def _others(train: Tensor, count: int) -> Tensor:
     return (~learnt).nonzero()[:, 0]
 
 
-def _blocks(train: Tensor, others: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+def _blocks(setting: Setting, others: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield the rows of all examples, some at a time, and of those that train their positions among these."""
-    for positions in torch.arange(len(train), device=train.device).split(_ROWS):
+    train = setting.train
+    for positions in by_group(len(train), setting.groups, train.device).split(_ROWS):
         yield train[positions], positions
     for rows in others.split(_ROWS):
         yield rows, None

@@ -1,0 +1,263 @@
+"""Alike: which examples of a data set are the same or nearly so, over all of its parts.
+
+Candidates are neighbours in feature space; a comparison of what came (pictures, texts, rows) confirms them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unflip.checks.compared import (
+    LEAST_IMAGE,
+    LEAST_ROW,
+    LEAST_TEXT,
+    Pictures,
+    compare_images,
+    compare_rows,
+    compare_texts,
+    plain_text,
+)
+from unflip.data.cells import Cells
+from unflip.data.duplicates import identities
+from unflip.data.encoding import Encoding
+from unflip.data.files.arrays import Array
+from unflip.data.files.shards import Shards
+from unflip.data.images.files import ImageFiles
+from unflip.data.raw import Inputs, LabelledSet, RawData
+from unflip.encoders.table import TableEncoder, text_columns
+from unflip.progress import Track, untracked
+from unflip.stats.nearest import all_nearest
+
+_NEIGHBOURS = 10  # of each example that are candidates
+_NEAR = 0.9  # pictures are compared up to this share of the distance to the tenth neighbour
+_SAMPLE = 100_000  # rows that the spread of columns is measured by
+_ROWS = 4096  # pairs of rows compared at once
+_BELOW_ONE = 1 - 1e-6  # the score of what is not equal, at most
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Examples that are the same or nearly so; rows are those of all parts, one after the other."""
+
+    parts: Mapping[str, int]
+    """How many examples each part has: train, val if there is one, then the test sets."""
+    keys: Array
+    """A number per row (n,), the same for examples that are equal."""
+    pairs: Array
+    """Pairs of such numbers (p, 2) whose examples are nearly the same."""
+    scores: Array
+    """How alike they are (p,), below 1."""
+
+    def rows_of(self, part: str) -> slice:
+        """Return the rows of a part."""
+        names = [*self.parts]
+        start = sum(self.parts[name] for name in names[: names.index(part)])
+        return slice(start, start + self.parts[part])
+
+    def group(self, count: int) -> tuple[Array, Array]:
+        """Return a number per example (count,) of the first rows, the same in a group, and how alike each is (count,).
+
+        In a group all are equal to, or nearly the same as, one of them, that with the most such partners: examples are
+        not chained. An example without partner is alone and has 0.
+        """
+        numbers, own, sizes = np.unique(self.keys[:count], return_inverse=True, return_counts=True)
+        place = np.full(int(self.keys.max(initial=0)) + 1, -1)
+        place[numbers] = np.arange(len(numbers))
+        known = (place[self.pairs] >= 0).all(1)
+        pairs, scores = place[self.pairs[known]], self.scores[known]
+        leader, likeness = _stars(pairs, scores, len(numbers))
+        return leader[own], np.where(sizes[own] > 1, 1.0, likeness[own])
+
+    def partners(self, rows: slice, others: slice) -> tuple[Array, Array, Array]:
+        """Return which of ``rows`` (q,) are alike which of ``others`` (q,), and how alike they are (q,).
+
+        Each of ``rows`` is there once, with the most alike of the others.
+        """
+        first = np.full(int(self.keys.max(initial=0)) + 1, -1)  # of the others, by key
+        first[self.keys[others][::-1]] = np.arange(others.start, others.stop)[::-1]
+        own = self.keys[rows]
+        best, score = first.copy(), (first >= 0).astype(float)
+        both = np.concatenate([self.pairs, self.pairs[:, ::-1]])
+        order = np.argsort(np.tile(self.scores, 2), kind="stable")  # the highest is written last
+        order = order[(first[both[order, 1]] >= 0) & (score[both[order, 0]] < 1)]
+        best[both[order, 0]], score[both[order, 0]] = first[both[order, 1]], np.tile(self.scores, 2)[order]
+        found = np.flatnonzero(best[own] >= 0)
+        return rows.start + found, best[own[found]], score[own[found]]
+
+    def mark_groups(self, data: RawData) -> RawData:
+        """Return the data with the groups of its training examples, so that they share a fold."""
+        return replace(data, train=replace(data.train, alike=self.group(self.parts["train"])[0]))
+
+    def mark_leaks(self, data: RawData) -> RawData:
+        """Return the data with the test examples that are alike others, so that they are counted apart."""
+        leak = {name: np.zeros(len(part.inputs), bool) for name, part in data.tests.items()}
+        seen = slice(0, sum(self.parts[name] for name in self.parts if name not in data.tests))
+        for name, mask in leak.items():
+            rows = self.rows_of(name)
+            mask[self.partners(rows, seen)[0] - rows.start] = True
+        tests = {name: replace(part, leaked=leak[name]) for name, part in data.tests.items()}
+        return replace(data, tests=tests)
+
+
+class Scored(NamedTuple):
+    """Pairs of examples that may be alike."""
+
+    rows: Array
+    """(p, 2), the lower number first."""
+    scores: Array
+    """How alike they are (p,), from 0 to 1."""
+    least: float
+    """From which score on they are nearly the same."""
+
+
+def find_alike(data: RawData, came: Mapping[str, Inputs], track: Track = untracked) -> Alike:
+    """Find examples that are the same or nearly so in all parts of a data set.
+
+    Args:
+        data: as rows of features.
+        came: the examples of each part as they came: pictures, cells of a table, or the rows themselves.
+        track: shows how many pairs of pictures are compared.
+    """
+    parts = {"train": data.train} | ({"val": data.val} if data.val else {}) | dict(data.tests)
+    _, first, keys = np.unique(
+        np.concatenate([identities(part) for part in parts.values()]), return_index=True, return_inverse=True
+    )
+    scored = score_pairs(data, {name: (part, came[name]) for name, part in parts.items()}, first, track)
+    kept = scored.scores >= scored.least
+    counts = {name: len(part.inputs) for name, part in parts.items()}
+    return Alike(counts, keys, keys[scored.rows[kept]], np.minimum(scored.scores[kept], _BELOW_ONE))
+
+
+def score_pairs(
+    data: RawData, parts: Mapping[str, tuple[LabelledSet, Inputs]], first: Array, track: Track = untracked
+) -> Scored:
+    """Return the candidates among the rows ``first`` of all parts, and how alike the examples of each pair are."""
+    came = [inputs for _, inputs in parts.values()]
+    rows = _Stacked([part.inputs for part, _ in parts.values()], first)
+    if len(first) < 2:
+        return Scored(np.empty((0, 2), np.int64), np.empty(0), 1.0)
+    if data.encoding is not None and data.encoding.encoder == "images" and not isinstance(came[0], Cells):
+        pairs, closeness = _neighbours(rows)
+        pairs = pairs[closeness < _NEAR]
+        pictures = Pictures([images for images in came if isinstance(images, np.ndarray | ImageFiles)])
+        return Scored(first[pairs], compare_images(pictures, first[pairs], track), LEAST_IMAGE)
+    names = text_columns(data.encoding) if data.encoding is not None else ()
+    if names and data.encoding is not None and all(isinstance(cells, Cells) for cells in came):
+        texts = _texts([cells for cells in came if isinstance(cells, Cells)], names, first)
+        pairs = np.unique(np.concatenate([_neighbours(rows)[0], _equal_pairs(texts)]), axis=0)
+        scores = compare_texts(texts, pairs)
+        others = ~_of_texts(data.encoding)
+        if others.any():
+            scores = np.where(_row_scores(rows.spread(others), pairs) >= LEAST_ROW, scores, 0)
+        return Scored(first[pairs], scores, LEAST_TEXT)
+    rows = rows.spread()
+    pairs, closeness = _neighbours(rows)
+    pairs = pairs[_by_chance(closeness, len(rows), min(_NEIGHBOURS, len(rows) - 1)) < 1]
+    return Scored(first[pairs], _row_scores(rows, pairs), LEAST_ROW)
+
+
+class _Stacked:
+    """Some rows of several parts as one array (n, d), divided by a spread; read when they are asked for."""
+
+    def __init__(self, parts: Sequence[Any], chosen: Array, columns: Array | None = None, spread: Any = 1) -> None:
+        self._all, self._chosen, self._columns, self._spread = Shards(parts), chosen, columns, spread
+        width = int(np.prod(self._all.shape[1:])) if columns is None else int(columns.sum())
+        self.shape = (len(chosen), width)
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, rows: Any) -> Array:
+        found = np.asarray(self._all[self._chosen[rows]], np.float32)
+        found = found.reshape(len(found), -1)
+        return (found if self._columns is None else found[:, self._columns]) / self._spread
+
+    def spread(self, columns: Array | None = None) -> "_Stacked":
+        """Return these rows, or some of their columns, in units of the columns' standard deviations."""
+        part = _Stacked([self._all], self._chosen, columns)
+        few = part[np.linspace(0, len(self) - 1, min(len(self), _SAMPLE)).astype(np.int64)]
+        deviation = few.std(axis=0, dtype=np.float64).astype(np.float32)
+        return _Stacked([self._all], self._chosen, columns, np.where(deviation > 0, deviation, 1))
+
+
+def _neighbours(rows: _Stacked) -> tuple[Array, Array]:
+    """Return pairs (p, 2) of which one is among the other's neighbours, the lower first, and their closeness (p,).
+
+    It is their distance over that to the last of the neighbours, the larger of the two.
+    """
+    indices, distances = all_nearest(rows, min(_NEIGHBOURS, len(rows) - 1))
+    reach = np.maximum(distances[:, -1], _TINY)
+    one = np.repeat(np.arange(len(rows)), indices.shape[1])
+    other, apart = indices.ravel(), distances.ravel()
+    one, other, apart = (array[indices.ravel() >= 0] for array in (one, other, apart))
+    pairs, place = np.unique(np.sort(np.stack([one, other], 1), axis=1), axis=0, return_index=True)
+    return pairs, apart[place] / np.maximum(reach[pairs[:, 0]], reach[pairs[:, 1]])
+
+
+def _by_chance(closeness: Array, rows: int, neighbours: int) -> Array:
+    """Return how many pairs so close are expected by chance in all the data (p,).
+
+    Among k neighbours of a point in D dimensions ``k (r / r_k)^D`` are within r where the density is even. D is the
+    inverse of the mean of ``log(r_k / r)``.
+
+    Levina, E., Bickel, P. (2004). Maximum likelihood estimation of intrinsic dimension. NeurIPS 17; with the correction
+    of MacKay and Ghahramani, which averages inverses.
+    """
+    inside = closeness[(closeness > 0) & (closeness < 1)]
+    dimensions = 1 / max(-float(np.log(inside).mean()), _TINY) if len(inside) else 1.0
+    return rows * neighbours * closeness**dimensions / 2
+
+
+def _equal_pairs(texts: Array) -> Array:
+    """Return pairs (p, 2) of texts that are equal: each with the first such."""
+    _, first, place = np.unique(texts, return_index=True, return_inverse=True)
+    later = np.flatnonzero(first[place] != np.arange(len(texts)))
+    return np.stack([first[place[later]], later], 1)
+
+
+def _texts(parts: Sequence[Cells], columns: Sequence[str], rows: Array) -> Array:
+    """Return the plain texts of some rows of all parts, an object each; those of several columns are joined."""
+    found: list[str] = []
+    for cells in parts:
+        lists = [cells.table[name].to_pylist() for name in columns]
+        found += ["\n".join(plain_text(str(text or "")) for text in texts) for texts in zip(*lists, strict=True)]
+    return np.array(found, object)[rows]
+
+
+def _of_texts(encoding: Encoding) -> Array:
+    """Return which features are those of texts (d,)."""
+    columns = TableEncoder.restore(encoding).columns
+    return np.repeat([column.kind == "text" for column in columns], [column.width for column in columns])
+
+
+def _row_scores(rows: _Stacked, pairs: Array) -> Array:
+    blocks = [pairs[start : start + _ROWS] for start in range(0, len(pairs), _ROWS)]
+    return np.concatenate([np.empty(0), *(compare_rows(rows[some[:, 0]], rows[some[:, 1]]) for some in blocks)])
+
+
+def _stars(pairs: Array, scores: Array, count: int) -> tuple[Array, Array]:
+    """Return the leader of each of ``count`` nodes, itself where it has none, and how alike they are (both (count,)).
+
+    Nodes lead in the order of how many partners they have; each takes those of its partners that nobody has.
+    """
+    leader, likeness = np.arange(count), np.zeros(count)
+    both, twice = np.concatenate([pairs, pairs[:, ::-1]]), np.tile(scores, 2)
+    order = np.argsort(both[:, 0], kind="stable")
+    both, twice = both[order], twice[order]
+    nodes, starts, degrees = np.unique(both[:, 0], return_index=True, return_counts=True)
+    free = np.ones(count, bool)
+    for place in np.argsort(-degrees, kind="stable").tolist():  # of examples with near-duplicates alone
+        node = nodes[place]
+        if not free[node]:
+            continue
+        some = slice(starts[place], starts[place] + degrees[place])
+        taken = free[both[some, 1]]
+        members = both[some, 1][taken]
+        if len(members):
+            leader[members], likeness[members] = node, twice[some][taken]
+            likeness[node] = twice[some][taken].max()
+            free[members] = free[node] = False
+    return leader, likeness

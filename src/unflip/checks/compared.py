@@ -1,0 +1,94 @@
+"""Compared: how alike the two examples of each pair are, by what came: pictures, texts, or rows of numbers."""
+
+import re
+from collections.abc import Iterator, Sequence
+from unicodedata import normalize
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unflip.checks.same_images import SIDE, same_images
+from unflip.data.files.arrays import Array
+from unflip.data.images.decoding import cut_images, make_pool, open_images, sizes_of
+from unflip.data.images.files import Frame, ImageFiles
+from unflip.progress import Track
+
+LEAST_IMAGE, LEAST_TEXT, LEAST_ROW = 0.8, 0.9, 0.99
+"""From which likeness on two pictures, texts or rows are nearly the same; docs/audit.md says how they were chosen."""
+_PAIRS = 4096  # whose pictures are in memory at once: at most 100 MB
+_BETWEEN = re.compile(r"[\s!-/:-@\[-`{-~\u00a1\u00ab\u00b7\u00bb\u00bf\u2010-\u205e\u3001-\u303f]+")
+_DIGITS = re.compile(r"\D+")
+
+
+def compare_images(images: "Pictures", pairs: Array, track: Track) -> Array:
+    """Return how well the pictures of pairs (p, 2) fit on each other (p,); see :func:`same_images`."""
+
+    def scores() -> Iterator[float]:
+        for start in range(0, len(pairs), _PAIRS):
+            rows, places = np.unique(pairs[start : start + _PAIRS], return_inverse=True)
+            pixels = images.squares(rows)
+            first, second = torch.from_numpy(places.reshape(-1, 2)).T
+            for some in torch.arange(len(first)).split(256):
+                yield from same_images(pixels[first[some]], pixels[second[some]]).tolist()
+
+    return np.fromiter(track(scores(), "comparing pictures", len(pairs)), np.float64, len(pairs))
+
+
+class Pictures:
+    """The pictures of all parts of a data set, one part after the other."""
+
+    def __init__(self, parts: Sequence[Array | ImageFiles]) -> None:
+        self._parts = parts
+        self._starts = np.cumsum([0, *map(len, self._parts)])
+
+    def squares(self, rows: Array) -> Tensor:
+        """Return pictures as bytes (m, 3, 64, 64), whatever their shape."""
+        found = torch.empty(len(rows), 3, SIDE, SIDE, dtype=torch.uint8)
+        which = np.searchsorted(self._starts, rows, side="right") - 1
+        for part in np.unique(which):
+            here = np.flatnonzero(which == part)
+            found[torch.from_numpy(here)] = _squares(self._parts[part], rows[here] - self._starts[part])
+        return found
+
+
+def _squares(images: Array | ImageFiles, rows: Array) -> Tensor:
+    if isinstance(images, ImageFiles):
+        with make_pool(None) as pool:
+            opened, numbers = open_images(images, rows.tolist(), pool), rows.tolist()
+            sizes = sizes_of(opened)
+            boxes = torch.cat([torch.zeros_like(sizes), sizes]).T
+            return cut_images(images, numbers, opened, boxes, Frame(SIDE, SIDE), pool)
+    pixels = torch.from_numpy(images[rows]).float()
+    pixels = F.interpolate(pixels, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False)
+    return pixels.round().clamp(0, 255).byte().expand(-1, 3, -1, -1)
+
+
+def plain_text(text: str) -> str:
+    """Return a text without case, punctuation and spaces, which people type differently.
+
+    >>> plain_text("Where's  my CARD?") == plain_text("wheres my card")
+    True
+    """
+    return _BETWEEN.sub("", normalize("NFKC", text).casefold())
+
+
+def compare_texts(texts: Array, pairs: Array) -> Array:
+    """Return how alike :func:`plain_text`s (n,) of pairs (p, 2) are (p,): 1 - edits / length of the longer.
+
+    Edits are letters put in, left out, replaced or swapped with the next (optimal string alignment; Damerau 1964,
+    Levenshtein 1966). Texts with other digits, such as sums of money, are not alike: 0.
+    """
+    from rapidfuzz.distance import OSA
+    from rapidfuzz.process import cpdist
+
+    first, second = texts[pairs[:, 0]], texts[pairs[:, 1]]
+    scores: Array = cpdist(first, second, scorer=OSA.normalized_similarity, dtype=np.float32)
+    digits = [_DIGITS.sub("", one) == _DIGITS.sub("", other) for one, other in zip(first, second, strict=True)]
+    return np.where(np.array(digits, bool), scores, 0)
+
+
+def compare_rows(first: Array, second: Array) -> Array:
+    """Return how alike rows (p, d) in units of their columns' spread are (p,): 1 - the largest difference."""
+    return 1 - np.abs(first - second).max(1, initial=0)

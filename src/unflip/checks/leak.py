@@ -1,0 +1,36 @@
+"""leak: examples that train or validate, and are in a test set, too, or nearly so; or train, and validate, too."""
+
+import numpy as np
+
+from unflip.checks.examined import Examined, Found, nothing
+from unflip.data.files.arrays import Array
+
+
+def find(examined: Examined) -> Found:
+    """Return the training and validation examples that have a partner in another part of the data."""
+    alike = examined.alike
+    if alike is None or len(alike.parts) == 1:
+        return nothing()
+    own = {"train": alike.rows_of("train")} | ({"val": alike.rows_of("val")} if "val" in alike.parts else {})
+    found = [
+        (*alike.partners(rows, alike.rows_of(other)), other)
+        for name, rows in own.items()
+        for other in alike.parts
+        if other != name and other != "train"
+    ]
+    rows, scores = (np.concatenate([part[place] for part in found]) for place in (0, 2))
+    sets = np.repeat(np.arange(len(found)), [len(part[0]) for part in found])
+    others = np.concatenate([part[1] - alike.rows_of(part[3]).start for part in found])
+
+    def say(positions: Array) -> list[str]:
+        return [reason(position) for position in positions.tolist()]
+
+    def reason(position: int) -> str:
+        name, row = found[sets[position]][3], int(others[position])
+        part = examined.data.parts()[name]
+        called = f"example {row}" if part.ids is None else part.ids[row]
+        label = "" if part.labels is None else f" ({part.labels[row]})"
+        how = "the same as" if scores[position] == 1 else "nearly the same as"
+        return f"{how} {called}{label} of '{name}'"
+
+    return Found(rows, scores, np.ones(len(rows), bool), say)

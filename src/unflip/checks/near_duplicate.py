@@ -1,0 +1,53 @@
+"""near_duplicate: examples that are there twice, also re-encoded, cropped or re-typed; under different labels first."""
+
+import numpy as np
+
+from unflip.checks.examined import Examined, Found, nothing
+from unflip.data.files.arrays import Array
+from unflip.runs.labels import names_of
+
+_NAMED = 2  # partners that a reason names
+
+
+def find(examined: Examined) -> Found:
+    """Return all examples that have a partner; see :meth:`unflip.checks.alike.Alike.group`."""
+    table = examined.table
+    if examined.alike is None:
+        return nothing()
+    leaders, scores = examined.alike.group(len(table))
+    _, numbers, sizes = np.unique(leaders, return_inverse=True, return_counts=True)
+    rows = np.flatnonzero(sizes[numbers] > 1)
+    given = np.array(names_of(table, "given").to_pylist(), object)
+    groups, differ = _in_order(numbers[rows], scores[rows], np.unique(given[rows], return_inverse=True)[1])
+    ids = table["id"].to_pylist()
+    members = np.argsort(groups, kind="stable")
+    starts = np.searchsorted(groups[members], np.arange(len(groups) + 1))
+
+    def say(positions: Array) -> list[str]:
+        return [reason(position) for position in positions.tolist()]
+
+    def reason(position: int) -> str:
+        group = groups[position]
+        others = [row for row in rows[members[starts[group] : starts[group + 1]]].tolist() if row != rows[position]]
+        others.sort(key=lambda row: (given[row] == given[rows[position]], row))  # another label first
+        named = " and ".join(f"{ids[row]} ({given[row]})" for row in others[:_NAMED])
+        more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
+        how = "the same as" if scores[rows[position]] == 1 else "nearly the same as"
+        labels = f", and labelled {given[rows[position]]}" if differ[position] else ""
+        return f"{how} {named}{more}{labels}"
+
+    return Found(rows, scores[rows], np.ones(len(rows), bool), say, groups)
+
+
+def _in_order(groups: Array, scores: Array, labels: Array) -> tuple[Array, Array]:
+    """Return the groups (m,) numbered anew, those of different labels first, then the most alike, and which differ."""
+    _, numbers = np.unique(groups, return_inverse=True)
+    count = int(numbers.max(initial=-1)) + 1
+    low, high, best = np.full(count, len(labels)), np.full(count, -1), np.zeros(count)
+    np.minimum.at(low, numbers, labels)
+    np.maximum.at(high, numbers, labels)
+    np.maximum.at(best, numbers, scores)
+    differ = low < high
+    rank = np.empty(count, np.int64)
+    rank[np.lexsort((np.arange(count), -best, ~differ))] = np.arange(count)
+    return rank[numbers], differ[numbers]
