@@ -11,6 +11,7 @@ import pyarrow.csv
 from unflip.data.files.arrays import Array
 from unflip.data.images.files import is_image
 from unflip.errors import RunFolderError
+from unflip.runs.labels import REMOVED
 
 SCHEMA = pa.schema(
     [
@@ -63,6 +64,16 @@ def _part(labels: pa.Table, name: str, finding: Finding) -> pa.Table:
     )
 
 
+def without_removed(findings: pa.Table, labels: pa.Table) -> pa.Table:
+    """Return the findings about what people have not removed; a group of which one is left is none any more."""
+    removed = np.append(np.array(labels["split"].to_pylist()) == REMOVED, False)  # -1 stands for a class
+    kept = findings.filter(~removed[findings["index"].fill_null(-1).to_numpy()])
+    groups, names = kept["group"].fill_null(-1).to_numpy(), np.array(kept["finding"].to_pylist(), object)
+    pairs = np.rec.fromarrays([names.astype(str), groups])
+    _, which, sizes = np.unique(pairs, return_inverse=True, return_counts=True)
+    return kept.filter((groups < 0) | (sizes[which] > 1)) if len(kept) else kept
+
+
 def read_findings(path: Path) -> pa.Table:
     """Read the findings of a run; the column ``path`` becomes ``id``, as in the table of labels."""
     kinds = {field.name: field.type for field in SCHEMA} | {"path": pa.string()}
@@ -70,7 +81,9 @@ def read_findings(path: Path) -> pa.Table:
         table = pa.csv.read_csv(
             path,
             parse_options=pa.csv.ParseOptions(newlines_in_values=True),
-            convert_options=pa.csv.ConvertOptions(column_types=kinds),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=kinds, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+            ),
         )
     except (OSError, pa.ArrowException) as error:
         raise RunFolderError(f"{path}: not a readable list of findings ({error})") from error

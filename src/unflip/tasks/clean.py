@@ -26,6 +26,7 @@ from unflip.files import write_atomically, write_text
 from unflip.progress import duration, make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, check_section, make_layers
+from unflip.runs.findings import without_removed
 from unflip.runs.folder import Run
 from unflip.runs.labels import REMOVED, ExpectedErrors, expect_errors, looks_wrong, most_doubtful_first, names_of
 from unflip.runs.options import Execution
@@ -151,6 +152,7 @@ class CleanPlan:
         write_atomically(run.own(layout.SUSPECTS), lambda path: pa.csv.write_csv(suspects, path))
         track = make_reporter(self.execution.quiet).track
         findings = run_checks(Examined(table, run.class_names, raw, alike), self.audit.skip_check, track)
+        findings = without_removed(findings, table)
         write_atomically(run.own(layout.FINDINGS), lambda path: pa.csv.write_csv(findings, path))
         pairs = Counter(zip(suspects["given"].to_pylist(), suspects["suggested"].to_pylist(), strict=True))
         return CleanResult(

@@ -1,0 +1,50 @@
+"""Findings of a run: what is written is read again, and what people removed is no finding any more."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+from unflip.errors import RunFolderError
+from unflip.runs.findings import Finding, findings_table, read_findings, without_removed
+
+
+@pytest.fixture
+def labels() -> pa.Table:
+    splits = ["train", "removed", "val", "train", "removed", "train"]
+    return pa.table({"id": [f'p/{i}, "x".png' for i in range(6)], "split": splits})
+
+
+def found(rows: list[int], groups: list[int] | None = None) -> Finding:
+    reasons = [f'reason {i},\n"{i}"' for i in rows]
+    flags = np.ones(len(rows), bool)
+    return Finding(np.array(rows), flags / 2, flags, reasons, None if groups is None else np.array(groups))
+
+
+def test_what_is_written_is_read_again(labels: pa.Table, tmp_path: Path) -> None:
+    table = findings_table(labels, {"stranger": found([3, 1]), "weak_class": found([-1]), "copy": found([2], [7])})
+    assert table.column_names[1] == "path"
+    pa.csv.write_csv(table, tmp_path / "findings.csv")
+    again = read_findings(tmp_path / "findings.csv")
+    assert again.column_names == ["index", "id", "finding", "score", "flag", "reason", "group"]
+    assert again.rename_columns(table.column_names).to_pylist() == table.to_pylist()
+    assert again["index"].to_pylist() == [3, 1, None, 2]
+    assert again["group"].to_pylist() == [None, None, None, 7]
+    (tmp_path / "findings.csv").write_text("index,id\n1,a\n")
+    with pytest.raises(RunFolderError, match="no column 'finding'"):
+        read_findings(tmp_path / "findings.csv")
+
+
+def test_removed_examples_and_groups_of_one_are_no_findings(labels: pa.Table) -> None:
+    given = {
+        "stranger": found([3, 1]),
+        "copy": found([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 1, 2]),
+        "other": found([0, 5], [0, 0]),
+        "weak_class": found([-1]),
+    }
+    kept = without_removed(findings_table(labels, given), labels)
+    rows = list(zip(kept["finding"].to_pylist(), kept["index"].to_pylist(), strict=True))
+    assert rows == [("stranger", 3), ("copy", 2), ("copy", 3), ("other", 0), ("other", 5), ("weak_class", None)]
+    assert without_removed(findings_table(labels, {}), labels).num_rows == 0
