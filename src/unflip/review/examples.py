@@ -195,7 +195,7 @@ def checked_features(run: Run, count: int) -> Array | None:
 
 
 def _rank(order: Array, count: int) -> Ranking:
-    ranks: Array = np.full(count, -1)
+    ranks: Array = np.full(count, -1, np.int32)
     ranks[order] = np.arange(len(order))
     return Ranking(order, ranks)
 

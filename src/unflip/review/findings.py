@@ -39,14 +39,18 @@ class Findings:
         self._reasons = table["reason"]
         self._by_example = np.argsort(self._index, kind="stable")
         self._sorted = self._index[self._by_example]
+        self._lists = {name: self._list(kind) for kind, name in enumerate(self._names)}
 
     def counts(self) -> list[tuple[str, int]]:
         """Return the names of all findings, in the order of the file, and about how many examples each is."""
-        return [(name, len(self.examples(name))) for name in self._names]
+        return [(name, len(found)) for name, found in self._lists.items()]
 
     def examples(self, name: str) -> Array:
         """Return the examples of a finding (m,), in the order of the file; groups stay together."""
-        rows = np.flatnonzero(self._kind == self._names.index(name)) if name in self._names else np.arange(0)
+        return self._lists[name]
+
+    def _list(self, kind: int) -> Array:
+        rows = np.flatnonzero(self._kind == kind)
         groups = self._group[rows]
         alone = groups < 0
         _, first, which = np.unique(groups, return_index=True, return_inverse=True)
