@@ -1,6 +1,16 @@
 """Checks: what else may be wrong with data besides its labels; one file per check."""
 
-from unflip.registry import Registry
+from unflip.registry import Entry, Registry
 
-checks = Registry("check")
+checks = Registry(
+    "check",
+    Entry("stranger", "examples that are far from every class", "unflip.checks.stranger:find_strangers"),
+    Entry(
+        "ambiguous", "examples of which two classes are about equally likely", "unflip.checks.ambiguous:find_ambiguous"
+    ),
+    Entry("odd_image", "blank, dark, bright, tiny or very long images", "unflip.checks.odd_image:find_odd_images"),
+    Entry(
+        "weak_class", "classes that are confused, or have few examples", "unflip.checks.weak_class:find_weak_classes"
+    ),
+)
 """In the order in which findings are listed. A check is a function: see :mod:`unflip.checks.examined`."""

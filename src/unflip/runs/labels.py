@@ -17,7 +17,8 @@ from unflip.labels.store import LabelStore
 COLUMNS = (
     "index", "id", "split", "given", "current", "changed", "confidence_current", "confidence_given", "network_given",
     "vote_given", "suggested", "confidence_suggested", "network_suggested", "vote_suggested", "likeliest",
-    "confidence_likeliest", "second", "confidence_second", "last_change", "changes", "quality", "log_odds", "judged", "fold", "reviewed",
+    "confidence_likeliest", "second", "confidence_second", "last_change", "changes", "quality", "log_odds", "judged",
+    "fold", "reviewed",
 )  # fmt: skip
 """Every table of labels has these."""
 OUT_OF_SAMPLE, IN_SAMPLE = "out-of-sample", "in-sample"
