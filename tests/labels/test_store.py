@@ -125,7 +125,11 @@ def some_assessment(count: int, classes: int = CLASSES) -> Assessment:
     odds = 5 * torch.randn(count, generator=random, dtype=torch.double)
     odds[1::2] = torch.nan
     suggested = torch.randint(classes, (count,), generator=random)
-    return Assessment(probs, network, votes, odds, suggested, torch.arange(count) % 3 > 0, torch.arange(count) - 1)
+    likeliest_probs, likeliest = torch.rand(count, classes, generator=random).softmax(1).topk(2)
+    return Assessment(
+        probs, network, votes, likeliest, likeliest_probs,
+        odds, suggested, torch.arange(count) % 3 > 0, torch.arange(count) - 1,
+    )  # fmt: skip
 
 
 @given(changed_stores())
@@ -162,6 +166,10 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
             "confidence_suggested": float(said.probs[i, SUGGESTED]),
             "network_suggested": float(said.network[i, SUGGESTED]),
             "vote_suggested": float(said.votes[i, SUGGESTED]),
+            "likeliest": int(said.likeliest[i, 0]),
+            "confidence_likeliest": float(said.likeliest_probs[i, 0]),
+            "second": int(said.likeliest[i, 1]),
+            "confidence_second": float(said.likeliest_probs[i, 1]),
             "last_change": max(mine, default=0),
             "changes": len(mine),
             "quality": None if i % 2 else float(said.log_odds[i].sigmoid().float()),

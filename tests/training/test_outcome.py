@@ -30,3 +30,23 @@ def test_a_run_on_many_examples_says_the_same(method: str, tmp_path: Path, monke
     assert many is not None
     np.testing.assert_allclose(many, few, atol=0.05)
     assert runs[1].result["test_accuracy"]["last"] == pytest.approx(runs[0].result["test_accuracy"]["last"], abs=0.02)
+
+
+@pytest.mark.parametrize("method", ["unflip", "plc"])
+def test_the_two_likeliest_classes_are_those_of_views_that_have_not_learnt_the_label(
+    method: str, tmp_path: Path
+) -> None:
+    content = blobs()
+    clean = content["train_labels"].copy()
+    content["train_labels"][::5] = (clean[::5] + 1) % 3
+    data = write_npz(tmp_path / "data.npz", **content)
+    table = quick_train(data, tmp_path / "run", method=method, epochs=6, settings={"data.val_fraction": 0.2}).labels()
+    first, second = table["confidence_likeliest"].to_numpy(), table["confidence_second"].to_numpy()
+    assert (first >= second).all()
+    assert (second >= 0).all()
+    assert (first + second <= 1 + 1e-5).all()
+    assert (table["likeliest"].to_numpy() != table["second"].to_numpy()).all()
+    assert (table["likeliest"].to_numpy() == clean).mean() > 0.9  # although a fifth of the given labels are wrong
+    if method == "unflip":
+        kept = table["likeliest"].to_numpy() == table["current"].to_numpy()
+        np.testing.assert_allclose(first[kept], table["confidence_current"].to_numpy()[kept], atol=1e-5)

@@ -4,11 +4,19 @@ from unflip.registry import Entry, Registry
 
 checks = Registry(
     "check",
+    Entry("stranger", "examples that are far from every class", "unflip.checks.stranger:find_strangers"),
     Entry(
         "near_duplicate",
         "examples that are there twice, or nearly so; they share a fold",
         "unflip.checks.near_duplicate:find",
     ),
     Entry("leak", "examples that are in a test or validation set, too, or nearly so", "unflip.checks.leak:find"),
+    Entry(
+        "ambiguous", "examples of which two classes are about equally likely", "unflip.checks.ambiguous:find_ambiguous"
+    ),
+    Entry("odd_image", "blank, dark, bright, tiny or very long images", "unflip.checks.odd_image:find_odd_images"),
+    Entry(
+        "weak_class", "classes that are confused, or have few examples", "unflip.checks.weak_class:find_weak_classes"
+    ),
 )
 """In the order in which findings are listed. A check is a function: see :mod:`unflip.checks.examined`."""

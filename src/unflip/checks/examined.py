@@ -1,8 +1,15 @@
 """What a check looks at, and what it answers.
 
-A check is a function ``find(examined: Examined) -> Found`` in a file of its own, registered in ``unflip.checks`` under
-the name that ``findings.csv`` shows. It scores examples from 0, as they should be, to 1, flags those that are worth a
-look, and says in a line why. It never changes a label, and it never sees the truth.
+A check is a function ``find_...(examined: Examined) -> Found`` in a file of its own, registered in ``unflip.checks``
+under the name that ``findings.csv`` shows. It scores examples from 0, as they should be, to 1, flags those that are
+worth a look, and says in a line why. It never changes a label, and it never sees the truth. To add one:
+
+1. Write the function. What it needs is in :class:`Examined`: the run's table of labels, the names of the classes, and
+   the data. Where it does not apply, it returns :func:`nothing`.
+2. Go over examples in blocks: there may be a million, and features may lie on disk. No array has n times n numbers.
+3. Choose the rule that flags without the truth, so that data without such examples gets hardly any flag.
+4. Register it with a line on what it finds. ``tests/checks/test_contract.py`` then tests it.
+5. Describe it in docs/your-data.md, and in docs/audit.md how good it is.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -15,6 +22,7 @@ import pyarrow as pa
 from unflip.checks import checks
 from unflip.checks.alike import Alike
 from unflip.data.files.arrays import Array
+from unflip.data.files.shards import Shards
 from unflip.data.raw import RawData
 from unflip.errors import ConfigError, unknown
 from unflip.progress import Track, untracked
@@ -34,6 +42,12 @@ class Examined:
     """What was learnt from, as rows of features."""
     alike: Alike | None = None
     """Which examples are the same or nearly so, if anybody looked."""
+
+    @property
+    def features(self) -> Shards:
+        """All examples (n, ...) in the order of the table; they may lie on disk."""
+        parts = [part.inputs for part in (self.data.train, self.data.val) if part is not None]
+        return Shards([part for part in parts if isinstance(part, np.ndarray | Shards)])
 
 
 class Found(NamedTuple):

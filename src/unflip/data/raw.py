@@ -11,6 +11,8 @@ from unflip.data.images.files import ImageFiles
 from unflip.data.sources import Standardisation
 from unflip.errors import InputError
 
+IMAGE_STATS = 4
+"""How many figures are noted of each image."""
 Inputs = Array | Shards | ImageFiles | Cells
 """Examples as they came: rows of numbers or images in arrays, files of images, or cells of a table."""
 
@@ -26,6 +28,9 @@ class LabelledSet:
     ids: Array | None = None
     digests: Array | None = None
     """Digests of what the inputs were computed from, pictures or texts; equal ones belong to the same."""
+    image_stats: Array | None = None
+    """Features of images only, (n, 4): mean and standard deviation of each image's brightness, from 0 to 1, and the
+    width and height that it came with."""
     groups: Array | None = None
     """The column or array that `data.groups` names, if the data has it."""
     alike: Array | None = None
@@ -34,7 +39,9 @@ class LabelledSet:
     """Of test examples: which are the same as one that trains or validates, or nearly so, if anybody looked."""
 
     def __getitem__(self, rows: slice | Array) -> "LabelledSet":
-        others = (self.labels, self.truth, self.ids, self.digests, self.groups, self.alike, self.leaked)
+        others = (
+            self.labels, self.truth, self.ids, self.digests, self.image_stats, self.groups, self.alike, self.leaked,
+        )  # fmt: skip
         return LabelledSet(self.inputs[rows], *(None if array is None else array[rows] for array in others))
 
 
@@ -101,3 +108,8 @@ class RawData:
                     raise InputError(f"{what}, {name}_{kind}: shape {array.shape}; {kind} must be (n,)")
                 if array is not None and len(array) != len(part.inputs):
                     raise InputError(f"{what}, {name}_{kind}: {len(array)} {kind} for {len(part.inputs)} examples")
+            stats = part.image_stats
+            if stats is not None and stats.shape != (len(part.inputs), IMAGE_STATS):
+                raise InputError(
+                    f"{what}, {name}_image_stats: shape {stats.shape}; it must be ({len(part.inputs)}, {IMAGE_STATS})"
+                )

@@ -121,11 +121,17 @@ class ImageEncoder(Encoder):
         batches = track(self.batches(source, range(len(source))), "embedding", count)
         return Encoded(np.concatenate([self.encode_batch(images) for images in batches]))
 
-    def source(self, images: Array | ImageFiles, workers: int | None = None) -> Source:
+    def source(self, images: Array | ImageFiles, workers: int | None = None) -> FileSource | ImageSource:
         """Return a source of the images in the backbone's own units."""
         if isinstance(images, ImageFiles):
             return FileSource(images, self._normalisation, augment=False, workers=workers)
         return ImageSource(images, self._normalisation, augment=False)
+
+    def brightness(self, images: Tensor) -> Array:
+        """Return mean and standard deviation (b, 2) of the brightness, from 0 to 1, of images from :meth:`source`."""
+        mean, std = self._normalisation.mean, self._normalisation.std
+        grey = torch.einsum("bchw,c->bhw", images, std.flatten() / 3).flatten(1) + mean.mean()
+        return (torch.stack([grey.mean(1), grey.std(1, correction=0)], 1) / 255).numpy()
 
     def batches(self, source: Source, rows: range) -> Iterator[Tensor]:
         """Yield batches of images (b, 3, h, w), prepared ahead."""

@@ -43,6 +43,8 @@ class Embedded(NamedTuple):
     """Of the images that could be read (m, d)."""
     digests: Array
     """Of their pixels (m,), equal for equal images."""
+    image_stats: Array
+    """What is noted of them (m, 4): see :class:`unflip.data.raw.LabelledSet`."""
     broken: dict[int, str]
     """Why the others could not, by their number within the part."""
 
@@ -65,16 +67,24 @@ def read_batches(source: Source, rows: Iterable[Tensor]) -> Iterator[Readable]:
 
 def embed_part(encoder: ImageEncoder, images: Array | ImageFiles, workers: int | None, advance: Advance) -> Embedded:
     """Compute the features of ``images``, batch by batch."""
-    features, digests, broken = [], [], {}
+    features, digests, broken, brightness = [], [], {}, [np.empty((0, 2), np.float32)]
+    source = encoder.source(images, workers)
     rows = torch.arange(len(images)).split(encoder.batch_size)
-    for batch, found in zip(rows, read_batches(encoder.source(images, workers), rows), strict=True):
+    for batch, found in zip(rows, read_batches(source, rows), strict=True):
         broken.update(found.broken)
         if len(found.images):
             digests += [_digest(image) for image in found.images.numpy()]
+            brightness.append(encoder.brightness(found.images))
             features.append(encoder.encode_batch(found.images))
         advance(len(batch))
+    sizes = np.delete(source.sizes, [*broken], axis=0)
     none = np.empty((0, 0), np.float16)
-    return Embedded(np.concatenate(features) if features else none, np.array(digests, np.uint64), broken)
+    return Embedded(
+        np.concatenate(features) if features else none,
+        np.array(digests, np.uint64),
+        np.hstack([np.concatenate(brightness), sizes]),
+        broken,
+    )
 
 
 def embed_on(

@@ -148,6 +148,10 @@ class Judgement(NamedTuple):
     """Those (m, 2) by networks that have not learnt the example's label."""
     votes: Tensor | None
     """Those (m, 2) by class Gaussians without the example, where they were asked."""
+    likeliest: Tensor
+    """The two likeliest classes (m, 2) by all views together, which have not learnt the example's label."""
+    likeliest_probs: Tensor
+    """Their probabilities (m, 2)."""
     fold: Tensor | None
     """Which examples were learnt together (m,); None if networks have learnt every example."""
 

@@ -363,8 +363,11 @@ class Unflip(Method):
         assert self.small is not None
         assert belief.network is not None
         odds = torch.empty(len(train), device=train.device)
+        likeliest = torch.empty(len(train), 2, dtype=torch.long, device=train.device)
+        likeliest_probs = torch.empty(len(train), 2, device=train.device)
         for rows in _blocks(len(train)):
             log_probs = belief.log_probs[rows].float()
+            likeliest_probs[rows], likeliest[rows] = log_probs.softmax(1).topk(2)
             share = belief.informative[rows]
             odds[rows] = label_odds(log_probs, given[rows], share, belief.log_matrix, belief.label_weight)
         odds[self.small[given]] = torch.nan
@@ -382,6 +385,8 @@ class Unflip(Method):
             calibration=calibration,
             network=belief.network.float().exp(),
             votes=None if belief.votes is None else belief.votes.float().exp(),
+            likeliest=likeliest,
+            likeliest_probs=likeliest_probs,
             fold=self.folds[train] if self.count > 1 else None,
         )
 

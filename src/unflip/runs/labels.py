@@ -16,8 +16,9 @@ from unflip.labels.store import LabelStore
 
 COLUMNS = (
     "index", "id", "split", "given", "current", "changed", "confidence_current", "confidence_given", "network_given",
-    "vote_given", "suggested", "confidence_suggested", "network_suggested", "vote_suggested", "last_change", "changes",
-    "quality", "log_odds", "judged", "fold", "reviewed",
+    "vote_given", "suggested", "confidence_suggested", "network_suggested", "vote_suggested", "likeliest",
+    "confidence_likeliest", "second", "confidence_second", "last_change", "changes", "quality", "log_odds", "judged",
+    "fold", "reviewed",
 )  # fmt: skip
 """Every table of labels has these."""
 REMOVED = "removed"
@@ -39,6 +40,10 @@ class Assessment(NamedTuple):
     """The networks' probabilities of them."""
     votes: Tensor | None
     """The class Gaussians' probabilities of them, if they were asked."""
+    likeliest: Tensor
+    """The two likeliest classes (n, 2), by the views that quality comes from."""
+    likeliest_probs: Tensor
+    """Their probabilities (n, 2)."""
     log_odds: Tensor
     """Calibrated log-odds that the given label is right, in double precision; NaN where that cannot be said."""
     suggested: Tensor
@@ -64,6 +69,7 @@ def label_table(
     say so had learnt that label, ``suggested`` the label to propose in its place (or the same),
     ``last_change`` an epoch, 0 for never. ``confidence_...`` is what the method believes of a label, ``network_...``
     and ``vote_...`` what the networks and the class Gaussians say of it, ``fold`` which examples were learnt together.
+    ``likeliest`` and ``second`` are the two likeliest classes by the views that quality comes from, whatever the label.
     ``given`` is what came, also where people decided otherwise; what they decided has a quality of 1 and is suggested.
     ``reviewed`` also marks removed examples, of whose label nothing is said.
 
@@ -105,6 +111,10 @@ def label_table(
         "confidence_suggested": said(assessment.probs, _SUGGESTED),
         "network_suggested": said(assessment.network, _SUGGESTED),
         "vote_suggested": said(assessment.votes, _SUGGESTED),
+        "likeliest": assessment.likeliest[:, 0].cpu().numpy(),
+        "confidence_likeliest": assessment.likeliest_probs[:, 0].cpu().numpy(),
+        "second": assessment.likeliest[:, 1].cpu().numpy(),
+        "confidence_second": assessment.likeliest_probs[:, 1].cpu().numpy(),
         "last_change": last_change.numpy(),
         "changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
         "quality": pa.array(quality, from_pandas=True),

@@ -249,7 +249,12 @@ class EmbedPlan:
         found = self._written()
         readable = self._readable(origin.skipped)
         sets = {
-            name: replace(part, inputs=found[name].inputs, digests=found[name].digests)
+            name: replace(
+                part,
+                inputs=found[name].inputs,
+                digests=found[name].digests,
+                image_stats=found[name].image_stats,
+            )
             for name, part in readable.items()
         }
         changed = any(not np.array_equal(part.labels, found[name].labels) for name, part in sets.items())  # type: ignore[arg-type]
@@ -296,7 +301,10 @@ class EmbedPlan:
             )
             origin = replace(self.origin, skipped=skipped)
             sets = {
-                name: replace(part, digests=self.kept.digests(name)) for name, part in self._readable(skipped).items()
+                name: replace(
+                    part, digests=self.kept.noted(name, "digests"), image_stats=self.kept.noted(name, "image_stats")
+                )
+                for name, part in self._readable(skipped).items()
             }
             features = {name: self.kept.features(name) for name in sets}
             write_features(self.out, features, sets, self.raw.class_names, origin)
@@ -372,7 +380,7 @@ def plan_embedding(
     }
     data = str(Path(options.path).resolve())
     settings = {key: value for key, value in encoding.settings.items() if key != "weights_file"}
-    made = json.dumps([encoding.encoder, settings, data])
+    made = json.dumps([encoding.encoder, settings, data, "image_stats"])  # parts without these are made anew
     parts = cut_into_parts(sets, made, options.workers, track, skip_missing=options.skip_broken)
     digest = blake2b("".join(part.file for part in parts).encode(), digest_size=8)
     origin = FeatureOrigin(

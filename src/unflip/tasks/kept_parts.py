@@ -130,8 +130,8 @@ class KeptParts:
         """Keep what became of a part."""
         broken = np.array([*embedded.broken.keys()], np.int64)
         reasons = np.array([*embedded.broken.values()], np.str_)
-        content = {"features": embedded.features, "digests": embedded.digests, "broken": broken, "reasons": reasons}
-        write_npz(self.folder / part.file, content)
+        content = {"features": embedded.features, "digests": embedded.digests, "image_stats": embedded.image_stats}
+        write_npz(self.folder / part.file, content | {"broken": broken, "reasons": reasons})
 
     def broken(self, name: str, missing: Sequence[Part]) -> dict[int, str]:
         """Return the images of a set that could not be read, with the reasons; nothing of parts that are missing."""
@@ -144,9 +144,9 @@ class KeptParts:
             found |= dict(zip(rows, content["reasons"].tolist(), strict=True))
         return found
 
-    def digests(self, name: str) -> Array:
-        """Return the digests of all images of a set that could be read."""
-        return np.concatenate([self._read(part, "digests") for part in self._of(name)])
+    def noted(self, name: str, what: str) -> Array:
+        """Return the ``digests`` or ``image_stats`` of all images of a set that could be read."""
+        return np.concatenate([self._read(part, what) for part in self._of(name)])
 
     def features(self, name: str) -> Pieces:
         """Return their features, part by part."""

@@ -115,8 +115,12 @@ def _adopt(
         out_of_sample[train] = False
     else:
         fold[train] = judgement.fold
+    likeliest = labels.given.new_empty(len(labels), 2)
+    likeliest_probs = torch.empty(len(labels), 2, device=train.device)
+    likeliest[train], likeliest_probs[train] = judgement.likeliest, judgement.likeliest_probs
+    likeliest_probs[others], likeliest[others] = of_others.topk(2)
     assessment = Assessment(
-        joined(judgement.probs, of_others), joined(judgement.network, of_others), votes,
+        joined(judgement.probs, of_others), joined(judgement.network, of_others), votes, likeliest, likeliest_probs,
         odds, labels.current, out_of_sample, fold,
     )  # fmt: skip
     return Outcome(model, assessment, odds, noise)
@@ -140,7 +144,8 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     said = by_method, by_network, by_gaussians = [torch.empty(len(labels), 3, device=train.device) for _ in range(3)]
     score, odds = (torch.empty(len(labels), device=train.device) for _ in range(2))
     contradicted = torch.empty(len(labels), dtype=torch.bool, device=train.device)
-    suggested = torch.empty_like(current)
+    suggested, likeliest = torch.empty_like(current), current.new_empty(len(labels), 2)
+    likeliest_probs = torch.empty(len(labels), 2, device=train.device)
     for rows, positions in _blocks(trainer.method.setting, others):
         network, own = probs[rows].float(), given[rows, None]
         believed = network if beliefs is None or positions is None else beliefs[positions].float()
@@ -154,6 +159,7 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
         view = log_votes
         if not of_rows or positions is None:  # the pool, without rounding to 0
             view = (believed.clamp(min=_TINY).log() + log_votes) / 2
+        likeliest_probs[rows], likeliest[rows] = view.softmax(1).topk(2)
         odds[rows], contradicted[rows] = log_odds(view, given[rows]), view.argmax(1) != given[rows]
         suggested[rows] = suggested_labels(came[rows], current[rows], pool)
         named = torch.stack([came[rows], current[rows], suggested[rows]], 1)
@@ -167,7 +173,10 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     out_of_sample = torch.full_like(given, of_rows, dtype=torch.bool)
     out_of_sample[others] = True
     fold = torch.full_like(given, -1)
-    assessment = Assessment(by_method, by_network, by_gaussians, line.apply(odds), suggested, out_of_sample, fold)
+    assessment = Assessment(
+        by_method, by_network, by_gaussians, likeliest, likeliest_probs,
+        line.apply(odds), suggested, out_of_sample, fold,
+    )  # fmt: skip
     return Outcome(model, assessment, score, noise)
 
 

@@ -15,9 +15,10 @@ from unflip.data.raw import LabelledSet
 from unflip.errors import InputError
 from unflip.files import OwnedFolder, is_marked
 
-LABELS, IDS, DIGESTS, _ABOUT, _ENCODER = "_labels", "_ids", "_digests", "about", "encoder."
-BESIDE = (LABELS, IDS, DIGESTS)
+LABELS, IDS, DIGESTS, IMAGE_STATS = "_labels", "_ids", "_digests", "_image_stats"
+BESIDE = (LABELS, IDS, DIGESTS, IMAGE_STATS)
 """Suffixes of the arrays that belong to another one, after its name."""
+_ABOUT, _ENCODER = "about", "encoder."
 _MARKER = "features.json"
 _SHARD_ROWS = 2**16
 
@@ -50,7 +51,7 @@ def write_features(
     class_names: tuple[str, ...] | None,
     origin: FeatureOrigin,
 ) -> None:
-    """Write the features of several sets with the labels, ids and digests of these, as one .npz or a folder of shards.
+    """Write the features of several sets with what belongs to them, as one .npz or a folder of shards.
 
     A file is written atomically; a folder is whole once it says how its features were made, which is written last.
     """
@@ -89,7 +90,7 @@ def _beside(
         arrays["class_names"] = np.array(class_names, np.str_)
     for name, part in sets.items():
         ids = None if part.ids is None else part.ids.astype(np.str_)
-        others = {LABELS: part.labels, IDS: ids, DIGESTS: part.digests}
+        others = {LABELS: part.labels, IDS: ids, DIGESTS: part.digests, IMAGE_STATS: part.image_stats}
         arrays |= {name + key: array for key, array in others.items() if array is not None}
     return arrays | {_ABOUT: np.array(origin.about())}
 

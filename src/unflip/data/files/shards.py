@@ -16,11 +16,11 @@ class Shards:
     A slice is another view, rows by number or by a mask are read, and ``np.asarray`` reads all of them.
     """
 
-    def __init__(self, arrays: Sequence[Array]) -> None:
+    def __init__(self, arrays: "Sequence[Array | Shards]") -> None:
         self._arrays = [*arrays]
         self._starts = np.cumsum([0, *map(len, arrays)])
         self.shape: tuple[int, ...] = (int(self._starts[-1]), *arrays[0].shape[1:])
-        self.dtype = arrays[0].dtype
+        self.dtype: np.dtype[Any] = arrays[0].dtype
         self.ndim = len(self.shape)
 
     def __len__(self) -> int:

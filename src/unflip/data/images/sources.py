@@ -25,6 +25,8 @@ class ImageSource:
         self.augments = augment
         self._images = torch.from_numpy(np.require(images, np.uint8, ["C", "W"]))
         self._standardise = standardise
+        self.sizes = np.tile(np.array([images.shape[3], images.shape[2]], np.float32), (len(images), 1))
+        """Width and height of each image (n, 2)."""
 
     def __len__(self) -> int:
         return len(self._images)
@@ -88,6 +90,8 @@ class FileSource:
         self._standardise = standardise
         self._device = torch.device("cpu")
         self._pool = make_pool(workers)
+        self.sizes = np.zeros((len(files), 2), np.float32)
+        """Width and height of each image that was read so far (n, 2), once it is upright."""
 
     def __len__(self) -> int:
         return len(self._files)
@@ -112,12 +116,14 @@ class FileSource:
     def _read(self, indices: Tensor, generator: torch.Generator | None) -> Tensor:
         rows = indices.tolist()
         images = open_images(self._files, rows, self._pool)
+        sizes = sizes_of(images)
+        self.sizes[rows] = sizes.flip(0).T.numpy()
         if generator is None:
-            boxes = central_boxes(sizes_of(images), self._share)
+            boxes = central_boxes(sizes, self._share)
         elif self._crop == "random":
-            boxes = random_squares(sizes_of(images), self._share, generator)
+            boxes = random_squares(sizes, self._share, generator)
         else:
-            boxes = random_boxes(sizes_of(images), generator)
+            boxes = random_boxes(sizes, generator)
         return cut_images(self._files, rows, images, boxes, self._frame, self._pool).to(self._device)
 
     def _normalise(self, images: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from unflip.data.files.arrays import Array, decoded, read_array, read_npz
-from unflip.data.files.features import BESIDE, DIGESTS, IDS, LABELS, check_whole, origin_of
+from unflip.data.files.features import BESIDE, DIGESTS, IDS, IMAGE_STATS, LABELS, check_whole, origin_of
 from unflip.data.files.labels import read_labels
 from unflip.data.files.shards import Shards, open_shards
 from unflip.data.loader import FOR_ROWS, Loader
@@ -57,6 +57,7 @@ class Arrays(Loader):
                 arrays.get(name + LABELS),
                 ids=arrays.get(name + IDS),
                 digests=arrays.get(name + DIGESTS),
+                image_stats=arrays.get(name + IMAGE_STATS),
                 groups=arrays.get(options.groups) if name == "train" and options.groups else None,
             )
             for name, array in arrays.items()

@@ -1,0 +1,215 @@
+"""Strangers: examples of other classes mixed into data, found by unflip and by cleanlab's Datalab on the same features.
+
+    UNFLIP_DATA=FOLDER UNFLIP_CIFAR=FOLDER python pages/strangers_table.py docs/results/strangers.jsonl \
+      --page docs/audit.md --keep FOLDER
+
+- `CIFAR-10 + things`, `CIFAR-10 + animals`: 5,000 training images of CIFAR-10, and 250 of 20 or 15 classes of CIFAR-100
+  that have no counterpart there, embedded together by efficientnet-lite0 at 112 pixels
+- `BANKING77 + other intents`: ten of the 77 intents are held out; of their training texts as many as make 5 % of the
+  rest are mixed in; features by wordllama
+
+Foreign examples get random labels; `sym:0.2` then gives a fifth of all labels a random class. `unflip` is the check
+`stranger` under these labels as they are, which a run would have corrected for the most part; `Datalab` is cleanlab's
+score of outliers with its defaults. A line of the file is one setting and seed: areas under the ROC curve, how many of
+the foreign and of the other examples either flags, and `false_alone`, how many examples `unflip` flags where nothing
+foreign is mixed in. What is in the file is not run again. `--keep` keeps features of images in a folder; UNFLIP_CIFAR
+holds cifar-10-batches-bin and cifar-100-binary.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+
+from features_trials import run_missing
+
+Array = np.ndarray[Any, Any]
+SEEDS = (0, 1, 2)
+NOISES = ("none", "sym:0.2")
+IMAGES, FOREIGN = 5_000, 250
+HELD_OUT, SHARE = 10, 0.05
+CLASSES = {
+    "CIFAR-10 + things": "apple orange pear sunflower rose tulip bottle bowl can cup plate chair couch table wardrobe "
+    "clock keyboard lamp telephone television",
+    "CIFAR-10 + animals": "aquarium_fish flatfish shark trout ray bee beetle butterfly caterpillar cockroach crab "
+    "lobster snail spider worm",
+}
+ROWS = (*CLASSES, "BANKING77 + other intents")
+
+
+class Problem(NamedTuple):
+    """Features (n, d), labels (n,) of k classes, and which examples are foreign; these come last."""
+
+    features: Array
+    labels: Array
+    foreign: Array
+    num_classes: int
+
+
+def images(row: str, seed: int, keep: Path) -> Problem:
+    """Return images of CIFAR-10 and foreign ones of CIFAR-100."""
+    file = keep / f"cifar-{seed}.npz"
+    if not file.exists():
+        np.savez(file, **_embed(seed))
+    with np.load(file) as found:
+        features, labels = found["features"].astype(np.float32), found["labels"]
+    start = IMAGES + FOREIGN * [*CLASSES].index(row)
+    rows = np.r_[0:IMAGES, start : start + FOREIGN]
+    random = np.random.default_rng(seed)
+    given = np.r_[labels, random.integers(10, size=FOREIGN)]
+    return Problem(features[rows], given, np.arange(len(rows)) >= IMAGES, 10)
+
+
+def _embed(seed: int) -> dict[str, Array]:
+    import torch
+
+    from unflip.data.loader import load_raw
+    from unflip.data.options import DataOptions
+    from unflip.encoders.images import ImageEncoder
+
+    torch.set_num_threads(1)
+    root, random = Path(os.environ["UNFLIP_CIFAR"]), np.random.default_rng(seed)
+    options = DataOptions(path=str(root / "cifar-10-batches-bin"))
+    own, other = load_raw(options), load_raw(DataOptions(path=str(root / "cifar-100-binary")))
+    assert isinstance(own.train.inputs, np.ndarray)
+    assert isinstance(other.train.inputs, np.ndarray)
+    assert own.train.labels is not None
+    names = np.array(other.class_names)[other.train.labels]
+    rows = random.choice(len(own.train.inputs), IMAGES, replace=False)
+    parts = [own.train.inputs[rows]]
+    for classes in CLASSES.values():
+        among = np.flatnonzero(np.isin(names, classes.split()))
+        parts.append(other.train.inputs[random.choice(among, FOREIGN, replace=False)])
+    encoder = ImageEncoder.choose("efficientnet-lite0", own.train.inputs, options, None, "float32")
+    features = encoder.to(torch.device("cpu")).encode(np.concatenate(parts)).features
+    return {"features": features, "labels": own.train.labels[rows]}
+
+
+def texts(seed: int) -> Problem:
+    """Return questions of some intents of BANKING77, and foreign ones of the others."""
+    from unflip.data.loader import load_raw
+    from unflip.data.options import DataOptions
+    from unflip.encoders.raw import encode_raw
+
+    path = Path(os.environ["UNFLIP_DATA"]) / "text" / "banking77" / "train.csv"
+    options = DataOptions(path=str(path), text_column=("text",), label_column="category")
+    raw = encode_raw(load_raw(options), options)
+    random = np.random.default_rng(seed)
+    names, labels = np.unique(raw.train.labels, return_inverse=True)  # type: ignore[arg-type]
+    out = random.choice(len(names), HELD_OUT, replace=False)
+    own, others = np.flatnonzero(~np.isin(labels, out)), np.flatnonzero(np.isin(labels, out))
+    mixed = random.choice(others, round(SHARE * len(own)), replace=False)
+    classes = np.setdiff1d(np.arange(len(names)), out)
+    given = np.r_[np.searchsorted(classes, labels[own]), random.integers(len(classes), size=len(mixed))]
+    rows = np.r_[own, mixed]
+    features: Array = np.asarray(raw.train.inputs[rows])
+    return Problem(features, given, np.arange(len(rows)) >= len(own), len(classes))
+
+
+def find(features: Array, given: Array, num_classes: int) -> Any:
+    """Return what the check `stranger` says."""
+    import pyarrow as pa
+    import torch
+
+    from unflip.checks.examined import Examined
+    from unflip.checks.stranger import find_strangers
+    from unflip.data.raw import LabelledSet, RawData
+
+    torch.set_num_threads(1)
+    names = [str(number) for number in range(num_classes)]
+    return find_strangers(Examined(pa.table({"current": given}), names, RawData(LabelledSet(features, given))))
+
+
+def run_one(task: dict[str, Any]) -> dict[str, Any]:
+    from cleanlab import Datalab
+    from sklearn.metrics import roc_auc_score
+
+    seed, keep = task["seed"], Path(os.environ["STRANGERS_KEPT"])
+    problem = images(task["row"], seed, keep) if task["row"] in CLASSES else texts(seed)
+    given, foreign = problem.labels.copy(), problem.foreign
+    if task["noise"] != "none":
+        random = np.random.default_rng(100 + seed)
+        wrong = random.random(len(given)) < float(task["noise"].removeprefix("sym:"))
+        given[wrong] = random.integers(problem.num_classes, size=int(wrong.sum()))
+    found = find(problem.features, given, problem.num_classes)
+    alone = find(problem.features[~foreign], given[~foreign], problem.num_classes)
+    lab = Datalab(data={"labels": given}, label_name="labels", verbosity=0)
+    lab.find_issues(features=problem.features, issue_types={"outlier": {}})
+    issues = lab.get_issues("outlier")
+    theirs, flags = -issues["outlier_score"].to_numpy(), issues["is_outlier_issue"].to_numpy()
+    return task | {
+        "unflip": float(roc_auc_score(foreign, found.scores)),
+        "datalab": float(roc_auc_score(foreign, theirs)),
+        "foreign": int(foreign.sum()),
+        "others": int((~foreign).sum()),
+        "unflip_flags": [int((found.flags & foreign).sum()), int((found.flags & ~foreign).sum())],
+        "datalab_flags": [int((flags & foreign).sum()), int((flags & ~foreign).sum())],
+        "false_alone": int(alone.flags.sum()),
+    }
+
+
+def table(lines: list[dict[str, Any]]) -> Iterator[str]:
+    yield (
+        "| data | noise | unflip, seed 0 (seen) | unflip, seeds 1 and 2 | Datalab, all seeds | foreign | flagged by "
+        "unflip | of them foreign | flagged where nothing is foreign |"
+    )
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for row in ROWS:
+        for noise in NOISES:
+            here = [line for line in lines if (line["row"], line["noise"]) == (row, noise)]
+            if not here:
+                continue
+            seen = [line["unflip"] for line in here if line["seed"] == 0]
+            unseen = [line["unflip"] for line in here if line["seed"] != 0]
+            flagged = [sum(line["unflip_flags"]) for line in here]
+            right = [line["unflip_flags"][0] for line in here]
+            alone = statistics.mean(line["false_alone"] for line in here)
+            others = statistics.mean(line["others"] for line in here)
+            yield (
+                f"| {row} | {noise} | {_mean(seen)} | {_mean(unseen)} | {_mean([one['datalab'] for one in here])} | "
+                f"{statistics.mean(line['foreign'] for line in here):.0f} | {statistics.mean(flagged):.0f} | "
+                f"{statistics.mean(right):.0f} | {alone:.0f} of {others:,.0f} |"
+            )
+
+
+def _mean(values: list[float]) -> str:
+    return f"{statistics.mean(values):.3f}" if values else ""
+
+
+def fill(text: str, lines: list[dict[str, Any]]) -> str:
+    """Return a page with its table made anew; it stands between `<!-- strangers -->` and `<!-- end -->`."""
+    made = "<!-- strangers -->\n\n" + "\n".join(table(lines)) + "\n\n<!-- end -->"
+    return re.sub(r"<!-- strangers -->.*?<!-- end -->", lambda _: made, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--keep", type=Path, help="keep features of images in this folder")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--as-it-is", action="store_true", help="run nothing")
+    arguments = parser.parse_args()
+    tasks = [{"row": row, "noise": noise, "seed": seed} for seed in SEEDS for row in ROWS for noise in NOISES]
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ["STRANGERS_KEPT"] = str(arguments.keep or temporary)
+        if not arguments.as_it_is:
+            run_missing(arguments.out, tasks, run_one, arguments.jobs)
+    lines = [json.loads(line) for line in arguments.out.read_text().splitlines()]
+    if arguments.page is not None:
+        arguments.page.write_text(fill(arguments.page.read_text("utf-8"), lines), "utf-8")
+    else:
+        print("\n".join(table(lines)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Ambiguous examples: two classes are about equally likely, by views that have not learnt the label."""
+
+import numpy as np
+
+from unflip.checks.examined import Examined, Found
+from unflip.data.files.arrays import Array
+from unflip.runs.labels import OUT_OF_SAMPLE
+
+_RATIO = 2 / 3  # of the second to the likeliest class, from which on both are about equally likely
+_BOTH = 0.8  # probability of the two together
+
+
+def find_ambiguous(examined: Examined) -> Found:
+    """Score examples by how near the second class comes to the likeliest, and by how far other classes are ruled out.
+
+    With probabilities p of the likeliest and q of the second class the score is (q / p) (p + q): 1 where both are one
+    half. Flagged is an example where q is at least 2/3 of p and both together are at least 0.8. Examples that were
+    judged in-sample, and those that people decided about, are left out.
+    """
+    table = examined.table
+    asked = np.flatnonzero(
+        (table["judged"].to_numpy() == OUT_OF_SAMPLE) & ~table["reviewed"].to_numpy(zero_copy_only=False)
+    )
+    first, second = (table[f"confidence_{name}"].to_numpy()[asked].astype(float) for name in ("likeliest", "second"))
+    ratio, both = second / np.maximum(first, 1e-12), first + second
+    names = examined.class_names
+    pairs = np.stack([table[name].to_numpy()[asked] for name in ("likeliest", "second")], 1)
+
+    def say(places: Array) -> list[str]:
+        return [
+            f"{names[a]} ({p:.2f}) or {names[b]} ({q:.2f}): the two likeliest classes"
+            for (a, b), p, q in zip(pairs[places].tolist(), first[places], second[places], strict=True)
+        ]
+
+    return Found(asked, (ratio * both).clip(0, 1), (ratio >= _RATIO) & (both >= _BOTH), say)

@@ -1,0 +1,117 @@
+"""Strangers: examples that are far from every class, and whose neighbours are, too."""
+
+from typing import Any
+
+import numpy as np
+from scipy.special import expit
+
+from unflip.checks.examined import Examined, Found, nothing
+from unflip.data.files.arrays import Array
+from unflip.stats.nearest import Rows, all_nearest
+
+_NEIGHBOURS = 10
+_LEAST_SPREAD = 1e-3
+_FEWEST = 20  # examples without which nothing is typical
+_BLOCK = 4096
+
+
+def find_strangers(examined: Examined) -> Found:
+    """Score examples by their distance to the nearest class and by that of their neighbours.
+
+    Columns are standardised and rows scaled to length 1, which makes Gaussian classes spherical and alike, so that only
+    directions count (Müller and Hein 2025). Let m_c be the mean of class c under the run's labels and
+
+        D_i = min_c |x_i - m_c|,  each x_i left out of the mean of its own class,
+        s_i = D_i + mean of D_j over the ten nearest neighbours j of i,
+
+    so that D is the Mahalanobis distance to the nearest class Gaussian whose covariance is shrunk all the way to a
+    multiple of the identity. The mean of all examples has a distance of about 1 from each. So an example is flagged
+    where s_i > 2: it and its neighbours are nearer to what all examples have in common than to any class, which is the
+    idea of relative distances (Ren et al. 2021). The score is 1 / (1 + exp((2 - s_i) / q)), where q is the distance
+    between the quartiles of s. docs/audit.md says how this was chosen.
+
+    Müller, M., Hein, M. (2025). Mahalanobis++: improving OOD detection via feature normalization. ICML.
+    Ren, J., et al. (2021). A simple fix to Mahalanobis distance for improving near-OOD detection. arXiv:2106.09022.
+    """
+    labels = examined.table["current"].to_numpy()
+    if len(labels) < _FEWEST:
+        return nothing()
+    directions = Directions(examined.features)
+    distances, classes = _to_classes(directions, labels, len(examined.class_names))
+    if not np.isfinite(distances).all():  # each example is the only one of its class
+        return nothing()
+    near = all_nearest(directions, min(_NEIGHBOURS, len(labels) - 1)).indices
+    far = distances + distances[near].mean(1)
+    lower, upper = np.quantile(far, [0.25, 0.75])
+    scores = expit((far - 2) / max(upper - lower, _LEAST_SPREAD))
+    below = np.searchsorted(np.sort(far), far) / len(far)
+    names = np.array(examined.class_names, object)
+
+    def say(places: Array) -> list[str]:
+        return [
+            f"farther from every class than {_percent(share)} of the examples; nearest: {name}"
+            for share, name in zip(below[places].tolist(), names[classes[places]], strict=True)
+        ]
+
+    return Found(np.arange(len(far)), scores, far > 2, say)
+
+
+class Directions:
+    """Rows (n, d) of features with standardised columns, scaled to length 1, made when they are asked for."""
+
+    def __init__(self, features: Rows) -> None:
+        self._features = features
+        self.shape = (len(features), int(np.prod(features.shape[1:])))
+        total, squares = np.zeros(self.shape[1]), np.zeros(self.shape[1])
+        first = self._read(slice(0, 1)).mean(0)  # from which all is measured: columns may lie far from 0
+        for rows in _blocks(len(features)):
+            block = self._read(rows) - first
+            total += block.sum(0)
+            squares += np.square(block).sum(0)
+        mean = total / len(features)
+        spread = np.sqrt((squares / len(features) - mean**2).clip(min=0))
+        self._mean = (first + mean).astype(np.float32)
+        self._scale = np.divide(1, spread, where=spread > 0, out=np.zeros_like(spread)).astype(np.float32)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Array:
+        """Return the rows of a slice, or at numbers."""
+        block = (self._read(rows).astype(np.float32) - self._mean) * self._scale
+        lengths = np.linalg.norm(block, axis=1, keepdims=True)
+        scaled: Array = block / np.where(lengths > 0, lengths, 1)
+        return scaled
+
+    def _read(self, rows: Any) -> Array:
+        block = np.asarray(self._features[rows], np.float64)
+        return block.reshape(len(block), self.shape[1])
+
+
+def _to_classes(directions: Directions, labels: Array, num_classes: int) -> tuple[Array, Array]:
+    """Return the distance of each example to the nearest class mean (n,), left out of its own, and that class (n,)."""
+    counts = np.bincount(labels, minlength=num_classes)
+    means = np.zeros((num_classes, directions.shape[1]))
+    for rows in _blocks(len(labels)):
+        np.add.at(means, labels[rows], directions[rows])
+    means /= counts.clip(min=1)[:, None]
+    growth = (counts / (counts - 1.0).clip(min=1)) ** 2
+    lengths = np.where(counts > 0, np.square(means).sum(1), np.inf)
+    nearest, distances = np.empty(len(labels), np.int64), np.empty(len(labels))
+    for rows in _blocks(len(labels)):
+        block, own = directions[rows], labels[rows]
+        squares = (np.square(block).sum(1)[:, None] - 2 * block @ means.T + lengths).clip(min=0)
+        each = np.arange(len(own))
+        squares[each, own] = np.where(counts[own] > 1, squares[each, own] * growth[own], np.inf)
+        nearest[rows] = squares.argmin(1)
+        distances[rows] = np.sqrt(squares[each, nearest[rows]])
+    return distances, nearest
+
+
+def _blocks(count: int) -> list[slice]:
+    return [slice(start, min(count, start + _BLOCK)) for start in range(0, count, _BLOCK)]
+
+
+def _percent(share: float) -> str:
+    """Return a share as per cent, never rounded up to 100."""
+    return f"{np.floor(1000 * share) / 10:.1f} %"

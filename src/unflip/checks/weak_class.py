@@ -1,0 +1,84 @@
+"""Weak classes: pairs that are confused, classes with few examples beside others, and with too few to judge any."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from unflip.checks.examined import Examined, Found
+from unflip.data.files.arrays import Array
+from unflip.runs.labels import OUT_OF_SAMPLE
+
+_CONFUSED = 0.05  # share of a class that may be taken for another one, by chance or not
+_TIMES = 1.5  # as often as if a class's confusions were spread evenly over the others
+_CHANCE = 0.01  # that any pair is flagged although it is not confused more than that
+_SMALL = 0.1  # of the mean number of examples per class
+
+
+class _Weakness(NamedTuple):
+    score: float
+    flag: bool
+    reason: str
+
+
+def find_weak_classes(examined: Examined) -> Found:
+    """Say of classes what may be wrong with them; findings belong to no example.
+
+    *Confused*: of the n_a examples given as a, c_ab are likeliest b by views that have not learnt their labels. A pair
+    is flagged if in both directions the lower bound of the share c_ab / n_a (Clopper and Pearson 1934, at a chance of
+    1 % over all ordered pairs that occur) is above 5 %, and above one and a half times the share that b would have if
+    all confusions of a were spread evenly. Its score is twice the smaller share: 1 where half of both classes are taken
+    for the other. *Small*: a tenth of the mean size or less. *Too few*: no label of the class could be judged.
+    """
+    given = examined.table["given"].to_numpy()
+    counts = np.bincount(given, minlength=len(examined.class_names))
+    unjudged = _unjudged(examined, len(counts))
+    found = [*_confused(examined, given), *_sizes(examined.class_names, counts, unjudged)]
+    flags, scores = np.array([each.flag for each in found], bool), np.array([each.score for each in found], float)
+    return Found(np.full(len(found), -1), scores, flags, lambda places: [found[place].reason for place in places])
+
+
+def _confused(examined: Examined, given: Array) -> Iterator[_Weakness]:
+    from scipy.stats import beta
+
+    names = examined.class_names
+    asked = examined.table["judged"].to_numpy() == OUT_OF_SAMPLE
+    given, likeliest = given[asked], examined.table["likeliest"].to_numpy()[asked]
+    sizes = np.bincount(given, minlength=len(names))
+    wrong = given != likeliest
+    errors = np.bincount(given[wrong], minlength=len(names))
+    pairs, found = np.unique(given[wrong] * len(names) + likeliest[wrong], return_counts=True)
+    a, b = pairs // len(names), pairs % len(names)
+    evenly = errors[a] / sizes[a] / max(1, len(names) - 1)
+    least = beta.ppf(_CHANCE / max(1, len(pairs)), found, sizes[a] - found + 1)
+    beyond = least > np.maximum(_CONFUSED, _TIMES * evenly)
+    place = {pair: at for at, pair in enumerate(pairs.tolist())}
+    for at in np.flatnonzero(a < b).tolist():
+        back = place.get(int(b[at] * len(names) + a[at]))
+        if back is None:
+            continue
+        there, again = found[at] / sizes[a[at]], found[back] / sizes[b[at]]
+        one, other = names[a[at]], names[b[at]]
+        reason = (
+            f"{one} and {other}: {there:.0%} of {one} look like {other}, {again:.0%} of {other} like {one}; "
+            "merge them, or write a better guideline?"
+        )
+        yield _Weakness(min(1.0, 2 * min(there, again)), bool(beyond[at] and beyond[back]), reason)
+
+
+def _sizes(names: Sequence[str], counts: Array, unjudged: Array) -> Iterator[_Weakness]:
+    mean = counts.sum() / max(1, len(counts))
+    for at in np.flatnonzero(unjudged | (counts <= _SMALL * mean)).tolist():
+        examples = f"{counts[at]:,} example{'' if counts[at] == 1 else 's'}"
+        if unjudged[at]:
+            yield _Weakness(1.0, True, f"{names[at]}: {examples}, too few to judge their labels; add some or merge it")
+        else:
+            reason = f"{names[at]}: {examples}, where a class has {mean:,.0f} on average; add some or merge it"
+            yield _Weakness(float(1 - counts[at] / mean), True, reason)
+
+
+def _unjudged(examined: Examined, num_classes: int) -> Array:
+    """Return which classes (k,) have no example whose label could be judged, or that people decided about."""
+    known = ~np.isnan(examined.table["quality"].to_numpy())
+    judged: Array = np.bincount(examined.table["given"].to_numpy()[known], minlength=num_classes) == 0
+    return judged

@@ -1,0 +1,119 @@
+"""Each check finds what it looks for, and says so."""
+
+import numpy as np
+import pytest
+
+from examining import clusters, made
+from unflip.checks.ambiguous import find_ambiguous
+from unflip.checks.odd_image import find_odd_images
+from unflip.checks.stranger import Directions, find_strangers
+from unflip.checks.weak_class import find_weak_classes
+
+NAMES = ["cat", "dog", "frog"]
+
+
+def all_reasons(found: object) -> list[str]:
+    return found.say(np.flatnonzero(found.flags))  # type: ignore[attr-defined]
+
+
+def test_strangers_are_far_from_every_class() -> None:
+    features, given = clusters(600, 3, width=16)
+    foreign = 6 * np.random.default_rng(5).standard_normal((12, 16))
+    found = find_strangers(made(np.r_[features, foreign], np.r_[given, np.arange(12) % 3], NAMES))
+    assert (np.argsort(-found.scores)[:12] >= 600).sum() >= 11
+    assert found.flags[600:].sum() >= 3
+    assert not found.flags[:600].any()
+    assert all_reasons(found)[0].startswith("farther from every class than 9")
+    assert all_reasons(found)[0].rpartition(": ")[2] in NAMES
+
+
+def test_the_distance_of_strangers_is_that_of_a_slow_reference() -> None:
+    features, given = clusters(60, 3)
+    features[:, 2] += 1e4  # a column in units of its own
+    found = find_strangers(made(features, given, NAMES))
+    rows = (features - features.mean(0)) / features.std(0)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    distances = []
+    for i in range(60):
+        others = [[j for j in range(60) if given[j] == c and j != i] for c in range(3)]
+        distances.append(min(np.linalg.norm(rows[i] - rows[members].mean(0)) for members in others))
+    near = [
+        np.argsort([np.linalg.norm(rows[i] - rows[j]) if j != i else np.inf for j in range(60)])[:10] for i in range(60)
+    ]
+    far = np.array([distances[i] + np.mean([distances[j] for j in near[i]]) for i in range(60)])
+    lower, upper = np.quantile(far, [0.25, 0.75])
+    np.testing.assert_allclose(found.scores, 1 / (1 + np.exp((2 - far) / (upper - lower))), rtol=1e-3)
+    np.testing.assert_array_equal(found.flags, far > 2)
+
+
+def test_directions_do_not_depend_on_units_or_blocks() -> None:
+    features, _ = clusters(9000, 3)
+    whole = Directions(features)[:9000]
+    np.testing.assert_allclose(Directions(5 + 100 * features)[np.arange(9000)], whole, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(whole, axis=1), 1, rtol=1e-5)
+
+
+def test_two_classes_about_equally_likely_are_ambiguous() -> None:
+    features, given = clusters(6, 3)
+    probs = np.array([[0.5, 0.49], [0.5, 0.4], [0.6, 0.3], [0.99, 0.01], [0.3, 0.3], [0.5, 0.5]])
+    found = find_ambiguous(made(features, given, NAMES, probs=probs))
+    assert found.flags.tolist() == [True, True, False, False, False, True]
+    assert found.scores.argmax() == 5
+    assert found.scores[5] == 1
+    assert all_reasons(found)[0] == "cat (0.50) or dog (0.49): the two likeliest classes"
+    learnt = find_ambiguous(made(features, given, NAMES, probs=probs, out_of_sample=False))
+    assert len(learnt.rows) == 0
+
+
+@pytest.mark.parametrize(("share", "flagged"), [(0.02, False), (0.3, True)])
+def test_classes_that_are_confused_in_both_directions_are_weak(share: float, flagged: bool) -> None:
+    features, given = clusters(900, 3)
+    likeliest = np.stack([given, (given + 1) % 3], 1)
+    swap = (np.random.default_rng(0).random(900) < share) & (given < 2)
+    likeliest[swap, 0], likeliest[swap, 1] = 1 - given[swap], given[swap]
+    found = find_weak_classes(made(features, given, NAMES, likeliest=likeliest))
+    assert found.rows.tolist() == [-1]
+    assert found.flags.tolist() == [flagged]
+    assert found.say(np.arange(1))[0].startswith("cat and dog: ")
+    assert found.say(np.arange(1))[0].endswith("merge them, or write a better guideline?")
+
+
+def test_errors_by_chance_and_in_one_direction_make_no_class_weak() -> None:
+    features, given = clusters(900, 3)
+    random = np.random.default_rng(0)
+    anywhere = np.where(random.random(900) < 0.3, random.integers(3, size=900), given)
+    one_way = np.where((given == 0) & (random.random(900) < 0.4), 1, given)
+    for first in (anywhere, one_way):
+        found = find_weak_classes(made(features, given, NAMES, likeliest=np.stack([first, (first + 1) % 3], 1)))
+        assert not found.flags.any()
+
+
+def test_small_classes_and_those_that_cannot_be_judged_are_weak() -> None:
+    given = np.repeat([0, 1, 2, 3], [200, 190, 5, 1])
+    features = np.random.default_rng(0).standard_normal((len(given), 4))
+    quality = np.where(given == 3, np.nan, 0.9)
+    found = find_weak_classes(made(features, given, [*NAMES, "owl"], quality=quality))
+    assert sorted(all_reasons(found)) == [
+        "frog: 5 examples, where a class has 99 on average; add some or merge it",
+        "owl: 1 example, too few to judge their labels; add some or merge it",
+    ]
+
+
+def test_odd_images_are_blank_dark_bright_tiny_or_long() -> None:
+    features, given = clusters(60, 3)
+    stats = np.tile(np.array([0.5, 0.2, 300, 200], np.float32), (60, 1))
+    stats[:5] = [
+        [0.5, 0.001, 300, 200], [0.02, 0.1, 300, 200], [0.99, 0.1, 300, 200], [0.5, 0.2, 12, 12], [0.5, 0.2, 2000, 200],
+    ]  # fmt: skip
+    found = find_odd_images(made(features, given, NAMES, val=20, image_stats=stats))
+    assert np.flatnonzero(found.flags).tolist() == [0, 1, 2, 3, 4]
+    assert [reason.partition(":")[0] for reason in all_reasons(found)] == [
+        "nearly blank", "very dark", "very bright", "tiny", "odd shape",
+    ]  # fmt: skip
+    assert len(find_odd_images(made(features, given, NAMES)).rows) == 0  # nothing was noted
+
+
+def test_where_all_images_are_tiny_none_is_odd() -> None:
+    features, given = clusters(60, 3)
+    stats = np.tile(np.array([0.5, 0.2, 8, 8], np.float32), (60, 1))
+    assert not find_odd_images(made(features, given, NAMES, image_stats=stats)).flags.any()

@@ -1,0 +1,113 @@
+"""What every check keeps to: a registered check is tested by being registered."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from examining import clusters, made
+from unflip.checks import checks
+from unflip.checks.examined import Examined, Found, check_names, run_checks
+from unflip.errors import ConfigError
+
+STATS = np.array([0.5, 0.2, 32, 32], np.float32)
+
+
+def ordinary() -> Examined:
+    features, given = clusters(120, 3)
+    return made(features, given, ["cat", "dog", "frog"], image_stats=np.tile(STATS, (120, 1)))
+
+
+def in_half_precision() -> Examined:
+    features, given = clusters(90, 3)
+    return made(features.astype(np.float16), given, ["cat", "dog", "frog"], val=30)
+
+
+def two_classes() -> Examined:
+    features, given = clusters(60, 2)
+    return made(features, given, ["no", "yes"])
+
+
+def classes_of_one() -> Examined:
+    features, given = clusters(64, 60)
+    quality = np.where(np.bincount(given)[given] > 1, 0.9, np.nan)
+    return made(features, given, [f"class {number}" for number in range(60)], quality=quality)
+
+
+def without_quality() -> Examined:
+    features, given = clusters(40, 2)
+    return made(features, given, ["no", "yes"], quality=np.full(40, np.nan), out_of_sample=False)
+
+
+def fewer_than_neighbours() -> Examined:
+    features, given = clusters(5, 2)
+    return made(features, given, ["no", "yes"], val=1)
+
+
+def all_alike() -> Examined:
+    return made(np.ones((50, 4)), np.arange(50) % 2, ["no", "yes"])
+
+
+def pictures_as_rows() -> Examined:
+    features, given = clusters(40, 2, width=12)
+    return made(features.reshape(40, 3, 4), given, ["no", "yes"])
+
+
+RUNS = [
+    ordinary, in_half_precision, two_classes, classes_of_one, without_quality, fewer_than_neighbours, all_alike,
+    pictures_as_rows,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", RUNS)
+@pytest.mark.parametrize("name", checks.names())
+def test_a_check_answers_as_it_should(name: str, make: Callable[[], Examined]) -> None:
+    examined = make()
+    found: Found = checks.load(name)(examined)
+    count = len(found.rows)
+    assert found.rows.shape == found.scores.shape == found.flags.shape == (count,)
+    assert found.groups is None or found.groups.shape == (count,)
+    assert ((found.rows >= -1) & (found.rows < len(examined.table))).all()
+    assert np.isfinite(found.scores).all()
+    assert ((found.scores >= 0) & (found.scores <= 1)).all()
+    assert found.flags.dtype == bool
+    reasons = found.say(np.arange(count))
+    assert len(reasons) == count
+    for reason in reasons:
+        assert reason
+        assert reason == " ".join(reason.split())
+        assert len(reason) < 200
+    again: Found = checks.load(name)(make())
+    np.testing.assert_array_equal(found.scores, again.scores)
+    np.testing.assert_array_equal(found.flags, again.flags)
+    assert again.say(np.arange(count)) == reasons
+
+
+@pytest.mark.parametrize("name", checks.names())
+def test_ordinary_data_has_hardly_any_flag(name: str) -> None:
+    found: Found = checks.load(name)(ordinary())
+    assert found.flags.sum() <= 2
+
+
+@pytest.mark.parametrize("name", checks.names())
+def test_a_check_can_be_left_out(name: str) -> None:
+    others = [other for other in checks.names() if other != name]
+    assert set(run_checks(classes_of_one(), skip=[name])["finding"].to_pylist()) <= set(others)
+    assert len(run_checks(classes_of_one(), skip=checks.names())) == 0
+
+
+def test_a_name_that_no_check_has_is_refused() -> None:
+    check_names(checks.names())
+    with pytest.raises(ConfigError, match="strangers"):
+        check_names(["strangers"])
+
+
+def test_findings_list_what_is_flagged_and_what_comes_next() -> None:
+    features, given = clusters(400, 2)
+    features[:5] = 40 * np.random.default_rng(1).standard_normal((5, 8))
+    table = run_checks(made(features, given, ["no", "yes"]), skip=[n for n in checks.names() if n != "stranger"])
+    flags = table["flag"].to_numpy(zero_copy_only=False)
+    assert len(table) == flags.sum() + 100
+    assert flags[: flags.sum()].all()
+    for part in (table.filter(flags), table.filter(~flags)):
+        assert (np.diff(part["score"].to_numpy()) <= 0).all()
