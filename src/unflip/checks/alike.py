@@ -162,7 +162,9 @@ def score_pairs(
 class _Stacked:
     """Some rows of several parts as one array (n, d), divided by a spread; read when they are asked for."""
 
-    def __init__(self, parts: Sequence[Any], chosen: Array, columns: Array | None = None, spread: Any = 1) -> None:
+    def __init__(
+        self, parts: Sequence[Any], chosen: Array, columns: Array | None = None, spread: Array | float = 1.0
+    ) -> None:
         self._all, self._chosen, self._columns, self._spread = Shards(parts), chosen, columns, spread
         width = int(np.prod(self._all.shape[1:])) if columns is None else int(columns.sum())
         self.shape = (len(chosen), width)
@@ -172,8 +174,8 @@ class _Stacked:
 
     def __getitem__(self, rows: Any) -> Array:
         found = np.asarray(self._all[self._chosen[rows]], np.float32)
-        found = found.reshape(len(found), -1)
-        return (found if self._columns is None else found[:, self._columns]) / self._spread
+        flat: Array = found.reshape(len(found), -1)
+        return (flat if self._columns is None else flat[:, self._columns]) / self._spread
 
     def spread(self, columns: Array | None = None) -> "_Stacked":
         """Return these rows, or some of their columns, in units of the columns' standard deviations."""

@@ -13,9 +13,10 @@ from unflip.checks.same_images import SIDE, same_images
 from unflip.data.files.arrays import Array
 from unflip.data.images.decoding import cut_images, make_pool, open_images, sizes_of
 from unflip.data.images.files import Frame, ImageFiles
+from unflip.data.images.opening import are_small
 from unflip.progress import Track
 
-LEAST_IMAGE, LEAST_TEXT, LEAST_ROW = 0.8, 0.9, 0.99
+LEAST_IMAGE, LEAST_TEXT, LEAST_ROW = 0.96, 0.9, 0.99
 """From which likeness on two pictures, texts or rows are nearly the same; docs/audit.md says how they were chosen."""
 _PAIRS = 4096  # whose pictures are in memory at once: at most 100 MB
 _BETWEEN = re.compile(r"[\s!-/:-@\[-`{-~\u00a1\u00ab\u00b7\u00bb\u00bf\u2010-\u205e\u3001-\u303f]+")
@@ -31,7 +32,7 @@ def compare_images(images: "Pictures", pairs: Array, track: Track) -> Array:
             pixels = images.squares(rows)
             first, second = torch.from_numpy(places.reshape(-1, 2)).T
             for some in torch.arange(len(first)).split(256):
-                yield from same_images(pixels[first[some]], pixels[second[some]]).tolist()
+                yield from same_images(pixels[first[some]], pixels[second[some]], small=images.small).tolist()
 
     return np.fromiter(track(scores(), "comparing pictures", len(pairs)), np.float64, len(pairs))
 
@@ -42,6 +43,7 @@ class Pictures:
     def __init__(self, parts: Sequence[Array | ImageFiles]) -> None:
         self._parts = parts
         self._starts = np.cumsum([0, *map(len, self._parts)])
+        self.small = are_small(parts[0])
 
     def squares(self, rows: Array) -> Tensor:
         """Return pictures as bytes (m, 3, 64, 64), whatever their shape."""
@@ -91,4 +93,5 @@ def compare_texts(texts: Array, pairs: Array) -> Array:
 
 def compare_rows(first: Array, second: Array) -> Array:
     """Return how alike rows (p, d) in units of their columns' spread are (p,): 1 - the largest difference."""
-    return 1 - np.abs(first - second).max(1, initial=0)
+    scores: Array = 1 - np.abs(first - second).max(1, initial=0)
+    return scores

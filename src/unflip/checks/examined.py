@@ -62,7 +62,7 @@ class Found(NamedTuple):
     say: Callable[[Array], list[str]]
     """Returns the reasons for those at positions (p,) among the m; a line each."""
     groups: Array | None = None
-    """Numbers of the groups that findings form (m,), from 0, where they form any: then they are listed in this order."""
+    """Numbers of the groups that findings form (m,), from 0 in the order of the list, where they form any."""
 
 
 def nothing() -> Found:

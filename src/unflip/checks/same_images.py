@@ -11,32 +11,36 @@ SIDE = 64
 _COARSE = 16  # side at which a part is searched for
 _PARTS = (15, 14, 13, 12, 11, 10)  # sides of parts, of 16: down to 40 % of the area
 _PROMISING = 0.6  # correlation at the coarse side from which on a place is refined
-_GRID = 48  # points along a side at which refined places are compared
-_STEPS = (1 / 24, 1 / 48, 1 / 96, 1 / 192)  # of a side, by which the edges of a part are moved
+_POINTS, _FEW_POINTS = 48, 24  # along a side, at which pictures are compared in the end; fewer if they are small
+_STEPS = (1 / 24, 1 / 48, 1 / 96, 1 / 192, 1 / 384)  # of a side, by which the edges of a part are moved
 _ROUNDS = 2
 _FINE, _SMOOTH = 3, 9  # sides of the two blurs whose difference is detail
 _PAIRS = 256  # compared at once
 
 
 @torch.no_grad()
-def same_images(first: Tensor, second: Tensor) -> Tensor:
+def same_images(first: Tensor, second: Tensor, *, small: bool = False) -> Tensor:
     """Return how well pairs of pictures fit on each other (p,), from 0 to 1 for equal ones.
 
     It is the normalised cross-correlation ``Σ (x - x̄) (y - ȳ) / sqrt(Σ (x - x̄)² Σ (y - ȳ)²)`` of their pixels, which no
     change of brightness or contrast lowers, where it is highest: over both pictures mirrored or not, and each whole or
     a part of the other of at least 40 % of its area (template matching; Lewis 1995, Fast normalized cross-correlation).
-    The smaller counts of that of the pixels and that of their detail, what a blur takes away: photos of one object from
-    two sides agree in the former only.
+    The smaller counts of that of the pixels and that of their detail, the difference of two blurs: photos of one object
+    from two sides agree in the former only.
 
     Args:
         first: bytes (p, 3, 64, 64).
         second: likewise.
+        small: whether they were no larger than that, so that a copy may have lost all fine detail.
     """
-    found = [_compare(a.float(), b.float()) for a, b in zip(first.split(_PAIRS), second.split(_PAIRS), strict=True)]
+    points = _FEW_POINTS if small else _POINTS
+    found = [
+        _compare(a.float(), b.float(), points) for a, b in zip(first.split(_PAIRS), second.split(_PAIRS), strict=True)
+    ]
     return torch.cat(found) if found else torch.empty(0)
 
 
-def _compare(first: Tensor, second: Tensor) -> Tensor:
+def _compare(first: Tensor, second: Tensor, points: int) -> Tensor:
     roles = list(_roles(first, second))
     scores, boxes = zip(*(_place(_grey(whole), _grey(part)) for whole, part in roles), strict=True)
     best, chosen = torch.stack(scores).max(0)
@@ -44,7 +48,7 @@ def _compare(first: Tensor, second: Tensor) -> Tensor:
     for role, (whole, part) in enumerate(roles):
         some = ((chosen == role) & (best > _PROMISING)).nonzero()[:, 0]
         if len(some):
-            result[some] = _refine(whole[some], part[some], boxes[role][some])
+            result[some] = _refine(whole[some], part[some], boxes[role][some], points)
     return result
 
 
@@ -78,9 +82,9 @@ def _place(whole: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
     return best, boxes
 
 
-def _refine(whole: Tensor, part: Tensor, boxes: Tensor) -> Tensor:
+def _refine(whole: Tensor, part: Tensor, boxes: Tensor, points: int) -> Tensor:
     """Move the edges of boxes (p, 4) until the parts fit best; return how well they do (p,)."""
-    target = F.interpolate(part, (_GRID, _GRID), mode="bilinear", antialias=True)
+    target = F.interpolate(part, (points, points), mode="bilinear", antialias=True)
     grey = target.mean(1).flatten(1)
     moves = torch.cat([torch.zeros(1, 4), torch.eye(4), -torch.eye(4)])
     moves[:, :2] -= moves[:, 2:] / 2  # a box grows on both sides
@@ -88,22 +92,22 @@ def _refine(whole: Tensor, part: Tensor, boxes: Tensor) -> Tensor:
     for step in _STEPS:
         for _ in range(_ROUNDS):
             tried = boxes[:, None] + step * moves  # (p, 9, 4)
-            cut = torch.stack([_cut(grey_whole, tried[:, i])[:, 0] for i in range(len(moves))], 1)
+            cut = torch.stack([_cut(grey_whole, tried[:, i], points)[:, 0] for i in range(len(moves))], 1)
             chosen = _correlation(cut.flatten(2), grey[:, None]).argmax(1)
             boxes = tried.gather(1, chosen[:, None, None].expand(-1, 1, 4))[:, 0]
-    best = _cut(whole, boxes)
+    best = _cut(whole, boxes, points)
     return torch.minimum(
         _correlation(best.flatten(1), target.flatten(1)),
         _correlation(_detail(best).flatten(1), _detail(target).flatten(1)),
     ).clamp(min=0)
 
 
-def _cut(whole: Tensor, boxes: Tensor) -> Tensor:
-    """Return parts of pictures (p, c, 64, 64) as (p, c, 48, 48)."""
+def _cut(whole: Tensor, boxes: Tensor, points: int) -> Tensor:
+    """Return parts of pictures (p, c, 64, 64) as so many points (p, c, points, points)."""
     left, top, width, height = boxes.T
     zero = torch.zeros_like(left)
     move = torch.stack([width, zero, 2 * left + width - 1, zero, height, 2 * top + height - 1], 1).view(-1, 2, 3)
-    grid = F.affine_grid(move, [len(whole), 1, _GRID, _GRID], align_corners=False)
+    grid = F.affine_grid(move, [len(whole), 1, points, points], align_corners=False)
     return F.grid_sample(whole, grid, padding_mode="border", align_corners=False)
 
 
