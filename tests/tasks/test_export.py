@@ -164,10 +164,10 @@ def test_findings_and_removals_are_known_to_every_format(cli: Callable[..., Outc
         copy.folder,
         stranger=finding([7, 3, 9], ["far", "far", "nearly far"], flagged=2),
         near_duplicate=finding([7, 8], ["a copy", "a copy"], groups=[0, 0]),
-        dark=finding([2], ["dark"]),
+        odd_image=finding([2], ["dark"]),
         weak_class=finding([-1], ["few examples"]),
     )
-    expected = {7: "stranger;near_duplicate", 3: "stranger", 8: "near_duplicate", 2: "dark"}
+    expected = {7: "stranger;near_duplicate", 3: "stranger", 8: "near_duplicate", 2: "odd_image"}
     with exported(cli, copy, "csv", tmp_path / "l.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {i: row["findings"] for i, row in enumerate(rows) if row["findings"]} == expected
@@ -175,7 +175,7 @@ def test_findings_and_removals_are_known_to_every_format(cli: Callable[..., Outc
     exact = pyarrow.parquet.read_table(exported(cli, copy, "parquet", tmp_path / "l.parquet"))
     assert exact["findings"].to_pylist() == [expected.get(i, "") for i in range(150)]
     issues = pyarrow.parquet.read_table(exported(cli, copy, "cleanlab", tmp_path / "c.parquet"))
-    assert issues.column_names[4:] == ["is_outlier_issue", "is_near_duplicate_issue", "is_dark_issue"]
+    assert issues.column_names[4:] == ["is_outlier_issue", "is_near_duplicate_issue"]
     assert np.flatnonzero(issues["is_outlier_issue"].to_numpy()).tolist() == [3, 7]
     assert np.flatnonzero(issues["is_near_duplicate_issue"].to_numpy()).tolist() == [7, 8]
     out = tmp_path / "tasks.json"

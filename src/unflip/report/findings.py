@@ -38,15 +38,6 @@ _ABOUT = {
         "Classes that are confused more than one should expect, or that have few examples.",
         "Merge them, write a better guideline, or collect more examples.",
     ),
-    "blank": ("Blank images", "Images that show hardly anything.", "Remove them."),
-    "dark": ("Dark images", "Images that are very dark.", "Remove those on which nothing can be seen."),
-    "bright": ("Bright images", "Images that are very bright.", "Remove those on which nothing can be seen."),
-    "tiny": ("Tiny images", "Images with very few pixels.", "Replace them by larger ones, or remove them."),
-    "odd_aspect": (
-        "Images of odd shape",
-        "Images that are far wider or higher than the others, of which a crop shows little.",
-        "Crop them by hand, or remove them.",
-    ),
     "odd_image": (
         "Odd images",
         "Images that are nearly blank, very dark or bright, tiny, or of an odd shape.",

@@ -26,12 +26,8 @@ _SUFFIXES = {
     "cleanlab": (".csv", ".parquet"),
 }
 FORMATS = tuple(_SUFFIXES)
-_DATALAB = {
-    "stranger": "outlier", "near_duplicate": "near_duplicate", "blank": "low_information", "dark": "dark",
-    "bright": "light", "tiny": "odd_size", "odd_aspect": "odd_aspect_ratio",
-}  # fmt: skip
+_DATALAB = {"stranger": "outlier", "near_duplicate": "near_duplicate"}
 """What cleanlab's Datalab calls findings that it has, too."""
-_ALWAYS = ("stranger", "near_duplicate")  # also where there is none
 
 
 def export(run: str | Path | Run, out: str | Path, form: str = "csv", *, prefix: str = "", force: bool = False) -> int:
@@ -98,8 +94,7 @@ def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
     if flagged is not None:
         for name, issue in _DATALAB.items():
             rows = flagged.filter(pc.equal(flagged["finding"], name))["index"].to_numpy()
-            if len(rows) or name in _ALWAYS:
-                columns[f"is_{issue}_issue"] = np.isin(np.arange(len(table)), rows)
+            columns[f"is_{issue}_issue"] = np.isin(np.arange(len(table)), rows)
     return pa.table(columns)
 
 
