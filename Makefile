@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 # The extra to check and test with; `make EXTRA=ci test` has timm and ray too, by one resolution of all dependencies.
 EXTRA  ?= dev
 
-.PHONY: demo test check bench soak format clean
+.PHONY: demo test check bench soak matrix format clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.ready ## Train several methods on embedded data with wrong labels; about a minute.
@@ -26,6 +26,9 @@ bench: $(VENV)/.ready-$(EXTRA) ## All benchmarks; fails in the end if one missed
 
 soak: $(VENV)/.ready-$(EXTRA) ## What takes too long for every commit.
 	$(RUN) -m pytest -m soak
+
+matrix: $(VENV)/.ready-$(EXTRA) ## Tests on other versions of Python and torch, types on other systems; says what cannot be had here.
+	.ci/matrix
 
 format: $(VENV)/.ready-$(EXTRA)
 	$(VENV)/bin/ruff format .

@@ -49,7 +49,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             if waiting is None or (temporary, path) not in waiting:
                 shutil.rmtree(place, ignore_errors=True)
         if waiting is None:
-            _flush(path.parent)  # its entry in the folder; otherwise a power cut may bring back the old file
+            _flush_entries(path.parent)  # otherwise a power cut may bring back the old file
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def _put_in_place(waiting: Sequence[tuple[Path, Path]]) -> None:
             with naming_target(path):
                 done.append(path)
                 temporary.replace(path)
-                _flush(path.parent)
+                _flush_entries(path.parent)
     except BaseException:
         for path in done:
             with suppress(OSError):
@@ -203,8 +203,13 @@ def _is_left_over(path: Path) -> bool:
     return path.name == LOCK or path.name.startswith(_PARTIAL)
 
 
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _flush_entries(folder: Path) -> None:
+    if os.name != "nt":  # Windows opens no folders, and keeps its own log of their entries
+        _flush(folder, os.O_RDONLY)
+
+
+def _flush(path: Path, mode: int = os.O_RDWR) -> None:  # Windows flushes only what is open for writing
+    descriptor = os.open(path, mode)
     try:
         os.fsync(descriptor)
     finally:
@@ -213,7 +218,7 @@ def _flush(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` atomically as UTF-8."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_atomically(path, lambda temporary: temporary.write_text(text, "utf-8", newline="\n"))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +20,7 @@ def main() -> None:
     from unflip.errors import Stopped, UnflipError, UnflipWarning
 
     _open_closed_streams()
+    _replace_unknown_characters()
     warnings.simplefilter("always", UnflipWarning)
     warnings.filterwarnings("ignore", module=r"PIL\.")  # images that it cannot read are named by us
     warnings.showwarning = _show_warning  # type: ignore[assignment]
@@ -73,6 +75,13 @@ def _open_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as the process lives
+
+
+def _replace_unknown_characters() -> None:
+    """Print ? for what an encoding lacks: Windows may write a table's arrows to a file in one that has none."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
 
 
 def _complain(message: str) -> None:

@@ -10,7 +10,8 @@ from unflip.cli.shared import Force, Results, Where
 
 def figure(
     name: Annotated[
-        str, typer.Argument(help="alpha, lambda (from --results), curves, shift (from --run), pmd or level-set.")
+        str,
+        typer.Argument(help="alpha, lambda (from --results), curves, shift (from --run), pmd, level-set or boundary."),
     ],
     out: Annotated[Path, typer.Option(help="The picture: .png, .svg or .pdf.")],
     results: Results = None,
@@ -18,7 +19,7 @@ def figure(
     where: Where = None,
     force: Force = False,
 ) -> None:
-    """Draw a figure: influence of alpha or lambda, learning curves, class Gaussians, PMD noise, pure level sets.
+    """Draw a figure: influence of alpha or lambda, curves, class Gaussians, PMD noise, level sets, a moved boundary.
 
     Example: unflip figure shift --run runs/mddc --out shift.png
     """

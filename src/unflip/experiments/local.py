@@ -29,7 +29,7 @@ class LocalRunner:
         assert process.stdin is not None
         assert process.stdout is not None
         order = {"folder": str(folder), "device": self._device, "threads": self._threads}
-        with suppress(BrokenPipeError):  # it died while idle or starting; then no answer comes either
+        with suppress(OSError):  # it died while idle or starting; then no answer comes either
             process.stdin.write(json.dumps(order) + "\n")
             process.stdin.flush()
         answer = process.stdout.readline()
@@ -45,7 +45,7 @@ class LocalRunner:
             return
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             process.stdin.close()
         try:
             process.wait(_PATIENCE)
@@ -55,7 +55,7 @@ class LocalRunner:
         process.stdout.close()
 
     def _start(self, log: Path) -> "subprocess.Popen[str]":
-        with log.open("a") as said:
+        with log.open("ab") as said:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", "unflip.experiments.worker"],
                 stdin=subprocess.PIPE,
@@ -64,6 +64,7 @@ class LocalRunner:
                 text=True,
                 env=self._environment,
                 start_new_session=True,  # Ctrl-C goes only to the sweep, which then ends its workers
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
             )
 
 
@@ -97,5 +98,5 @@ def _gpus(visible: str | None, count: int) -> list[str]:
 def _describe_end(code: int) -> str:
     if code >= 0:
         return f"its process ended with code {code}"
-    hint = "; out of memory?" if -code == signal.SIGKILL else ""
-    return f"its process was killed by {signal.Signals(-code).name}{hint}"
+    name = signal.Signals(-code).name
+    return f"its process was killed by {name}" + ("; out of memory?" if name == "SIGKILL" else "")

@@ -72,7 +72,7 @@ def _names(table: pa.Table, flagged: pa.Table) -> list[list[str]]:
 
 
 def _write_jsonl(table: pa.Table, path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
         for batch in table.to_batches(10_000):
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unflip.errors import ConfigError, unknown
+from unflip.experiments import boundary, level_sets
 from unflip.experiments.influence import influence
-from unflip.experiments.level_sets import simulate
 from unflip.experiments.results_file import keep, parse_conditions, read_results
+from unflip.report.boundary_figure import draw_boundaries
 from unflip.report.curves_figure import draw_curves
 from unflip.report.figure_file import FORMATS
 from unflip.report.influence_figure import draw_influence
@@ -20,7 +21,7 @@ _INFLUENCES = {
     "alpha": ("covariance.disturbance", r"disturbance $\alpha$"),
     "lambda": ("calibration.sample_fraction", r"sample fraction $\lambda$"),
 }
-_NAMES = (*_INFLUENCES, "curves", "shift", "pmd", "level-set")
+_NAMES = (*_INFLUENCES, "curves", "shift", "pmd", "level-set", "boundary")
 
 
 def figure(
@@ -35,7 +36,7 @@ def figure(
     """Draw a figure and return where.
 
     Args:
-        name: alpha, lambda (from ``results``), curves, shift (from ``runs``), pmd or level-set.
+        name: alpha, lambda (from ``results``), curves, shift (from ``runs``), pmd, level-set or boundary.
         out: the picture: .png, .svg or .pdf.
         results: results.jsonl files, or folders of sweeps.
         runs: folders of finished runs.
@@ -56,8 +57,10 @@ def figure(
         draw_shift(out, Run(runs[0]))
     elif name == "pmd":
         draw_pmd(out)
+    elif name == "level-set":
+        draw_level_sets(out, level_sets.simulate())
     else:
-        draw_level_sets(out, simulate())
+        draw_boundaries(out, boundary.simulate())
     return out
 
 

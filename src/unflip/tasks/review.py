@@ -85,5 +85,5 @@ def _end(*_: object) -> None:
 def _login() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # no such user on this machine, as in some containers
+    except (OSError, KeyError, ImportError):  # no such user on this machine, as in some containers
         return "reviewer"

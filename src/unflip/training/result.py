@@ -1,9 +1,9 @@
 """result.json: the results of a run, as fractions; null where the truth is unknown."""
 
 import platform
-import resource
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,10 @@ def _transition_error(noise: NoiseProfile | None, truth: Truth, labels: LabelSto
     return float((noise.matrix - true.matrix).abs().sum(1).mean() / 2)
 
 
-def _peak_rss_mb() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def _peak_rss_mb() -> float | None:
+    try:
+        resource = import_module("resource")
+    except ImportError:  # Windows has none
+        return None
+    peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)

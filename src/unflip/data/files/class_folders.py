@@ -119,7 +119,7 @@ def find_files(folder: Path, kind: FileKind, besides: Iterable[Path] = ()) -> li
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             starts += [inner for name in folders if (inner := Path(where, name)).is_symlink()]
             inside = os.path.relpath(where, folder)
-            before = "" if inside == os.curdir else inside + os.sep
+            before = "" if inside == os.curdir else inside.replace(os.sep, "/") + "/"
             found += [before + name for name in files if kind.fits(name)]
     return sorted(found)
 

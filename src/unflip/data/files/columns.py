@@ -2,8 +2,10 @@
 
 import csv
 import json
+import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,8 +129,7 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> "pa.Table":
     import pyarrow as pa
     import pyarrow.parquet
 
-    most = _MEMORY * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    most = min(most, max(_SMALL, _EXPANSION * path.stat().st_size))
+    most = min(_MEMORY * _memory(), max(_SMALL, _EXPANSION * path.stat().st_size))
     with pyarrow.parquet.ParquetFile(path) as file:
         about, schema = file.metadata, file.schema_arrow
         wanted = [name for name in schema.names if columns is None or name in columns]
@@ -143,6 +144,14 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> "pa.Table":
         if not batches and columns is not None:
             schema = pa.schema([schema.field(name) for name in wanted], schema.metadata)
         return pa.Table.from_batches(batches, schema)
+
+
+def _memory() -> float:
+    """Return the bytes of memory that this machine has; infinity where Python cannot tell, as on Windows."""
+    if hasattr(os, "sysconf"):
+        with suppress(ValueError):  # a name that this system does not know
+            return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return math.inf
 
 
 def _check_size(path: Path, size: float, most: float, rows: int) -> None:

@@ -1,0 +1,65 @@
+"""Pictures of the report and of the review page, for docs/images: python pages/screenshots.py
+
+A run of unflip on the built-in digits with a fifth of the labels wrong is made in a temporary folder, and both pages are taken by chromium.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+import unflip
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
+REPORT, REVIEW = (1000, 1900), (1280, 760)
+COLOURS = 128  # of a palette: the pages have few, and files stay small
+
+
+def take(browser: "Browser", address: str, size: tuple[int, int], path: Path, *, wait_for: str) -> None:
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+    page.goto(address)
+    page.wait_for_selector(wait_for)
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=path)
+    page.close()
+    with Image.open(path) as picture:
+        smaller = picture.convert("RGB").quantize(COLOURS)
+    smaller.save(path, optimize=True)
+    print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
+
+
+def main() -> None:
+    from playwright.sync_api import sync_playwright
+
+    browser_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser_path is None:
+        sys.exit("no chromium on this machine: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        run = unflip.train("digits", Path(folder, "digits"), preset="demo", noise="sym:0.2", device="cpu", quiet=True)
+        browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
+        take(browser, (run.folder / "report.html").as_uri(), REPORT, IMAGES / "report.png", wait_for="main svg")
+        command = [sys.executable, "-u", "-m", "unflip", "review", str(run.folder), "--no-browser", "--reviewer", "you"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            address = next(word for line in server.stdout for word in line.split() if word.startswith("http"))
+            take(browser, address, REVIEW, IMAGES / "review.png", wait_for="main img")
+            server.terminate()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
