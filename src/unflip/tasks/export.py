@@ -76,7 +76,7 @@ def _as_cleanlab(table: pa.Table) -> pa.Table:
 
 
 def _tasks(table: pa.Table, method: str, prefix: str) -> list[dict[str, Any]]:
-    """Return a task an example; docs/python.md has the labelling interface that goes with them."""
+    """Return a task an example; docs/exchange.md has the labelling interface that goes with them."""
     columns = {name: table[name].to_pylist() for name in ("index", "id", "quality", "reviewed", "confidence_suggested")}
     labels = {name: [str(label) for label in names_of(table, name).to_pylist()] for name in ("given", "suggested")}
     tasks = []
