@@ -1,6 +1,6 @@
 """MkDocs' hooks: pages that lie outside docs/, links to source files, and parts that are made from the code.
 
-A page asks for such a part by a comment, `<!-- generated: options gce -->`; pages/site_parts.py has all of them.
+A page asks for such a part by a line, `<!-- generated: options gce -->`; pages/site_parts.py has all of them.
 """
 
 import posixpath
@@ -21,7 +21,7 @@ FROM_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md
 """Files of the repository that are pages of the site, too."""
 
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
-_GENERATED = re.compile(r"<!-- generated: (.+?) -->")
+_GENERATED = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
