@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 
 from unflip.cli.app import app
+from unflip.experiments.grids import grid_names, grid_text
 from unflip.experiments.paper_numbers import Number, paper_table
 from unflip.experiments.results_file import Line, read_results
 from unflip.experiments.tables import Comparison, Shown, compare
@@ -144,7 +145,7 @@ def figures(*names: str) -> str:
     for title, show in (("training labels right", "labels"), ("area under the ROC curve of label quality", "quality")):
         compared = _compare("1", show, names)
         rows.append([f"{title}, PMD noise (12)", *(_text(number) for number in compared.mean().values())])
-    return table(["means over settings, per cent", *(f"`{name}`" for name in names)], rows)
+    return table(["test accuracy, means over settings, per cent", *(f"`{name}`" for name in names)], rows)
 
 
 def _rows(group: str, names: Sequence[str]) -> list[Any]:
@@ -185,9 +186,22 @@ def page_of(method: str) -> str:
     return page.relative_to(DOCS).as_posix()
 
 
+def grids() -> str:
+    """Return every grid of the package with its line."""
+    rows = [[f"`{name}`", grid_text(name).partition("\n")[0].lstrip("# ")] for name in grid_names()]
+    return table(["grid", "what it is"], rows)
+
+
+def source(path: str) -> str:
+    """Return a file of the repository, for readers who are not online."""
+    return f"```python\n{(ROOT / path).read_text('utf-8')}```"
+
+
 _PARTS: dict[str, Callable[..., str]] = {
     "commands": commands,
     "options": options,
     "figures": figures,
     "methods": method_list,
+    "grids": grids,
+    "source": source,
 }

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from helpers import Outcome, blobs, quick_train, write_npz
-from page_blocks import DOCS, run_page
+from page_blocks import DOCS, blocks, run_page
+from unflip.experiments.grid import read_grid
+from unflip.experiments.paper_numbers import paper_table
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +43,13 @@ def test_labels_go_to_other_tools_and_come_back(
     assert len(Path("reviewed.csv").read_text("utf-8").splitlines()) == 31
     result = json.loads(Path("runs/again/result.json").read_text("utf-8"))
     assert result["reviewed"] == 30
+
+
+def test_the_grid_of_table_1_has_its_rows() -> None:
+    (text,) = [text for language, text in blocks(DOCS / "table1.md") if language == "toml"]
+    Path("table1.toml").write_text(text, "utf-8")
+    points = read_grid("table1.toml").points
+    assert len(points) == 324
+    assert {point.configure().common.network for point in points[::100]} == {"preact_resnet34"}
+    rows = {(point.axes["data"], point.axes["noise"]) for point in points}
+    assert rows == {tuple(row.where.values()) for row in paper_table("1").rows}
