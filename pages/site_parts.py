@@ -63,9 +63,9 @@ def _command(name: str, command: Any) -> str:
     usage = " ".join([name, *command.collect_usage_pieces(context)])
     records = [record for parameter in command.get_params(context) if (record := parameter.get_help_record(context))]
     rows = [[f"`{spelling}`", " ".join(text.split())] for spelling, text in records if spelling != "--help"]
-    blocks = [f"## {name}", told.strip(), f"```sh\n{usage}\n```", table(["", "what it does"], rows)]
+    blocks = [f"## {name}", told.strip(), f"```sh\n{usage}\n```", table(["argument", "what it does"], rows)]
     if example:
-        blocks.insert(2, f"```sh\n{example.strip()}\n```")
+        blocks.insert(3, f"For example:\n\n```sh\n{example.strip()}\n```")
     return "\n\n".join(blocks)
 
 
@@ -175,15 +175,18 @@ def _results() -> list[Line]:
 
 def method_list() -> str:
     """Return every registered method with its line and its page."""
-    rows = [[f"[`{entry.name}`]({page_of(entry.name)})", entry.summary] for entry in methods]
+    ours = [entry for entry in methods if entry.target.startswith("unflip.")]  # not those of other packages
+    rows = [[f"[`{entry.name}`]({page_of(entry.name)})", entry.summary] for entry in ours]
     return table(["method", "what it does"], rows)
 
 
 def page_of(method: str) -> str:
     """Return the page below docs/ with the options of a method; there is one for each."""
     wanted = re.compile(rf"<!-- generated: options {re.escape(method)}[ \w]* -->")
-    (page,) = [path for path in sorted(DOCS.rglob("*.md")) if wanted.search(path.read_text("utf-8"))]
-    return page.relative_to(DOCS).as_posix()
+    pages = [path for path in sorted(DOCS.rglob("*.md")) if wanted.search(path.read_text("utf-8"))]
+    if len(pages) != 1:
+        raise ValueError(f"method {method}: {len(pages)} pages have `<!-- generated: options {method} -->`, not one")
+    return pages[0].relative_to(DOCS).as_posix()
 
 
 def grids() -> str:

@@ -40,6 +40,11 @@ def test_it_builds_strictly_and_every_page_opens_from_a_disk_on_a_phone(tmp_path
         assert str(ROOT) not in text, page
         assert "<!-- generated" not in text, page
         assert not re.search(r":(class|func|meth|attr):", text), page
+        for paragraph in re.findall(r"<p>(.*?)</p>", text, re.DOTALL):
+            assert not re.search(r"^\s*(- |\d+\. |\| ---|```)", paragraph, re.MULTILINE), (
+                page,
+                "no list, table or block",
+            )
     with chromium() as browser:
         watched = open_page(browser, PHONE)
         for page in pages:
