@@ -4,8 +4,9 @@ VENV   := .venv
 RUN    := $(VENV)/bin/python
 # The extra to check and test with; `make EXTRA=ci test` has timm and ray too, by one resolution of all dependencies.
 EXTRA  ?= dev
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs
 
-.PHONY: demo test check bench soak matrix format clean
+.PHONY: demo test check bench soak matrix docs docs-serve format clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.ready ## Train several methods on embedded data with wrong labels; about a minute.
@@ -30,12 +31,18 @@ soak: $(VENV)/.ready-$(EXTRA) ## What takes too long for every commit.
 matrix: $(VENV)/.ready-$(EXTRA) ## Tests on other versions of Python and torch, types on other systems; says what cannot be had here.
 	.ci/matrix
 
+docs: $(VENV)/.ready-$(EXTRA) ## Build the documentation into site/; a broken link or reference is an error. site/index.html opens without a server.
+	$(MKDOCS) build --strict
+
+docs-serve: $(VENV)/.ready-$(EXTRA) ## Show the documentation, and every change of it at once.
+	$(MKDOCS) serve
+
 format: $(VENV)/.ready-$(EXTRA)
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist site
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

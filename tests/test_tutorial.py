@@ -3,43 +3,21 @@
 import importlib.util
 import re
 import shlex
-import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from helpers import Outcome
+from page_blocks import DOCS, blocks, serve_and_stop
 
-PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
-
-
-def blocks() -> list[tuple[str, str]]:
-    """Return the language and the text of every block that is no output."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    return [(language, text) for language, text in found if language != "text"]
-
-
-def serve_and_stop(arguments: list[str]) -> None:
-    """Start a review as the page says, without a browser, and end it as the page says."""
-    command = [sys.executable, "-m", "unflip", *arguments, "--no-browser"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline().startswith("review: http://127.0.0.1:")
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
-    finally:
-        process.kill()
-        process.stdout.close()
-        process.wait()
+BLOCKS = [(language, text) for language, text in blocks(DOCS / "tutorial.md") if language != "text"]
 
 
 def test_there_are_commands_of_every_kind_and_nothing_else() -> None:
-    assert {language for language, _ in blocks()} == {"python", "sh"}
-    commands = [line for language, text in blocks() if language == "sh" for line in text.splitlines()]
+    assert {language for language, _ in BLOCKS} == {"python", "sh"}
+    commands = [line for language, text in BLOCKS if language == "sh" for line in text.splitlines()]
     assert {line.split()[1] for line in commands if line.startswith("unflip")} == {
         "clean",
         "review",
@@ -59,7 +37,7 @@ def test_every_command_of_the_tutorial_works(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     printed = ""
-    for language, text in blocks():
+    for language, text in BLOCKS:
         if language == "python":
             exec(text, {})
             printed = capsys.readouterr().out

@@ -328,10 +328,10 @@ def find_label_errors(
     ``quality`` (how likely the given label is correct, from 0 to 1, null where that cannot be said), ``is_error``
     (whether it looks wrong, that is, another label is suggested) and ``wrong_so_far`` (how many labels are expected to
     be wrong among this one and those before it).
-    ``features`` are what :meth:`UnflipClassifier.fit` takes. Instead of them, ``pred_probs`` (n, k) may be the class
+    ``features`` are what ``UnflipClassifier.fit`` takes. Instead of them, ``pred_probs`` (n, k) may be the class
     probabilities of your own model, each row by one that has *not* learnt its label, as ``cross_val_predict`` gives
     them; columns follow the sorted classes. Nothing is trained then.
-    ``parameters`` are those of :class:`UnflipClassifier`, plus ``groups`` and ``trusted`` of its ``fit``.
+    ``parameters`` are those of ``UnflipClassifier``, plus ``groups`` and ``trusted`` of its ``fit``.
     ``.to_pandas()`` turns the table into a data frame.
 
         >>> from sklearn.datasets import load_iris

@@ -18,10 +18,10 @@ class LabelStore:
     """One row for every example that trains or validates.
 
     ``given`` are the labels that came with the data, ``initial`` those that a run starts from: the reviewed label where
-    there is one, the given one elsewhere. Neither ever changes. ``current`` changes only through :meth:`change`, which
+    there is one, the given one elsewhere. Neither ever changes. ``current`` changes only through ``change``, which
     records the history: one row per change, in the order in which they happened.
 
-    ``reviewed`` (n,) holds the labels that people decided, -1 for all others. :meth:`change` never changes them, so no
+    ``reviewed`` (n,) holds the labels that people decided, -1 for all others. ``change`` never changes them, so no
     other code has to check.
     """
 
@@ -53,7 +53,7 @@ class LabelStore:
 
     @property
     def current(self) -> Tensor:
-        """The labels after correction; read only, see :meth:`change`."""
+        """The labels after correction; read only, see ``change``."""
         return self._current
 
     def noise_rate(self, rows: Tensor) -> float | None:

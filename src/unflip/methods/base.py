@@ -143,7 +143,7 @@ class Judgement(NamedTuple):
     odds: Tensor
     """Log-odds that each label is right, before calibration; NaN where nothing can be said."""
     calibration: Calibration
-    """What makes them log-odds to count on, and those of :meth:`Method.odds`."""
+    """What makes them log-odds to count on, and those of ``Method.odds``."""
     network: Tensor
     """Those (m, 2) by networks that have not learnt the example's label."""
     votes: Tensor | None
@@ -161,7 +161,7 @@ class Method:
 
     A subclass lives in one file, names its ``Options`` and is registered in ``unflip.methods``; nothing else is needed.
     The trainer sets ``networks`` before it calls the first hook. They may be wrapped for several processes: call
-    them for logits, and use :func:`unflip.networks.base.bare` to reach ``encode`` and ``head``.
+    them for logits, and use ``unflip.networks.base.bare`` to reach ``encode`` and ``head``.
     """
 
     Options: ClassVar[type[Options]] = Options

@@ -33,6 +33,7 @@ class CalibrationOptions(Options):
     head_lr: float = Field(1e-4, gt=0.0)
     """Learning rate of the head's own optimiser, which follows the run's schedule."""
     head_momentum: float = Field(0.9, ge=0.0, lt=1.0)
+    """Momentum of the head's own optimiser."""
     start: PositiveInt | None = None
     """First epoch with calibration; by default the one after the inner method's warm-up."""
     every: PositiveInt = 1

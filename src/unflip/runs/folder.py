@@ -123,7 +123,7 @@ class Run:
         return load_model(self.folder / layout.MODEL)
 
     def labels(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of ``labels.parquet``, one per example; see :func:`unflip.runs.labels.label_table`."""
+        """The rows of ``labels.parquet``, one per example; see ``unflip.runs.labels.label_table``."""
         self._check_format()
         return read_labels(self.folder / layout.LABELS, columns)
 
@@ -165,7 +165,7 @@ class Run:
 
     @property
     def gaussian_features(self) -> Array | None:
-        """The features to which the class Gaussians were fitted, those of the last epoch: as :attr:`features`."""
+        """The features to which the class Gaussians were fitted, those of the last epoch: as ``features``."""
         last = self._map(layout.LAST_FEATURES)
         return self._map(layout.FEATURES) if last is None else last
 
@@ -188,7 +188,7 @@ class Run:
         return open_pictures(self._data_options(path), self.labels(["id"])["id"].to_pylist(), self.config.parts)
 
     def rows(self, data: str | None = None) -> Rows | None:
-        """The examples' rows of cells, None where they are images; ``data`` as for :meth:`pictures`."""
+        """The examples' rows of cells, None where they are images; ``data`` as for ``pictures``."""
         return open_rows(self._data_options(data), self.labels(["index"]).num_rows, self.text_columns)
 
     @property

@@ -180,7 +180,7 @@ def clean(data: str | Path, out: str | Path, *, force: bool = False, **options: 
         data: images, a table or feature arrays, as ``unflip clean --help`` lists them.
         out: the run's folder.
         force: replace the run in ``out``; its features are kept.
-        options: those of :class:`unflip.tasks.options.CleanOptions`; ``unflip clean --help`` describes them.
+        options: those of ``unflip.tasks.options.CleanOptions``; ``unflip clean --help`` describes them.
     """
     return plan_cleaning(data, out, force=force, **options).execute()
 
@@ -190,7 +190,7 @@ def plan_cleaning(
 ) -> CleanPlan:
     """Read the data, choose what to do with it, and find out how long that takes; nothing is written.
 
-    The arguments are those of :func:`clean`.
+    The arguments are those of ``clean``.
     """
     run = Run(Path(out))
     if run.exists and not force:

@@ -65,7 +65,7 @@ def corrupt(
         out: the labels: .npy, .csv or .txt. The other two files go beside it.
         save_posterior: keep the class probabilities that a pmd step drew from in this .npy.
         force: replace files that are there.
-        options: those of :class:`unflip.tasks.options.CorruptOptions`; ``unflip corrupt --help`` describes them.
+        options: those of ``unflip.tasks.options.CorruptOptions``; ``unflip corrupt --help`` describes them.
     """
     recipe, out = parse(noise), Path(out)
     record, picture = out.with_suffix(".json"), out.with_suffix(".png")

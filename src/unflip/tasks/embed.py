@@ -81,7 +81,7 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
         data: images, or a table of columns or texts, as ``unflip embed --help`` lists them.
         out: the file, whose folder must exist; what does not end in .npz is a folder, with 65,536 examples per file.
         force: replace other features at ``out``.
-        options: those of :class:`unflip.tasks.options.EmbedOptions`; ``unflip embed --help`` describes them.
+        options: those of ``unflip.tasks.options.EmbedOptions``; ``unflip embed --help`` describes them.
     """
     out = Path(out)
     _check_target(out, force=True, inputs=[data])

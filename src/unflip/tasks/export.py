@@ -99,7 +99,7 @@ def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
 
 
 def _tasks(table: pa.Table, flagged: pa.Table | None, method: str, prefix: str) -> list[dict[str, Any]]:
-    """Return a task an example, unless it was removed; docs/python.md has the labelling interface for them."""
+    """Return a task an example, unless it was removed; docs/exchange.md has the labelling interface for them."""
     names = None if flagged is None else _names(table, flagged)
     removed = pc.equal(table["split"], REMOVED).to_pylist()
     columns = {name: table[name].to_pylist() for name in ("index", "id", "quality", "reviewed", "confidence_suggested")}

@@ -31,8 +31,8 @@ def train(
     """Train on data whose labels may be wrong; write a run folder with a report and return it.
 
     Does what ``unflip train`` does, with the same options, defaults and errors, which are exceptions of
-    :class:`unflip.errors.UnflipError`. Ctrl-C and SIGTERM, in the main thread, save and raise
-    :class:`unflip.errors.Stopped`.
+    ``unflip.errors.UnflipError``. Ctrl-C and SIGTERM, in the main thread, save and raise
+    ``unflip.errors.Stopped``.
 
     Args:
         data: a path, the name of a built-in data set, or a ``Dataset`` or ``DatasetDict`` of Hugging Face, which is
@@ -40,7 +40,7 @@ def train(
         out: the run's folder.
         resume: continue the run in ``out`` where it stopped.
         force: replace the run in ``out``.
-        options: those of :class:`unflip.tasks.options.TrainOptions`; ``unflip train --help`` describes them.
+        options: those of ``unflip.tasks.options.TrainOptions``; ``unflip train --help`` describes them.
             ``settings`` are what ``--set`` takes: ``"key=value"`` strings, or a mapping from dotted keys to values.
             What is None comes from ``settings``, ``config``, ``preset`` or the defaults, in this order.
     """
@@ -119,7 +119,7 @@ def plan_training(run: Run, layers: Layers, embedding: EmbeddingOptions, executi
 
 
 def layers_of(data: str | Path | None, tree: Tree, base: Tree | None = None) -> Layers:
-    """Return what the options of :func:`train` ask for, over the configuration of a run that is resumed."""
+    """Return what the options of ``train`` ask for, over the configuration of a run that is resumed."""
     sources = {name: tree.pop(name, None) for name in ("preset", "config", "settings")}
     from_scratch = tree.pop("from_scratch", False)
     if data is not None:

@@ -1,0 +1,210 @@
+"""Parts of the site that are made from the code and the result files whenever it is built, so that they stay true."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+
+from unflip.cli.app import app
+from unflip.experiments.grids import grid_names, grid_text
+from unflip.experiments.paper_numbers import Number, paper_table
+from unflip.experiments.results_file import Line, read_results
+from unflip.experiments.tables import Comparison, Shown, compare
+from unflip.methods import methods
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def part(request: str) -> str:
+    """Return the Markdown for a comment ``<!-- generated: NAME ARGUMENT... -->``."""
+    name, *arguments = shlex.split(request)
+    return _PARTS[name](*arguments)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def source_address(path: str) -> str:
+    """Return where the repository shows a file or folder."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    return f"{urls['Source']}/{'tree' if (ROOT / path).is_dir() else 'blob'}/main/{path}"
+
+
+# Commands
+
+
+def commands() -> str:
+    """Return a section for every command: what it does, how it is called, its arguments and options."""
+    root = typer.main.get_command(app)
+    return "\n\n".join(_command(name, command) for name, command in _walk(root, "unflip"))
+
+
+def _walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield name, command
+    for own, inner in (below or {}).items():
+        yield from _walk(inner, f"{name} {own}")
+
+
+def _command(name: str, command: Any) -> str:
+    context = typer.Context(command, info_name=name)
+    told, _, example = command.help.partition("Example: ")
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
+    records = [record for parameter in command.get_params(context) if (record := parameter.get_help_record(context))]
+    rows = [[f"`{spelling}`", " ".join(text.split())] for spelling, text in records if spelling != "--help"]
+    blocks = [f"## {name}", told.strip(), f"```sh\n{usage}\n```", table(["argument", "what it does"], rows)]
+    if example:
+        blocks.insert(3, f"For example:\n\n```sh\n{example.strip()}\n```")
+    return "\n\n".join(blocks)
+
+
+# Methods
+
+
+def options(method: str, *sections: str) -> str:
+    """Return a table of the options that a method reads; of all its sections, or of some."""
+    from unflip.methods.recipes import find_recipe  # not at the top: it imports torch, which most parts do without
+
+    rows = [
+        [f"`{section}.{key}`", _default(field), _allowed(field), " ".join((field.description or "").split())]
+        for section, kind in find_recipe(method).sections.items()
+        if not sections or section in sections
+        for key, field in kind.model_fields.items()
+    ]
+    if not rows:
+        return f"`{method}` has no options of its own."
+    return table(["`--set` key", "default", "allowed", "meaning"], rows)
+
+
+def _default(field: Any) -> str:
+    if field.default is None:  # its meaning says what happens then
+        return "—"
+    return f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+
+
+def _allowed(field: Any) -> str:
+    """Return what a value may be, in words."""
+    bounds = [word for limit in field.metadata if (word := _bound(limit))]
+    return _kind(field.annotation) + (" " + ", ".join(bounds) if bounds else "")
+
+
+def _kind(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inner)
+    if origin is Annotated:
+        bounds = [word for limit in _limits(inner[1:]) if (word := _bound(limit))]
+        return " ".join([_kind(inner[0]), ", ".join(bounds)]).strip()
+    if origin in (Union, UnionType):
+        return " or ".join(_kind(kind) for kind in inner if kind is not NoneType)
+    if origin is tuple:
+        return f"{_kind(inner[0])}s"
+    return {int: "whole number", float: "number", bool: "true or false", str: "text"}[annotation]
+
+
+def _limits(metadata: Iterable[Any]) -> Iterator[Any]:
+    for limit in metadata:
+        yield from getattr(limit, "metadata", None) or [limit]
+
+
+def _bound(limit: Any) -> str:
+    words = {"gt": "above", "ge": "from", "lt": "below", "le": "up to"}
+    return " ".join(f"{word} {getattr(limit, name)}" for name, word in words.items() if hasattr(limit, name))
+
+
+_GROUPS = {
+    "CIFAR-10, 35 %": ("1", "CIFAR-10", "35%"),
+    "CIFAR-10, 70 %": ("1", "CIFAR-10", "70%"),
+    "CIFAR-10, 35 % and symmetric": ("2", "CIFAR-10", " sym."),
+    "CIFAR-10, 35 % and asymmetric": ("2", "CIFAR-10", "asym."),
+    "CIFAR-100, 35 %": ("1", "CIFAR-100", "35%"),
+    "CIFAR-100, 70 %": ("1", "CIFAR-100", "70%"),
+    "CIFAR-100, 35 % and symmetric": ("2", "CIFAR-100", " sym."),
+    "CIFAR-100, 35 % and asymmetric": ("2", "CIFAR-100", "asym."),
+}
+"""Settings that are alike: the table of the paper they stand in, their data, and the end of their noise's name."""
+
+
+def figures(*names: str) -> str:
+    """Return test accuracy by groups of settings, right labels and quality, for some methods side by side."""
+    rows = [
+        [f"{group} ({len(_rows(group, names))})", *(_mean(_rows(group, names), name) for name in names)]
+        for group in _GROUPS
+    ]
+    for title, show in (("training labels right", "labels"), ("area under the ROC curve of label quality", "quality")):
+        compared = _compare("1", show, names)
+        rows.append([f"{title}, PMD noise (12)", *(_text(number) for number in compared.mean().values())])
+    return table(["test accuracy, means over settings, per cent", *(f"`{name}`" for name in names)], rows)
+
+
+def _rows(group: str, names: Sequence[str]) -> list[Any]:
+    number, data, noise = _GROUPS[group]
+    compared = _compare(number, "selected", tuple(names))
+    return [row for row in compared.rows if row.where["data"] == data and row.where["noise"].endswith(noise)]
+
+
+def _mean(rows: Sequence[Any], name: str) -> str:
+    found = [row.ours[name].mean for row in rows if row.ours[name]]
+    return f"{sum(found) / len(found):.2f}" if len(found) == len(rows) else "—"
+
+
+def _text(number: Number | None) -> str:
+    return "—" if number is None else str(number.mean)
+
+
+@cache
+def _compare(number: str, show: Shown, names: Sequence[str]) -> Comparison:
+    return compare(paper_table(number), _results(), show=show, methods=list(names))
+
+
+@cache
+def _results() -> list[Line]:
+    return read_results([DOCS / "results" / "features.jsonl"])
+
+
+def method_list() -> str:
+    """Return every registered method with its line and its page."""
+    ours = [entry for entry in methods if entry.target.startswith("unflip.")]  # not those of other packages
+    rows = [[f"[`{entry.name}`]({page_of(entry.name)})", entry.summary] for entry in ours]
+    return table(["method", "what it does"], rows)
+
+
+def page_of(method: str) -> str:
+    """Return the page below docs/ with the options of a method; there is one for each."""
+    wanted = re.compile(rf"<!-- generated: options {re.escape(method)}[ \w]* -->")
+    pages = [path for path in sorted(DOCS.rglob("*.md")) if wanted.search(path.read_text("utf-8"))]
+    if len(pages) != 1:
+        raise ValueError(f"method {method}: {len(pages)} pages have `<!-- generated: options {method} -->`, not one")
+    return pages[0].relative_to(DOCS).as_posix()
+
+
+def grids() -> str:
+    """Return every grid of the package with its line."""
+    rows = [[f"`{name}`", grid_text(name).partition("\n")[0].lstrip("# ")] for name in grid_names()]
+    return table(["grid", "what it is"], rows)
+
+
+def source(path: str) -> str:
+    """Return a file of the repository, for readers who are not online."""
+    return f"```python\n{(ROOT / path).read_text('utf-8')}```"
+
+
+_PARTS: dict[str, Callable[..., str]] = {
+    "commands": commands,
+    "options": options,
+    "figures": figures,
+    "methods": method_list,
+    "grids": grids,
+    "source": source,
+}

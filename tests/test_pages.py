@@ -1,0 +1,55 @@
+"""Pages whose code a reader types: all of it runs, and prints what the page shows."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import Outcome, blobs, quick_train, write_npz
+from page_blocks import DOCS, blocks, run_page
+from unflip.experiments.grid import read_grid
+from unflip.experiments.paper_numbers import paper_table
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")  # of cleanlab and scikit-learn, as a reader sees them
+@pytest.mark.parametrize(("page", "outputs"), [("tour", 5), ("others", 3)])
+def test_a_page_does_what_it_says(
+    page: str, outputs: int, cli: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_page(DOCS / f"{page}.md", cli, capsys) == outputs
+
+
+@pytest.mark.filterwarnings("ignore")  # of cleanlab and of Hugging Face's library
+def test_labels_go_to_other_tools_and_come_back(
+    cli: Callable[..., Outcome], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    content = blobs(classes=2)
+    content["train_labels"][:20] = 1 - content["train_labels"][:20]
+    ids = np.array([f"{'cat' if label else 'dog'}/{i}.png" for i, label in enumerate(content["train_labels"])])
+    data = write_npz(tmp_path / "photos.npz", **content, train_ids=ids, class_names=np.array(["dog", "cat"]))
+    quick_train(data, tmp_path / "runs" / "photos", epochs=5)
+    assert cli("export", "runs/photos", "--format", "label-studio", "--out", "first.json").code == 0
+    tasks = json.loads(Path("first.json").read_text("utf-8"))
+    annotated = [task | {"annotations": task["predictions"]} for task in tasks[:30]]  # as if all were accepted
+    Path("annotated.json").write_text(json.dumps(annotated), "utf-8")
+    run_page(DOCS / "exchange.md", cli, capsys)
+    assert len(Path("reviewed.csv").read_text("utf-8").splitlines()) == 31
+    result = json.loads(Path("runs/again/result.json").read_text("utf-8"))
+    assert result["reviewed"] == 30
+
+
+def test_the_grid_of_table_1_has_its_rows() -> None:
+    (text,) = [text for language, text in blocks(DOCS / "table1.md") if language == "toml"]
+    Path("table1.toml").write_text(text, "utf-8")
+    points = read_grid("table1.toml").points
+    assert len(points) == 324
+    assert {point.configure().common.network for point in points[::100]} == {"preact_resnet34"}
+    rows = {(point.axes["data"], point.axes["noise"]) for point in points}
+    assert rows == {tuple(row.where.values()) for row in paper_table("1").rows}

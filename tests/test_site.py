@@ -1,0 +1,120 @@
+"""The documentation: it builds strictly, opens from a disk on a phone, and leaves nothing out."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import unflip
+from browser import PHONE, chromium, open_page
+from helpers import spawn_python
+from unflip.cli.app import app, noise_app
+from unflip.methods import methods
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+FILE_NAMES = re.compile(r"^ +- .+: (\S+\.md)$", re.MULTILINE)
+
+
+@pytest.fixture
+def site_parts(monkeypatch: pytest.MonkeyPatch) -> "ModuleType":
+    import importlib
+
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    return importlib.import_module("site_parts")
+
+
+def test_it_builds_strictly_and_every_page_opens_from_a_disk_on_a_phone(tmp_path: Path) -> None:
+    """One test, since building takes longest."""
+    arguments = ("build", "--strict", "--config-file", ROOT / "mkdocs.yml", "--site-dir", tmp_path)
+    built = spawn_python("-m", "mkdocs", *arguments, timeout=300, NO_MKDOCS_2_WARNING="1")
+    assert built.code == 0, built.err
+    pages = sorted(page for page in tmp_path.rglob("*.html") if page.name != "404.html")  # that one is for servers
+    assert len(pages) >= len(nav())
+    for page in pages:
+        text = page.read_text("utf-8")
+        assert str(ROOT) not in text, page
+        assert "<!-- generated" not in text, page
+        assert not re.search(r":(class|func|meth|attr):", text), page
+        for paragraph in re.findall(r"<p>(.*?)</p>", text, re.DOTALL):
+            assert not re.search(r"^\s*(- |\d+\. |\| ---|```)", paragraph, re.MULTILINE), (
+                page,
+                "no list, table or block",
+            )
+    with chromium() as browser:
+        watched = open_page(browser, PHONE)
+        for page in pages:
+            watched.page.goto(page.as_uri())
+            assert watched.overflow() <= 0, page
+        watched.page.goto((tmp_path / "index.html").as_uri())
+        watched.page.fill(".md-search__input", "agnosticmean", force=True)
+        watched.page.wait_for_selector(".md-search-result__item", state="attached")
+        assert watched.errors == []
+        assert {address.partition(":")[0] for address in watched.requests} <= {"file", "data", "about"}
+
+
+def nav() -> list[str]:
+    return FILE_NAMES.findall((ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2])
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_has_a_page_with_its_options(name: str, site_parts: "ModuleType") -> None:
+    assert site_parts.page_of(name) in nav()
+
+
+def test_every_option_of_a_method_says_what_it_does(site_parts: "ModuleType") -> None:
+    for name in methods.names():
+        rows = site_parts.options(name).splitlines()[2:]
+        assert all(cell.strip() for row in rows for cell in row.strip("|").split(" | ")), name
+
+
+def test_every_command_has_a_section_with_its_flags(site_parts: "ModuleType") -> None:
+    own = [
+        f"unflip {command.name or command.callback.__name__}" for command in app.registered_commands if command.callback
+    ]
+    below = [
+        f"unflip noise {command.callback.__name__}" for command in noise_app.registered_commands if command.callback
+    ]
+    text = site_parts.commands()
+    assert sorted(re.findall("^## (.+)$", text, re.MULTILINE)) == sorted([*own, *below])
+    assert "| `--label-column NAME` |" in text
+    assert "<!-- generated: commands -->" in (DOCS / "commands.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", unflip.__all__)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    page = (DOCS / "api.md").read_text("utf-8")
+    assert f"::: unflip.{name}\n" in page or f"`unflip.{name}`" in page
+
+
+def test_every_extra_is_on_the_page_about_installing() -> None:
+    import tomllib
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    page = (DOCS / "install.md").read_text("utf-8")
+    ours = {"dev", "ci", "docs", "release"}  # for those who work on the package
+    assert {*re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)} == {*extras} - ours
+
+
+def test_a_part_that_is_not_known_is_an_error(site_parts: "ModuleType") -> None:
+    with pytest.raises(KeyError):
+        site_parts.part("optoins gce")
+
+
+def test_links_out_of_the_documentation_lead_somewhere(site_parts: "ModuleType") -> None:
+    import importlib
+
+    hooks = importlib.import_module("site_hooks")
+    assert hooks._target("../CONTRIBUTING.md", "docs", "index.md") == "contributing.md"
+    assert hooks._target("../../CONTRIBUTING.md", "docs/methods", "methods/sl.md") == "../contributing.md"
+    assert hooks._target("docs/unflip.md", ".", "changelog.md") == "unflip.md"
+    assert hooks._target("../bench", "docs", "index.md") == "https://github.com/unflip/unflip/tree/main/bench"
+    assert hooks._target("../no-such-file", "docs", "index.md") == "../no-such-file"
+
+
+def test_the_readme_is_read_in_a_minute() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 120
