@@ -66,8 +66,10 @@ def test_every_table_of_images_comes_from_its_file(monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     results, scratch = importlib.import_module("images_results"), importlib.import_module("images_scratch")
     text = results.PAGE.read_text("utf-8")
-    assert text.count("<!-- images ") == 2
+    assert text.count("<!-- images ") == 3
     assert scratch.fill(text, results.read(scratch.REGIME), results.read(scratch.SCRATCH)) == text
+    fine_tuning = importlib.import_module("images_fine_tuning")
+    assert fine_tuning.fill(text, results.read(fine_tuning.RESULTS)) == text
 
 
 def test_the_picture_of_images_shows_the_curves_of_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
