@@ -1,47 +1,37 @@
 """Methods on CIFAR-10 learnt from pixels, where `standard` learns wrong labels by heart; fills docs/images.md.
 
-    python pages/images_scratch.py                 # the tables, from docs/results/images-{regime,scratch}.jsonl
+    python pages/images_scratch.py                 # tables and curves, from docs/results/images-{regime,scratch}.jsonl
     python pages/images_scratch.py --sweep SWEEP   # first take over what `unflip sweep images/cifar10` has finished
 
-Lines of the result file are those of the sweep, with the curves of every epoch.
+Lines of the result file are those of the sweep, with the curves of every epoch. Where several seeds ran, tables and
+curves are their means.
 """
 
 import argparse
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "images.md"
-REGIME, SCRATCH = (ROOT / "docs" / "results" / f"images-{name}.jsonl" for name in ("regime", "scratch"))
+from images_results import PAGE, ROOT, Line, percent, place, read, results_of, table, take_over
+
+REGIME, SCRATCH = results_of("regime"), results_of("scratch")
+PICTURE = ROOT / "docs" / "images" / "cifar10-curves.png"
 GRID = "images/cifar10"
+FIRST, WARMUP = 8, 14  # epochs: where the picture begins, and the end of the warm-up in the grid
 EPOCHS = (5, 10, 12, 13, 14, 16, 18, 20, 25, 30)
-CURVES = {"test": "test_accuracy", "noisy_val": "val_accuracy", "labels": "label_accuracy"}
-KEPT = ("axes", "cell", "test_accuracy", "label_accuracy", "quality_auroc", "seconds")
-Line = dict[str, Any]
-
-
-def collect(sweep: Path) -> Iterator[Line]:
-    """Yield a line for each finished cell of the grid, with its curves."""
-    for line in read(sweep / "results.jsonl"):
-        if line["grid"] == GRID:
-            metrics = read(sweep / "cells" / line["cell"] / "metrics.jsonl")
-            curves = {name: [round(epoch[key], 4) for epoch in metrics] for name, key in CURVES.items()}
-            yield {key: line[key] for key in KEPT} | {"curves": curves}
-
-
-def read(path: Path) -> list[Line]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def percent(value: float | None) -> str:
-    return "—" if value is None else f"{100 * value:.2f}"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+COLOURS = {
+    "standard": "#222222",
+    "gce": "#9aa0a6",
+    "sl": "#b58900",
+    "lrt": "#7b5ea7",
+    "plc": "#1f77b4",
+    "mddc": "#d62728",
+    "cddc": "#ff8c42",
+    "dividemix": "#2a9d5c",
+    "unflip": "#e377c2",
+}
 
 
 def regime_table(lines: Sequence[Line]) -> str:
@@ -56,46 +46,90 @@ def regime_table(lines: Sequence[Line]) -> str:
     return table(["set-up", "epochs run", "best (epoch)", "last", "best - last"], rows)
 
 
+def by_method(lines: Sequence[Line]) -> dict[str, dict[str, list[Line]]]:
+    """Return the lines by noise and method; those of one method differ in the seed."""
+    found: dict[str, dict[str, list[Line]]] = {}
+    for line in lines:
+        found.setdefault(line["axes"]["noise"], {}).setdefault(line["axes"]["method"], []).append(line)
+    return found
+
+
+def mean(lines: Sequence[Line], figure: str, which: str) -> float:
+    return fmean(line[figure][which] for line in lines)
+
+
+def test_curve(lines: Sequence[Line]) -> list[float]:
+    """Return the mean test accuracy of each epoch."""
+    return [fmean(values) for values in zip(*(line["curves"]["test"] for line in lines), strict=True)]
+
+
 def method_tables(lines: Sequence[Line]) -> str:
     """Return a table of results and one of curves for each noise."""
     parts = []
-    for noise in dict.fromkeys(line["axes"]["noise"] for line in lines):
-        own = [line for line in lines if line["axes"]["noise"] == noise]
+    for noise, methods in by_method(lines).items():
+        given = percent(fmean(mean(own, "label_accuracy", "given") for own in methods.values()))
+        head = ["method", "seeds", "last epoch", "selected epoch", "best epoch", f"labels right (given: {given})"]
         rows = [
             [
-                f"`{line['axes']['method']}`",
-                *(percent(line["test_accuracy"][key]) for key in ("last", "selected", "best")),
-                percent(line["label_accuracy"]["current"]),
-                "—" if line["quality_auroc"] is None else f"{line['quality_auroc']:.3f}",
-                f"{line['seconds'] / 60:.0f}",
+                f"`{method}`",
+                str(len(own)),
+                *(percent(mean(own, "test_accuracy", key)) for key in ("last", "selected", "best")),
+                percent(mean(own, "label_accuracy", "current")),
+                f"{fmean(line['quality_auroc'] for line in own):.3f}",
+                f"{fmean(line['seconds'] for line in own) / 60:.0f}",
             ]
-            for line in own
-        ]
-        given = percent(own[0]["label_accuracy"]["given"])
-        head = [
-            "method",
-            "last epoch",
-            "selected epoch",
-            "best epoch",
-            f"labels right (given: {given})",
-            "AUROC",
-            "min",
+            for method, own in methods.items()
         ]
         curves = [
-            [f"`{line['axes']['method']}`", *(f"{100 * line['curves']['test'][epoch - 1]:.1f}" for epoch in EPOCHS)]
-            for line in own
+            [f"`{method}`", *(f"{100 * test_curve(own)[epoch - 1]:.1f}" for epoch in EPOCHS)]
+            for method, own in methods.items()
         ]
-        parts += [f"**{noise}**", table(head, rows), "Test accuracy by epoch:"]
+        parts += [f"**{noise}**", table([*head, "AUROC", "min"], rows), "Test accuracy by epoch:"]
         parts += [table(["epoch", *map(str, EPOCHS)], curves)]
     return "\n\n".join(parts)
 
 
+def digest(lines: Sequence[Line]) -> str:
+    """Return a hash of what the picture shows; the picture carries it."""
+    shown = [[line["axes"], line["curves"]["test"]] for line in lines]
+    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+
+
+def draw(lines: Sequence[Line], picture: Path) -> None:
+    """Draw test accuracy by epoch from FIRST on, one panel for each noise."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    noises = by_method(lines)
+    size = (max(7.0, 4.6 * len(noises)), 5.0)
+    figure, panels = plt.subplots(1, len(noises), figsize=size, squeeze=False, layout="constrained", facecolor="white")
+    entries = {}
+    for panel, (noise, methods) in zip(panels[0], noises.items(), strict=True):
+        for method, own in methods.items():
+            curve = [100 * value for value in test_curve(own)][FIRST - 1 :]
+            wide = 2.6 if method == "standard" else 1.6
+            epochs = range(FIRST, FIRST + len(curve))
+            (entries[method],) = panel.plot(epochs, curve, color=COLOURS[method], linewidth=wide)
+        panel.axvline(WARMUP, color="#999999", linewidth=1, linestyle=":", zorder=0)
+        panel.set(title=noise, xlabel="epoch", xlim=(FIRST, 30), xticks=(10, WARMUP, 20, 25, 30))
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0][0].set_ylabel("test accuracy, %")
+    figure.suptitle(f"CIFAR-10 from pixels, 10,000 images; labels are corrected from epoch {WARMUP} on", fontsize=11)
+    shown = sorted(entries, key=list(COLOURS).index)
+    columns = len(shown) if len(noises) > 1 else (len(shown) + 1) // 2
+    figure.legend(
+        [entries[method] for method in shown], shown, loc="outside lower center", ncols=columns, frameon=False
+    )
+    figure.savefig(picture, dpi=110, metadata={"Description": digest(lines)})
+    plt.close(figure)
+
+
 def fill(page: str, regime: Sequence[Line], scratch: Sequence[Line]) -> str:
     """Return the page with its tables as the result files say them."""
-    for name, text in (("regime", regime_table(regime)), ("methods", method_tables(scratch))):
-        start, begin, rest = page.partition(f"<!-- images {name} -->\n")
-        page = f"{start}{begin}\n{text}\n\n<!-- end -->" + rest.partition("<!-- end -->")[2]
-    return page
+    return place(place(page, "regime", regime_table(regime)), "methods", method_tables(scratch))
 
 
 def main() -> None:
@@ -103,8 +137,9 @@ def main() -> None:
     parser.add_argument("--sweep", type=Path)
     sweep = parser.parse_args().sweep
     if sweep is not None:
-        SCRATCH.write_text("".join(json.dumps(line) + "\n" for line in collect(sweep)), "utf-8")
+        take_over(sweep, GRID, SCRATCH)
     PAGE.write_text(fill(PAGE.read_text("utf-8"), read(REGIME), read(SCRATCH)), "utf-8")
+    draw(read(SCRATCH), PICTURE)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,12 @@ import itertools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
+from unflip.experiments.grid import read_grid
 from unflip.experiments.paper_numbers import paper_table
 from unflip.experiments.results_file import read_results
 from unflip.experiments.tables import Shown, compare
@@ -82,10 +85,52 @@ def test_the_table_of_strangers_comes_from_its_file(monkeypatch: pytest.MonkeyPa
 
 def test_every_table_of_images_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
-    page = importlib.import_module("images_scratch")
-    text = page.PAGE.read_text("utf-8")
-    assert text.count("<!-- images ") == 2
-    assert page.fill(text, page.read(page.REGIME), page.read(page.SCRATCH)) == text
+    results, scratch = importlib.import_module("images_results"), importlib.import_module("images_scratch")
+    text = results.PAGE.read_text("utf-8")
+    assert text.count("<!-- images ") == 3
+    assert scratch.fill(text, results.read(scratch.REGIME), results.read(scratch.SCRATCH)) == text
+    fine_tuning = importlib.import_module("images_fine_tuning")
+    assert fine_tuning.fill(text, results.read(fine_tuning.RESULTS)) == text
+
+
+def test_the_picture_of_images_shows_the_curves_of_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    results, scratch = importlib.import_module("images_results"), importlib.import_module("images_scratch")
+    lines = results.read(scratch.SCRATCH)
+    scratch.draw(lines, tmp_path / "drawn.png")
+    with Image.open(scratch.PICTURE) as shown, Image.open(tmp_path / "drawn.png") as drawn:
+        assert shown.info["Description"] == drawn.info["Description"] == scratch.digest(lines)
+        assert shown.size == drawn.size
+
+
+def test_a_sweep_adds_its_cells_to_those_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    results, grid = importlib.import_module("images_results"), "images/cifar10"
+    axes = [dict(point.axes) for point in read_grid(grid).points]
+
+    def line(place: int, cell: str, last: float) -> dict[str, Any]:
+        figures = {"test_accuracy": {"last": last}, "label_accuracy": {}, "quality_auroc": None, "seconds": 1.0}
+        return {"axes": axes[place], "cell": cell} | figures
+
+    known = [line(3, "stays", 0.5) | {"curves": {}}, line(1, "again", 0.5) | {"curves": {}}]
+    (tmp_path / "known.jsonl").write_text("".join(json.dumps(one) + "\n" for one in known))
+    finished = [line(0, "new", 0.6), line(1, "again", 0.7)]
+    others = [line(2, "other", 0.1) | {"grid": "images/warmup"}]
+    (tmp_path / "results.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in [*others, *(one | {"grid": grid} for one in finished)])
+    )
+    epoch = {"test_accuracy": 0.61234, "val_accuracy": 0.5, "label_accuracy": 0.7}
+    for one in finished:
+        (tmp_path / "cells" / one["cell"]).mkdir(parents=True)
+        (tmp_path / "cells" / one["cell"] / "metrics.jsonl").write_text(json.dumps(epoch) + "\n")
+    results.take_over(tmp_path, grid, tmp_path / "known.jsonl")
+    lines = results.read(tmp_path / "known.jsonl")
+    assert [(one["cell"], one["test_accuracy"]["last"]) for one in lines] == [
+        ("new", 0.6),
+        ("again", 0.7),
+        ("stays", 0.5),
+    ]
+    assert lines[0]["curves"] == {"test": [0.6123], "noisy_val": [0.5], "labels": [0.7]}
 
 
 def test_the_readme_shows_the_means() -> None:

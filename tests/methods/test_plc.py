@@ -9,7 +9,7 @@ import torch
 
 from helpers import blobs, quick_train, write_npz
 from unflip.methods.base import Setting
-from unflip.methods.plc import PLC, warmup_end
+from unflip.methods.plc import PLC
 
 SETTINGS = {"plc.warmup": 2}
 
@@ -73,31 +73,3 @@ def test_examples_that_did_not_train_follow_the_rule_at_the_threshold_of_now() -
         corrected.append(method.correct(probs, labels).tolist())
         method.corrector.relax()
     assert corrected == [[0, 0, 1], [0, 1, 1], [1, 1, 1]]  # ratios 0.67, 0.43 and 0.25 against 0.3, 0.5 and 0.7
-
-
-@pytest.mark.parametrize(
-    ("scores", "end"),
-    [
-        ([], 10),
-        ([0.1, 0.2, 0.3, 0.4], 10),
-        ([0.3, 0.2, 0.2, 0.1], 4),
-        ([0.1, 0.3, 0.2, 0.3, 0.25], 5),  # as good is not better
-        ([0.1, 0.3, 0.2, 0.2, 0.4, 0.3, 0.3, 0.3], 8),
-        ([0.5] + [0.1] * 20, 4),
-    ],
-)
-def test_the_warm_up_ends_three_epochs_after_the_best_score(scores: list[float], end: int) -> None:
-    assert warmup_end(scores, 10) == end
-    assert warmup_end(scores, 2) == 2  # at the latest
-    if end < 10:
-        assert warmup_end(scores[: end - 1], 10) == 10  # not known before
-
-
-def test_without_validation_examples_an_automatic_warm_up_lasts_a_third(
-    noisy: tuple[Path, Path], tmp_path: Path
-) -> None:
-    settings = {"plc.warmup": "auto", "data.val_fraction": 0.0}
-    run = quick_train(
-        noisy[0], tmp_path / "run", labels=noisy[1], method="plc", epochs=9, select="last", settings=settings
-    )
-    assert [line["changed"] > 0 for line in run.metrics[:3]] == [False, False, True]

@@ -53,7 +53,7 @@ def efficientnet_lite0() -> Backbone:
 def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Return a function that lets the trial of bfloat16 run other code."""
     bfloat16._try.cache_clear()
-    yield lambda code: monkeypatch.setattr(bfloat16, "_command", lambda: [sys.executable, "-c", code])
+    yield lambda code: monkeypatch.setattr(bfloat16, "_command", lambda _: [sys.executable, "-c", code])
     bfloat16._try.cache_clear()
 
 
@@ -166,7 +166,7 @@ def test_bfloat16_where_the_processor_has_it() -> None:
 def test_bfloat16_is_not_given_up_quietly_for_a_network_that_cannot_be_converted(
     trial: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openvino, "check_bfloat16", lambda _: None)
+    monkeypatch.setattr(bfloat16, "check_openvino", lambda _: None)
     with pytest.raises(ConfigError, match="precision bfloat16: OpenVINO cannot run this network"):
         compile_backbone(of(Odd("raises")), 32, "bfloat16")
 
@@ -174,7 +174,7 @@ def test_bfloat16_is_not_given_up_quietly_for_a_network_that_cannot_be_converted
 def test_a_processor_without_bfloat16_is_not_even_tried(trial: Callable[[str], None]) -> None:
     trial(DIES)
     with pytest.raises(ConfigError, match="this processor does not have it"):
-        bfloat16.check_bfloat16(WITHOUT)
+        bfloat16.check_openvino(WITHOUT)
 
 
 @pytest.mark.parametrize(
@@ -192,14 +192,14 @@ def test_bfloat16_that_kills_a_child_is_refused_in_one_line(
     monkeypatch.setattr(bfloat16, "_LONGEST", 1 if "sleep" in code else 60)
     trial(code)
     with pytest.raises(ConfigError, match=f"a trial of it failed.*{said}.*leave it out") as caught:
-        bfloat16.check_bfloat16(WITH_BFLOAT16)
+        bfloat16.check_openvino(WITH_BFLOAT16)
     assert "\n" not in str(caught.value)
 
 
 def test_bfloat16_is_tried_once_in_a_process(trial: Callable[[str], None], tmp_path: Path) -> None:
     trial(f"open({str(tmp_path / 'tried')!r}, 'x')")  # a second time it would fail
     for _ in range(2):
-        bfloat16.check_bfloat16(WITH_BFLOAT16)
+        bfloat16.check_openvino(WITH_BFLOAT16)
     assert (tmp_path / "tried").exists()
 
 

@@ -184,3 +184,21 @@ def test_small_images_are_scaled_up_and_grey_ones_coloured() -> None:
     assert [shape[2:] for shape in seen] == [(112, 112), (112, 75), (120, 80)]
     with pytest.raises(ConfigError, match="colour or grey, these have 4 channels"):
         build_network(NETWORK, networks.load(NETWORK).Options(), (4, 32, 32), 4, seed=0)
+
+
+def test_a_few_dozen_steps_renew_the_running_statistics() -> None:
+    """Evaluation then sees what training saw; with ImageNet's momentum three quarters would still be ImageNet's."""
+    network = build_network(NETWORK, EfficientNetLite0Options(least_size=32), (3, 32, 32), 3, seed=0)
+    assert isinstance(network, Pretrained)
+    network.load_first_weights()
+    images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 0.2 + 1.5
+    norm = next(module for module in network.modules() if isinstance(module, nn.BatchNorm2d))
+    seen: list[Tensor] = []
+    norm.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach()))
+    before = norm.running_mean.clone()  # type: ignore[union-attr]
+    network.train()
+    with torch.no_grad():
+        for _ in range(30):
+            network(images)
+    batch = seen[-1].mean((0, 2, 3))
+    assert (norm.running_mean - batch).norm() < 0.05 * (before - batch).norm()  # type: ignore[operator]

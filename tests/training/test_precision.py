@@ -1,5 +1,6 @@
 """Mixed precision: what computes in half the bits, what does not, and where it is refused."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from helpers import Crash, assert_same_run, capture_trainers, crash_after, quick_train
 from unflip.compute.processes import Processes, _find_precision
 from unflip.errors import ConfigError
+from unflip.networks import bfloat16
 from unflip.networks.base import bare
 from unflip.runs.model_file import load_model
 from unflip.training.epoch_progress import EpochProgress
@@ -97,6 +99,21 @@ def test_float16_on_the_processor_is_refused_before_anything_is_written(features
     with pytest.raises(ConfigError, match="precision = 'float16' needs a GPU, and the device is cpu; try bfloat16"):
         quick_train(features, tmp_path / "run", settings={"precision": "float16"})
     assert not (tmp_path / "run").exists()
+
+
+def test_bfloat16_that_would_kill_the_run_is_refused_before_anything_is_written(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bfloat16, "_try", lambda _: "SIGILL")
+    with pytest.raises(ConfigError, match=r"a trial of it failed \(SIGILL\); leave it out .* ONEDNN_MAX_CPU_ISA"):
+        quick_train(features, tmp_path / "run", settings=HALF)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signals")
+def test_a_trial_that_dies_is_told_by_its_signal_and_the_real_one_passes() -> None:
+    assert bfloat16._try("import os, signal; os.kill(os.getpid(), signal.SIGILL)") == "SIGILL"
+    assert bfloat16._try(bfloat16._TORCH) is None
 
 
 @pytest.mark.parametrize(

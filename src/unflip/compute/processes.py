@@ -9,6 +9,7 @@ from lightning_fabric.plugins.precision import MixedPrecision
 from torch import Tensor
 
 from unflip.errors import ConfigError, unknown
+from unflip.networks import bfloat16
 from unflip.networks.base import Network
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -152,6 +153,8 @@ def _find_precision(precision: str, accelerator: str) -> str:
         return "bfloat16" if has_it else "float32"
     if precision == "float16" and accelerator == "cpu":
         raise ConfigError("precision = 'float16' needs a GPU, and the device is cpu; try bfloat16 or float32")
+    if precision == "bfloat16" and accelerator == "cpu":
+        bfloat16.check_torch()
     return precision
 
 

@@ -1,6 +1,6 @@
 """LRT: label correction by likelihood ratio, AdaCorr (Zheng et al. 2020)."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from unflip.labels.correction import ProbabilityWindow, ratio_rule
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.methods.base import Method, Observed, Setting
+from unflip.methods.warmup import Warmup
 from unflip.options import Options
 
 _SPREAD = 1e-4  # weight in the retroactive loss of each class that was not predicted
@@ -19,8 +20,9 @@ _SPREAD = 1e-4  # weight in the retroactive loss of each class that was not pred
 class LRTOptions(Options):
     """When and how strictly labels are corrected; the defaults are for CIFAR with 180 epochs."""
 
-    warmup: PositiveInt = 30
-    """Labels first change at the end of this epoch (25 for CIFAR-10 with 80 % or asymmetric noise)."""
+    warmup: PositiveInt | Literal["auto"] = 30
+    """Labels first change at the end of this epoch (25 for CIFAR-10 with 80 % or asymmetric noise); `auto`: when noisy
+    validation stops improving."""
     delta: float = Field(1.2, ge=1.0)
     """A label is rejected if another class is more than this many times as likely."""
     delta_step: float = Field(0.02, ge=0.0)
@@ -28,7 +30,8 @@ class LRTOptions(Options):
     window: PositiveInt = 10
     """Epochs whose training-pass probabilities are averaged."""
     retro_lead: NonNegativeInt = 5
-    """The retroactive loss starts this many epochs before the first correction."""
+    """The retroactive loss starts this many epochs before the first correction; if an `auto` warm-up ends sooner than
+    it could have, with it."""
     retro_weight: float = Field(0.9, ge=0.0)
     """rho, the weight of the retroactive loss; 0 switches it off."""
     retro_refresh: PositiveInt = 40
@@ -56,11 +59,12 @@ class LRT(Method):
         rows = int(setting.train.max()) + 1
         self.earlier = torch.zeros(rows, dtype=torch.long, device=setting.device)  # by row of the label store
         self.held_since: int | None = None
+        self.warming = Warmup(options.warmup, setting.epochs)
 
     @property
     def warmup(self) -> int:
-        """Epochs on the given labels."""
-        return self.options.warmup
+        """Epochs on the given labels; the maximum, while the actual number is not yet known."""
+        return self.warming.end
 
     def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
         """Return cross-entropy plus the retroactive loss, once there are earlier predictions."""
@@ -74,12 +78,16 @@ class LRT(Method):
         """Renew the earlier predictions if it is due; correct labels from the end of the warm-up on."""
         options, train = self.options, self.setting.train
         self.window.add(observed.probs)
-        first = max(1, options.warmup - options.retro_lead)
-        if epoch == first or (self.held_since is not None and epoch - self.held_since >= options.retro_refresh):
+        self.warming.observe(epoch, observed)
+        if self.held_since is None:
+            is_due = epoch >= self.warmup - options.retro_lead
+        else:
+            is_due = epoch - self.held_since >= options.retro_refresh
+        if is_due:
             self.earlier[train] = observed.probs.argmax(1)
             self.held_since = epoch
         changed, delta = 0, self._delta(epoch)
-        if epoch >= options.warmup:
+        if epoch >= self.warmup:
             probs = self.window.mean()
             current = labels.current[train]
             wanted = ratio_rule(probs, current, 1 / delta)
@@ -87,7 +95,7 @@ class LRT(Method):
         return {"changed": changed, "threshold": delta}
 
     def _delta(self, epoch: int) -> float:
-        return self.options.delta + self.options.delta_step * max(0, epoch - self.options.warmup)
+        return self.options.delta + self.options.delta_step * max(0, epoch - self.warmup)
 
     def beliefs(self) -> Tensor:
         """Return the mean probabilities of the window."""
@@ -98,11 +106,17 @@ class LRT(Method):
         return ratio_rule(probs, labels, 1 / self._delta(self.setting.epochs))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the window and the earlier predictions."""
-        return {"window": self.window.state_dict(), "earlier": self.earlier, "held_since": self.held_since}
+        """Return the window, the earlier predictions, and the scores that end the warm-up."""
+        return {
+            "window": self.window.state_dict(),
+            "earlier": self.earlier,
+            "held_since": self.held_since,
+            "scores": list(self.warming.scores),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the window and the earlier predictions."""
+        """Restore a saved state."""
         self.window.load_state_dict(state["window"], self.setting.device)
         self.earlier = state["earlier"].to(self.earlier)
         self.held_since = state["held_since"]
+        self.warming.scores = list(state["scores"])

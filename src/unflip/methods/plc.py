@@ -1,7 +1,6 @@
 """PLC: progressive label correction (Zhang et al. 2021), the method that MDDC and CDDC calibrate."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -9,18 +8,13 @@ from torch import Tensor
 from unflip.labels.correction import CorrectionOptions, Corrector
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Method, Observed, Phase, Setting
-
-_PATIENCE = 3  # the warm-up ends after this many epochs without a better noisy validation accuracy
+from unflip.methods.warmup import Warmup
 
 
 class PLC(Method):
     """Cross-entropy on labels that are corrected at each epoch's end, from the end of the warm-up on.
 
     The rule uses the mean softmax of the last epochs' training passes, so it needs no extra pass.
-
-    A network first learns what most labels have in common and memorises individual wrong labels later. From then on its
-    accuracy on the noisy labels of the validation examples stops improving. So an ``auto`` warm-up ends when that has
-    not improved for three epochs, at the latest (and without validation examples always) after a third of the epochs.
     """
 
     Options = CorrectionOptions
@@ -31,14 +25,12 @@ class PLC(Method):
         super().__init__(options, setting)
         self.corrector = Corrector(options, setting.train)
         self.changed = 0
-        self.scores: list[float] = []  # noisy validation accuracy of each warm-up epoch
+        self.warming = Warmup(options.warmup, setting.epochs)
 
     @property
     def warmup(self) -> int:
         """Epochs on the given labels; the maximum, while the actual number is not yet known."""
-        if self.options.warmup == "auto":
-            return warmup_end(self.scores, math.ceil(self.setting.epochs / 3))
-        return max(1, self.options.warmup)
+        return self.warming.end
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
         """Yield one pass, or up to ``rounds``, each after another correction, until no label changes."""
@@ -52,9 +44,7 @@ class PLC(Method):
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
         """Correct the labels; in the warm-up, only record the probabilities."""
-        if self.options.warmup == "auto" and epoch <= self.warmup and (held_out := observed.validation()):
-            scan, given = held_out
-            self.scores.append(float((scan.logits.argmax(1) == given).float().mean()))
+        self.warming.observe(epoch, observed)
         if epoch >= self.warmup:
             self._correct(epoch, observed, labels)
         else:
@@ -77,21 +67,10 @@ class PLC(Method):
 
     def state_dict(self) -> dict[str, Any]:
         """Return threshold, window, scores, and the number of labels changed in the current epoch."""
-        return {"corrector": self.corrector.state_dict(), "scores": list(self.scores), "changed": self.changed}
+        return {"corrector": self.corrector.state_dict(), "scores": list(self.warming.scores), "changed": self.changed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         self.corrector.load_state_dict(state["corrector"])
         self.changed = state["changed"]
-        self.scores = list(state["scores"])
-
-
-def warmup_end(scores: Sequence[float], latest: int) -> int:
-    """Return the first epoch (counted from 1) whose best score is three epochs old; at most ``latest``."""
-    best = 0
-    for position, score in enumerate(scores):
-        if score > scores[best]:
-            best = position
-        if position - best >= _PATIENCE:
-            return min(position + 1, latest)
-    return latest
+        self.warming.scores = list(state["scores"])

@@ -9,8 +9,9 @@ from typing import Any
 from unflip.errors import ConfigError
 
 _ADVICE = "leave it out for float32"
+_ISA = "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
 _LONGEST = 120  # seconds that a trial may take
-_TRIAL = """
+_OPENVINO = """
 import sys
 sys.modules["openvino_telemetry"] = None
 import numpy as np
@@ -25,32 +26,54 @@ compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "b
 found = compiled(np.ones((4, 64, 16, 16), np.float32))[0]
 sys.exit(not np.isfinite(found).all())
 """
-"""A convolution and a product of matrices, which use all that a processor has for them."""
+_TORCH = """
+import sys
+import torch
+network = torch.nn.Sequential(torch.nn.Conv2d(64, 64, 3), torch.nn.Flatten(), torch.nn.Linear(64 * 14 * 14, 64))
+network = network.to(memory_format=torch.channels_last)
+with torch.autocast("cpu", torch.bfloat16):
+    loss = network(torch.ones(4, 64, 16, 16)).float().square().mean()
+loss.backward()
+sys.exit(not all(weight.grad.isfinite().all() for weight in network.parameters()))
+"""
+"""Each trial is a convolution and a product of matrices, which use all that a processor has for them."""
 
 
-def check_bfloat16(openvino: Any) -> None:
+def check_openvino(openvino: Any) -> None:
     """Refuse bfloat16 where the processor does not have it, or where a trial of it in another process fails.
 
     Some virtual machines announce instructions, such as AMX, that end a process with SIGILL.
     """
     if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         raise ConfigError(f"precision bfloat16: this processor does not have it; {_ADVICE}")
-    failure = _try()
+    _check(_OPENVINO, _ADVICE)
+
+
+def check_torch() -> None:
+    """Refuse training in bfloat16 where a trial of it in another process fails.
+
+    Where a processor does not have it, PyTorch computes it by other means, more slowly.
+    """
+    _check(_TORCH, f"{_ADVICE}, or set {_ISA} in the environment")
+
+
+def _check(trial: str, advice: str) -> None:
+    failure = _try(trial)
     if failure is not None:
         raise ConfigError(
-            f"precision bfloat16: this machine announces it, but a trial of it failed ({failure}); {_ADVICE}"
+            f"precision bfloat16: this machine announces it, but a trial of it failed ({failure}); {advice}"
         )
 
 
-def _command() -> list[str]:
-    return [sys.executable, "-P", "-c", _TRIAL]  # -P: nothing is imported from the current folder
+def _command(trial: str) -> list[str]:
+    return [sys.executable, "-P", "-c", trial]  # -P: nothing is imported from the current folder
 
 
 @functools.cache
-def _try() -> str | None:
+def _try(trial: str) -> str | None:
     """Compute a little in bfloat16 in a child, once for this process; return what went wrong."""
     try:
-        ended = subprocess.run(_command(), capture_output=True, text=True, errors="replace", timeout=_LONGEST)
+        ended = subprocess.run(_command(trial), capture_output=True, text=True, errors="replace", timeout=_LONGEST)
     except (OSError, subprocess.SubprocessError) as error:
         return type(error).__name__
     if ended.returncode == 0:

@@ -75,7 +75,10 @@ def efficientnet_lite0(weights: Path | None) -> Backbone:
 
 
 def _build() -> nn.Module:
-    network: nn.Module = _import("efficientnet_lite_pytorch").EfficientNet.from_name(_NAME, image_size=None)
+    # batch statistics count a tenth, not a hundredth as on ImageNet: after a few hundred steps of fine-tuning the
+    # running ones would still be those of ImageNet, and evaluation would see other features than training
+    package = _import("efficientnet_lite_pytorch")
+    network: nn.Module = package.EfficientNet.from_name(_NAME, image_size=None, batch_norm_momentum=0.9)
     return network
 
 

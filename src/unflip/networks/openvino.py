@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from unflip.errors import ConfigError, MissingExtraError, UnflipWarning, described, unknown
+from unflip.networks import bfloat16
 from unflip.networks.backbone import Backbone
-from unflip.networks.bfloat16 import check_bfloat16
 
 Precision = Literal["float32", "bfloat16"]
 Encode = Callable[[Tensor], Tensor]
@@ -46,7 +46,7 @@ def compile_backbone(backbone: Backbone, size: int, precision: Precision = "floa
             return backbone.encode
         raise MissingExtraError("openvino", "embed")
     if not wants_float32:
-        check_bfloat16(openvino)
+        bfloat16.check_openvino(openvino)
     try:
         return _compiled(openvino, backbone, size, precision)
     except Exception as error:  # tracing runs whatever the network does, and converting may meet any operator

@@ -1,0 +1,84 @@
+"""A fine-tuned network against its frozen features on CIFAR-10 at 112 pixels; fills docs/images.md.
+
+    python pages/images_fine_tuning.py --prepare DATA  # write DATA/fine-tuning from DATA/cifar10 (binary) and DATA/pmd
+    python pages/images_fine_tuning.py --sweep SWEEP   # take over what `unflip sweep images/fine-tuning` has finished
+    python pages/images_fine_tuning.py                 # the table, from docs/results/images-fine-tuning.jsonl
+
+The first 1,500 training images, under the first 1,500 published labels, and the first 2,000 test images, as PNG files
+of 32 x 32 pixels with a manifest of clean labels; and what the frozen network makes of them at 112 pixels.
+"""
+
+import argparse
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from images_results import PAGE, Line, percent, place, read, results_of, table, take_over
+
+RESULTS = results_of("fine-tuning")
+GRID = "images/fine-tuning"
+TRAIN, TEST = 1500, 2000
+NETWORKS = {"mlp": "frozen features", "efficientnet-lite0": "fine-tuned"}
+
+
+def prepare(root: Path) -> None:
+    """Write the images, their manifest, the noisy labels and the frozen features."""
+    import numpy as np
+    from PIL import Image
+
+    import unflip
+    from unflip.data.loaders.cifar import CIFAR10
+
+    out = root / "fine-tuning"
+    (out / "images").mkdir(parents=True)
+    rows = []
+    for split, file, count in (("train", "data_batch_1", TRAIN), ("test", "test_batch", TEST)):
+        records = np.fromfile(root / "cifar10" / f"{file}.bin", np.uint8).reshape(-1, 3073)[:count]
+        for number, record in enumerate(records):
+            name = f"images/{split}-{number:04}.png"
+            Image.fromarray(record[1:].reshape(3, 32, 32).transpose(1, 2, 0).copy()).save(out / name)
+            rows.append((name, CIFAR10.class_names[record[0]], split))
+    with (out / "images.csv").open("w", newline="", encoding="utf-8") as file_:
+        csv.writer(file_).writerows([("path", "label", "split"), *rows])
+    np.save(out / "labels.npy", np.load(root / "pmd" / "cifar10-1-0.35.npy")[:TRAIN])
+    unflip.embed(out / "images.csv", out / "features.npz", threads=1)
+
+
+def results_table(lines: Sequence[Line]) -> str:
+    """Return a row for each network and method."""
+    given = percent(lines[0]["label_accuracy"]["given"])
+    head = ["network", "method", "last epoch", "selected epoch", f"labels right (given: {given})", "AUROC", "min"]
+    rows = [
+        [
+            NETWORKS[line["axes"]["network"]],
+            f"`{line['axes']['method']}`",
+            *(percent(line["test_accuracy"][key]) for key in ("last", "selected")),
+            percent(line["label_accuracy"]["current"]),
+            f"{line['quality_auroc']:.3f}",
+            f"{line['seconds'] / 60:.1f}",
+        ]
+        for line in lines
+    ]
+    return table(head, rows)
+
+
+def fill(page: str, lines: Sequence[Line]) -> str:
+    """Return the page with its table as the result file says it."""
+    return place(page, "fine-tuning", results_table(lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prepare", type=Path)
+    parser.add_argument("--sweep", type=Path)
+    arguments = parser.parse_args()
+    if arguments.prepare is not None:
+        prepare(arguments.prepare)
+        return
+    if arguments.sweep is not None:
+        take_over(arguments.sweep, GRID, RESULTS)
+    PAGE.write_text(fill(PAGE.read_text("utf-8"), read(RESULTS)), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
