@@ -59,7 +59,8 @@ def images(row: str, seed: int, keep: Path) -> Problem:
     """Return images of CIFAR-10 and foreign ones of CIFAR-100."""
     file = keep / f"cifar-{seed}.npz"
     if not file.exists():
-        np.savez(file, **_embed(seed))
+        features, labels = _embed(seed)
+        np.savez(file, features=features, labels=labels)
     with np.load(file) as found:
         features, labels = found["features"].astype(np.float32), found["labels"]
     start = IMAGES + FOREIGN * [*CLASSES].index(row)
@@ -69,7 +70,7 @@ def images(row: str, seed: int, keep: Path) -> Problem:
     return Problem(features[rows], given, np.arange(len(rows)) >= IMAGES, 10)
 
 
-def _embed(seed: int) -> dict[str, Array]:
+def _embed(seed: int) -> tuple[Array, Array]:
     import torch
 
     from unflip.data.loader import load_raw
@@ -91,7 +92,7 @@ def _embed(seed: int) -> dict[str, Array]:
         parts.append(other.train.inputs[random.choice(among, FOREIGN, replace=False)])
     encoder = ImageEncoder.choose("efficientnet-lite0", own.train.inputs, options, None, "float32")
     features = encoder.to(torch.device("cpu")).encode(np.concatenate(parts)).features
-    return {"features": features, "labels": own.train.labels[rows]}
+    return features, own.train.labels[rows]
 
 
 def texts(seed: int) -> Problem:
@@ -104,7 +105,8 @@ def texts(seed: int) -> Problem:
     options = DataOptions(path=str(path), text_column=("text",), label_column="category")
     raw = encode_raw(load_raw(options), options)
     random = np.random.default_rng(seed)
-    names, labels = np.unique(raw.train.labels, return_inverse=True)  # type: ignore[arg-type]
+    assert raw.train.labels is not None
+    names, labels = np.unique(raw.train.labels, return_inverse=True)
     out = random.choice(len(names), HELD_OUT, replace=False)
     own, others = np.flatnonzero(~np.isin(labels, out)), np.flatnonzero(np.isin(labels, out))
     mixed = random.choice(others, round(SHARE * len(own)), replace=False)

@@ -68,6 +68,15 @@ def test_every_table_of_quality_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     assert quality_table.fill(page, lines) == page
 
 
+def test_the_table_of_strangers_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    strangers_table = importlib.import_module("strangers_table")
+    lines = [json.loads(line) for line in (RESULTS / "strangers.jsonl").read_text("utf-8").splitlines()]
+    page = (ROOT / "docs" / "audit.md").read_text("utf-8")
+    assert page.count("<!-- strangers -->") == 1
+    assert strangers_table.fill(page, lines) == page
+
+
 def test_every_table_of_images_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     page = importlib.import_module("images_scratch")

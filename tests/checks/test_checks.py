@@ -5,6 +5,7 @@ import pytest
 
 from examining import clusters, made
 from unflip.checks.ambiguous import find_ambiguous
+from unflip.checks.examined import Found
 from unflip.checks.odd_image import find_odd_images
 from unflip.checks.stranger import Directions, find_strangers
 from unflip.checks.weak_class import find_weak_classes
@@ -12,8 +13,8 @@ from unflip.checks.weak_class import find_weak_classes
 NAMES = ["cat", "dog", "frog"]
 
 
-def all_reasons(found: object) -> list[str]:
-    return found.say(np.flatnonzero(found.flags))  # type: ignore[attr-defined]
+def all_reasons(found: Found) -> list[str]:
+    return found.say(np.flatnonzero(found.flags))
 
 
 def test_strangers_are_far_from_every_class() -> None:
@@ -37,9 +38,9 @@ def test_the_distance_of_strangers_is_that_of_a_slow_reference() -> None:
     for i in range(60):
         others = [[j for j in range(60) if given[j] == c and j != i] for c in range(3)]
         distances.append(min(np.linalg.norm(rows[i] - rows[members].mean(0)) for members in others))
-    near = [
-        np.argsort([np.linalg.norm(rows[i] - rows[j]) if j != i else np.inf for j in range(60)])[:10] for i in range(60)
-    ]
+    apart = np.linalg.norm(rows[:, None] - rows, axis=2)
+    np.fill_diagonal(apart, np.inf)
+    near = apart.argsort(1)[:, :10]
     far = np.array([distances[i] + np.mean([distances[j] for j in near[i]]) for i in range(60)])
     lower, upper = np.quantile(far, [0.25, 0.75])
     np.testing.assert_allclose(found.scores, 1 / (1 + np.exp((2 - far) / (upper - lower))), rtol=1e-3)

@@ -131,13 +131,23 @@ def _decided(decided: "Decided") -> list[str]:
 
 
 def _findings(cleaned: "CleanResult") -> list[str]:
-    """Return what else was found, a line per kind, and where the list is."""
+    """Return what else was found, and where the list is."""
     flagged = cleaned.findings.filter(cleaned.findings["flag"])
     counts = Counter(flagged["finding"].to_pylist())
     if not counts:
         return []
-    found = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
-    return [f"  worth a look besides: {found}: {cleaned.run.folder / 'findings.csv'}"]
+    found = ", ".join(f"{count:,} {_called(name, count)}" for name, count in counts.items())
+    return [f"  also worth a look: {found}: {cleaned.run.folder / 'findings.csv'}"]
+
+
+def _called(finding: str, count: int) -> str:
+    """Return what so many findings are called.
+
+    >>> _called("weak_class", 2), _called("stranger", 1)
+    ('weak classes', 'stranger')
+    """
+    words = {"ambiguous": "ambiguous example"}.get(finding, finding.replace("_", " "))
+    return words if count == 1 else f"{words}{'es' if words.endswith('s') else 's'}"
 
 
 def _pairs(cleaned: "CleanResult") -> list[str]:

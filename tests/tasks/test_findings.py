@@ -1,0 +1,87 @@
+"""What clean finds besides wrong labels: in findings.csv, in what it returns, and in what it says."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+import tiny_backbone
+import unflip
+from helpers import Outcome, blobs, write_npz
+from pictures import write_picture
+from unflip.cli.clean import summary
+from unflip.data.files.arrays import read_npz
+from unflip.errors import ConfigError
+from unflip.tasks import embed
+from unflip.training import rehearsal
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_backbone.register(monkeypatch)
+    monkeypatch.setattr(embed, "_MEASURE_FOR", 0.0)
+    monkeypatch.setattr(rehearsal, "_STEPS_FOR", 0.0)
+
+
+def strange(path: Path) -> Path:
+    """Write features of three classes, three examples that are nothing like them, and a class of one."""
+    content = blobs(classes=3, train=150, columns=12)
+    random = np.random.default_rng(0)
+    foreign = content["train"].mean(0) + 60 * np.eye(12)[6:9].astype(np.float32)
+    content["train"] = np.r_[content["train"], foreign, random.normal(size=(1, 12)).astype(np.float32)]
+    content["train_labels"] = np.r_[content["train_labels"], 0, 1, 2, 3]
+    return write_npz(path, **content)
+
+
+def test_clean_lists_returns_and_says_what_else_it_finds(tmp_path: Path) -> None:
+    cleaned = unflip.clean(strange(tmp_path / "data.npz"), tmp_path / "run", device="cpu", quiet=True)
+    flagged = cleaned.findings.filter(cleaned.findings["flag"]).to_pylist()
+    strangers = {row["index"] for row in flagged if row["finding"] == "stranger"}
+    assert strangers <= {150, 151, 152, 153}
+    assert len(strangers) >= 3
+    assert [row["index"] for row in flagged if row["finding"] == "weak_class"] == [None]
+    read = cleaned.run.findings()
+    assert read is not None
+    assert read.to_pylist() == cleaned.findings.to_pylist()
+    told = next(line for line in summary(cleaned).splitlines() if "worth a look" in line)
+    assert "strangers" in told
+    assert "1 weak class" in told
+    assert told.endswith(str(tmp_path / "run" / "findings.csv"))
+
+
+def test_checks_can_be_left_out(tmp_path: Path, cli: Cli) -> None:
+    data = strange(tmp_path / "data.npz")
+    done = cli("clean", data, "--out", tmp_path / "run", "--skip-check", "stranger", "--skip-check", "weak_class",
+               "--device", "cpu")  # fmt: skip
+    assert done.code == 0, done.err
+    assert "stranger" not in (tmp_path / "run" / "findings.csv").read_text()
+    with pytest.raises(ConfigError, match="unknown check 'strange'"):
+        unflip.clean(data, tmp_path / "other", skip_check=["strange"])
+    assert not (tmp_path / "other").exists()
+
+
+def test_odd_images_are_found_by_what_was_noted_when_they_were_embedded(tmp_path: Path) -> None:
+    for i in range(60):
+        write_picture(tmp_path / "photos" / ("red", "green")[i % 2] / f"{i:02}.png", i % 2, (40, 30))
+    odd = tmp_path / "photos" / "red"
+    PIL.Image.new("RGB", (40, 30), (120, 120, 120)).save(odd / "grey.png")
+    write_picture(odd / "long.png", 0, (400, 20))
+    write_picture(odd / "tiny.png", 0, (9, 8))
+    out = tmp_path / "run"
+    cleaned = unflip.clean(tmp_path / "photos", out, backbone="tiny", device="cpu", quiet=True)
+    flagged = cleaned.findings.filter(cleaned.findings["flag"]).to_pylist()
+    found = {
+        Path(row["path"]).name: row["reason"].partition(":")[0] for row in flagged if row["finding"] == "odd_image"
+    }
+    assert found == {"grey.png": "nearly blank", "long.png": "odd shape", "tiny.png": "tiny"}
+    content = read_npz(out / "embedded.npz")
+    sizes = dict(zip(content["train_ids"].tolist(), content["train_image_stats"].tolist(), strict=True))
+    by_name = {Path(name).name: stats for name, stats in sizes.items()}
+    assert by_name["long.png"][2:] == [400, 20]
+    assert by_name["grey.png"][:2] == pytest.approx([120 / 255, 0], abs=1e-3)
+    again = unflip.clean(out / "embedded.npz", tmp_path / "again", device="cpu", quiet=True)
+    assert "odd_image" in again.findings["finding"].to_pylist()
