@@ -101,3 +101,12 @@ def test_the_readme_shows_the_means() -> None:
         cells = next(row[1:] for row in rows if row[0].startswith(title + " ("))
         means = compare(paper_table(table), lines, show=show, methods=methods).mean().values()
         assert [cell.strip("*") for cell in cells] == [str(number.mean) if number else "" for number in means]
+
+
+def test_every_table_of_duplicates_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    duplicates_table = importlib.import_module("duplicates_table")
+    lines = [json.loads(line) for line in (RESULTS / "duplicates.jsonl").read_text("utf-8").splitlines()]
+    page = (ROOT / "docs" / "audit.md").read_text("utf-8")
+    assert page.count("<!-- duplicates -->") == 1
+    assert duplicates_table.fill(page, lines) == page

@@ -1,4 +1,4 @@
-"""Duplicates: keys that are equal where rows are, groups that join, and labels that contradict each other."""
+"""Duplicates: keys that are equal where rows are, and groups that join."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unflip.data import duplicates
-from unflip.data.duplicates import conflicting_groups, identities, row_hashes, same_examples
+from unflip.data.duplicates import identities, row_hashes, same_examples
 from unflip.data.files.arrays import Array
 from unflip.data.images.files import ImageFiles
 from unflip.data.raw import LabelledSet
@@ -116,13 +116,8 @@ def test_where_all_differ_there_is_nothing_to_say() -> None:
     assert by_loop(same.tolist()) == [0, 1, 0]
 
 
-@given(st.integers(0, 1000), st.integers(0, 40))
-def test_conflicts_are_those_of_a_loop(seed: int, count: int) -> None:
-    random = np.random.default_rng(seed)
-    same, labels = random.integers(0, 12, count), random.integers(0, 2, count)
-    expected = []
-    for i in range(count):
-        rows = [j for j in range(count) if same[j] == same[i]]
-        if rows[0] == i and len({int(labels[j]) for j in rows}) > 1:
-            expected.append(rows)
-    assert [rows.tolist() for rows in conflicting_groups(same, labels)] == expected
+def test_examples_that_are_alike_join_those_that_are_equal() -> None:
+    rows = np.array([[1], [1], [2], [3], [4]])
+    same = same_examples(LabelledSet(rows, None, alike=np.array([7, 5, 5, 3, 2])))
+    assert same is not None
+    assert by_loop(same.tolist()) == [0, 0, 0, 3, 4]

@@ -89,7 +89,6 @@ def test_a_folder_of_images_becomes_a_list_of_wrong_labels(cli: Cli, photos: Pat
     run = Run(out)
     assert run.result["method"] == "unflip"
     assert run.pictures() is not None
-    assert not (out / "duplicates.csv").exists()
 
 
 def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
@@ -211,11 +210,13 @@ def test_the_same_picture_under_two_labels_is_reported(cli: Cli, photos: Path, t
     shutil.copy(photos / "red" / "009.png", photos / "blue" / "copy.png")
     shutil.copy(photos / "red" / "012.png", photos / "red" / "harmless.png")
     done = clean(cli, photos, "--out", tmp_path / "run", "--backbone", "tiny", "--epochs", 15)
-    assert f"the same picture under different labels: 1 times: {tmp_path / 'run' / 'duplicates.csv'}" in done.out
-    found = rows(tmp_path / "run" / "duplicates.csv")
-    assert [(row["group"], row["path"], row["given"]) for row in found] == [
-        ("0", "blue/copy.png", "blue"),
-        ("0", "red/009.png", "red"),
+    assert "near duplicate" in done.out
+    found = [row for row in rows(tmp_path / "run" / "findings.csv") if row["score"] == "1"]
+    assert [(row["group"], row["path"], row["reason"]) for row in found] == [
+        ("0", "blue/copy.png", "the same as red/009.png (red), and labelled blue"),
+        ("0", "red/009.png", "the same as blue/copy.png (blue), and labelled red"),
+        ("1", "red/012.png", "the same as red/harmless.png (red)"),
+        ("1", "red/harmless.png", "the same as red/012.png (red)"),
     ]
 
 
@@ -224,8 +225,26 @@ def test_equal_rows_under_two_labels_are_reported(cli: Cli, tmp_path: Path) -> N
     content["train"][[3, 40, 7]] = content["train"][[10, 10, 10]]
     content["train_labels"][[3, 40, 7, 10]] = 0, 1, 0, 0
     done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run", "--epochs", 15)
-    assert "the same row under different labels: 1 times" in done.out
-    assert [int(row["index"]) for row in rows(tmp_path / "run" / "duplicates.csv")] == [3, 7, 10, 40]
+    assert "4 near duplicate" in done.out
+    found = [row for row in rows(tmp_path / "run" / "findings.csv") if row["finding"] == "near_duplicate"]
+    assert [int(row["index"]) for row in found] == [3, 7, 10, 40]
+
+
+def test_rows_that_leak_into_the_test_set_are_counted_apart(cli: Cli, tmp_path: Path) -> None:
+    content = blobs()
+    test, answers = content["train"][::3].copy(), content["train_labels"][::3].copy()
+    test[10:] += np.random.default_rng(5).normal(size=test[10:].shape)
+    answers[:10] = (answers[:10] + 1) % 3  # leaked, and wrong
+    path = write_npz(tmp_path / "f.npz", **(content | {"test": test, "test_labels": answers}))
+    clean(cli, path, "--out", tmp_path / "run", "--epochs", 15)
+    found = [row for row in rows(tmp_path / "run" / "findings.csv") if row["finding"] == "leak"]
+    assert sorted(int(row["index"]) for row in found) == [*range(0, 30, 3)]
+    assert found[0]["reason"] == f"the same as example 0 ({answers[0]}) of 'test'"
+    figures = Run(tmp_path / "run").result["tests"]["test"]
+    assert figures["leaked"] == 10
+    assert figures["top1_without_leaked"] > figures["top1"] + 0.15
+    clean(cli, path, "--out", tmp_path / "off", "--epochs", 15, "--skip-check", "leak")
+    assert "leaked" not in Run(tmp_path / "off").result["tests"]["test"]
 
 
 def test_a_class_of_three_among_hundreds_is_found_and_kept(cli: Cli, tmp_path: Path) -> None:

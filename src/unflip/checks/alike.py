@@ -36,6 +36,8 @@ _SAMPLE = 100_000  # rows that the spread of columns is measured by
 _ROWS = 4096  # pairs of rows compared at once
 _BELOW_ONE = 1 - 1e-6  # the score of what is not equal, at most
 _TINY = 1e-12
+_BY_CHANCE = 0.01  # pairs of rows as close that may be expected without any duplicate
+_IMAGE = 4  # axes of an array of images
 
 
 @dataclass(frozen=True)
@@ -139,10 +141,15 @@ def score_pairs(
     rows = _Stacked([part.inputs for part, _ in parts.values()], first)
     if len(first) < 2:
         return Scored(np.empty((0, 2), np.int64), np.empty(0), 1.0)
-    if data.encoding is not None and data.encoding.encoder == "images" and not isinstance(came[0], Cells):
+    images = [
+        inputs
+        for inputs in came
+        if isinstance(inputs, ImageFiles) or (isinstance(inputs, np.ndarray) and inputs.ndim == _IMAGE)
+    ]
+    if images and data.encoding is not None and data.encoding.encoder == "images":
         pairs, closeness = _neighbours(rows)
         pairs = pairs[closeness < _NEAR]
-        pictures = Pictures([images for images in came if isinstance(images, np.ndarray | ImageFiles)])
+        pictures = Pictures(images)
         return Scored(first[pairs], compare_images(pictures, first[pairs], track), LEAST_IMAGE)
     names = text_columns(data.encoding) if data.encoding is not None else ()
     if names and data.encoding is not None and all(isinstance(cells, Cells) for cells in came):
@@ -155,7 +162,7 @@ def score_pairs(
         return Scored(first[pairs], scores, LEAST_TEXT)
     rows = rows.spread()
     pairs, closeness = _neighbours(rows)
-    pairs = pairs[_by_chance(closeness, len(rows), min(_NEIGHBOURS, len(rows) - 1)) < 1]
+    pairs = pairs[_by_chance(closeness, len(rows), min(_NEIGHBOURS, len(rows) - 1)) < _BY_CHANCE]
     return Scored(first[pairs], _row_scores(rows, pairs), LEAST_ROW)
 
 

@@ -14,7 +14,7 @@ import pyarrow.csv
 from unflip.checks.alike import Alike, find_alike
 from unflip.checks.examined import Examined, check_names, run_checks
 from unflip.data.cells import Cells
-from unflip.data.images.files import Skipped, skipped_csv
+from unflip.data.images.files import ImageFiles, Skipped, skipped_csv
 from unflip.data.labelled import choose_labels, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
@@ -236,7 +236,7 @@ def plan_cleaning(
     learn = rehearse(config, execution, encoded).seconds
     width = int(np.prod(encoded.train.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples of {width} features in {classes} classes"
-    came = {name: part.inputs for name, part in raw.parts().items()}
+    came = _pictures(raw) or {name: part.inputs for name, part in raw.parts().items()}
     return CleanPlan(
         run, config, execution, encoded, None, force, what, (0.0, learn), audit, came, _texts(raw, encoded)
     )
@@ -285,6 +285,25 @@ def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width
         return seconds(count)
     first, second = seconds(few), seconds(more)
     return second + max(second - first, 0.0) * (count - more) / (more - few)
+
+
+def _pictures(features: RawData) -> dict[str, Inputs]:
+    """Return the image files that features were computed from, by part; none where they are not there any more."""
+    found: dict[str, Inputs] = {}
+    try:
+        images = load_raw(DataOptions(path=features.images_path)).parts() if features.images_path else {}
+    except InputError:
+        return {}
+    for name, part in features.parts().items():
+        files = images[name].inputs if name in images else None
+        if not isinstance(files, ImageFiles) or part.ids is None:
+            return {}
+        place = {str(called): row for row, called in enumerate(files.names.tolist())}
+        rows = [place.get(str(called), -1) for called in part.ids.tolist()]
+        if min(rows, default=0) < 0:
+            return {}
+        found[name] = files[np.array(rows)]
+    return found
 
 
 def _texts(raw: RawData, encoded: RawData) -> dict[str, list[str]]:
