@@ -29,6 +29,7 @@ from unflip.networks.openvino import Encode, Precision, compile_backbone
 from unflip.progress import Track, untracked
 
 _SMALL_SIZE = 112  # what images of at most 64 x 64 pixels are scaled to
+_LOOKED_AT = 64  # pixels across, about, that tell how bright an image is
 _BATCH, _GPU_BATCH = 16, 256  # images at once; on a processor small batches are faster
 
 
@@ -130,7 +131,8 @@ class ImageEncoder(Encoder):
     def brightness(self, images: Tensor) -> Array:
         """Return mean and standard deviation (b, 2) of the brightness, from 0 to 1, of images from :meth:`source`."""
         mean, std = self._normalisation.mean, self._normalisation.std
-        grey = torch.einsum("bchw,c->bhw", images, std.flatten() / 3).flatten(1) + mean.mean()
+        step = max(1, images.shape[3] // _LOOKED_AT)
+        grey = torch.einsum("bchw,c->bhw", images[:, :, ::step, ::step], std.flatten() / 3).flatten(1) + mean.mean()
         return (torch.stack([grey.mean(1), grey.std(1, correction=0)], 1) / 255).numpy()
 
     def batches(self, source: Source, rows: range) -> Iterator[Tensor]:
