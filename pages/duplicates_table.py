@@ -5,9 +5,9 @@
 FOLDER holds trashnet/ (TrashNet, one folder per class), cifar-10-batches-bin/ and banking77/train.csv. To all 2,527
 photos of TrashNet, the first 3,000 training images of CIFAR-10 or all 10,003 questions of BANKING77 come 100 copies of
 each kind, of examples drawn at random: pictures saved as JPEG of quality 50, of half the size, mirrored, cropped to
-80 % of each side, brighter or darker by 30 %; texts in other case, without punctuation, with a typo in every 20 letters, with
-more spaces. CIFAR-10's copies are scaled back to 32 pixels. Both ways see the same features: `unflip` as `unflip clean`
-does, and cleanlab's Datalab with its defaults (`near_duplicate`).
+80 % of each side, brighter or darker by 30 %; texts in other case, without punctuation, with a typo in every 20
+letters, with more spaces. CIFAR-10's copies are scaled back to 32 pixels. Both ways see the same
+features: `unflip` as `unflip clean` does, and cleanlab's Datalab with its defaults (`near_duplicate`).
 
 A line of the file is one data set, seed and way: `recall`, by kind the share of the copies that are found together with
 their original; `pairs`, all that are found; `made`, those of a copy with its original or another copy of it; `own`,

@@ -121,7 +121,7 @@ def test_partners_are_the_most_alike_of_the_others(seed: int) -> None:
     alike = Alike({"train": 12, "test": 8}, keys, pairs, scores)
     rows, others, likeness = alike.partners(alike.rows_of("train"), alike.rows_of("test"))
     by_pair = {tuple(pair): score for pair, score in zip(pairs.tolist(), scores.tolist(), strict=True)}
-    expected = {}
+    expected: dict[int, tuple[float, int]] = {}
     for i in range(12):
         for j in range(12, 20):
             score = 1.0 if keys[i] == keys[j] else by_pair.get(tuple(sorted((keys[i], keys[j]))), 0.0)

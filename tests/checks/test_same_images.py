@@ -24,7 +24,7 @@ def scene(seed: int, side: int = 160) -> Image.Image:
         / size
         for size in (4, 8, 16, 32)
     ]
-    total = sum(layers)
+    total = np.sum(layers, axis=0)
     return Image.fromarray((255 * (total - total.min()) / np.ptp(total)).astype(np.uint8))
 
 
