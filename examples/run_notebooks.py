@@ -25,7 +25,7 @@ def fingerprint(notebook: nbformat.NotebookNode) -> str:
 
 def execute(path: Path, folder: Path) -> nbformat.NotebookNode:
     """Return the notebook with new outputs; an error in a cell is raised."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook: nbformat.NotebookNode = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook, timeout=LONGEST, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )

@@ -1,6 +1,7 @@
 """Pictures of the report and of the review page, for docs/images: python pages/screenshots.py
 
-A run of unflip on the built-in digits with a fifth of the labels wrong is made in a temporary folder, and both pages are taken by chromium.
+A run of unflip on the built-in digits, with a fifth of the labels wrong, is made in a temporary folder; chromium takes
+both pages.
 """
 
 import shutil
