@@ -8,9 +8,9 @@ checks = Registry(
     Entry(
         "near_duplicate",
         "examples that are there twice, or nearly so; they share a fold",
-        "unflip.checks.near_duplicate:find",
+        "unflip.checks.near_duplicate:find_near_duplicates",
     ),
-    Entry("leak", "examples that are in a test or validation set, too, or nearly so", "unflip.checks.leak:find"),
+    Entry("leak", "examples that are in a test or validation set, too, or nearly so", "unflip.checks.leak:find_leaks"),
     Entry(
         "ambiguous", "examples of which two classes are about equally likely", "unflip.checks.ambiguous:find_ambiguous"
     ),

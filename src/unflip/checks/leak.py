@@ -6,7 +6,7 @@ from unflip.checks.examined import Examined, Found, nothing
 from unflip.data.files.arrays import Array
 
 
-def find(examined: Examined) -> Found:
+def find_leaks(examined: Examined) -> Found:
     """Return the training and validation examples that have a partner in another part of the data."""
     alike = examined.alike
     if alike is None or len(alike.parts) == 1:

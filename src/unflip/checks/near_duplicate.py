@@ -9,7 +9,7 @@ from unflip.runs.labels import names_of
 _NAMED = 2  # partners that a reason names
 
 
-def find(examined: Examined) -> Found:
+def find_near_duplicates(examined: Examined) -> Found:
     """Return all examples that have a partner; see :meth:`unflip.checks.alike.Alike.group`."""
     table = examined.table
     if examined.alike is None:

@@ -82,7 +82,7 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
         lines.append("  every label was judged by networks and statistics that had not learnt it")
     if found:
         lines.append(f"  the list, most doubtful first: {out / 'suspects.csv'}")
-    lines += _findings(cleaned)
+    lines += [*_findings(cleaned), *_leaks(cleaned.run.result["tests"])]
     if cleaned.skipped:
         lines.append(f"  {len(cleaned.skipped):,} broken images left out: {out / 'skipped.csv'}")
     lines.append(f"  what was done, with pictures: {cleaned.run.report_path}")
@@ -138,6 +138,19 @@ def _findings(cleaned: "CleanResult") -> list[str]:
         return []
     found = ", ".join(f"{count:,} {_called(name, count)}" for name, count in counts.items())
     return [f"  also worth a look: {found}: {cleaned.run.folder / 'findings.csv'}"]
+
+
+def _leaks(tests: Mapping[str, Any]) -> list[str]:
+    """Return the test accuracy with and without the examples that leaked into training."""
+    said = []
+    for name, test in tests.items():
+        if test.get("leaked"):
+            others = test["top1_without_leaked"]
+            without = "no example is left without them" if others is None else f"{others:.1%} without them"
+            said.append(
+                f"  {test['leaked']:,} examples of '{name}' leaked: test accuracy {test['top1']:.1%}, {without}"
+            )
+    return said
 
 
 def _called(finding: str, count: int) -> str:
