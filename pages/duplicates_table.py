@@ -128,7 +128,8 @@ def pictures(name: str, seed: int, work: Path) -> Examples:
             copy = copy.resize(image.size, Image.Resampling.BICUBIC) if name == "cifar10" else copy
             called = f"{ids[source].partition('/')[0]}/{kind.replace(' ', '')}-{source}.png"
             (made / called).parent.mkdir(parents=True, exist_ok=True)
-            copy.save(made / called)
+            if not (made / called).exists():  # the other way has made it
+                copy.save(made / called)
             sources[called], kinds[called] = source, kind
     copies = embed(made, work / f"{name}-{seed}.npz", quiet=True)
     order = [str(one) for one in copies.features.train.ids]  # type: ignore[union-attr]
