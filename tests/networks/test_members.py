@@ -95,6 +95,35 @@ def test_splitting_gives_back_what_was_put_together(
         assert all(parameter.requires_grad for parameter in network.parameters())
 
 
+@given(OPTIONS, SHAPES, st.integers(1, 4), st.floats(0.01, 10.0))
+def test_each_mlps_gradient_is_shortened_as_if_it_were_alone(
+    options: MLPOptions, shape: tuple[int, ...], count: int, most: float
+) -> None:
+    networks = make(options, shape, count)
+    together = MLP.side_by_side(networks).train()
+    inputs = torch.randn(count, 8, *shape, generator=torch.Generator().manual_seed(0))
+    together(inputs).square().sum().backward()
+    together.shorten_gradients(most)
+    theirs = Members([network.train() for network in networks])
+    theirs(inputs).square().sum().backward()
+    theirs.shorten_gradients(most)
+    for place, network in enumerate(networks):
+        own = [weight.grad for weight in network.parameters() if weight.grad is not None]
+        assert torch.cat([gradient.flatten() for gradient in own]).norm() <= most * 1.001
+        shared = [weight.grad.view(count, -1)[place] for weight in together.parameters() if weight.grad is not None]
+        norms = [torch.cat([gradient.flatten() for gradient in some]).norm() for some in (own, shared)]
+        torch.testing.assert_close(*norms, rtol=1e-3, atol=1e-4)
+
+
+def test_short_gradients_stay_as_they_are_to_the_bit() -> None:
+    together = MLP.side_by_side(make(MLPOptions(hidden=(4,))))
+    together(torch.randn(3, 5, 4)).sum().backward()
+    before = [weight.grad.clone() for weight in together.parameters() if weight.grad is not None]
+    together.shorten_gradients(1e6)
+    after = [weight.grad for weight in together.parameters() if weight.grad is not None]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
 def test_parts_of_stacked_mlps_are_copies() -> None:
     networks = make(MLPOptions(hidden=(4,)))
     together = MLP.side_by_side(networks)

@@ -70,6 +70,11 @@ class Processes:
         else:
             self.fabric.backward(loss)
 
+    def unscale(self, optimizer: Any) -> None:
+        """Bring gradients to their own size, which float16 computes many times as large."""
+        if not self._is_plain:
+            self.fabric.strategy.precision.unscale_gradients(optimizer.optimizer)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the precision: the gradient scale of float16."""
         return self.fabric.strategy.precision.state_dict()

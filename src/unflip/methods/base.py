@@ -228,6 +228,9 @@ class Method:
         logits = self.networks[0](batch.inputs)
         return Step({"loss": self.criterion(logits, batch.labels, batch.indices).mean()}, logits)
 
+    def before_step(self) -> None:
+        """Called when the gradients of a step are there, before the networks learn from them."""
+
     def after_step(self) -> None:
         """Called after each step of the optimisers."""
 

@@ -56,6 +56,11 @@ class Members(Network):
         """Return the members as networks of their own, which may share the weights or have copies."""
         return list(self.networks)  # type: ignore[arg-type]
 
+    def shorten_gradients(self, most: float) -> None:
+        """Scale each member's gradient down to the norm ``most``, if it is longer."""
+        for network in self.networks:
+            nn.utils.clip_grad_norm_(network.parameters(), most)
+
 
 def build_network(
     name: str, options: Options, input_shape: Sequence[int], num_classes: int, seed: int, *, fresh: bool = True

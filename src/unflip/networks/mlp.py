@@ -93,6 +93,15 @@ class StackedMLP(Members):
             networks.append(network)
         return networks
 
+    def shorten_gradients(self, most: float) -> None:
+        """Scale each MLP's gradient down to the norm ``most``, if it is longer; none waits for the device."""
+        count = len(self.head.weight)
+        gradients = [weight.grad.view(count, -1) for weight in self.parameters() if weight.grad is not None]
+        norms = torch.stack([gradient.square().sum(1) for gradient in gradients]).sum(0).sqrt()
+        factors = (most / norms.clamp(min=most))[:, None]
+        for gradient in gradients:
+            gradient.mul_(factors)
+
 
 class _StackedLinear(nn.Module):
     """Linear layers of one shape, one per member."""

@@ -139,6 +139,9 @@ class Trainer:
             for weight in frozen:
                 weight.grad = None
             for optimizer in learning:
+                self.processes.unscale(optimizer)
+            self.method.before_step()
+            for optimizer in learning:
                 optimizer.step()
             self.method.after_step()
             progress.add(step.terms, self._recorded(step))
