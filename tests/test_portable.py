@@ -1,5 +1,6 @@
 """What other systems lack is not needed: every module imports, and a run trains, without it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import importlib, os, pkgutil, sys
 ABSENT = ("fcntl", "grp", "pwd", "resource", "termios")
 for name in ABSENT:
     sys.modules[name] = None
+import asyncio  # of POSIX here, it asks sysconf
 del os.sysconf, os.sched_getaffinity
 
 import unflip
@@ -49,7 +51,7 @@ def test_every_module_imports_and_a_run_trains_without_what_windows_lacks(tmp_pa
 
 def test_what_an_encoding_lacks_is_printed_as_a_question_mark(tmp_path: Path) -> None:
     table = [sys.executable, "-X", "utf8=0", "-m", "unflip", "table", "5"]
-    environment = {"PYTHONIOENCODING": "cp1252", "PATH": ""}  # as Windows writes to a file
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252"}  # as Windows writes to a file
     done = subprocess.run(table, cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     text = done.stdout.decode("cp1252")
