@@ -1,6 +1,6 @@
 """A fine-tuned network against its frozen features on CIFAR-10 at 112 pixels; fills docs/images.md.
 
-    python pages/images_fine_tuning.py --prepare DATA  # write DATA/fine-tuning from DATA/cifar10 (binary) and DATA/pmd
+    python pages/images_fine_tuning.py --prepare DATA  # write DATA/cifar10-1500 from DATA/cifar10 (binary) and DATA/pmd
     python pages/images_fine_tuning.py --sweep SWEEP   # take over what `unflip sweep images/fine-tuning` has finished
     python pages/images_fine_tuning.py                 # the table, from docs/results/images-fine-tuning.jsonl
 
@@ -18,6 +18,7 @@ from images_results import PAGE, Line, percent, place, read, results_of, table, 
 RESULTS = results_of("fine-tuning")
 GRID = "images/fine-tuning"
 TRAIN, TEST = 1500, 2000
+LABELS = "pmd/cifar10-1-0.35.npy"
 NETWORKS = {"mlp": "frozen features", "efficientnet-lite0": "fine-tuned"}
 
 
@@ -29,8 +30,9 @@ def prepare(root: Path) -> None:
     import unflip
     from unflip.data.loaders.cifar import CIFAR10
 
-    out = root / "fine-tuning"
-    (out / "images").mkdir(parents=True)
+    out = root / f"cifar10-{TRAIN}"
+    for folder in ("images", "pmd"):
+        (out / folder).mkdir(parents=True)
     rows = []
     for split, file, count in (("train", "data_batch_1", TRAIN), ("test", "test_batch", TEST)):
         records = np.fromfile(root / "cifar10" / f"{file}.bin", np.uint8).reshape(-1, 3073)[:count]
@@ -40,7 +42,7 @@ def prepare(root: Path) -> None:
             rows.append((name, CIFAR10.class_names[record[0]], split))
     with (out / "images.csv").open("w", newline="", encoding="utf-8") as file_:
         csv.writer(file_).writerows([("path", "label", "split"), *rows])
-    np.save(out / "labels.npy", np.load(root / "pmd" / "cifar10-1-0.35.npy")[:TRAIN])
+    np.save(out / LABELS, np.load(root / LABELS)[:TRAIN])
     unflip.embed(out / "images.csv", out / "features.npz", threads=1)
 
 

@@ -157,8 +157,10 @@ TABLE_2 = {f"{kind} 35% + {added}" for kind in TYPES for added in ("30% sym.", "
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the grids of the package find their files, all of them empty."""
     root = tmp_path_factory.mktemp("data")
-    for folder in ("features", "pmd", "cifar10", "cifar100", "webvision", "clothing1m"):
-        (root / folder).mkdir()
+    for folder in ("features", "pmd", "cifar10", "cifar100", "webvision", "clothing1m", "cifar10-1500/pmd"):
+        (root / folder).mkdir(parents=True)
+    for file in ("features.npz", "images.csv", "pmd/cifar10-1-0.35.npy"):
+        (root / "cifar10-1500" / file).write_text(file)
     for data in ("cifar10", "cifar100"):
         (root / "features" / f"{data}.npz").touch()
         for kind, level in itertools.product((1, 2, 3), ("0.35", "0.70")):

@@ -82,7 +82,7 @@ def test_photos_are_learnt_from_imagenets_weights_first_the_head_then_all(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states = encoder_states(monkeypatch)
-    done = run(photos, tmp_path / "run", {"optimizer.lr": 0.05})
+    done = run(photos, tmp_path / "run", {"optimizer.lr": 0.05}, epochs=10)
     package = build_network(NETWORK, EfficientNetLite0Options(), (3, 65, 65), 3, seed=1)
     assert same(states[0], package.encoder.state_dict())  # type: ignore[union-attr]
     assert same(states[0], states[1])  # batch normalisation waits, too
