@@ -7,7 +7,7 @@ from pathlib import Path
 import unflip
 
 ROOT = Path(__file__).parents[1]
-FOR_DEVELOPERS = {"dev", "ci", "release"}
+FOR_DEVELOPERS = {"dev", "ci", "docs", "release"}
 
 
 def test_the_version_has_a_dated_section_and_is_the_one_to_cite() -> None:

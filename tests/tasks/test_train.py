@@ -33,6 +33,7 @@ ADDED_KEYS = {
     "data_path",
     "skipped",
     "reviewed",
+    "removed",
     "protocol",
     "noise",
     "noise_rate_by_class",
