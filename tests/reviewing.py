@@ -75,7 +75,7 @@ class Client:
 
 def write_findings(run: Path, **found: Finding) -> None:
     """Write what a run found by name, in the format of ``unflip clean``."""
-    pa.csv.write_csv(findings_table(Run(run).labels(), found), run / "findings.csv")
+    pa.csv.write_csv(findings_table(Run(run).labels(), found), Run(run).own("findings.csv"))
 
 
 def finding(

@@ -131,7 +131,7 @@ class Run:
         """What else was found in the data, None where nothing was looked for; see :mod:`unflip.runs.findings`."""
         self._check_format()
         path = self.folder / layout.FINDINGS
-        return read_findings(path) if layout.FINDINGS in self.owned() and path.exists() else None
+        return read_findings(path) if path.exists() and layout.FINDINGS in self.owned() else None
 
     @property
     def has_labels(self) -> bool:
