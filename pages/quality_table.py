@@ -3,8 +3,8 @@
     UNFLIP_DATA=FOLDER python pages/quality_table.py docs/results/quality.jsonl --page docs/audit.md \
       --figure docs/images/quality.png
 
-- `grid`: every setting of the grids features/cifar10 and features/cifar100, `unflip` with three seeds; plc, mddc, cddc
-  and dividemix with one seed where 35 % of the labels are wrong; run as the grids are
+- `grid`: every setting of the grids features/cifar10 and features/cifar100, `unflip` with three seeds, the other methods
+  with one; run as the grids are
 - `small`: `UnflipClassifier` on small data, nearly clean data among it
 
 A line of the file is one run: `ece`, the expected calibration error in 20 bins of equally many training examples,
@@ -40,7 +40,7 @@ HYBRID = [
     for kind in KINDS
     for noise in ("sym:0.30", "sym:0.60", "asym:0.30")
 ]
-OTHERS = ("plc", "mddc", "cddc", "dividemix")
+OTHERS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "dividemix")
 SETS = ("digits", "breast cancer", "wine", "cifar10")
 NOISES = ("sym:0.01", "sym:0.05", "sym:0.2", "asym:0.05", "asym:0.2", "pmd1:0.2")
 GROUPS = {
@@ -49,6 +49,7 @@ GROUPS = {
     "35 % and asymmetric": [row for row in HYBRID if "asym" in row],
     "70 %": [row for row in PURE if "0.70" in row],
 }
+ALL = {"35 % and hybrid": [row for row in PURE + HYBRID if "0.70" not in row], **GROUPS}
 
 
 def figures(quality: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> dict[str, Any]:
@@ -127,12 +128,12 @@ def tasks() -> Iterator[dict[str, Any]]:
         for data in SETS:
             for noise in NOISES:
                 yield {"experiment": "small", "data": data, "noise": noise, "seed": seed}
-    for method in OTHERS:
-        for row in GROUPS["35 %"]:
-            yield {"experiment": "grid", "row": row, "method": method, "seed": 0}
-    for seed in range(3):
-        for row in PURE + HYBRID:
+    for row in PURE + HYBRID:
+        for seed in range(3):
             yield {"experiment": "grid", "row": row, "method": "unflip", "seed": seed}
+    for method in OTHERS:
+        for row in PURE + HYBRID:
+            yield {"experiment": "grid", "row": row, "method": method, "seed": 0}
 
 
 def chosen(lines: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
@@ -171,8 +172,7 @@ def groups_table(lines: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the mean error of groups of settings, those that choices looked at (type I) apart from the others."""
     yield "| mean ECE of `unflip` | all | type I, seen when choosing | types II and III, not seen |"
     yield "| --- | --- | --- | --- |"
-    groups = {"35 % and hybrid": [row for row in PURE + HYBRID if "0.70" not in row], **GROUPS}
-    for name, rows in groups.items():
+    for name, rows in ALL.items():
         some = [line for row in rows for line in chosen(lines, experiment="grid", row=row, method="unflip")]
         seen = [line for line in some if line["row"].split()[1] == "1"]
         others = [line for line in some if line["row"].split()[1] != "1"]
@@ -180,13 +180,17 @@ def groups_table(lines: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def methods_table(lines: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield every method where 35 % of the labels are wrong, seed 0."""
-    methods = [name for name in (*OTHERS, "unflip") if chosen(lines, experiment="grid", method=name)]
+    """Yield every method on every setting of the grid, seed 0, and the means of groups of settings."""
+    runs = chosen(lines, experiment="grid", seed=0)
+    methods = [name for name in (*OTHERS, "unflip") if chosen(runs, method=name)]
     yield "| ECE, seed 0 | " + " | ".join(methods) + " |"
     yield "| --- |" + " --- |" * len(methods)
-    for row in GROUPS["35 %"]:
-        cells = [mean(chosen(lines, experiment="grid", row=row, method=name, seed=0), "ece") for name in methods]
-        yield f"| {called(row)} | " + " | ".join(cells) + " |"
+    groups = {called(row): [row] for row in PURE + HYBRID} | {f"mean: {name}": rows for name, rows in ALL.items()}
+    for name, rows in groups.items():
+        cells = [
+            mean([line for line in chosen(runs, method=method) if line["row"] in rows], "ece") for method in methods
+        ]
+        yield f"| {name} | " + " | ".join(cells) + " |"
 
 
 def small_table(lines: list[dict[str, Any]]) -> Iterator[str]:

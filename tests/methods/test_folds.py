@@ -31,6 +31,9 @@ def test_groups_share_a_fold_and_are_spread_themselves(seed: int, count: int, si
         for group in {int(group) for group in groups[labels == c]}:
             sizes[of_group[group]] += 1
         assert max(sizes) - min(sizes) <= 1
+        if (labels == c).any():
+            examples = folds[labels == c].bincount(minlength=count)
+            assert int(examples.max() - examples.min()) <= int(groups[labels == c].bincount().max())
 
 
 def test_folds_depend_on_the_seed_and_are_random() -> None:

@@ -9,7 +9,8 @@ from unflip.seeding import generator
 def choose_folds(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> Tensor:
     """Return the fold (m,) of each example, from 0 to ``count`` - 1: at random, as many of every class in each.
 
-    Examples of one group (m,) share a fold, that of its first member in random order.
+    Examples of one group (m,) share a fold, and its first member in random order stands for its class. The groups of a
+    class are dealt in turn, the largest first, so that two folds differ by at most its largest group.
     """
     order = torch.randperm(len(labels), generator=generator(seed, "folds")).to(labels.device)
     if groups is None:
@@ -18,6 +19,7 @@ def choose_folds(labels: Tensor, groups: Tensor | None, count: int, seed: int) -
     first = torch.full((numbers,), len(order), device=labels.device)
     first.scatter_reduce_(0, groups[order], torch.arange(len(order), device=labels.device), "amin")
     heads = order[first[first < len(order)].sort().values]  # one example stands for each group
+    heads = heads[groups.bincount()[groups[heads]].argsort(stable=True, descending=True)]
     heads = heads[labels[heads].argsort(stable=True)]
     of_group = torch.zeros(numbers, dtype=torch.long, device=labels.device)
     of_group[groups[heads]] = torch.arange(len(heads), device=labels.device) % count
