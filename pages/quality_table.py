@@ -3,7 +3,7 @@
     UNFLIP_DATA=FOLDER python pages/quality_table.py docs/results/quality.jsonl --page docs/audit.md \
       --figure docs/images/quality.png
 
-- `grid`: every setting of the grids features/cifar10 and features/cifar100, `unflip` with three seeds, the other methods
+- `grid`: every setting of the grids features/cifar10 and features/cifar100, `unflip` with three seeds, other methods
   with one; run as the grids are
 - `small`: `UnflipClassifier` on small data, nearly clean data among it
 
