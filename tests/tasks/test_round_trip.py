@@ -122,6 +122,35 @@ def test_the_list_of_suspects_shows_the_texts(tmp_path: Path) -> None:
     assert all(row["text"] == texts[int(row["index"])] for row in rows)
 
 
+def test_tasks_of_texts_hold_the_texts_wherever_they_are(tmp_path: Path, cli: Cli) -> None:
+    texts, labels = sentences(60)
+    data = write(pa.table({"text": texts, "label": labels}), tmp_path / "t.csv")
+    run = cleaned(data, tmp_path / "run")
+    order = ["export", run.folder, "--format", "label-studio", "--out", tmp_path / "tasks.json"]
+    assert cli(*order).code == 0
+    tasks = json.loads((tmp_path / "tasks.json").read_text("utf-8"))
+    assert [task["data"]["text"] for task in tasks] == texts
+    assert {task["predictions"][0]["result"][0]["to_name"] for task in tasks} == {"text"}
+    data.rename(tmp_path / "moved.csv")
+    missing = cli(*order, "--force")
+    assert missing.code == 2
+    assert "t.csv: no such file" in missing.err
+    assert missing.err.endswith("; name its location with --data\n")
+    assert cli(*order, "--force", "--data", tmp_path / "moved.csv").code == 0
+    assert json.loads((tmp_path / "tasks.json").read_text("utf-8")) == tasks
+
+
+def test_tasks_of_a_table_hold_its_cells(of_table: Run, tmp_path: Path, cli: Cli) -> None:
+    done = cli("export", of_table.folder, "--format", "label-studio", "--out", tmp_path / "tasks.json")
+    assert done.code == 0
+    row = mixed().slice(3, 1).to_pylist()[0]
+    task = json.loads((tmp_path / "tasks.json").read_text("utf-8"))[3]
+    cells = dict(line.split(": ", 1) for line in task["data"]["text"].splitlines())
+    assert (float(cells["income"]), cells["plan"]) == (pytest.approx(row["income"]), row["plan"])
+    assert cells["note"] == row["note"]
+    assert "label" not in cells
+
+
 @pytest.mark.parametrize("encoder", ["tfidf", "wordllama"])
 def test_texts_are_predicted_from_a_table_a_folder_or_features(tmp_path: Path, encoder: str) -> None:
     texts, labels = sentences(90)

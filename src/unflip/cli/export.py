@@ -17,6 +17,9 @@ def export(
     prefix: Annotated[
         str, typer.Option(help="For Label Studio: what stands before each image's path, as an address or folder.")
     ] = "",
+    data: Annotated[
+        str | None, typer.Option(help="For Label Studio: where the run's texts or table are now, if they have moved.")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Write a run's labels for other tools: tables, Label Studio tasks with predictions, cleanlab's columns.
@@ -25,5 +28,5 @@ def export(
     """
     from unflip.tasks.export import export as export_task
 
-    count = export_task(run, out, form, prefix=prefix, force=force)
+    count = export_task(run, out, form, prefix=prefix, data=data, force=force)
     print(f"{count} labels as {form}: {out}")  # noqa: T201

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unflip.data.files.arrays import Array
+from unflip.data.viewing.moved import ask_where
 from unflip.data.viewing.pictures import Pictures
 from unflip.data.viewing.rows import Rows
 from unflip.errors import InputError, RunFolderError
@@ -165,12 +166,9 @@ def open_review(
     ``data`` is where the data is now, if it was moved; ``order`` is that of the examples.
     """
     run = finished_run(folder)
-    try:
+    with ask_where():
         pictures = run.pictures(data)
         rows = run.rows(data) if pictures is None else None
-    except InputError as error:
-        name = " Name" if str(error).endswith("?") else "; name"
-        raise InputError(f"{error}{name} its location with --data") from error
     examples = Examples(run)
     checked_features(run, len(examples))  # this and the next two before anything is written
     examples.ranking(order)

@@ -12,6 +12,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from unflip.data.images.files import is_image
+from unflip.data.viewing.moved import ask_where
+from unflip.data.viewing.rows import Rows
 from unflip.errors import ConfigError, unknown
 from unflip.files import write_atomically, write_text
 from unflip.runs.folder import Run
@@ -30,12 +32,21 @@ _DATALAB = {"stranger": "outlier", "near_duplicate": "near_duplicate"}
 """What cleanlab's Datalab calls findings that it has, too."""
 
 
-def export(run: str | Path | Run, out: str | Path, form: str = "csv", *, prefix: str = "", force: bool = False) -> int:
+def export(
+    run: str | Path | Run,
+    out: str | Path,
+    form: str = "csv",
+    *,
+    prefix: str = "",
+    data: str | None = None,
+    force: bool = False,
+) -> int:
     """Write the labels of a finished run to ``out`` and return how many there are.
 
     ``csv``, ``parquet`` and ``jsonl`` hold all columns of ``labels.parquet``. ``label-studio`` is a list of tasks with
-    the suggested label as a prediction; ``prefix`` stands before each image's path there. ``cleanlab`` has the columns
-    of ``CleanLearning.get_label_issues``. What else was found in the data is in the column ``findings``, in the tasks'
+    the suggested label as a prediction: ``prefix`` stands before each image's path there, and texts and rows of tables
+    are read from ``data``, by default where they were when the run finished. ``cleanlab`` has the columns of
+    ``CleanLearning.get_label_issues``. What else was found in the data is in the column ``findings``, in the tasks'
     data and, by cleanlab's names, in columns such as ``is_outlier_issue``. Removed examples have ``split`` removed, no
     task, and no issue of their label.
     """
@@ -48,10 +59,12 @@ def export(run: str | Path | Run, out: str | Path, form: str = "csv", *, prefix:
     check_output(out, force=force)
     if prefix and form != "label-studio":
         raise ConfigError(f"--prefix is for the format label-studio, not for {form}; leave it out")
+    if data is not None and form != "label-studio":
+        raise ConfigError(f"--data is for the format label-studio, not for {form}; leave it out")
     table, found = run.labels(), run.findings()
     flagged = None if found is None else found.filter(pc.and_(found["flag"], found["index"].is_valid()))
     if form == "label-studio":
-        tasks = _tasks(table, flagged, run.result["method"], prefix)
+        tasks = _tasks(table, flagged, run.result["method"], prefix, _rows(run, data))
         write_text(out, json.dumps(tasks, ensure_ascii=False, indent=1) + "\n")
         return len(tasks)
     if form == "cleanlab":
@@ -98,7 +111,19 @@ def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
     return pa.table(columns)
 
 
-def _tasks(table: pa.Table, flagged: pa.Table | None, method: str, prefix: str) -> list[dict[str, Any]]:
+def _rows(run: Run, data: str | None) -> Rows | None:
+    """Return the texts or cells of a run on texts or a table; None for others, of which there is no more to read."""
+    if run.text_columns is None or run.model.encoding is None:
+        if data is not None:
+            raise ConfigError(f"--data {data}: tasks hold no more than ids and paths of a run on images or features")
+        return None
+    with ask_where():
+        return run.rows(data)
+
+
+def _tasks(
+    table: pa.Table, flagged: pa.Table | None, method: str, prefix: str, rows: Rows | None
+) -> list[dict[str, Any]]:
     """Return a task an example, unless it was removed; docs/exchange.md has the labelling interface for them."""
     names = None if flagged is None else _names(table, flagged)
     removed = pc.equal(table["split"], REMOVED).to_pylist()
@@ -108,7 +133,7 @@ def _tasks(table: pa.Table, flagged: pa.Table | None, method: str, prefix: str) 
     for i, name in enumerate(columns["id"]):
         if removed[i]:
             continue
-        kind = "image" if is_image(PurePath(name).name) else "text"
+        kind = "image" if rows is None and is_image(PurePath(name).name) else "text"
         choice = {"type": "choices", "from_name": "label", "to_name": kind}
         prediction = {
             "model_version": f"unflip {method}",
@@ -116,7 +141,7 @@ def _tasks(table: pa.Table, flagged: pa.Table | None, method: str, prefix: str) 
             "result": [choice | {"value": {"choices": [labels["suggested"][i]]}}],
         }
         data = {
-            kind: prefix + name if kind == "image" else name,
+            kind: prefix + name if kind == "image" else name if rows is None else rows.words(i),
             "index": columns["index"][i],
             "given": labels["given"][i],
             "quality": columns["quality"][i],

@@ -45,6 +45,11 @@ class Rows:
         found = self.named_text(index)
         return None if found is None else found[1]
 
+    def words(self, index: int) -> str:
+        """Return an example to read in one piece: a line ``name: value`` for each column, or the only cell as it is."""
+        cells = [(name, value if isinstance(value, str) else f"{value:.15g}") for name, value in self.values(index)]
+        return cells[0][1] if len(cells) == 1 else "\n".join(f"{name}: {value}" for name, value in cells)
+
     def cell(self, index: int, column: str) -> Cell:
         """Return the value of one column of an example."""
         return self._row_of(index)[self._all_names.index(column)]
