@@ -16,7 +16,6 @@ runs that are in it are not run again. --page fills the tables of that page.
 import argparse
 import json
 import os
-import re
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 
+import marked
 from features_trials import TAKE, files, run_missing
 
 ROWS = (
@@ -225,13 +225,9 @@ def called(row: str) -> str:
 TABLES = {"unequal": unequal_table, "ablation": ablation_table, "members": members_table}
 
 
-def fill(text: str, lines: list[dict[str, Any]]) -> str:
-    """Return a page with its tables made anew; each stands between `<!-- committee NAME -->` and `<!-- end -->`."""
-
-    def table(found: re.Match[str]) -> str:
-        return f"<!-- committee {found[1]} -->\n\n" + "\n".join(TABLES[found[1]](lines)) + "\n\n<!-- end -->"
-
-    return re.sub(r"<!-- committee (\w+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
+def fill(page: str, lines: list[dict[str, Any]]) -> str:
+    """Return a page with its tables as the lines say them."""
+    return marked.fill(page, "committee", lambda name: TABLES[name](lines))
 
 
 def main() -> None:

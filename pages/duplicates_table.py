@@ -34,6 +34,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
+import marked
+
 Array = np.ndarray[Any, Any]
 NAMES = {
     "trashnet": "TrashNet, 2,527 photos",
@@ -255,12 +257,9 @@ def _mean(values: Sequence[float]) -> str:
     return f"{100 * statistics.fmean(values):.1f}{spread}"
 
 
-BLOCK = re.compile(r"(<!-- duplicates -->\n\n).*?(<!-- end of duplicates -->)", re.DOTALL)
-
-
 def fill(page: str, lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return ``page`` with the tables as the lines say it."""
-    return BLOCK.sub(lambda block: block.group(1) + "\n".join(tables(lines)) + "\n" + block.group(2), page)
+    """Return a page with its tables as the lines say them."""
+    return marked.fill(page, "duplicates", lambda _: tables(lines))
 
 
 def main() -> None:

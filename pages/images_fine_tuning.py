@@ -13,7 +13,8 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from images_results import PAGE, Line, percent, place, read, results_of, table, take_over
+import marked
+from images_results import PAGE, Line, percent, read, results_of, table, take_over
 
 RESULTS = results_of("fine-tuning")
 GRID = "images/fine-tuning"
@@ -66,7 +67,7 @@ def results_table(lines: Sequence[Line]) -> str:
 
 def fill(page: str, lines: Sequence[Line]) -> str:
     """Return the page with its table as the result file says it."""
-    return place(page, "fine-tuning", results_table(lines))
+    return marked.fill(page, "images fine-tuning", lambda _: results_table(lines))
 
 
 def main() -> None:

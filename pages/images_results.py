@@ -52,9 +52,3 @@ def percent(value: float) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def place(page: str, name: str, text: str) -> str:
-    """Return the page with ``text`` between ``<!-- images NAME -->`` and the next ``<!-- end -->``."""
-    start, begin, rest = page.partition(f"<!-- images {name} -->\n")
-    return f"{start}{begin}\n{text}\n\n<!-- end -->" + rest.partition("<!-- end -->")[2]

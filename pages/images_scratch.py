@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from images_results import PAGE, ROOT, Line, percent, place, read, results_of, table, take_over
+import marked
+from images_results import PAGE, ROOT, Line, percent, read, results_of, table, take_over
 
 REGIME, SCRATCH = results_of("regime"), results_of("scratch")
 PICTURE = ROOT / "docs" / "images" / "cifar10-curves.png"
@@ -129,7 +130,8 @@ def draw(lines: Sequence[Line], picture: Path) -> None:
 
 def fill(page: str, regime: Sequence[Line], scratch: Sequence[Line]) -> str:
     """Return the page with its tables as the result files say them."""
-    return place(place(page, "regime", regime_table(regime)), "methods", method_tables(scratch))
+    page = marked.fill(page, "images regime", lambda _: regime_table(regime))
+    return marked.fill(page, "images methods", lambda _: method_tables(scratch))
 
 
 def main() -> None:

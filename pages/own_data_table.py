@@ -15,7 +15,6 @@ A line of the file is one run; runs that are in it are not run again. --page mak
 
 import argparse
 import json
-import re
 import statistics
 import sys
 import time
@@ -23,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import marked
 import own_data
 
 WAYS = ("unflip", "cleanlab, same network", "cleanlab, logistic regression")
@@ -90,6 +90,11 @@ def tables(
         yield ""
 
 
+def fill(page: str, results: list[dict[str, Any]], *axes: Sequence[str]) -> str:
+    """Return a page with its tables as the results say them; ``axes`` are sets, noises and ways."""
+    return marked.fill(page, "tables", lambda _: tables(results, *axes))
+
+
 def _row(name: str, noise: str, figure: str, rows: list[dict[str, Any]], means: dict[str, list[float]]) -> str:
     scale = 1 if figure == "wall" else 100
     values = {way: [scale * line[figure] for line in rows if line["way"] == way] for way in means}
@@ -130,18 +135,10 @@ def main() -> None:
                     with arguments.out.open("a") as file:
                         file.write(json.dumps(done[-1]) + "\n")
                 print(task, file=sys.stderr)
-    text = "\n".join(tables(done))
     if arguments.page is None:
-        print(text)
+        print("\n".join(tables(done)))
         return
-    fill(arguments.page, text)
-
-
-def fill(page: Path, text: str) -> None:
-    """Put tables in the place that a page has for them."""
-    begin, end = "<!-- tables -->\n\n", "<!-- end of tables -->"
-    content = page.read_text("utf-8")
-    page.write_text(re.sub(f"{begin}.*{end}", lambda _: f"{begin}{text}\n{end}", content, flags=re.DOTALL), "utf-8")
+    arguments.page.write_text(fill(arguments.page.read_text("utf-8"), done), "utf-8")
 
 
 if __name__ == "__main__":

@@ -6,29 +6,31 @@ In a page, `<!-- unflip table ARGUMENTS -->` begins what that command prints as 
 in the arguments start at the repository's root.
 """
 
-import re
 import shlex
 import sys
 from pathlib import Path
 
 from typer.testing import CliRunner
 
+import marked
+
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"(<!-- unflip (table [^\n]*) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill(page: str) -> str:
     """Return ``page`` with every table as the results now say it."""
+    return marked.fill(page, "unflip table", print_table)
+
+
+def print_table(arguments: str) -> str:
+    """Return what `unflip table ARGUMENTS` prints as Markdown."""
     from unflip.cli.app import app
 
-    def print_table(block: re.Match[str]) -> str:
-        arguments = [str(ROOT / word) if word.startswith("docs/") else word for word in shlex.split(block.group(2))]
-        done = CliRunner().invoke(app, [*arguments, "--format", "markdown"], catch_exceptions=False)
-        if done.exit_code:
-            raise SystemExit(f"unflip {block.group(2)}: {done.output}")
-        return f"{block.group(1)}\n{done.stdout}\n{block.group(3)}"
-
-    return BLOCK.sub(print_table, page)
+    words = [str(ROOT / word) if word.startswith("docs/") else word for word in shlex.split(arguments)]
+    done = CliRunner().invoke(app, ["table", *words, "--format", "markdown"], catch_exceptions=False)
+    if done.exit_code:
+        raise SystemExit(f"unflip table {arguments}: {done.output}")
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ in the file are not run again. --page fills the tables of that page, --figure dr
 import argparse
 import json
 import os
-import re
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 
+import marked
 from features_trials import TAKE, files, run_missing
 
 BINS = 20
@@ -212,13 +212,9 @@ def small_table(lines: list[dict[str, Any]]) -> Iterator[str]:
 TABLES = {"groups": groups_table, "rows": rows_table, "methods": methods_table, "small": small_table}
 
 
-def fill(text: str, lines: list[dict[str, Any]]) -> str:
-    """Return a page with its tables made anew; each stands between `<!-- quality NAME -->` and `<!-- end -->`."""
-
-    def table(found: re.Match[str]) -> str:
-        return f"<!-- quality {found[1]} -->\n\n" + "\n".join(TABLES[found[1]](lines)) + "\n\n<!-- end -->"
-
-    return re.sub(r"<!-- quality (\w+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
+def fill(page: str, lines: list[dict[str, Any]]) -> str:
+    """Return a page with its tables as the lines say them."""
+    return marked.fill(page, "quality", lambda name: TABLES[name](lines))
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:

@@ -152,11 +152,15 @@ def main() -> None:
                     with arguments.out.open("a") as file:
                         file.write(json.dumps(done[-1]) + "\n")
                     print(done[-1], file=sys.stderr)
-    text = "\n".join(own_data_table.tables(done, SETS, NOISES, WAYS))
     if arguments.page is None:
-        print(text)
-    else:
-        own_data_table.fill(arguments.page, text)
+        print("\n".join(own_data_table.tables(done, SETS, NOISES, WAYS)))
+        return
+    arguments.page.write_text(fill(arguments.page.read_text("utf-8"), done), "utf-8")
+
+
+def fill(page: str, results: list[dict[str, Any]]) -> str:
+    """Return a page with its tables as the results say them."""
+    return own_data_table.fill(page, results, SETS, NOISES, WAYS)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ again.
 import argparse
 import json
 import os
-import re
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 
+import marked
 import own_data
 import raw_data_table
 from features_trials import run_missing
@@ -124,13 +124,9 @@ def shares(line: dict[str, Any], figure: str) -> list[float]:
     return [value / line["count"] for value in line["right"]] if figure == "right" else list(line["test"])
 
 
-def fill(text: str, lines: list[dict[str, Any]]) -> str:
-    """Return a page with its tables made anew; each stands between `<!-- curve NAME -->` and `<!-- end -->`."""
-
-    def made(found: re.Match[str]) -> str:
-        return f"<!-- curve {found[1]} -->\n\n" + "\n".join(table(lines, found[1])) + "\n\n<!-- end -->"
-
-    return re.sub(r"<!-- curve (\w+) -->.*?<!-- end -->", made, text, flags=re.DOTALL)
+def fill(page: str, lines: list[dict[str, Any]]) -> str:
+    """Return a page with its tables as the lines say them."""
+    return marked.fill(page, "curve", lambda figure: table(lines, figure))
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:

@@ -19,7 +19,6 @@ holds cifar-10-batches-bin and cifar-100-binary.
 import argparse
 import json
 import os
-import re
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 
+import marked
 from features_trials import run_missing
 
 Array = np.ndarray[Any, Any]
@@ -187,10 +187,9 @@ def _mean(values: list[float]) -> str:
     return f"{statistics.mean(values):.3f}" if values else ""
 
 
-def fill(text: str, lines: list[dict[str, Any]]) -> str:
-    """Return a page with its table made anew; it stands between `<!-- strangers -->` and `<!-- end -->`."""
-    made = "<!-- strangers -->\n\n" + "\n".join(table(lines)) + "\n\n<!-- end -->"
-    return re.sub(r"<!-- strangers -->.*?<!-- end -->", lambda _: made, text, flags=re.DOTALL)
+def fill(page: str, lines: list[dict[str, Any]]) -> str:
+    """Return a page with its table as the lines say it."""
+    return marked.fill(page, "strangers", lambda _: table(lines))
 
 
 def main() -> None:
