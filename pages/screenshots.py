@@ -1,9 +1,10 @@
 """Pictures of the report and of the review page, for docs/images: python pages/screenshots.py
 
-A run of unflip on the built-in digits, with a fifth of the labels wrong, is made in a temporary folder; chromium takes
-both pages.
+The report is of a run on the built-in digits, with a fifth of the labels wrong; the review page shows the strangers of
+the tutorial. Both runs are made in a temporary folder; chromium takes the pages.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,8 @@ import unflip
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-IMAGES = Path(__file__).parents[1] / "docs" / "images"
+DOCS = Path(__file__).parents[1] / "docs"
+IMAGES = DOCS / "images"
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -30,10 +32,23 @@ REPORT, REVIEW = (1000, 1900), (1280, 760)
 COLOURS = 128  # of a palette: the pages have few, and files stay small
 
 
-def take(browser: "Browser", address: str, size: tuple[int, int], path: Path, *, wait_for: str) -> None:
+def follow_tutorial(folder: Path) -> Path:
+    """Make the pictures of the tutorial, clean them as its command does, and return the run."""
+    for code in re.findall(r"```python\n(.*?)```", (DOCS / "tutorial.md").read_text("utf-8"), re.DOTALL)[:2]:
+        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    command = [sys.executable, "-m", "unflip", "clean", "photos", "--out", "runs/first", "--quiet"]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder / "runs" / "first"
+
+
+def take(
+    browser: "Browser", address: str, size: tuple[int, int], path: Path, *, wait_for: str, finding: str | None = None
+) -> None:
     page = browser.new_page(viewport={"width": size[0], "height": size[1]})
     page.goto(address)
     page.wait_for_selector(wait_for)
+    if finding is not None:
+        page.select_option("#finding", finding)
     page.wait_for_load_state("networkidle")
     page.screenshot(path=path)
     page.close()
@@ -53,11 +68,12 @@ def main() -> None:
         run = unflip.train("digits", Path(folder, "digits"), preset="demo", noise="sym:0.2", device="cpu", quiet=True)
         browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
         take(browser, (run.folder / "report.html").as_uri(), REPORT, IMAGES / "report.png", wait_for="main svg")
-        command = [sys.executable, "-u", "-m", "unflip", "review", str(run.folder), "--no-browser", "--reviewer", "you"]
+        reviewed = str(follow_tutorial(Path(folder)))
+        command = [sys.executable, "-u", "-m", "unflip", "review", reviewed, "--no-browser", "--reviewer", "you"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             address = next(word for line in server.stdout for word in line.split() if word.startswith("http"))
-            take(browser, address, REVIEW, IMAGES / "review.png", wait_for="main img")
+            take(browser, address, REVIEW, IMAGES / "review.png", wait_for="main img", finding="stranger")
             server.terminate()
         browser.close()
 
