@@ -1,7 +1,7 @@
 """Is quality a probability? Reliability of label quality where the true labels are known.
 
     UNFLIP_DATA=FOLDER python pages/quality_table.py docs/results/quality.jsonl --page docs/audit.md \
-      --figure docs/images/quality.png
+      --figure docs/images/quality.png --others docs/images/quality-methods.png
 
 - `grid`: every setting of the grids features/cifar10 and features/cifar100, `unflip` with three seeds, other methods
   with one; run as the grids are
@@ -11,7 +11,7 @@ A line of the file is one run: `ece`, the expected calibration error in 20 bins 
 `bins`, mean quality and share of right labels of each, `wrong` and `expected`, the true and the expected share of wrong
 labels, `first`, of the first 100, 1,000 and 10,000 of the list the expected and the true number of wrong labels,
 `most`, how many of the list are said to hold 90 % of the wrong labels, and `held`, how many they do hold. Runs that are
-in the file are not run again. --page fills the tables of that page, --figure draws reliability diagrams.
+in the file are not run again. --page fills the tables of that page, --figure and --others draw reliability diagrams.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -217,32 +217,40 @@ def fill(page: str, lines: list[dict[str, Any]]) -> str:
     return marked.fill(page, "quality", lambda name: TABLES[name](lines))
 
 
-def draw(lines: list[dict[str, Any]], path: Path) -> None:
-    """Draw the reliability diagrams of `unflip`, seed 0: a panel per group of settings, a line per setting."""
+def draw(lines: list[dict[str, Any]], methods: Sequence[str], side: float, path: Path) -> None:
+    """Draw reliability diagrams, seed 0: a row per method, a panel per group of settings, a line per setting."""
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(1, len(GROUPS), figsize=(3 * len(GROUPS), 4), sharey=True, layout="constrained")
-    for axes, (name, rows) in zip(panels, GROUPS.items(), strict=True):
-        axes.plot([0, 1], [0, 1], color="grey", linewidth=1)
-        for row in rows:
-            for line in chosen(lines, experiment="grid", row=row, method="unflip", seed=0):
-                colour = "tab:blue" if row.startswith("cifar10 ") else "tab:orange"
-                axes.plot(*zip(*line["bins"], strict=True), color=colour, marker=".", linewidth=1, alpha=0.7)
-        axes.set_title(name)
-        axes.set_xlabel("quality")
-        axes.set_aspect("equal")
-    panels[0].set_ylabel("share of labels that are right")
-    panels[0].plot([], [], color="tab:blue", label="CIFAR-10")
-    panels[0].plot([], [], color="tab:orange", label="CIFAR-100")
-    panels[0].legend(fontsize=8)
+    size = side * len(GROUPS), 0.95 * side * len(methods) + 0.7
+    figure, grid = plt.subplots(
+        len(methods), len(GROUPS), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    for panels, method in zip(grid, methods, strict=True):
+        for axes, rows in zip(panels, GROUPS.values(), strict=True):
+            axes.plot([0, 1], [0, 1], color="grey", linewidth=1)
+            for line in chosen(lines, experiment="grid", method=method, seed=0):
+                if line["row"] in rows:
+                    colour = "tab:blue" if line["row"].startswith("cifar10 ") else "tab:orange"
+                    axes.plot(*zip(*line["bins"], strict=True), color=colour, marker=".", linewidth=1, alpha=0.7)
+            axes.set(aspect="equal", xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+        panels[0].set_ylabel(method)
+    for axes, name in zip(grid[0], GROUPS, strict=True):
+        axes.set_title(name, fontsize=10)
+    grid[0][0].plot([], [], color="tab:blue", label="CIFAR-10")
+    grid[0][0].plot([], [], color="tab:orange", label="CIFAR-100")
+    grid[0][0].legend(fontsize=7)
+    figure.supxlabel("quality", fontsize=10)
+    figure.supylabel("share of labels that are right", fontsize=10)
     figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--page", type=Path)
-    parser.add_argument("--figure", type=Path, help="draw the reliability diagrams here")
+    parser.add_argument("--figure", type=Path, help="draw the reliability diagrams of unflip here")
+    parser.add_argument("--others", type=Path, help="draw those of the other methods here")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--as-it-is", action="store_true", help="run nothing")
     arguments = parser.parse_args()
@@ -250,7 +258,9 @@ def main() -> None:
         run_missing(arguments.out, list(tasks()), run_one, arguments.jobs)
     lines = [json.loads(line) for line in arguments.out.read_text().splitlines()]
     if arguments.figure is not None:
-        draw(lines, arguments.figure)
+        draw(lines, ["unflip"], 3.0, arguments.figure)
+    if arguments.others is not None:
+        draw(lines, [name for name in OTHERS if chosen(lines, method=name)], 1.8, arguments.others)
     if arguments.page is not None:
         arguments.page.write_text(fill(arguments.page.read_text("utf-8"), lines), "utf-8")
     else:
