@@ -1,7 +1,4 @@
-"""MkDocs' hooks: pages that lie outside docs/, links to source files, and parts that are made from the code.
-
-A page asks for such a part by a line, `<!-- generated: options gce -->`; pages/site_parts.py has all of them.
-"""
+"""MkDocs' hooks: pages that lie outside docs/, and links to source files."""
 
 import posixpath
 import re
@@ -15,13 +12,12 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "pages"))  # MkDocs loads this file by its path
 
-from site_parts import part, source_address  # noqa: E402
+from site_parts import source_address  # noqa: E402
 
 FROM_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
 """Files of the repository that are pages of the site, too."""
 
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
-_GENERATED = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -32,11 +28,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in what is generated, and make links to files outside docs/ lead somewhere."""
+    """Make links to files outside docs/ lead somewhere."""
     path = page.file.src_uri
     written = "." if path in FROM_ROOT.values() else posixpath.dirname(posixpath.join("docs", path))
-    filled = _GENERATED.sub(lambda comment: part(comment.group(1)), markdown)
-    return _LINK.sub(lambda link: link[1] + _target(link[2], written, path) + link[3], filled)
+    return _LINK.sub(lambda link: link[1] + _target(link[2], written, path) + link[3], markdown)
 
 
 def _target(link: str, written: str, page: str) -> str:

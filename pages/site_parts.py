@@ -1,4 +1,9 @@
-"""Parts of the site that are made from the code and the result files whenever it is built, so that they stay true."""
+"""Parts of pages that are made from the code and the result files, so that they stay true.
+
+    python pages/site_parts.py    # fills them in all pages
+
+A page asks for one by `<!-- generated: NAME ARGUMENT... -->`; it ends with `<!-- end -->`.
+"""
 
 import re
 import shlex
@@ -11,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
+import marked
 from unflip.cli.app import app
 from unflip.experiments.grids import grid_names, grid_text
 from unflip.experiments.paper_numbers import Number, paper_table
@@ -20,6 +26,12 @@ from unflip.methods import methods
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+PAGES = (*sorted(DOCS.rglob("*.md")), ROOT / "CONTRIBUTING.md")
+
+
+def fill(page: str) -> str:
+    """Return a page with what is generated as the code has it."""
+    return marked.fill(page, "generated:", part)
 
 
 def part(request: str) -> str:
@@ -183,7 +195,7 @@ def method_list() -> str:
 def page_of(method: str) -> str:
     """Return the page below docs/ with the options of a method; there is one for each."""
     wanted = re.compile(rf"<!-- generated: options {re.escape(method)}[ \w]* -->")
-    pages = [path for path in sorted(DOCS.rglob("*.md")) if wanted.search(path.read_text("utf-8"))]
+    pages = [path for path in PAGES if wanted.search(path.read_text("utf-8"))]
     if len(pages) != 1:
         raise ValueError(f"method {method}: {len(pages)} pages have `<!-- generated: options {method} -->`, not one")
     return pages[0].relative_to(DOCS).as_posix()
@@ -208,3 +220,11 @@ _PARTS: dict[str, Callable[..., str]] = {
     "grids": grids,
     "source": source,
 }
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        text = path.read_text("utf-8")
+        if (filled := fill(text)) != text:
+            path.write_text(filled, "utf-8")
+            print(path)
