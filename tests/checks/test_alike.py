@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unflip.checks.alike import Alike, find_alike
-from unflip.checks.compared import compare_texts, plain_text
+from unflip.checks.compared import LEAST_TEXT, compare_texts, plain_text
 from unflip.data.cells import Cells
 from unflip.data.files.arrays import Array
 from unflip.data.options import DataOptions
@@ -81,6 +81,9 @@ def edits(one: str, other: str) -> int:
 @given(st.text("abc", max_size=8), st.text("abc", max_size=8))
 def test_likeness_of_texts_counts_edits(one: str, other: str) -> None:
     expected = 1 - edits(one, other) / max(1, len(one), len(other))
+    if min(len(one), len(other)) < 0.9 * max(len(one), len(other)):
+        assert expected < LEAST_TEXT
+        expected = 0
     got = compare_texts(np.array([one, other], object), np.array([[0, 1]]))
     assert float(got[0]) == pytest.approx(expected, abs=1e-6)
 
@@ -128,3 +131,37 @@ def test_partners_are_the_most_alike_of_the_others(seed: int) -> None:
             if score > expected.get(i, (0.0, 0))[0]:
                 expected[i] = (score, j)
     assert {int(i): (float(s), int(j)) for i, j, s in zip(rows, others, likeness, strict=True)} == expected
+
+
+def test_a_few_huge_values_do_not_hide_rows_that_are_nearly_the_same() -> None:
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(1000, 6))
+    rows[500:600] = rows[:100] + 1e-4 * random.choice([-1, 1], (100, 6))
+    rows[600:610, 2] = 1e6 * (1 + random.random(10))
+    rows[610, 3] = 1e9
+    assert found_in(rows) == {(i, 500 + i) for i in range(100)}
+
+
+def test_signs_that_count_are_no_punctuation() -> None:
+    texts = ["he owes me -5", "he owes me +5", "5% of what I have", "$5 of what I have", "C++", "C#", "C", "???", "!"]
+    assert len({plain_text(text) for text in texts}) == len(texts)
+    pairs = np.array([(i, i + 1) for i in range(0, 8, 2)])
+    assert compare_texts(np.array([plain_text(text) for text in texts], object), pairs).tolist() == [0.0] * 4
+    assert plain_text("An e-mail, 2024-01-02 ...") == plain_text("an email 2024/01/02")
+
+
+def test_what_was_removed_is_alike_nothing() -> None:
+    alike = Alike({"train": 5, "test": 3}, np.array([0, 0, 1, 2, 3, 0, 1, 9]), np.array([[1, 2]]), np.array([0.95]))
+    assert alike.group(5)[0].tolist() == [0, 0, 1, 1, 3]
+    assert alike.partners(alike.rows_of("test"), alike.rows_of("train"))[0].tolist() == [5, 6]
+    left = alike.without(np.array([True, True, False, True, False]))
+    assert sorted(np.unique(left.group(5)[0], return_counts=True)[1].tolist()) == [1] * 5
+    assert left.partners(left.rows_of("test"), left.rows_of("train"))[0].tolist() == [6]
+
+
+def test_rows_that_repeat_by_nature_are_neither_copies_nor_leaks() -> None:
+    rows = np.random.default_rng(0).integers(0, 3, (300, 3)).astype(np.float32)
+    data = RawData(LabelledSet(rows, np.arange(300) % 2), tests={"test": LabelledSet(rows[:50], np.arange(50) % 2)})
+    alike = find_alike(data, {"train": rows, "test": rows[:50]})
+    assert len(np.unique(alike.group(300)[0])) == 300
+    assert len(alike.partners(alike.rows_of("train"), alike.rows_of("test"))[0]) == 0

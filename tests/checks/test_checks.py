@@ -1,14 +1,21 @@
 """Each check finds what it looks for, and says so."""
 
+from dataclasses import replace
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from examining import clusters, made
+from unflip.checks.alike import Alike
 from unflip.checks.ambiguous import find_ambiguous
 from unflip.checks.examined import Found
+from unflip.checks.leak import find_leaks
+from unflip.checks.near_duplicate import find_near_duplicates
 from unflip.checks.odd_image import find_odd_images
 from unflip.checks.stranger import Directions, find_strangers
 from unflip.checks.weak_class import find_weak_classes
+from unflip.data.raw import LabelledSet
 
 NAMES = ["cat", "dog", "frog"]
 
@@ -118,3 +125,49 @@ def test_where_all_images_are_tiny_none_is_odd() -> None:
     features, given = clusters(60, 3)
     stats = np.tile(np.array([0.5, 0.2, 8, 8], np.float32), (60, 1))
     assert not find_odd_images(made(features, given, NAMES, image_stats=stats)).flags.any()
+
+
+def test_classes_are_as_people_left_them() -> None:
+    """Removed examples are in no class, and decided ones in that which people chose."""
+    given = np.repeat([0, 1, 2], [100, 100, 100])
+    likeliest = np.stack([given, (given + 1) % 3], 1)
+    likeliest[:80] = [1, 0]
+    likeliest[100:180] = [0, 1]
+    examined = made(np.zeros((300, 2)), given, NAMES, likeliest=likeliest, quality=np.full(300, 0.5))
+    assert [reason.partition(":")[0] for reason in all_reasons(find_weak_classes(examined))] == ["cat and dog"]
+    table = examined.table
+    decided = np.arange(300) // 100 == 1
+    merged = table.set_column(table.column_names.index("reviewed"), "reviewed", pa.array(decided))
+    current = np.where(decided, 0, given)
+    merged = merged.set_column(merged.column_names.index("current"), "current", pa.array(current))
+    assert all_reasons(find_weak_classes(replace(examined, table=merged))) == []
+    splits = pa.array(["removed" if i >= 203 else "train" for i in range(300)])
+    fewer = table.set_column(table.column_names.index("split"), "split", splits)
+    told = [reason for reason in all_reasons(find_weak_classes(replace(examined, table=fewer))) if "frog" in reason]
+    assert told == ["frog: 3 examples, where a class has 68 on average; add some or merge it"]
+
+
+def test_reasons_of_a_large_group_are_those_of_a_slow_reference() -> None:
+    random = np.random.default_rng(0)
+    given = random.integers(0, 3, 60)
+    examined = made(np.zeros((60, 2)), given, NAMES)
+    keys = np.where(np.arange(60) < 40, 0, np.arange(60) // 2)
+    alike = Alike({"train": 60}, np.unique(keys, return_inverse=True)[1], np.empty((0, 2), np.int64), np.empty(0))
+    found = find_near_duplicates(replace(examined, alike=alike))
+    for row, told in zip(found.rows.tolist(), found.say(np.arange(len(found.rows))), strict=True):
+        others = [other for other in range(60) if keys[other] == keys[row] and other != row]
+        others.sort(key=lambda other: (given[other] == given[row], other))
+        named = " and ".join(f"{other} ({NAMES[given[other]]})" for other in others[:2])
+        more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+        assert told.startswith(f"the same as {named}{more}")
+
+
+def test_a_leak_is_told_once_with_the_closest_partner() -> None:
+    features, given = clusters(20, 2)
+    examined = made(features, given, ["cat", "dog"], val=5)
+    tests = {"test": LabelledSet(features[:3], given[:3])}
+    keys = np.r_[np.arange(20), 0, 15, 16]  # train 0 is in the test set, val 15 and 16, too, and val 17 is like train 0
+    alike = Alike({"train": 15, "val": 5, "test": 3}, keys, np.array([[0, 17]]), np.array([0.97]))
+    found = find_leaks(replace(examined, alike=alike, data=replace(examined.data, tests=tests)))
+    assert found.rows.tolist() == [0, 15, 16, 17]
+    assert found.say(np.arange(1)) == ["the same as example 0 (0) of 'test'"]

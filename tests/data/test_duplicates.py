@@ -1,5 +1,6 @@
 """Duplicates: keys that are equal where rows are, and groups that join."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unflip.data import duplicates
-from unflip.data.duplicates import identities, row_hashes, same_examples
+from unflip.data.duplicates import identities, repeats_by_nature, row_hashes, same_examples
 from unflip.data.files.arrays import Array
 from unflip.data.images.files import ImageFiles
 from unflip.data.raw import LabelledSet
@@ -80,11 +81,17 @@ def test_pictures_are_the_same_by_their_digest() -> None:
     assert by_loop(same.tolist()) == [0, 1, 0]
 
 
+def wide(values: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return a row of 64 numbers for each value, the same for the same."""
+    return np.random.default_rng(0).random((max(values) + 1, 64))[np.array(values)]
+
+
 @given(st.integers(0, 1000), st.integers(2, 40))
 def test_equal_rows_and_groups_join_step_by_step(seed: int, count: int) -> None:
     random = np.random.default_rng(seed)
-    rows, groups = random.integers(0, count, (count, 1)), random.integers(0, count, count)
-    same = same_examples(LabelledSet(rows, None, groups=groups))
+    rows, groups = random.integers(0, count, count), random.integers(0, count, count)
+    rows[0], rows[-1] = 0, 1
+    same = same_examples(LabelledSet(wide(rows), None, groups=groups))
     number = list(range(count))
     for _ in range(count):  # the smallest number spreads until nothing changes
         for i in range(count):
@@ -99,7 +106,7 @@ def test_equal_rows_and_groups_join_step_by_step(seed: int, count: int) -> None:
 
 
 def test_groups_may_have_names_and_join_rows_that_join_groups() -> None:
-    rows = np.array([[1], [2], [2], [3], [4]])
+    rows = wide([1, 2, 2, 3, 4])
     same = same_examples(LabelledSet(rows, None, groups=np.array(["x", "x", "y", "y", "z"])))
     assert same is not None
     assert by_loop(same.tolist()) == [0, 0, 0, 0, 4]
@@ -117,7 +124,46 @@ def test_where_all_differ_there_is_nothing_to_say() -> None:
 
 
 def test_examples_that_are_alike_join_those_that_are_equal() -> None:
-    rows = np.array([[1], [1], [2], [3], [4]])
+    rows = wide([1, 1, 2, 3, 4])
     same = same_examples(LabelledSet(rows, None, alike=np.array([7, 5, 5, 3, 2])))
     assert same is not None
     assert by_loop(same.tolist()) == [0, 0, 0, 3, 4]
+
+
+def test_rows_that_repeat_by_nature_are_no_copies() -> None:
+    """A few categories give equal rows; one of them among numbers, or many categories, do not."""
+    random = np.random.default_rng(0)
+    few = random.integers(0, 3, (300, 3)).astype(np.float32)
+    assert repeats_by_nature(LabelledSet(few, None))
+    assert same_examples(LabelledSet(few, None)) is None
+    many = random.integers(0, 3, (300, 30)).astype(np.float32)
+    many[7] = many[3]
+    assert not repeats_by_nature(LabelledSet(many, None))
+    same = same_examples(LabelledSet(many, None))
+    assert same is not None
+    assert by_loop(same.tolist()) == [3 if i == 7 else i for i in range(300)]
+    mixed = np.hstack([few, random.normal(size=(300, 3)).astype(np.float32)])
+    mixed[7] = mixed[3]
+    assert not repeats_by_nature(LabelledSet(mixed, None))
+    assert not repeats_by_nature(LabelledSet(few, None, digests=np.zeros(300, np.int64)))
+
+
+@given(st.integers(0, 100), st.integers(1, 4))
+def test_how_many_equal_rows_are_expected_is_what_independent_columns_have(seed: int, columns: int) -> None:
+    """Against the mean over columns that are shuffled, where at least a few pairs are equal."""
+    random = np.random.default_rng(seed)
+    rows = random.integers(0, 5, (200, columns))
+    counts = []
+    for _ in range(20):
+        shuffled = random.permuted(rows, axis=0)
+        sizes = np.unique(shuffled, axis=0, return_counts=True)[1]
+        counts.append((sizes * (sizes - 1) / 2).sum())
+    assert repeats_by_nature(LabelledSet(rows, None)) == (np.mean(counts) >= 0.01)
+
+
+def test_equal_numbers_are_equal_whatever_the_file_has() -> None:
+    rows = np.random.default_rng(0).random((5, 8)).astype(np.float32)
+    rows[0, 0] = 0.0
+    other = rows.astype(np.float64)
+    other[0, 0] = -0.0
+    assert identities(LabelledSet(rows, None)).tolist() == identities(LabelledSet(other, None)).tolist()

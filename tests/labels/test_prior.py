@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unflip.labels import prior as module
-from unflip.labels.prior import believed_inequality, class_shares, offsets_to
+from unflip.labels.prior import believed_inequality, class_shares, moved_shares, offsets_to
+
+
+def believed(log_probs: Tensor, labels: Tensor, background: float) -> float:
+    """Ask of data whose classes are all known."""
+    return believed_inequality(log_probs, labels, background, torch.ones(log_probs.shape[1], dtype=torch.bool))
 
 
 def gaussians(sizes: list[int], seed: int = 0, distance: float = 4.0) -> tuple[Tensor, Tensor]:
@@ -82,7 +87,7 @@ def test_inequality_that_noise_made_is_not_believed(seed: int) -> None:
     labels = asymmetric(classes, 0.4, seed + 1)
     assert labels.bincount().tolist() != classes.bincount().tolist()
     log_probs = label_log_probs(inputs, labels, 3)
-    assert believed_inequality(log_probs, labels, 0.0) == pytest.approx(0, abs=0.1)
+    assert believed(log_probs, labels, 0.0) == pytest.approx(0, abs=0.1)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -90,7 +95,7 @@ def test_inequality_that_is_true_is_believed(seed: int) -> None:
     inputs, classes = gaussians([1800, 900, 300], seed)
     labels = symmetric(classes, 3, 0.3, seed + 1)
     log_probs = label_log_probs(inputs, classes, 3)  # of those labels that mean something
-    assert believed_inequality(log_probs, labels, 0.3) == pytest.approx(1, abs=0.1)
+    assert believed(log_probs, labels, 0.3) == pytest.approx(1, abs=0.1)
 
 
 def test_what_so_few_examples_show_by_chance_is_not_believed() -> None:
@@ -100,14 +105,14 @@ def test_what_so_few_examples_show_by_chance_is_not_believed() -> None:
     inequality = sum(share * math.log(2 * share) for share in (1.98 / 3, 1.02 / 3))
     enough = 1 / (2 * inequality)  # examples without background labels
     assert 3 < enough < 300
-    assert believed_inequality(log_probs, labels, 0.0) == 0
-    assert believed_inequality(log_probs.repeat(100, 1), labels.repeat(100), 0.0) == 1
-    assert believed_inequality(log_probs.repeat(100, 1), labels.repeat(100), 1 - math.sqrt(enough / 310)) == 0
+    assert believed(log_probs, labels, 0.0) == 0
+    assert believed(log_probs.repeat(100, 1), labels.repeat(100), 0.0) == 1
+    assert believed(log_probs.repeat(100, 1), labels.repeat(100), 1 - math.sqrt(enough / 310)) == 0
 
 
 def test_equal_classes_leave_nothing_to_believe() -> None:
     log_probs = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log().repeat(500, 1)
-    assert believed_inequality(log_probs, torch.arange(1000) % 2, 0.0) == 0
+    assert believed(log_probs, torch.arange(1000) % 2, 0.0) == 0
 
 
 def test_the_names_of_the_classes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,12 +121,12 @@ def test_the_names_of_the_classes_change_nothing(monkeypatch: pytest.MonkeyPatch
     inputs, classes = gaussians([1000, 900, 400])
     labels = asymmetric(classes, 0.3)
     log_probs = label_log_probs(inputs, labels, 3)
-    expected = believed_inequality(log_probs, labels, 0.1)
+    expected = believed(log_probs, labels, 0.1)
     assert 0.1 < expected < 0.9
     for order in ([1, 2, 0], [2, 1, 0]):
         names = torch.tensor(order)
         new = torch.empty_like(names).index_copy_(0, names, torch.arange(3))
-        assert believed_inequality(log_probs[:, names], new[labels], 0.1) == pytest.approx(expected, abs=1e-3)
+        assert believed(log_probs[:, names], new[labels], 0.1) == pytest.approx(expected, abs=1e-3)
 
 
 def explained(p: list[list[float]], labels: list[int], background: float) -> float:
@@ -157,4 +162,15 @@ def test_belief_is_what_equal_classes_would_cost_the_labels(monkeypatch: pytest.
     share = cost / inequality
     monkeypatch.setattr(module, "_LOW", share - 0.3)  # the ramp lies about what is to be found
     monkeypatch.setattr(module, "_HIGH", share + 0.7)
-    assert believed_inequality(log_probs, labels, background) == pytest.approx(0.3, abs=0.01)
+    assert believed(log_probs, labels, background) == pytest.approx(0.3, abs=0.01)
+
+
+def test_a_class_that_nobody_has_seen_is_not_made_as_large_as_the_others() -> None:
+    shares, known = torch.tensor([0.499, 0.25, 0.25, 0.001]), torch.tensor([True, True, True, False])
+    equal = moved_shares(shares, 0.0, known)
+    torch.testing.assert_close(equal, torch.tensor([0.333, 0.333, 0.333, 0.001]))
+    torch.testing.assert_close(moved_shares(shares, 1.0, known), shares)
+    everything = torch.ones(4, dtype=torch.bool)
+    assert torch.equal(moved_shares(shares, 0.3, everything), (0.3 * shares.log()).softmax(0))
+    log_probs = torch.tensor([[0.9, 0.1, 1e-6], [0.1, 0.9, 1e-6]]).log().repeat(500, 1)
+    assert believed_inequality(log_probs, torch.arange(1000) % 2, 0.0, torch.tensor([True, True, False])) == 0

@@ -713,3 +713,30 @@ def test_without_noise_right_labels_stay(tmp_path: Path) -> None:
     table = quick_train(data, tmp_path / "run", method="unflip", epochs=4).labels()
     assert np.mean(table["changed"].to_numpy(zero_copy_only=False)) < 0.02
     assert np.median(table["quality"].to_numpy()) > 0.95
+
+
+@pytest.mark.parametrize("believed", [0.0, 1.0])
+def test_a_class_without_labels_is_never_suggested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, believed: float
+) -> None:
+    monkeypatch.setattr(module, "believed_inequality", lambda *_: believed)
+    random = np.random.default_rng(0)
+    labels = np.repeat([0, 2, 3], [200, 100, 100])  # nobody is called 1
+    rows = (6 * random.normal(size=(4, 8))[labels] + random.normal(size=(400, 8))).astype(np.float32)
+    data = write_npz(tmp_path / "rows.npz", train=rows, train_labels=labels, class_names=np.array(list("abcd")))
+    table = quick_train(data, tmp_path / "run", method="unflip", epochs=6).labels()
+    assert 1 not in table["suggested"].to_pylist()
+    assert (table["suggested"].to_numpy() == labels).mean() > 0.98
+
+
+def test_a_class_of_one_group_is_not_judged_and_stays(tmp_path: Path) -> None:
+    """No member that has learnt any of it judges another, so that all say it is something else."""
+    random = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2, 3], [100, 100, 100, 30])
+    rows = (6 * random.normal(size=(4, 8))[labels] + random.normal(size=(330, 8))).astype(np.float32)
+    rows[300:] = rows[300]
+    data = write_npz(tmp_path / "rows.npz", train=rows, train_labels=labels)
+    table = quick_train(data, tmp_path / "run", method="unflip", epochs=6).labels()
+    assert [i for i, value in enumerate(table["quality"].to_pylist()) if value is None] == list(range(300, 330))
+    assert (table["current"].to_numpy() == labels).mean() > 0.99
+    assert set(table["current"].to_pylist()[300:]) == {3}

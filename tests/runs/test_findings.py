@@ -37,14 +37,13 @@ def test_what_is_written_is_read_again(labels: pa.Table, tmp_path: Path) -> None
         read_findings(tmp_path / "findings.csv")
 
 
-def test_removed_examples_and_groups_of_one_are_no_findings(labels: pa.Table) -> None:
+def test_removed_examples_are_no_findings(labels: pa.Table) -> None:
     given = {
         "stranger": found([3, 1]),
         "copy": found([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 1, 2]),
-        "other": found([0, 5], [0, 0]),
         "weak_class": found([-1]),
     }
     kept = without_removed(findings_table(labels, given), labels)
     rows = list(zip(kept["finding"].to_pylist(), kept["index"].to_pylist(), strict=True))
-    assert rows == [("stranger", 3), ("copy", 2), ("copy", 3), ("other", 0), ("other", 5), ("weak_class", None)]
+    assert rows == [("stranger", 3), ("copy", 0), ("copy", 2), ("copy", 3), ("copy", 5), ("weak_class", None)]
     assert without_removed(findings_table(labels, {}), labels).num_rows == 0

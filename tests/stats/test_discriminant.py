@@ -340,3 +340,25 @@ def test_bad_arguments_are_refused() -> None:
         features[3, 1] = wrong
         with pytest.raises(InputError, match="hold NaN, infinity"):
             fit(features, labels, 4)
+
+
+@pytest.mark.parametrize("most", [None, 0])
+def test_a_class_that_leaves_as_a_whole_is_left_out_where_the_covariance_is_of_a_part(
+    monkeypatch: pytest.MonkeyPatch, most: int | None
+) -> None:
+    monkeypatch.setattr(module, "_ENOUGH", 3000)
+    monkeypatch.setattr(module, "_PER_DIMENSION", 1)
+    if most is not None:
+        monkeypatch.setattr(module, "_FEW", most)
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(9000) % 2
+    labels[torch.arange(0, 9000, 100)] = 2
+    features = torch.randn(9000, 6, generator=random) + 3 * torch.eye(6)[labels]
+    groups = torch.where(labels == 2, 0, torch.arange(1, 9001)).unique(return_inverse=True)[1]
+    got = held_out_log_posterior(fit(features, labels, 3), features.__getitem__, labels, groups).exp()
+    gone = labels == 2
+    rest, others = features[~gone], labels[~gone]
+    expected = fit(rest, others, 3).log_posterior(features[gone]).exp()
+    assert (
+        float((got[gone] - expected).abs().mean()) < 0.05
+    )  # another part makes 0.01; with the class's mean it was 0.3

@@ -85,3 +85,17 @@ def test_odd_images_are_found_by_what_was_noted_when_they_were_embedded(tmp_path
     assert by_name["grey.png"][:2] == pytest.approx([120 / 255, 0], abs=1e-3)
     again = unflip.clean(out / "embedded.npz", tmp_path / "again", device="cpu", quiet=True)
     assert "odd_image" in again.findings["finding"].to_pylist()
+
+
+def test_leaks_that_people_removed_from_training_are_none_any_more(tmp_path: Path) -> None:
+    content = blobs(classes=3, train=150, columns=12)
+    content["test"] = np.r_[content["train"][:10], content["test"]]
+    content["test_labels"] = np.r_[content["train_labels"][:10], content["test_labels"]]
+    data = write_npz(tmp_path / "data.npz", **content)
+    first = unflip.clean(data, tmp_path / "first", device="cpu", quiet=True)
+    assert first.run.result["tests"]["test"]["leaked"] == 10
+    (tmp_path / "reviewed.csv").write_text("index,label,decision\n" + "".join(f"{i},,remove\n" for i in range(10)))
+    again = unflip.clean(data, tmp_path / "second", reviewed=tmp_path / "reviewed.csv", device="cpu", quiet=True)
+    assert "leak" not in again.findings["finding"].to_pylist()
+    assert not again.run.result["tests"]["test"].get("leaked")
+    assert "leaked" not in summary(again)

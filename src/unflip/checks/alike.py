@@ -20,7 +20,7 @@ from unflip.checks.compared import (
     plain_text,
 )
 from unflip.data.cells import Cells
-from unflip.data.duplicates import identities
+from unflip.data.duplicates import identities, repeats_by_nature
 from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array
 from unflip.data.files.shards import Shards
@@ -36,6 +36,7 @@ _SAMPLE = 100_000  # rows that the spread of columns is measured by
 _ROWS = 4096  # pairs of rows compared at once
 _BELOW_ONE = 1 - 1e-6  # the score of what is not equal, at most
 _TINY = 1e-12
+_FAR = 30.0  # spreads from the median, beyond which all is equally far
 _BY_CHANCE = 0.01  # pairs of rows as close that may be expected without any duplicate
 _IMAGE = 4  # axes of an array of images
 
@@ -89,6 +90,12 @@ class Alike:
         found = np.flatnonzero(best[own] >= 0)
         return rows.start + found, best[own[found]], score[own[found]]
 
+    def without(self, removed: Array) -> "Alike":
+        """Return this where those of the first rows that were removed (m,) are alike nothing."""
+        keys, gone = self.keys.copy(), np.flatnonzero(removed)
+        keys[gone] = int(keys.max(initial=-1)) + 1 + np.arange(len(gone))
+        return replace(self, keys=keys)
+
     def mark_groups(self, data: RawData) -> RawData:
         """Return the data with the groups of its training examples, so that they share a fold."""
         return replace(data, train=replace(data.train, alike=self.group(self.parts["train"])[0]))
@@ -116,7 +123,7 @@ class Scored(NamedTuple):
 
 
 def find_alike(data: RawData, came: Mapping[str, Inputs], track: Track = untracked) -> Alike:
-    """Find examples that are the same or nearly so in all parts of a data set.
+    """Find examples that are the same or nearly so in all parts of a data set; none where rows repeat by nature.
 
     Args:
         data: as rows of features.
@@ -127,9 +134,11 @@ def find_alike(data: RawData, came: Mapping[str, Inputs], track: Track = untrack
     _, first, keys = np.unique(
         np.concatenate([identities(part) for part in parts.values()]), return_index=True, return_inverse=True
     )
+    counts = {name: len(part.inputs) for name, part in parts.items()}
+    if len(first) < len(keys) and repeats_by_nature(data.train):
+        return Alike(counts, np.arange(len(keys)), np.empty((0, 2), np.int64), np.empty(0))
     scored = score_pairs(data, {name: (part, came[name]) for name, part in parts.items()}, first, track)
     kept = scored.scores >= scored.least
-    counts = {name: len(part.inputs) for name, part in parts.items()}
     return Alike(counts, keys, keys[scored.rows[kept]], np.minimum(scored.scores[kept], _BELOW_ONE))
 
 
@@ -161,18 +170,25 @@ def score_pairs(
             scores = np.where(_row_scores(rows.spread(others), pairs) >= LEAST_ROW, scores, 0)
         return Scored(first[pairs], scores, LEAST_TEXT)
     rows = rows.spread()
-    pairs, closeness = _neighbours(rows)
+    pairs, closeness = _neighbours(rows.clipped())
     pairs = pairs[_by_chance(closeness, len(rows), min(_NEIGHBOURS, len(rows) - 1)) < _BY_CHANCE]
     return Scored(first[pairs], _row_scores(rows, pairs), LEAST_ROW)
 
 
 class _Stacked:
-    """Some rows of several parts as one array (n, d), divided by a spread; read when they are asked for."""
+    """Some rows of several parts as one array (n, d), in units of a spread; read when they are asked for."""
 
     def __init__(
-        self, parts: Sequence[Any], chosen: Array, columns: Array | None = None, spread: Array | float = 1.0
+        self,
+        parts: Sequence[Any],
+        chosen: Array,
+        columns: Array | None = None,
+        middle: Array | float = 0.0,
+        spread: Array | float = 1.0,
+        most: float = np.inf,
     ) -> None:
-        self._all, self._chosen, self._columns, self._spread = Shards(parts), chosen, columns, spread
+        self._all, self._chosen, self._columns = Shards(parts), chosen, columns
+        self._middle, self._spread, self._most = middle, spread, most
         width = int(np.prod(self._all.shape[1:])) if columns is None else int(columns.sum())
         self.shape = (len(chosen), width)
 
@@ -182,14 +198,25 @@ class _Stacked:
     def __getitem__(self, rows: Any) -> Array:
         found = np.asarray(self._all[self._chosen[rows]], np.float32)
         flat: Array = found.reshape(len(found), -1)
-        return (flat if self._columns is None else flat[:, self._columns]) / self._spread
+        scaled = ((flat if self._columns is None else flat[:, self._columns]) - self._middle) / self._spread
+        return scaled if self._most == np.inf else scaled.clip(-self._most, self._most)
 
     def spread(self, columns: Array | None = None) -> "_Stacked":
-        """Return these rows, or some of their columns, in units of the columns' standard deviations."""
+        """Return these rows, or some of their columns, from the columns' medians on, in units of their spread.
+
+        It is half the distance between the 16th and the 84th percentile, the standard deviation of a Gaussian, which a
+        few huge values leave as it is; where that is 0, the standard deviation.
+        """
         part = _Stacked([self._all], self._chosen, columns)
-        few = part[np.linspace(0, len(self) - 1, min(len(self), _SAMPLE)).astype(np.int64)]
-        deviation = few.std(axis=0, dtype=np.float64).astype(np.float32)
-        return _Stacked([self._all], self._chosen, columns, np.where(deviation > 0, deviation, 1))
+        few = part[np.linspace(0, len(self) - 1, min(len(self), _SAMPLE)).astype(np.int64)].astype(np.float64)
+        low, middle, high = np.quantile(few, (0.16, 0.5, 0.84), axis=0)
+        scale = np.where(high > low, (high - low) / 2, few.std(axis=0))
+        scale = np.where(scale > 0, scale, 1)
+        return _Stacked([self._all], self._chosen, columns, middle.astype(np.float32), scale.astype(np.float32))
+
+    def clipped(self) -> "_Stacked":
+        """Return these rows for the search of neighbours: one value far away would cost all others their digits."""
+        return _Stacked([self._all], self._chosen, self._columns, self._middle, self._spread, _FAR)
 
 
 def _neighbours(rows: _Stacked) -> tuple[Array, Array]:

@@ -19,8 +19,10 @@ from unflip.progress import Track
 LEAST_IMAGE, LEAST_TEXT, LEAST_ROW = 0.96, 0.9, 0.99
 """From which likeness on two pictures, texts or rows are nearly the same; docs/audit.md says how they were chosen."""
 _PAIRS = 4096  # whose pictures are in memory at once: at most 100 MB
-_BETWEEN = re.compile(r"[\s!-/:-@\[-`{-~\u00a1\u00ab\u00b7\u00bb\u00bf\u2010-\u205e\u3001-\u303f]+")
-_DIGITS = re.compile(r"\D+")
+_BETWEEN = re.compile(
+    r"(?:[\s!\"&-*,./:;?@\[-`{-~\u00a1\u00ab\u00b7\u00bb\u00bf\u2010-\u205e\u3001-\u303f]|-(?!\d)|(?<=\w)-)+"
+)
+_NO_SIGNS = re.compile(r"[^\d#$%<=>+-]+")
 
 
 def compare_images(images: "Pictures", pairs: Array, track: Track) -> Array:
@@ -68,27 +70,35 @@ def _squares(images: Array | ImageFiles, rows: Array) -> Tensor:
 
 
 def plain_text(text: str) -> str:
-    """Return a text without case, punctuation and spaces, which people type differently.
+    """Return a text without case, punctuation and spaces, which people type differently; signs that count stay.
 
     >>> plain_text("Where's  my CARD?") == plain_text("wheres my card")
     True
+    >>> plain_text("C# at -5 %")
+    'c#at-5%'
     """
-    return _BETWEEN.sub("", normalize("NFKC", text).casefold())
+    plain = normalize("NFKC", text).casefold()
+    return _BETWEEN.sub("", plain) or plain.strip()
 
 
 def compare_texts(texts: Array, pairs: Array) -> Array:
     """Return how alike :func:`plain_text`s (n,) of pairs (p, 2) are (p,): 1 - edits / length of the longer.
 
     Edits are letters put in, left out, replaced or swapped with the next (optimal string alignment; Damerau 1964,
-    Levenshtein 1966). Texts with other digits, such as sums of money, are not alike: 0.
+    Levenshtein 1966). Texts with other digits or signs, such as sums of money, are not alike: 0. Nor are, without
+    a look at their letters, texts one of which has less than nine tenths of the other's length.
     """
     from rapidfuzz.distance import OSA
     from rapidfuzz.process import cpdist
 
-    first, second = texts[pairs[:, 0]], texts[pairs[:, 1]]
-    scores: Array = cpdist(first, second, scorer=OSA.normalized_similarity, dtype=np.float32)
-    digits = [_DIGITS.sub("", one) == _DIGITS.sub("", other) for one, other in zip(first, second, strict=True)]
-    return np.where(np.array(digits, bool), scores, 0)
+    lengths = np.array([len(text) for text in texts], np.int64)[pairs]
+    signs = np.unique([_NO_SIGNS.sub("", text) for text in texts], return_inverse=True)[1][pairs]
+    close = lengths.min(1) >= LEAST_TEXT * lengths.max(1)
+    asked = np.flatnonzero(close & (signs[:, 0] == signs[:, 1]))
+    scores = np.zeros(len(pairs), np.float32)
+    first, second = (texts[pairs[asked, side]] for side in (0, 1))
+    scores[asked] = cpdist(first, second, scorer=OSA.normalized_similarity, dtype=np.float32)
+    return scores
 
 
 def compare_rows(first: Array, second: Array) -> Array:

@@ -7,7 +7,7 @@ from unflip.data.files.arrays import Array
 
 
 def find_leaks(examined: Examined) -> Found:
-    """Return the training and validation examples that have a partner in another part of the data."""
+    """Return the training and validation examples that have a partner in another part; each once, with the closest."""
     alike = examined.alike
     if alike is None or len(alike.parts) == 1:
         return nothing()
@@ -21,6 +21,9 @@ def find_leaks(examined: Examined) -> Found:
     rows, scores = (np.concatenate([part[place] for part in found]) for place in (0, 2))
     sets = np.repeat(np.arange(len(found)), [len(part[0]) for part in found])
     others = np.concatenate([part[1] - alike.rows_of(part[3]).start for part in found])
+    best = np.lexsort((sets, -scores, rows))
+    best = best[np.unique(rows[best], return_index=True)[1]]
+    rows, scores, sets, others = (of_all[best] for of_all in (rows, scores, sets, others))
 
     def say(positions: Array) -> list[str]:
         return [reason(position) for position in positions.tolist()]

@@ -1,5 +1,7 @@
 """near_duplicate: examples that are there twice, also re-encoded, cropped or re-typed; under different labels first."""
 
+from functools import cache
+
 import numpy as np
 
 from unflip.checks.examined import Examined, Found, nothing
@@ -23,15 +25,26 @@ def find_near_duplicates(examined: Examined) -> Found:
     members = np.argsort(groups, kind="stable")
     starts = np.searchsorted(groups[members], np.arange(len(groups) + 1))
 
+    @cache
+    def heads(group: int) -> list[int]:
+        """Return the first members of each label, as many as a reason may need."""
+        found: dict[str, list[int]] = {}
+        for row in rows[members[starts[group] : starts[group + 1]]].tolist():
+            own = found.setdefault(given[row], [])
+            if len(own) <= _NAMED:
+                own.append(row)
+        return sorted(row for own in found.values() for row in own)
+
     def say(positions: Array) -> list[str]:
         return [reason(position) for position in positions.tolist()]
 
     def reason(position: int) -> str:
-        group = groups[position]
-        others = [row for row in rows[members[starts[group] : starts[group + 1]]].tolist() if row != rows[position]]
-        others.sort(key=lambda row: (given[row] == given[rows[position]], row))  # another label first
+        group = int(groups[position])
+        others = [row for row in heads(group) if row != rows[position]]
+        others.sort(key=lambda row: given[row] == given[rows[position]])  # another label first
         named = " and ".join(f"{ids[row]} ({given[row]})" for row in others[:_NAMED])
-        more = f" and {len(others) - _NAMED:,} more" if len(others) > _NAMED else ""
+        count = int(starts[group + 1] - starts[group]) - 1
+        more = f" and {count - _NAMED:,} more" if count > _NAMED else ""
         how = "the same as" if scores[rows[position]] == 1 else "nearly the same as"
         labels = f", and labelled {given[rows[position]]}" if differ[position] else ""
         return f"{how} {named}{more}{labels}"

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 
 from unflip.checks.examined import Examined, Found
 from unflip.data.files.arrays import Array
-from unflip.runs.labels import OUT_OF_SAMPLE
+from unflip.runs.labels import OUT_OF_SAMPLE, REMOVED
 
 _CONFUSED = 0.05  # share of a class that may be taken for another one, by chance or not
 _TIMES = 1.5  # as often as if a class's confusions were spread evenly over the others
@@ -30,20 +31,21 @@ def find_weak_classes(examined: Examined) -> Found:
     all confusions of a were spread evenly. Its score is twice the smaller share: 1 where half of both classes are taken
     for the other. *Small*: a tenth of the mean size or less. *Too few*: no label of the class could be judged.
     """
-    given = examined.table["given"].to_numpy()
-    counts = np.bincount(given, minlength=len(examined.class_names))
-    unjudged = _unjudged(examined, len(counts))
-    found = [*_confused(examined, given), *_sizes(examined.class_names, counts, unjudged)]
+    table = examined.table.filter(pc.not_equal(examined.table["split"], REMOVED))
+    decided = table["reviewed"].to_numpy(zero_copy_only=False)
+    labels = np.where(decided, table["current"].to_numpy(), table["given"].to_numpy())
+    counts = np.bincount(labels, minlength=len(examined.class_names))
+    known = np.bincount(labels[~np.isnan(table["quality"].to_numpy())], minlength=len(counts)) > 0
+    asked = (table["judged"].to_numpy() == OUT_OF_SAMPLE) & ~decided
+    confused = _confused(examined.class_names, labels[asked], table["likeliest"].to_numpy()[asked])
+    found = [*confused, *_sizes(examined.class_names, counts, ~known & (counts > 0))]
     flags, scores = np.array([each.flag for each in found], bool), np.array([each.score for each in found], float)
     return Found(np.full(len(found), -1), scores, flags, lambda places: [found[place].reason for place in places])
 
 
-def _confused(examined: Examined, given: Array) -> Iterator[_Weakness]:
+def _confused(names: Sequence[str], given: Array, likeliest: Array) -> Iterator[_Weakness]:
     from scipy.stats import beta
 
-    names = examined.class_names
-    asked = examined.table["judged"].to_numpy() == OUT_OF_SAMPLE
-    given, likeliest = given[asked], examined.table["likeliest"].to_numpy()[asked]
     sizes = np.bincount(given, minlength=len(names))
     wrong = given != likeliest
     errors = np.bincount(given[wrong], minlength=len(names))
@@ -67,18 +69,11 @@ def _confused(examined: Examined, given: Array) -> Iterator[_Weakness]:
 
 
 def _sizes(names: Sequence[str], counts: Array, unjudged: Array) -> Iterator[_Weakness]:
-    mean = counts.sum() / max(1, len(counts))
-    for at in np.flatnonzero(unjudged | (counts <= _SMALL * mean)).tolist():
+    mean = counts.sum() / max(1, (counts > 0).sum())
+    for at in np.flatnonzero(unjudged | ((counts > 0) & (counts <= _SMALL * mean))).tolist():
         examples = f"{counts[at]:,} example{'' if counts[at] == 1 else 's'}"
         if unjudged[at]:
             yield _Weakness(1.0, True, f"{names[at]}: {examples}, too few to judge their labels; add some or merge it")
         else:
             reason = f"{names[at]}: {examples}, where a class has {mean:,.0f} on average; add some or merge it"
             yield _Weakness(float(1 - counts[at] / mean), True, reason)
-
-
-def _unjudged(examined: Examined, num_classes: int) -> Array:
-    """Return which classes (k,) have no example whose label could be judged, or that people decided about."""
-    known = ~np.isnan(examined.table["quality"].to_numpy())
-    judged: Array = np.bincount(examined.table["given"].to_numpy()[known], minlength=num_classes) == 0
-    return judged

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from unflip.labels.odds import calibrate, log_odds
-from unflip.labels.prior import believed_inequality, class_shares, offsets_to
+from unflip.labels.prior import believed_inequality, class_shares, moved_shares, offsets_to
 from unflip.labels.transition import estimate_transition, explained_noise, informative, log_posterior, posterior
 from unflip.stats.stacking import pool, stack
 
@@ -41,9 +41,10 @@ def judge(probs: Tensor, labels: Tensor) -> Judged:
     log_probs = pool([view], stacked.weights)
     share = informative(log_probs, labels, stacked.background)
     wrong = disagreement(log_probs, labels, share)
-    inequality = believed_inequality(log_probs, labels, stacked.background)
+    known = labels.bincount(minlength=probs.shape[1]) > 0
+    inequality = believed_inequality(log_probs, labels, stacked.background, known)
     if inequality < 1:
-        wanted = (inequality * class_shares(log_probs).log()).softmax(0)
+        wanted = moved_shares(class_shares(log_probs), inequality, known)
         log_probs = (log_probs + offsets_to(log_probs, wanted)).log_softmax(1)
     target, weight = label_weights(stacked.background, wrong, probs.shape[1])
     log_matrix = estimate_transition(log_probs, labels, share, target)

@@ -14,7 +14,7 @@ _LEAST_PROB, _MOST = 1e-30, 80.0  # of a probability and of an offset: what thei
 _ROWS = 4096  # examples at once; they fit in the cache
 
 
-def believed_inequality(log_probs: Tensor, labels: Tensor, background: float) -> float:
+def believed_inequality(log_probs: Tensor, labels: Tensor, background: float, known: Tensor) -> float:
     """Return from 0 to 1 how much of the inequality of the classes is believed to be true.
 
     Let π be the mean of the probabilities p. If the classes were equal in truth, p moved to equal classes would explain
@@ -27,18 +27,25 @@ def believed_inequality(log_probs: Tensor, labels: Tensor, background: float) ->
         log_probs: log p (n, k), of views that have not seen the labels.
         labels: (n,).
         background: e, the share of labels drawn from all classes alike.
+        known: which classes (k,) views can tell at all; of the others nothing is asked.
     """
-    count, num_classes = log_probs.shape
-    rows = spread(count, max(_LEAST, _PER_CLASS * num_classes), labels.device)
+    count, num_classes = len(log_probs), int(known.sum())
+    rows = spread(count, max(_LEAST, _PER_CLASS * log_probs.shape[1]), labels.device)
     log_probs, labels, count = log_probs[rows].float(), labels[rows], len(rows)
     mean = class_shares(log_probs)
-    inequality = float((mean * (mean * num_classes).log()).sum())
+    inequality = float((mean * (mean * num_classes).log() * known).sum())
     if inequality <= (num_classes - 1) / (2 * count * (1 - background) ** 2):
         return 0.0
-    equal = torch.full_like(mean, 1 / num_classes)
+    equal = moved_shares(mean, 0.0, known)
     explained, offset = explain(log_probs, labels, background).likelihood, offsets_to(log_probs, equal)
     loss = explained - explain(log_probs.add_(offset).log_softmax(1), labels, background).likelihood
     return min(1.0, max(0.0, (loss / inequality - _LOW) / (_HIGH - _LOW)))
+
+
+def moved_shares(shares: Tensor, exponent: float, known: Tensor) -> Tensor:
+    """Return shares of classes (k,) to the power of ``exponent``, normalised; those that nobody knows (k,) stay."""
+    wanted = (exponent * shares.log()).masked_fill(~known, -torch.inf).softmax(0)
+    return wanted * (1 - (shares * ~known).sum()) + shares * ~known
 
 
 def offsets_to(log_probs: Tensor, shares: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unflip.errors import UnflipWarning
 from unflip.labels.judging import disagreement, label_odds, label_weights
 from unflip.labels.odds import calibrate
-from unflip.labels.prior import believed_inequality, class_shares, offsets_to
+from unflip.labels.prior import believed_inequality, class_shares, moved_shares, offsets_to
 from unflip.labels.store import LabelStore
 from unflip.labels.transition import estimate_transition, explained_noise, informative, posterior
 from unflip.methods.base import Batch, Judgement, Method, Observed, Outline, Phase, Setting, Step
@@ -122,7 +122,7 @@ class Unflip(Method):
         self.belief: _Belief | None = None
         self.folds: Tensor | None = None  # by row of the label store, -1 where nobody is left out
         self.targets: Tensor | None = None  # by row of ``setting.train``
-        self.small: Tensor | None = None
+        self.known = self.small = torch.empty(0, dtype=torch.bool)  # by class, see _deal
         self.dropped = not (options.gaussians and setting.of_rows)
         if self.count == 1:
             warnings.warn(
@@ -179,7 +179,12 @@ class Unflip(Method):
             yield Phase(train.repeat(passes))
 
     def _deal(self, labels: LabelStore) -> None:
-        """Deal the examples into folds, once."""
+        """Deal the examples into folds, once.
+
+        A class is known if there are labels of it in two folds or more: otherwise no member that has learnt any of them
+        judges another. Labels of such a class, and of one that has fewer examples than there are folds, are not judged,
+        and stay.
+        """
         if self.folds is not None:
             return
         setting, train, initial = self.setting, self.setting.train, labels.initial
@@ -188,21 +193,25 @@ class Unflip(Method):
         if self.count > 1:
             self.folds[train] = choose_folds(given, setting.groups, self.count, setting.seed)
         self.position = torch.zeros_like(initial).index_copy_(0, train, torch.arange(len(train)).to(train))
-        self.small = given.bincount(minlength=setting.num_classes) < self.count
+        places = given * self.count + self.folds[train].clamp(min=0)
+        sizes = places.bincount(minlength=setting.num_classes * self.count).view(-1, self.count)
+        self.known = (sizes > 0).sum(1) >= min(2, self.count)
+        self.small = (sizes.sum(1) < self.count) | ~self.known
 
     def _aim(self, labels: LabelStore) -> None:
         """Work out the targets of this epoch, unless they are there."""
         if self.targets is not None:
             return
         train = self.setting.train
-        given, trusted = labels.initial[train], labels.trusted[train]
+        given = labels.initial[train]
+        fixed = labels.trusted[train] | self.small[given]
         belief = self.belief if self.options.soft_targets else None
         self.targets = self._table()
         for rows in _blocks(len(train)):
             targets = shares_of(given[rows], self.setting.num_classes)
             if belief is not None:
                 believed = self._posterior(belief, rows, given, belief.target_weight)
-                targets = torch.where(trusted[rows, None], targets, believed)
+                targets = torch.where(fixed[rows, None], targets, believed)
             self.targets[rows] = targets
 
     def _table(self) -> Tensor:
@@ -246,7 +255,7 @@ class Unflip(Method):
         wanted, confidence = torch.empty_like(given), torch.empty(len(given), device=given.device)
         for rows in _blocks(len(train)):
             confidence[rows], wanted[rows] = self._posterior(belief, rows, given, belief.label_weight).max(1)
-        changed = labels.change(epoch, train, wanted, confidence)
+        changed = labels.change(epoch, train, wanted.where(~self.small[given], given), confidence)
         named = torch.stack([labels.given[train], labels.current[train]], 1)
         belief.network = views.network.gather(1, named)
         belief.votes = None if views.votes is None else views.votes.gather(1, named)
@@ -292,7 +301,7 @@ class Unflip(Method):
         offset = torch.zeros(setting.num_classes, device=log_probs.device)
         if inequality < 1:
             exponent = inequality ** (1 / (setting.epochs - self.warmup + 1))  # a step per epoch
-            wanted = (exponent * class_shares(log_probs).log()).softmax(0)
+            wanted = moved_shares(class_shares(log_probs), exponent, self.known)
             offset = observed.broadcast(offsets_to(log_probs, wanted))
             for rows in _blocks(len(given)):
                 log_probs[rows] = (log_probs[rows].float() + offset).log_softmax(1)
@@ -345,7 +354,7 @@ class Unflip(Method):
     def _inequality(self, log_probs: Tensor, given: Tensor, background: float) -> float:
         if self.options.prior != "auto":
             return 0.0 if self.options.prior == "equal" else 1.0
-        return believed_inequality(log_probs, given, background)
+        return believed_inequality(log_probs, given, background, self.known)
 
     def _posterior(self, belief: _Belief, rows: slice, given: Tensor, weight: float) -> Tensor:
         log_probs = belief.log_probs[rows].float()
@@ -366,7 +375,6 @@ class Unflip(Method):
         self._deal(labels)  # a run may have been resumed after its last epoch
         given = labels.initial[train]
         assert self.folds is not None
-        assert self.small is not None
         assert belief.network is not None
         odds = torch.empty(len(train), device=train.device)
         likeliest = torch.empty(len(train), 2, dtype=torch.long, device=train.device)
@@ -407,7 +415,6 @@ class Unflip(Method):
         """Return log-odds that labels are right that no member has learnt."""
         if self.belief is None:
             return super().odds(probs, labels)
-        assert self.small is not None
         log_probs, share = self._unseen(self.belief, probs, labels)
         found = label_odds(log_probs, labels, share, self.belief.log_matrix, self.belief.label_weight)
         return found.masked_fill(self.small[labels], torch.nan)

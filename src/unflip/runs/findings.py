@@ -65,13 +65,9 @@ def _part(labels: pa.Table, name: str, finding: Finding) -> pa.Table:
 
 
 def without_removed(findings: pa.Table, labels: pa.Table) -> pa.Table:
-    """Return the findings about what people have not removed; a group of which one is left is none any more."""
+    """Return the findings about what people have not removed."""
     removed = np.append(np.array(labels["split"].to_pylist()) == REMOVED, False)  # -1 stands for a class
-    kept = findings.filter(~removed[findings["index"].fill_null(-1).to_numpy()])
-    groups, names = kept["group"].fill_null(-1).to_numpy(), np.array(kept["finding"].to_pylist(), object)
-    pairs = np.rec.fromarrays([names.astype(str), groups])
-    _, which, sizes = np.unique(pairs, return_inverse=True, return_counts=True)
-    return kept.filter((groups < 0) | (sizes[which] > 1)) if len(kept) else kept
+    return findings.filter(~removed[findings["index"].fill_null(-1).to_numpy()])
 
 
 def read_findings(path: Path) -> pa.Table:

@@ -10,7 +10,8 @@ example of one class, all classes together lose
 
 which is exact for examples of one class each; for others it leaves out what the class means alone add. Means and
 features are whitened, Σ = I, so that the new Σ' is I - a U (...) Uᵀ with a = (1 - s) / n: the trace in Σ stays. Members
-that the covariance was not estimated from have u = 0.
+that the covariance was not estimated from have u = 0. A class that the group leaves without members has no mean any
+more, so its term 1 / r_c is left out.
 """
 
 from collections.abc import Iterable
@@ -53,7 +54,7 @@ def distances_without(
 
     own = (white - shares @ means) * in_covariance[..., None]
     within = shares * in_covariance[..., None]
-    weights = torch.eye(white.shape[1]).to(white) + within / others @ within.mT
+    weights = torch.eye(white.shape[1]).to(white) + within / others.where(others > NOBODY, torch.inf) @ within.mT
     factor = torch.linalg.cholesky(weights).mT @ own  # Fᵀ (b, m, d)
     values, vectors = torch.linalg.eigh(factor @ factor.mT)
     taken = (MOST_LOST / values.clamp(min=1e-30)).clamp(max=lost)
@@ -83,6 +84,6 @@ def refitted_without(
         moved += shares.T @ own
         scatter += own.T @ own
     others = (counts - total).clamp(min=NOBODY)[:, None]
-    values, vectors = torch.linalg.eigh(scatter + (moved / others).T @ moved)
+    values, vectors = torch.linalg.eigh(scatter + (moved / others.where(others > NOBODY, torch.inf)).T @ moved)
     kept = (1 - lost * values).clamp(min=1 - MOST_LOST)
     return (counts[:, None] * means - sums) / others, vectors / kept.sqrt()

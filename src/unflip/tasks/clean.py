@@ -140,6 +140,9 @@ class CleanPlan:
         if "near_duplicate" in skip and "leak" in skip:
             return raw, None
         alike = find_alike(raw, came, make_reporter(self.execution.quiet).track)
+        data = self.config.common.data
+        if data.reviewed is not None:
+            alike = alike.without(label_data(replace(raw, tests={}), data).removed.numpy())
         if "near_duplicate" not in skip:
             raw = alike.mark_groups(raw)
         return raw if "leak" in skip else alike.mark_leaks(raw), alike
