@@ -35,6 +35,23 @@ def test_strangers_are_far_from_every_class() -> None:
     assert all_reasons(found)[0].rpartition(": ")[2] in NAMES
 
 
+def test_what_is_between_two_classes_is_no_stranger() -> None:
+    random = np.random.default_rng(0)
+    given = np.arange(400) % 2
+    features = random.standard_normal((400, 5)) + 4 * np.eye(5)[0] * given[:, None]
+    found = find_strangers(made(features, given, ["cat", "dog"]))
+    assert not found.flags.any()
+    assert (found.scores > 0.5).sum() > 20
+
+
+def test_a_class_of_two_is_nothing_to_be_near_to() -> None:
+    features, given = clusters(600, 3, width=16)
+    foreign = 6 * np.random.default_rng(5).standard_normal((12, 16))
+    labels = np.r_[given, np.arange(10) % 3, 3, 3]
+    found = find_strangers(made(np.r_[features, foreign], labels, [*NAMES, "other"]))
+    assert not any(reason.endswith("other") for reason in all_reasons(found))
+
+
 def test_the_distance_of_strangers_is_that_of_a_slow_reference() -> None:
     features, given = clusters(60, 3)
     features[:, 2] += 1e4  # a column in units of its own

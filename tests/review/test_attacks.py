@@ -97,7 +97,7 @@ def test_two_hosts_or_none_are_turned_away(shared: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://localhost", "file://"]
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://localhost", "file://", "http://["]
 )
 def test_a_foreign_origin_is_turned_away(shared: Client, origin: str) -> None:
     headers = {**shared.known, "Origin": origin, "Content-Type": "application/json"}

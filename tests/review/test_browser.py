@@ -15,7 +15,7 @@ from pictures import write_picture
 from reviewing import Client, finding, served, write_findings
 from unflip import train
 from unflip.review.decisions import Choice, Decision, State
-from unflip.review.examples import Filter
+from unflip.review.examples import Examples, Filter
 from unflip.review.order import Order
 from unflip.review.review import Review
 
@@ -165,6 +165,7 @@ def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", ru
             ).sum()
         )
         page.select_option("#below", "0.05")
+        page.wait_for_url(re.compile("below=0.05"))  # what is said may be the same as before
         said(page, f"{low} example{'' if low == 1 else 's'}")
         assert tiles.count() == low
         page.reload()
@@ -549,6 +550,84 @@ def test_a_finding_has_its_filter_its_reasons_and_its_removal(browser: "Browser"
         page.select_option("#finding", "")
         page.wait_for_selector("#grid:not([hidden])")
         assert page.locator("#pair").input_value() == "differs"
+        assert_clean(watched, address)
+
+
+def test_of_a_group_whose_first_is_removed_the_next_is_kept(browser: "Browser", run: Path) -> None:
+    write_findings(run, near_duplicate=finding([8, 9, 20, 40, 41], ["same"] * 5, groups=[2, 2, 2, 5, 5]))
+    with served(run) as (address, review):
+        watched = visit(browser, address)
+        page = watched.page
+        page.select_option("#finding", "near_duplicate")
+        page.wait_for_selector("#tile-8")
+        page.locator("#tile-8").click()
+        press(page, "r", "g")
+        said(page, "2 selected")
+        press(page, "g")
+        said(page, "1 selected: all but example 9")
+        press(page, "r")
+        done(page, 2)
+        assert [int(review.decisions.states[i]) for i in (8, 9, 20)] == [State.REMOVED, 0, State.REMOVED]
+        page.locator("#tile-9").click()
+        press(page, "g", "g", "r")  # it is the last
+        said(page, "only example 9 of its group is left")
+        assert page.locator("#target").inner_text() == "0 selected"
+        press(page, "Escape", "r")  # and goes only if asked for by itself
+        done(page, 3)
+        page.locator("#tile-20").click()
+        press(page, "g")
+        said(page, "All of this group are removed.")
+        assert not review.decisions.states[[40, 41]].any()
+        assert_clean(watched, address)
+
+
+def test_no_more_are_selected_than_can_be_decided_at_once(browser: "Browser", tmp_path: Path) -> None:
+    run = quick_train(write_npz(tmp_path / "a.npz", **blobs(train=1100)), tmp_path / "run", epochs=1)
+    order = Examples(run).ranking(Order.DOUBTFUL).order.tolist()
+    groups = [order[0], *order[-5:]], [order[1], *order[100:1090]]
+    rows = [(i, group) for group, members in enumerate(groups) for i in members]
+    reasons = ["same"] * len(rows)
+    write_findings(run.folder, near_duplicate=finding([i for i, _ in rows], reasons, groups=[g for _, g in rows]))
+    with served(run.folder) as (address, review):
+        watched = visit(browser, address)
+        page = watched.page
+        page.select_option("#pair", "all")
+        said(page, "1,100 examples")
+        page.locator(f"#tile-{order[0]}").click()
+        press(page, "Control+a", "Control+a")
+        said(page, "1,000 selected, the most at once, 100 more match")
+        press(page, "g")
+        said(page, "1,000 selected: no room for 5 more of this group")
+        press(page, "k")
+        said(page, "1,000 decided")
+        press(page, "u")
+        said(page, "1,000 decisions undone")
+        page.locator(f"#tile-{order[1]}").click()
+        press(page, "g")
+        said(page, "991 selected")
+        press(page, "Control+a")
+        said(page, "1,000 selected, the most at once")
+        assert page.locator(".tile[aria-selected=true]").count() == 10
+        press(page, "k")
+        said(page, "1,000 decided")
+        assert int((review.decisions.states == State.KEPT).sum()) == 1000
+        assert_clean(watched, address)
+
+
+def test_nobody_is_told_that_somebody_else_decided_what_they_did_themselves(browser: "Browser", run: Path) -> None:
+    with served(run) as (address, review):
+        watched = visit(browser, address)
+        page = watched.page
+        press(page, "a", "p", "x", "u", "k")  # selected before the undo
+        said(page, "kept")
+        press(page, "x", "Shift+ArrowRight", "s", "u")  # two that are undone on the same page
+        said(page, "2 decisions undone")
+        press(page, "a", "Control+a")
+        said(page, "60 selected")
+        press(page, "k")
+        said(page, "60 decided")
+        assert page.locator("#conflict").is_hidden()
+        assert int((review.decisions.states == State.KEPT).sum()) == 60
         assert_clean(watched, address)
 
 

@@ -98,6 +98,16 @@ def test_a_removal_is_a_decision_that_can_be_taken_back_and_is_exported(found: P
     assert np.flatnonzero(splits == "removed").tolist() == [8, 20]
 
 
+def test_a_group_is_asked_for_without_what_is_removed(found: Path) -> None:
+    with served(found) as (address, _):
+        client = Client(address)
+        client.decide("remove", (7, 0))
+        group = client.get("/api/examples/20/group").json
+        assert (group["total"], [one["index"] for one in group["examples"]]) == (2, [8, 20])
+        client.undo()
+        assert client.get("/api/examples/20/group").json["total"] == 3
+
+
 def test_a_log_from_before_there_were_removals_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "review.sqlite"
     store = DecisionStore(path, fingerprint="these", count=4)

@@ -123,6 +123,35 @@ def test_the_export_holds_what_was_settled_and_training_takes_it(client: Client,
     assert {index: current[index] for index in expected} == expected
 
 
+def test_a_second_round_keeps_what_the_first_decided(run: Path, tmp_path: Path) -> None:
+    with served(run) as (address, review):
+        client = Client(address)
+        names, given = review.examples.class_names, review.examples.given.tolist()
+        other = {i: (given[i] + 1) % len(names) for i in (3, 4, 5, 6)}
+        for i, label in other.items():
+            client.decide("choose", (i, 0), label=label)
+        client.decide("remove", (8, 0), (9, 0), (10, 0))
+        first = client.get("/api/export.csv").body.decode()
+    (tmp_path / "first.csv").write_text(first)
+    options = {"take": 400, "noise": "sym:0.3", "epochs": 1}
+    again = quick_train("digits", tmp_path / "again", reviewed=tmp_path / "first.csv", **options)
+    with served(again.folder) as (address, review):
+        client = Client(address)
+        assert client.get("/api/export.csv").body.decode() == first
+        client.decide("keep", (4, 0), (9, 0), (20, 0))
+        client.decide("remove", (5, 0))
+        client.decide("unsure", (6, 0), (10, 0))
+        client.decide("keep", (3, 0))
+        client.undo()
+        second = client.get("/api/export.csv").body.decode()
+        ids = review.examples.ids
+    wanted = {3: other[3], 4: given[4], 5: None, 8: None, 9: given[9], 20: given[20]}
+    assert second.splitlines()[1:] == [
+        f"{i},{ids[i]},,remove" if label is None else f"{i},{ids[i]},{names[label]},label"
+        for i, label in wanted.items()
+    ]
+
+
 def test_neighbours_are_the_nearest_of_either_class(client: Client, run: Path) -> None:
     import numpy as np
 

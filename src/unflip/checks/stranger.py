@@ -12,6 +12,8 @@ from unflip.stats.nearest import Rows, all_nearest
 _NEIGHBOURS = 10
 _LEAST_SPREAD = 1e-3
 _FEWEST = 20  # examples without which nothing is typical
+_MEMBERS = 3  # examples without which a class says nothing of where it is
+_BETWEEN = 2  # classes, of which the mean of all is as good as that of any mixture
 _BLOCK = 4096
 
 
@@ -27,8 +29,9 @@ def find_strangers(examined: Examined) -> Found:
     so that D is the Mahalanobis distance to the nearest class Gaussian whose covariance is shrunk all the way to a
     multiple of the identity. The mean of all examples has a distance of about 1 from each. So an example is flagged
     where s_i > 2: it and its neighbours are nearer to what all examples have in common than to any class, which is the
-    idea of relative distances (Ren et al. 2021). The score is 1 / (1 + exp((2 - s_i) / q)), where q is the distance
-    between the quartiles of s. docs/audit.md says how this was chosen.
+    idea of relative distances (Ren et al. 2021). Of two classes the mean of all lies between both, so that what is
+    between them looks the same, and nothing is flagged. The score is 1 / (1 + exp((2 - s_i) / q)), where q is the
+    distance between the quartiles of s. docs/audit.md says how this was chosen.
 
     Müller, M., Hein, M. (2025). Mahalanobis++: improving OOD detection via feature normalization. ICML.
     Ren, J., et al. (2021). A simple fix to Mahalanobis distance for improving near-OOD detection. arXiv:2106.09022.
@@ -37,7 +40,9 @@ def find_strangers(examined: Examined) -> Found:
     if len(labels) < _FEWEST:
         return nothing()
     directions = Directions(examined.features)
-    distances, classes = _to_classes(directions, labels, len(examined.class_names))
+    sizes = np.bincount(labels, minlength=len(examined.class_names))
+    known = sizes >= min(_MEMBERS, sizes.max())
+    distances, classes = _to_classes(directions, labels, known)
     if not np.isfinite(distances).all():  # each example is the only one of its class
         return nothing()
     near = all_nearest(directions, min(_NEIGHBOURS, len(labels) - 1)).indices
@@ -53,7 +58,7 @@ def find_strangers(examined: Examined) -> Found:
             for share, name in zip(below[places].tolist(), names[classes[places]], strict=True)
         ]
 
-    return Found(np.arange(len(far)), scores, far > 2, say)
+    return Found(np.arange(len(far)), scores, (far > 2) & (known.sum() > _BETWEEN), say)
 
 
 class Directions:
@@ -88,15 +93,18 @@ class Directions:
         return block.reshape(len(block), self.shape[1])
 
 
-def _to_classes(directions: Directions, labels: Array, num_classes: int) -> tuple[Array, Array]:
-    """Return the distance of each example to the nearest class mean (n,), left out of its own, and that class (n,)."""
-    counts = np.bincount(labels, minlength=num_classes)
-    means = np.zeros((num_classes, directions.shape[1]))
+def _to_classes(directions: Directions, labels: Array, known: Array) -> tuple[Array, Array]:
+    """Return the distance of each example to the nearest known class (k,) (n,), left out of its own, and that one (n,).
+
+    It is that to the mean of the class.
+    """
+    counts = np.bincount(labels, minlength=len(known))
+    means = np.zeros((len(known), directions.shape[1]))
     for rows in _blocks(len(labels)):
         np.add.at(means, labels[rows], directions[rows])
     means /= counts.clip(min=1)[:, None]
     growth = (counts / (counts - 1.0).clip(min=1)) ** 2
-    lengths = np.where(counts > 0, np.square(means).sum(1), np.inf)
+    lengths = np.where(known, np.square(means).sum(1), np.inf)
     nearest, distances = np.empty(len(labels), np.int64), np.empty(len(labels))
     for rows in _blocks(len(labels)):
         block, own = directions[rows], labels[rows]

@@ -72,7 +72,9 @@ class Examples:
         self.splits: list[str] = table["split"].to_pylist()
         self.given, self.suggested = self.columns["given"], self.columns["suggested"]
         self._suspect = looks_wrong(table)
-        del self.columns["reviewed"], self.columns["log_odds"]
+        self.reviewed: Array = self.columns.pop("reviewed")
+        """(n,) which examples were decided before the run: they have a label, or are removed."""
+        del self.columns["log_odds"]
         self.class_names = run.class_names
         self.findings = Findings(run.findings(), len(table))
         self._run = run

@@ -98,7 +98,7 @@ class Guard:
         if len(hosts) != 1 or not self._is_our_name(hosts[0]):
             return _Refusal(421, "wrong host name; open the address that `unflip review` printed")
         origins = headers.get("origin", [])
-        if any(urlsplit(origin).netloc.lower() != hosts[0].lower() for origin in origins):
+        if not all(_is_from(origin, hosts[0]) for origin in origins):
             return _Refusal(403, "requests must come from the review page, not from another site")
         if not secrets.compare_digest(token.encode("latin-1", "replace"), self._token):
             return _Refusal(403, "missing or old token; open the address that `unflip review` printed")
@@ -112,6 +112,13 @@ class Guard:
         except ValueError:
             return False
         return name in self._names or (self._any_address and _is_address(name))
+
+
+def _is_from(origin: str, host: str) -> bool:
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
 
 
 def _is_address(name: str) -> bool:

@@ -147,7 +147,7 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
 
     @app.get("/api/examples/{index}/group")
     def group(index: Index) -> Any:
-        members = review.examples.findings.group(_check(review, index))
+        members = review.group(_check(review, index))
         return JSONResponse({"examples": [review.brief(member) for member in members[:_MOST]], "total": len(members)})
 
     @app.get("/picture/{examples}/{size}/{index}")

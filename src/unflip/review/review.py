@@ -19,6 +19,7 @@ from unflip.review.order import Order
 from unflip.review.words import Words, pieces
 from unflip.runs import layout
 from unflip.runs.folder import Run
+from unflip.runs.labels import REMOVED
 from unflip.stats.nearest import nearest
 
 _NEIGHBOURS = 6  # per class
@@ -114,6 +115,15 @@ class Review:
         states = self.decisions.states
         here = states[self.examples.mask(wanted._replace(states=None), states)]
         return {name: _counts(of) for name, of in (("all", states), ("here", here))}
+
+    def group(self, index: int) -> list[int]:
+        """Return the examples of the groups that an example is in, without those that are removed by now."""
+        states, splits = self.decisions.states, self.examples.splits
+        return [
+            i
+            for i in self.examples.findings.group(index)
+            if states[i] != State.REMOVED and (states[i] != State.OPEN or splits[i] != REMOVED)
+        ]
 
     def meaning(self, action: Action, index: int, label: int | None) -> tuple[State, int | None]:
         """Return the state and label that result from an action."""

@@ -10,7 +10,7 @@ from unflip.errors import ConfigError, MissingExtraError, RunFolderError
 from unflip.files import write_text
 from unflip.review.decisions import RecordedDecisions
 from unflip.review.examples import Examples
-from unflip.review.export import as_csv
+from unflip.review.export import as_csv, settled
 from unflip.review.order import Order
 from unflip.review.review import finished_run, open_review
 from unflip.runs import layout
@@ -63,7 +63,7 @@ def export_review(folder: str | Path, out: Path, *, force: bool = False) -> int:
         raise RunFolderError(f"{folder}: nobody has reviewed it yet; start with `unflip review {folder}`")
     with closing(RecordedDecisions(log, fingerprint=examples.fingerprint, count=len(examples))) as decisions:
         write_text(out, as_csv(examples, decisions))
-        return len(decisions.decided())
+        return len(settled(examples, decisions))
 
 
 def reviewer_name(given: str | None) -> str:

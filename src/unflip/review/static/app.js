@@ -18,7 +18,8 @@ let single = false;
 let detail = null;
 let since = 0; // the last known row of the log
 const selected = new Map(); // example -> the version shown when it was selected
-const seen = new Map(); // example -> the version shown when it became the current one
+const seen = new Map(); // example -> the version shown when it became the current one, or was decided here
+let spared = null; // the only example left of a group, of which all but the first were selected
 
 const here = () => page.examples[at];
 const versionOf = (example) => example.decision?.version ?? 0;
@@ -107,6 +108,7 @@ async function showPage(found, where, rank) {
 
 async function show({ focus = true } = {}) {
   const example = here();
+  spared = null;
   byId("message").hidden = Boolean(example);
   byId("message").textContent = "Nothing (more) to show here. Choose other filters, or export the decisions.";
   single = single && Boolean(example);
@@ -141,8 +143,9 @@ async function show({ focus = true } = {}) {
 function showTarget() {
   const example = here();
   const many = selected.size;
-  byId("target").textContent = many ? `${count(many)} selected` : "";
-  byId("target").hidden = !many;
+  const shown = many > 0 || spared !== null;
+  byId("target").textContent = shown ? `${count(many)} selected` : "";
+  byId("target").hidden = !shown;
   byId("select").setAttribute("aria-pressed", String(selected.has(example.index)));
   byId("accept").title = many ? "Accept the suggested label of each" : `Accept: ${className(example.suggested)}`;
   byId("keep").title = many ? "Keep the given label of each" : `Keep: ${className(example.given)}`;
@@ -160,13 +163,20 @@ function showProgress(progress) {
 }
 
 function take(decision) {
-  since = Math.max(since, decision.id);
   const example = page.examples.find((one) => one.index === decision.index);
   if (!example || versionOf(example) >= decision.version) return false;
   example.decision = decision;
   refreshTile(example);
   if (single && example === here()) showSingle(example, detail);
   return true;
+}
+
+// Take what was decided here, or what a dialog says that others decided: both have been seen.
+function takeSeen(decision) {
+  const { index, version } = decision;
+  seen.set(index, version);
+  if (selected.has(index)) selected.set(index, version);
+  return take(decision);
 }
 
 // ---- moving
@@ -197,16 +207,30 @@ async function advance() {
 async function toggle(place, { on = null } = {}) {
   const example = page.examples[place];
   if (!example) return;
-  if (on ?? !selected.has(example.index)) selected.set(example.index, seen.get(example.index) ?? versionOf(example));
+  spared = null;
+  if (on ?? !selected.has(example.index)) select(example);
   else selected.delete(example.index);
   markTiles(here().index, selected);
   showTarget();
 }
 
+// One request decides on those selected, so that one step undoes it: there are never more than it can take.
+function select(example) {
+  if (selected.has(example.index)) return;
+  if (selected.size < MOST) selected.set(example.index, seen.get(example.index) ?? versionOf(example));
+  else say(`${howMany()}; decide on these first`);
+}
+
+const howMany = () => `${count(selected.size)} selected${selected.size < MOST ? "" : ", the most at once"}`;
+
 // ---- deciding
 
 async function decide(action, label = null) {
   if (!here()) return;
+  if (spared !== null) {
+    say(`Nothing is selected: only example ${spared} of its group is left. Esc to decide on a single one.`);
+    return;
+  }
   const chosen = selected.size ? [...selected] : [[here().index, seen.get(here().index)]];
   const body = { action, reviewer: byId("reviewer").value.trim() || about.reviewer };
   if (label !== null) body.label = label;
@@ -214,14 +238,14 @@ async function decide(action, label = null) {
   const answer = await post("/api/decide", { ...body, items: chosen.map(([index, version]) => ({ index, version })) });
   let written = answer.written;
   if (answer.conflicts.length) {
-    answer.conflicts.forEach(take);
+    answer.conflicts.forEach(takeSeen);
     if (await askConflict(answer.conflicts)) {
       const again = await post("/api/decide", { ...body, items: answer.conflicts.map(({ index, version }) => ({ index, version })) });
       written = [...written, ...again.written];
       if (again.conflicts.length) say("Somebody decided again in the meantime; please check.");
     }
   }
-  written.forEach(take);
+  written.forEach(takeSeen);
   selected.clear();
   if (written.length) say(many ? `${count(written.length)} decided` : `Example ${written[0].index} ${decisionText(written[0])}`);
   if (action === "clear") await show();
@@ -245,7 +269,7 @@ async function undo() {
   const first = written[0].index;
   const { finding, order } = query();
   const { rank } = await get(`/api/examples/${first}`, { finding, order });
-  if (written.map(take).includes(false)) await load(rank < 0 ? {} : { after: rank - 1 }, rank < 0 ? null : rank);
+  if (written.map(takeSeen).includes(false)) await load(rank < 0 ? {} : { after: rank - 1 }, rank < 0 ? null : rank);
   else await go(page.examples.findIndex((example) => example.index === first));
   const { state } = written[0];
   say(written.length > 1 ? `${count(written.length)} decisions undone` : `Undone: example ${first} is ${state === "open" ? "undecided" : decisionText(written[0])}`);
@@ -309,7 +333,7 @@ async function selectAll() {
   for (const place of page.examples.keys()) await toggle(place, { on: true });
   if (whole) await selectEverything();
   const more = page.total - selected.size;
-  say(`${count(selected.size)} selected${more > 0 ? `, ${count(more)} more match` : ""}`);
+  say(`${howMany()}${more > 0 ? `, ${count(more)} more match` : ""}`);
 }
 
 async function selectEverything() {
@@ -324,19 +348,27 @@ async function selectEverything() {
   showTarget();
 }
 
-// Select the group of near-duplicates; asked again, all of it but the first, which is the one to keep.
+// Select what is left of the group of near-duplicates; asked again, all of it but the first, which is the one to keep.
 async function selectGroup() {
   if (single || !here() || !inGroup(here())) return;
   const { examples: members, total } = await get(`/api/examples/${here().index}/group`);
-  const whole = members.every((example) => selected.has(example.index));
-  for (const example of members) {
-    if (!selected.has(example.index)) selected.set(example.index, seen.get(example.index) ?? versionOf(example));
+  if (!members.length) {
+    say("All of this group are removed.");
+    return;
   }
+  const rest = members.filter((example) => !selected.has(example.index));
+  if (selected.size + rest.length > MOST) {
+    say(`${count(selected.size)} selected: no room for ${count(rest.length)} more of this group; decide on these first`);
+    return;
+  }
+  const whole = !rest.length;
+  rest.forEach(select);
   if (whole) selected.delete(members[0].index);
+  spared = whole && !selected.size ? members[0].index : null;
   markTiles(here().index, selected);
   showTarget();
   const more = total > members.length ? `, the group has ${count(total)}` : "";
-  say(whole ? `${count(selected.size)} selected: all but example ${members[0].index}` : `${count(selected.size)} selected${more}`);
+  say(whole ? `${count(selected.size)} selected: all but example ${members[0].index}` : `${howMany()}${more}`);
 }
 
 async function selectHere() {
@@ -346,7 +378,7 @@ async function selectHere() {
 
 async function escape() {
   if (single) await open(false);
-  else if (selected.size) {
+  else if (selected.size || spared !== null) {
     selected.clear();
     await show();
     say("Nothing selected");
@@ -363,7 +395,7 @@ async function move(step, extend) {
   if (extend) {
     const [low, high] = [Math.min(from, at), Math.max(from, at)];
     for (let place = low; place <= high; place += 1) await toggle(place, { on: true });
-    say(`${count(selected.size)} selected`);
+    say(howMany());
   }
 }
 
