@@ -81,9 +81,10 @@ def test_pictures_are_the_same_by_their_digest() -> None:
     assert by_loop(same.tolist()) == [0, 1, 0]
 
 
-def wide(values: Sequence[int]) -> np.ndarray[Any, Any]:
+def wide(values: Sequence[int] | Array) -> Array:
     """Return a row of 64 numbers for each value, the same for the same."""
-    return np.random.default_rng(0).random((max(values) + 1, 64))[np.array(values)]
+    rows: Array = np.random.default_rng(0).random((max(values) + 1, 64))[np.array(values)]
+    return rows
 
 
 @given(st.integers(0, 1000), st.integers(2, 40))

@@ -133,8 +133,9 @@ def test_a_second_round_keeps_what_the_first_decided(run: Path, tmp_path: Path) 
         client.decide("remove", (8, 0), (9, 0), (10, 0))
         first = client.get("/api/export.csv").body.decode()
     (tmp_path / "first.csv").write_text(first)
-    options = {"take": 400, "noise": "sym:0.3", "epochs": 1}
-    again = quick_train("digits", tmp_path / "again", reviewed=tmp_path / "first.csv", **options)
+    again = quick_train(
+        "digits", tmp_path / "again", reviewed=tmp_path / "first.csv", take=400, noise="sym:0.3", epochs=1
+    )
     with served(again.folder) as (address, review):
         client = Client(address)
         assert client.get("/api/export.csv").body.decode() == first

@@ -47,6 +47,8 @@ def test_clean_lists_returns_and_says_what_else_it_finds(tmp_path: Path) -> None
     read = cleaned.run.findings()
     assert read is not None
     assert read.to_pylist() == cleaned.findings.to_pylist()
+    assert "  1 label cannot be judged: of its class there are too few different examples" in summary(cleaned)
+    assert "every label was judged" not in summary(cleaned)
     told = next(line for line in summary(cleaned).splitlines() if "worth a look" in line)
     assert "strangers" in told
     assert "1 weak class" in told

@@ -15,12 +15,11 @@ def find_ambiguous(examined: Examined) -> Found:
 
     With probabilities p of the likeliest and q of the second class the score is (q / p) (p + q): 1 where both are one
     half. Flagged is an example where q is at least 2/3 of p and both together are at least 0.8. Examples that were
-    judged in-sample, and those that people decided about, are left out.
+    judged in-sample or could not be judged, and those that people decided about, are left out.
     """
     table = examined.table
-    asked = np.flatnonzero(
-        (table["judged"].to_numpy() == OUT_OF_SAMPLE) & ~table["reviewed"].to_numpy(zero_copy_only=False)
-    )
+    judged = (table["judged"].to_numpy() == OUT_OF_SAMPLE) & ~np.isnan(table["quality"].to_numpy())
+    asked = np.flatnonzero(judged & ~table["reviewed"].to_numpy(zero_copy_only=False))
     first, second = (table[f"confidence_{name}"].to_numpy()[asked].astype(float) for name in ("likeliest", "second"))
     ratio, both = second / np.maximum(first, 1e-12), first + second
     names = examined.class_names

@@ -78,8 +78,12 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
     held_out = cleaned.run.result["val_accuracy"]
     if held_out is not None:
         lines.append(f"  the model disagrees with {1 - held_out:.1%} of the labels held out from training")
-    elif cleaned.run.result["judged_out_of_sample"] == 1:
+    elif cleaned.run.result["judged_out_of_sample"] == 1 and not cleaned.unjudged:
         lines.append("  every label was judged by networks and statistics that had not learnt it")
+    if cleaned.unjudged:
+        one = cleaned.unjudged == 1
+        cannot = f"{cleaned.unjudged:,} label{'' if one else 's'} cannot be judged"
+        lines.append(f"  {cannot}: of {'its class' if one else 'their classes'} there are too few different examples")
     if found:
         lines.append(f"  the list, most doubtful first: {out / 'suspects.csv'}")
     lines += [*_findings(cleaned), *_leaks(cleaned.run.result["tests"])]
@@ -112,7 +116,8 @@ def _expected(cleaned: "CleanResult") -> list[str]:
         share = expect_errors(cleaned.suspects["quality"].to_numpy()).total / cleaned.expected.total
         found = f"the list holds {share:.0%} of them, the review page shows the others after it" if listed else ""
     others = "other " if cleaned.decided.labels else ""
-    return [*said, f"  about {wrong:,} {others}labels are wrong" + (f"; {found}" if found else "")]
+    told = f"  about {wrong:,} {others}label{' is' if wrong == 1 else 's are'} wrong"
+    return [*said, told + (f"; {found}" if found else "")]
 
 
 def _decided(decided: "Decided") -> list[str]:

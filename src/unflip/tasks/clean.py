@@ -60,6 +60,8 @@ class CleanResult:
     """How many of them have a quality below :data:`SURE`."""
     expected: ExpectedErrors
     """How many of all labels are wrong, by their qualities."""
+    unjudged: int
+    """Labels without a quality: those of classes with too few examples."""
     decided: Decided
     """What people had decided (``--reviewed``), and what that changed."""
     pairs: Sequence[tuple[str, str, int]]
@@ -157,15 +159,17 @@ class CleanPlan:
         findings = run_checks(Examined(table, run.class_names, raw, alike), self.audit.skip_check, track)
         findings = without_removed(findings, table)
         write_atomically(run.own(layout.FINDINGS), lambda path: pa.csv.write_csv(findings, path))
+        left = table.filter(pa.compute.not_equal(table["split"], REMOVED))
         pairs = Counter(zip(suspects["given"].to_pylist(), suspects["suggested"].to_pylist(), strict=True))
         return CleanResult(
             run=run,
             data=self.config.common.data.path,
             of_images=of_images,
-            count=pa.compute.sum(pa.compute.not_equal(table["split"], REMOVED)).as_py(),
+            count=len(left),
             suspects=suspects,
             sure=int((suspects["quality"].to_numpy() < SURE).sum()),
             expected=expect_errors(table["quality"].to_numpy()),
+            unjudged=left["quality"].null_count,
             decided=compare_decided(run, self.config.common.data.reviewed),
             pairs=[(str(given), str(suggested), count) for (given, suggested), count in pairs.most_common()],
             findings=findings,
