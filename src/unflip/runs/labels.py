@@ -130,10 +130,9 @@ def label_table(
 
 
 def looks_wrong(table: pa.Table) -> Array:
-    """Return which given labels (n,) look wrong: they were judged, another is suggested, and nobody has decided."""
+    """Return which given labels (n,) look wrong: another one is suggested, and nobody has decided about the example."""
     differs = table["given"].to_numpy() != table["suggested"].to_numpy()
-    unknown = np.isnan(table["quality"].to_numpy())
-    wrong: Array = differs & ~unknown & ~table["reviewed"].to_numpy(zero_copy_only=False)
+    wrong: Array = differs & ~table["reviewed"].to_numpy(zero_copy_only=False)
     return wrong
 
 
