@@ -187,9 +187,8 @@ def methods_table(lines: list[dict[str, Any]]) -> Iterator[str]:
     yield "| --- |" + " --- |" * len(methods)
     groups = {called(row): [row] for row in PURE + HYBRID} | {f"mean: {name}": rows for name, rows in ALL.items()}
     for name, rows in groups.items():
-        cells = [
-            mean([line for line in chosen(runs, method=method) if line["row"] in rows], "ece") for method in methods
-        ]
+        found = [[line for line in chosen(runs, method=method) if line["row"] in rows] for method in methods]
+        cells = [mean(some, "ece") if len(some) == len(rows) else "" for some in found]
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
