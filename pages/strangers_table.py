@@ -9,8 +9,8 @@
   rest are mixed in; features by wordllama
 
 Foreign examples get random labels; `sym:0.2` then gives a fifth of all labels a random class. `unflip` is the check
-`stranger` under these labels as they are, `corrected` under those that UnflipClassifier makes of them, as in a run of
-`unflip clean`; `Datalab` is cleanlab's score of outliers with its defaults. A line of the file is one setting and seed:
+`stranger`, which looks at these labels as they are, `corrected` what it would say under those that UnflipClassifier
+makes of them; `Datalab` is cleanlab's score of outliers with its defaults. A line of the file is one setting and seed:
 areas under the ROC curve, how many of the foreign and of the other examples each flags, and `false_alone`, how many
 examples `unflip` flags where nothing foreign is mixed in. What is in the file is not run again. `--keep` keeps features
 of images in a folder; UNFLIP_CIFAR holds cifar-10-batches-bin and cifar-100-binary.
@@ -128,7 +128,8 @@ def find(features: Array, given: Array, num_classes: int) -> Any:
 
     torch.set_num_threads(1)
     names = [str(number) for number in range(num_classes)]
-    return find_strangers(Examined(pa.table({"current": given}), names, RawData(LabelledSet(features, given))))
+    table = pa.table({"given": given, "current": given, "reviewed": np.zeros(len(given), bool)})
+    return find_strangers(Examined(table, names, RawData(LabelledSet(features, given))))
 
 
 def run_one(task: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
         given[wrong] = random.integers(problem.num_classes, size=int(wrong.sum()))
     found = find(problem.features, given, problem.num_classes)
     corrected = UnflipClassifier(random_state=seed).fit(problem.features, given).labels_
-    in_run = find(problem.features, corrected, problem.num_classes)
+    by_corrected = find(problem.features, corrected, problem.num_classes)
     alone = find(problem.features[~foreign], given[~foreign], problem.num_classes)
     lab = Datalab(data={"labels": given}, label_name="labels", verbosity=0)
     lab.find_issues(features=problem.features, issue_types={"outlier": {}})
@@ -154,23 +155,22 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     theirs, flags = -issues["outlier_score"].to_numpy(), issues["is_outlier_issue"].to_numpy()
     return task | {
         "unflip": float(roc_auc_score(foreign, found.scores)),
-        "corrected": float(roc_auc_score(foreign, in_run.scores)),
+        "corrected": float(roc_auc_score(foreign, by_corrected.scores)),
         "datalab": float(roc_auc_score(foreign, theirs)),
         "foreign": int(foreign.sum()),
         "others": int((~foreign).sum()),
         "unflip_flags": [int((found.flags & foreign).sum()), int((found.flags & ~foreign).sum())],
-        "corrected_flags": [int((in_run.flags & foreign).sum()), int((in_run.flags & ~foreign).sum())],
         "datalab_flags": [int((flags & foreign).sum()), int((flags & ~foreign).sum())],
         "false_alone": int(alone.flags.sum()),
     }
 
 
 def table(lines: list[dict[str, Any]]) -> Iterator[str]:
-    heads = ["data", "noise", "unflip, seed 0 (seen)", "unflip, seeds 1 and 2", "the same, labels corrected first"]
-    heads += ["Datalab, all seeds", "foreign", "flagged", "of them foreign", "flagged, labels corrected first"]
-    heads += ["of them foreign", "flagged where nothing is foreign"]
-    yield "| " + " | ".join(heads) + " |"
-    yield "| --- |" + " --- |" * 11
+    yield (
+        "| data | noise | unflip, seed 0 (seen) | unflip, seeds 1 and 2 | if labels were corrected first | Datalab, "
+        "all seeds | foreign | flagged | of them foreign | flagged where nothing is foreign |"
+    )
+    yield "| --- |" + " --- |" * 9
     for row in ROWS:
         for noise in NOISES:
             here = [line for line in lines if (line["row"], line["noise"]) == (row, noise)]
@@ -180,10 +180,9 @@ def table(lines: list[dict[str, Any]]) -> Iterator[str]:
             aurocs = [[line["unflip"] for line in here if line["seed"] == 0]]
             aurocs += [[line[name] for line in unseen] for name in ("unflip", "corrected")]
             aurocs += [[line["datalab"] for line in here]]
-            flags = [line[f"{name}_flags"] for name in ("unflip", "corrected") for line in here]
             counts = [statistics.mean(line["foreign"] for line in here)]
-            for some in (flags[: len(here)], flags[len(here) :]):
-                counts += [statistics.mean(sum(pair) for pair in some), statistics.mean(pair[0] for pair in some)]
+            counts += [statistics.mean(sum(line["unflip_flags"]) for line in here)]
+            counts += [statistics.mean(line["unflip_flags"][0] for line in here)]
             alone = statistics.mean(line["false_alone"] for line in here)
             others = statistics.mean(line["others"] for line in here)
             cells = [*map(_mean, aurocs), *(f"{count:.0f}" for count in counts), f"{alone:.0f} of {others:,.0f}"]

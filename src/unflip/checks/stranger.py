@@ -7,6 +7,7 @@ from scipy.special import expit
 
 from unflip.checks.examined import Examined, Found, nothing
 from unflip.data.files.arrays import Array
+from unflip.runs.labels import peoples_labels
 from unflip.stats.nearest import Rows, all_nearest
 
 _NEIGHBOURS = 10
@@ -21,7 +22,8 @@ def find_strangers(examined: Examined) -> Found:
     """Score examples by their distance to the nearest class and by that of their neighbours.
 
     Columns are standardised and rows scaled to length 1, which makes Gaussian classes spherical and alike, so that only
-    directions count (Müller and Hein 2025). Let m_c be the mean of class c under the run's labels and
+    directions count (Müller and Hein 2025). Let m_c be the mean of class c under the labels that people gave (corrected
+    ones would put strangers into the class that is nearest, and its mean nearer to them) and
 
         D_i = min_c |x_i - m_c|,  each x_i left out of the mean of its own class,
         s_i = D_i + mean of D_j over the ten nearest neighbours j of i,
@@ -36,7 +38,7 @@ def find_strangers(examined: Examined) -> Found:
     Müller, M., Hein, M. (2025). Mahalanobis++: improving OOD detection via feature normalization. ICML.
     Ren, J., et al. (2021). A simple fix to Mahalanobis distance for improving near-OOD detection. arXiv:2106.09022.
     """
-    labels = examined.table["current"].to_numpy()
+    labels = peoples_labels(examined.table)
     if len(labels) < _FEWEST:
         return nothing()
     directions = Directions(examined.features)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from unflip.checks.examined import Examined, Found
 from unflip.data.files.arrays import Array
-from unflip.runs.labels import OUT_OF_SAMPLE, REMOVED
+from unflip.runs.labels import OUT_OF_SAMPLE, REMOVED, peoples_labels
 
 _CONFUSED = 0.05  # share of a class that may be taken for another one, by chance or not
 _TIMES = 1.5  # as often as if a class's confusions were spread evenly over the others
@@ -33,7 +33,7 @@ def find_weak_classes(examined: Examined) -> Found:
     """
     table = examined.table.filter(pc.not_equal(examined.table["split"], REMOVED))
     decided = table["reviewed"].to_numpy(zero_copy_only=False)
-    labels = np.where(decided, table["current"].to_numpy(), table["given"].to_numpy())
+    labels = peoples_labels(table)
     counts = np.bincount(labels, minlength=len(examined.class_names))
     known = np.bincount(labels[~np.isnan(table["quality"].to_numpy())], minlength=len(counts)) > 0
     asked = (table["judged"].to_numpy() == OUT_OF_SAMPLE) & ~decided

@@ -129,6 +129,12 @@ def label_table(
     return pa.table(columns)
 
 
+def peoples_labels(table: pa.Table) -> Array:
+    """Return the label (n,) that people decided on, or else gave."""
+    decided = table["reviewed"].to_numpy(zero_copy_only=False)
+    return np.where(decided, table["current"].to_numpy(), table["given"].to_numpy())
+
+
 def looks_wrong(table: pa.Table) -> Array:
     """Return which given labels (n,) look wrong: another one is suggested, and nobody has decided about the example."""
     differs = table["given"].to_numpy() != table["suggested"].to_numpy()
