@@ -40,7 +40,7 @@ HYBRID = [
     for kind in KINDS
     for noise in ("sym:0.30", "sym:0.60", "asym:0.30")
 ]
-OTHERS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "dividemix")
+OTHERS = ("standard", "lrt", "plc", "mddc", "cddc", "dividemix")
 SETS = ("digits", "breast cancer", "wine", "cifar10")
 NOISES = ("sym:0.01", "sym:0.05", "sym:0.2", "asym:0.05", "asym:0.2", "pmd1:0.2")
 GROUPS = {

@@ -132,7 +132,8 @@ def label_table(
 def peoples_labels(table: pa.Table) -> Array:
     """Return the label (n,) that people decided on, or else gave."""
     decided = table["reviewed"].to_numpy(zero_copy_only=False)
-    return np.where(decided, table["current"].to_numpy(), table["given"].to_numpy())
+    labels: Array = np.where(decided, table["current"].to_numpy(), table["given"].to_numpy())
+    return labels
 
 
 def looks_wrong(table: pa.Table) -> Array:
