@@ -500,7 +500,7 @@ def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_for
     assert method.correct(probs, labels).tolist() == labels.tolist()  # before anything is believed
     torch.testing.assert_close(method.odds(probs, labels).sigmoid(), probs.gather(1, labels[:, None])[:, 0])
     belief = method.belief = belief_of(0.5, offset)
-    method.small = torch.tensor([False, False, False])
+    method.small, method.known = torch.tensor([False, False, False]), torch.tensor([True, True, True])
     share = []
     for p, y in zip(probs.tolist(), labels.tolist(), strict=True):
         unmoved = [p[c] / math.exp(float(offset[c])) for c in range(3)]
@@ -514,6 +514,8 @@ def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_for
     )
     method.small = torch.tensor([False, True, False])  # of such a class nothing can be said
     assert torch.equal(method.odds(probs, labels).isnan(), labels == 1)
+    method.known = torch.tensor([True, False, True])  # and its labels stay
+    assert method.correct(probs, labels).tolist() == expected.where(labels != 1, labels).tolist()
 
 
 def test_the_model_predicts_what_the_committee_believes_of_a_new_example() -> None:
