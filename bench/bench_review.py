@@ -83,7 +83,7 @@ def make_run(folder: Path) -> Path:
     run = train(folder / "data.npz", folder / "run", method="standard", epochs=1, device="cpu", threads=1)
     rows, reasons = random.permutation(EXAMPLES)[:FOUND], ["nearly the same as another one"] * FOUND
     copies = Finding(rows, np.linspace(1, 0.5, FOUND), np.ones(FOUND, bool), reasons, np.arange(FOUND) // 2)
-    pa.csv.write_csv(findings_table(run.labels(), {"near_duplicate": copies}), run.folder / "findings.csv")
+    pa.csv.write_csv(findings_table(run.labels(), {"near_duplicate": copies}), run.own("findings.csv"))
     return run.folder
 
 
