@@ -151,7 +151,7 @@ def texts(name: str, seed: int, work: Path) -> Examples:
     from unflip.encoders.raw import encode_raw
 
     table = pa.csv.read_csv(
-        Path(os.environ["UNFLIP_DATA"]) / name / "train.csv",
+        Path(os.environ["UNFLIP_DATA"]) / "text" / name / "train.csv",
         parse_options=pa.csv.ParseOptions(newlines_in_values=True),
     )
     found, random = table["text"].to_pylist(), np.random.default_rng(seed)
