@@ -3,8 +3,8 @@
     python pages/images_scratch.py                 # tables and curves, from docs/results/images-{regime,scratch}.jsonl
     python pages/images_scratch.py --sweep SWEEP   # first take over what `unflip sweep images/cifar10` has finished
 
-Lines of the result file are those of the sweep, with the curves of every epoch. Where several seeds ran, tables and
-curves are their means.
+Lines of the result file are those of the sweep, with the curves of every epoch. All methods ran with seed 0, which is
+what the tables and the picture show; a table of its own has the methods that ran with more seeds.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 
 import marked
 from images_results import PAGE, ROOT, Line, percent, read, results_of, table, take_over
@@ -47,52 +46,68 @@ def regime_table(lines: Sequence[Line]) -> str:
     return table(["set-up", "epochs run", "best (epoch)", "last", "best - last"], rows)
 
 
-def by_method(lines: Sequence[Line]) -> dict[str, dict[str, list[Line]]]:
-    """Return the lines by noise and method; those of one method differ in the seed."""
-    found: dict[str, dict[str, list[Line]]] = {}
+def by_method(lines: Sequence[Line]) -> dict[str, dict[str, Line]]:
+    """Return the lines of seed 0 by noise and method."""
+    found: dict[str, dict[str, Line]] = {}
     for line in lines:
-        found.setdefault(line["axes"]["noise"], {}).setdefault(line["axes"]["method"], []).append(line)
+        if line["axes"]["seed"] == 0:
+            found.setdefault(line["axes"]["noise"], {})[line["axes"]["method"]] = line
     return found
-
-
-def mean(lines: Sequence[Line], figure: str, which: str) -> float:
-    return fmean(line[figure][which] for line in lines)
-
-
-def test_curve(lines: Sequence[Line]) -> list[float]:
-    """Return the mean test accuracy of each epoch."""
-    return [fmean(values) for values in zip(*(line["curves"]["test"] for line in lines), strict=True)]
 
 
 def method_tables(lines: Sequence[Line]) -> str:
     """Return a table of results and one of curves for each noise."""
     parts = []
     for noise, methods in by_method(lines).items():
-        given = percent(fmean(mean(own, "label_accuracy", "given") for own in methods.values()))
-        head = ["method", "seeds", "last epoch", "selected epoch", "best epoch", f"labels right (given: {given})"]
+        given = percent(next(iter(methods.values()))["label_accuracy"]["given"])
+        head = ["method", "last epoch", "selected epoch", "best epoch", f"labels right (given: {given})"]
         rows = [
             [
                 f"`{method}`",
-                str(len(own)),
-                *(percent(mean(own, "test_accuracy", key)) for key in ("last", "selected", "best")),
-                percent(mean(own, "label_accuracy", "current")),
-                f"{fmean(line['quality_auroc'] for line in own):.3f}",
-                f"{fmean(line['seconds'] for line in own) / 60:.0f}",
+                *(percent(line["test_accuracy"][key]) for key in ("last", "selected", "best")),
+                percent(line["label_accuracy"]["current"]),
+                f"{line['quality_auroc']:.3f}",
+                f"{line['seconds'] / 60:.0f}",
             ]
-            for method, own in methods.items()
+            for method, line in methods.items()
         ]
         curves = [
-            [f"`{method}`", *(f"{100 * test_curve(own)[epoch - 1]:.1f}" for epoch in EPOCHS)]
-            for method, own in methods.items()
+            [f"`{method}`", *(f"{100 * line['curves']['test'][epoch - 1]:.1f}" for epoch in EPOCHS)]
+            for method, line in methods.items()
         ]
         parts += [f"**{noise}**", table([*head, "AUROC", "min"], rows), "Test accuracy by epoch:"]
         parts += [table(["epoch", *map(str, EPOCHS)], curves)]
     return "\n\n".join(parts)
 
 
+def seeds_table(lines: Sequence[Line]) -> str:
+    """Return the figures of each seed, seed 0 first, where more than one ran."""
+    runs: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        runs.setdefault((line["axes"]["noise"], line["axes"]["method"]), []).append(line)
+    rows = [
+        [
+            noise,
+            f"`{method}`",
+            *(
+                " / ".join(percent(line[figure][which]) for line in own)
+                for figure, which in (
+                    ("test_accuracy", "last"),
+                    ("test_accuracy", "selected"),
+                    ("label_accuracy", "current"),
+                )
+            ),
+            " / ".join(f"{line['quality_auroc']:.3f}" for line in own),
+        ]
+        for (noise, method), own in runs.items()
+        if len(own) > 1
+    ]
+    return table(["noise", "method", "last epoch", "selected epoch", "labels right", "AUROC"], rows)
+
+
 def digest(lines: Sequence[Line]) -> str:
     """Return a hash of what the picture shows; the picture carries it."""
-    shown = [[line["axes"], line["curves"]["test"]] for line in lines]
+    shown = [[line["axes"], line["curves"]["test"]] for line in lines if line["axes"]["seed"] == 0]
     return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
 
 
@@ -108,8 +123,8 @@ def draw(lines: Sequence[Line], picture: Path) -> None:
     figure, panels = plt.subplots(1, len(noises), figsize=size, squeeze=False, layout="constrained", facecolor="white")
     entries = {}
     for panel, (noise, methods) in zip(panels[0], noises.items(), strict=True):
-        for method, own in methods.items():
-            curve = [100 * value for value in test_curve(own)][FIRST - 1 :]
+        for method, line in methods.items():
+            curve = [100 * value for value in line["curves"]["test"]][FIRST - 1 :]
             wide = 2.6 if method == "standard" else 1.6
             epochs = range(FIRST, FIRST + len(curve))
             (entries[method],) = panel.plot(epochs, curve, color=COLOURS[method], linewidth=wide)
@@ -131,7 +146,8 @@ def draw(lines: Sequence[Line], picture: Path) -> None:
 def fill(page: str, regime: Sequence[Line], scratch: Sequence[Line]) -> str:
     """Return the page with its tables as the result files say them."""
     page = marked.fill(page, "images regime", lambda _: regime_table(regime))
-    return marked.fill(page, "images methods", lambda _: method_tables(scratch))
+    page = marked.fill(page, "images methods", lambda _: method_tables(scratch))
+    return marked.fill(page, "images seeds", lambda _: seeds_table(scratch))
 
 
 def main() -> None:

@@ -87,10 +87,12 @@ def test_every_table_of_images_comes_from_its_file(monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     results, scratch = importlib.import_module("images_results"), importlib.import_module("images_scratch")
     text = results.PAGE.read_text("utf-8")
-    assert text.count("<!-- images ") == 3
+    assert text.count("<!-- images ") == 5
     assert scratch.fill(text, results.read(scratch.REGIME), results.read(scratch.SCRATCH)) == text
     fine_tuning = importlib.import_module("images_fine_tuning")
     assert fine_tuning.fill(text, results.read(fine_tuning.RESULTS)) == text
+    questions = importlib.import_module("images_questions")
+    assert questions.fill(text, results.read(questions.QUESTIONS), results.read(questions.SCRATCH)) == text
 
 
 def test_the_picture_of_images_shows_the_curves_of_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_a_sweep_adds_its_cells_to_those_of_an_earlier_one(monkeypatch: pytest.M
     known = [line(3, "stays", 0.5) | {"curves": {}}, line(1, "again", 0.5) | {"curves": {}}]
     (tmp_path / "known.jsonl").write_text("".join(json.dumps(one) + "\n" for one in known))
     finished = [line(0, "new", 0.6), line(1, "again", 0.7)]
-    others = [line(2, "other", 0.1) | {"grid": "images/warmup"}]
+    others = [line(2, "other", 0.1) | {"grid": "images/questions"}]
     (tmp_path / "results.jsonl").write_text(
         "".join(json.dumps(one) + "\n" for one in [*others, *(one | {"grid": grid} for one in finished)])
     )

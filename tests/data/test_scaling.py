@@ -140,6 +140,19 @@ def test_a_declared_class_without_examples_is_no_trouble(tmp_path: Path) -> None
     assert_scaled(data, array, one_scale=True)
 
 
+@pytest.mark.parametrize("place", [0, 100])
+def test_an_example_alone_in_its_class_has_no_say(place: int, tmp_path: Path) -> None:
+    for one_scale, make in ((True, one_unit_with_small_noise), (False, columns_in_units_of_their_own)):
+        array, labels = make()
+        labels[place] = 3
+        assert_scaled(settle_scale(data_of(tmp_path, array, labels)), array, one_scale=one_scale)
+
+
+def test_where_each_example_is_alone_in_its_class_columns_keep_their_scales(tmp_path: Path) -> None:
+    array, _ = one_unit_with_small_noise(count=5)
+    assert_scaled(settle_scale(data_of(tmp_path, array, torch.arange(5))), array, one_scale=False)
+
+
 def test_a_run_with_auto_takes_the_choice(tmp_path: Path) -> None:
     for one_scale, make in ((True, one_unit_with_small_noise), (False, columns_in_units_of_their_own)):
         array, labels = make()

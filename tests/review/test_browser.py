@@ -150,7 +150,7 @@ def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", ru
     with served(run) as (address, review):
         watched = visit(browser, address)
         page = watched.page
-        given, suggested, count = review.examples.pairs()[0]
+        given, suggested, count = review.examples.pairs[0]
         page.select_option("#pair", f"{given}-{suggested}")
         said(page, f"{count} examples")
         tiles = page.locator(".tile")

@@ -64,7 +64,7 @@ def test_pages_forward_and_backward_go_through_what_passes_by_quality(
 def test_pairs_are_counted_and_the_most_frequent_comes_first(trained: Path) -> None:
     rows = pyarrow.parquet.read_table(trained / "labels.parquet").to_pylist()
     pairs = [(row["given"], row["suggested"]) for row in rows if row["given"] != row["suggested"]]
-    found = Examples(Run(trained)).pairs()
+    found = Examples(Run(trained)).pairs
     assert {(a, b): count for a, b, count in found} == {pair: pairs.count(pair) for pair in pairs}
     assert [count for *_, count in found] == sorted((count for *_, count in found), reverse=True)
 
@@ -101,4 +101,4 @@ def test_what_people_had_reviewed_before_training_is_not_offered_again(run: Path
     offered = examples.page(Filter(differs=True), nobody, count=len(table)).indices
     assert offered
     assert not any(reviewed[offered])
-    assert sum(count for *_, count in examples.pairs()) == len(offered)
+    assert sum(count for *_, count in examples.pairs) == len(offered)

@@ -18,7 +18,8 @@ def settle_scale(data: LabelledData) -> LabelledData:
 
     Columns in units of their own want a scale each; where they have one unit, as features of a network, small ones are
     often noise and should stay small. The choice is made by spherical class Gaussians of up to 4,000 training examples,
-    each left out of its class, so that no label speaks for itself; in a tie all columns share a scale.
+    each left out of its class, so that no label speaks for itself; those that are alone in their class say nothing. In a
+    tie all columns share a scale.
     """
     by_column = data.standardisation
     if by_column is None or len(by_column.std.shape) != 1:
@@ -30,6 +31,10 @@ def settle_scale(data: LabelledData) -> LabelledData:
     if not float(scale) > 0:
         return data
     in_one = Standardisation(by_column.mean, scale.to(by_column.std.dtype).expand_as(by_column.std).contiguous())
+    alone = labels.bincount()[labels] == 1
+    if bool(alone.all()):
+        return data
+    features, labels = features[~alone], labels[~alone]
     together = _surprise(features * (by_column.std / in_one.std).float(), labels, data.num_classes)
     if together > _surprise(features, labels, data.num_classes):
         return data

@@ -32,6 +32,7 @@ _DROPPED = 0.1  # Gaussians with less than this share of the networks' weight ar
 _STEPS = 300  # fewest of a run on rows
 _LONGEST = 3.0  # norm of a member's gradient; on frozen CIFAR features, where nothing diverges, it stays below
 _ROWS = 4096  # examples at once; they fit in the cache
+_NEVER = -30.0  # log-probability of a class that nobody can judge
 
 
 class UnflipOptions(Options):
@@ -182,8 +183,8 @@ class Unflip(Method):
         """Deal the examples into folds, once.
 
         A class is known if there are labels of it in two folds or more: otherwise no member that has learnt any of them
-        judges another, and its labels stay. They have no quality, nor have those of a class with fewer examples than
-        there are folds.
+        judges another, its labels stay, and no other label becomes one of it. They have no quality, nor have those of a
+        class with fewer examples than there are folds.
         """
         if self.folds is not None:
             return
@@ -292,8 +293,8 @@ class Unflip(Method):
         setting, before, background = self.setting, self.belief, views.background
         log_probs = self._table()
         for rows in _blocks(len(given)):
-            log_probs[rows] = pool(
-                [view[rows] for view in (views.network, views.votes) if view is not None], views.weights
+            log_probs[rows] = self._judged(
+                pool([view[rows] for view in (views.network, views.votes) if view is not None], views.weights)
             )
         share = informative(log_probs, given, background)
         wrong = disagreement(log_probs, given, share)
@@ -319,6 +320,10 @@ class Unflip(Method):
             label_weight=label,
             gaussians=views.gaussians,
         )
+
+    def _judged(self, log_probs: Tensor) -> Tensor:
+        """Return log-probabilities (m, k) of known classes alone."""
+        return log_probs.masked_fill(~self.known, _NEVER).log_softmax(1)
 
     def _out_of_fold(self, observed: Observed) -> Tensor:
         """Return each example's log-probabilities by the member that has not learnt from it (m, k)."""
@@ -422,7 +427,7 @@ class Unflip(Method):
 
     def _unseen(self, belief: _Belief, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities where no member has learnt the label, and how likely labels are informative."""
-        log_probs = probs.clamp(min=1e-30).log()
+        log_probs = self._judged(probs.clamp(min=1e-30).log())
         as_given = (log_probs - belief.offset).log_softmax(1)
         return log_probs, informative(as_given, labels, belief.background)
 

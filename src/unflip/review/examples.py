@@ -151,8 +151,9 @@ class Examples:
             mask &= self.ranking(Order.DOUBTFUL, wanted.finding).ranks >= 0
         return mask
 
+    @cached_property
     def pairs(self) -> list[tuple[int, int, int]]:
-        """Return (given, suggested, count) of all pairs that differ, the most frequent first."""
+        """(given, suggested, count) of all pairs that differ, the most frequent first."""
         classes = len(self.class_names)
         codes = self.given[self._suspect] * classes + self.suggested[self._suspect]
         codes, counts = np.unique(codes, return_counts=True)

@@ -65,7 +65,7 @@ class Review:
 
     def about(self) -> dict[str, Any]:
         """Return what does not change while the page is open."""
-        pairs = self.examples.pairs()
+        pairs = self.examples.pairs
         return {
             "run": self._name,
             "data": self._result["data"],
