@@ -49,7 +49,7 @@ def test_folds_depend_on_the_seed_and_are_random() -> None:
 def test_members_take_rows_of_other_folds_as_a_loop_does(folds: list[int], count: int) -> None:
     folds = [fold % count for fold in folds] if count > 1 else [-1] * len(folds)
     rows, present = members_rows(torch.tensor(folds), count)
-    size = max(1, round(len(folds) * (count - 1) / count)) if count > 1 else len(folds)
+    size = max(2, round(len(folds) * (count - 1) / count)) if count > 1 else len(folds)
     assert rows.shape == (count, size)
     for member, (taken, has_any) in enumerate(zip(rows.tolist(), present.tolist(), strict=True)):
         others = [i for i, fold in enumerate(folds) if fold != member]

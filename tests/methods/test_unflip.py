@@ -514,8 +514,12 @@ def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_for
     )
     method.small = torch.tensor([False, True, False])  # of such a class nothing can be said
     assert torch.equal(method.odds(probs, labels).isnan(), labels == 1)
-    method.known = torch.tensor([True, False, True])  # and its labels stay
-    assert method.correct(probs, labels).tolist() == expected.where(labels != 1, labels).tolist()
+    method.known, method.unknown = torch.tensor([True, False, True]), torch.tensor([1])
+    corrected = method.correct(probs, labels)
+    assert torch.equal(corrected == 1, labels == 1)  # its labels stay, and none becomes one of it
+    without = probs * torch.tensor([1.0, 0.0, 1.0])
+    assert corrected[labels != 1].tolist() == method.correct(without, labels)[labels != 1].tolist()
+    assert bool((corrected != labels).any())
 
 
 def test_the_model_predicts_what_the_committee_believes_of_a_new_example() -> None:
@@ -646,6 +650,19 @@ def test_of_a_class_smaller_than_the_committee_nothing_can_be_said(noisy: tuple[
     assert [i for i, value in enumerate(quality) if value is None] == [5, 50, 150]
 
 
+@pytest.mark.parametrize("alone", [5, 150])
+def test_no_label_becomes_one_of_a_class_with_a_single_example(
+    alone: int, noisy: tuple[Path, Path], tmp_path: Path
+) -> None:
+    labels = np.load(noisy[1])
+    labels[alone] = 3
+    np.save(tmp_path / "labels.npy", labels)
+    settings = {"data.classes": 4, "data.val_fraction": 0.25}
+    table = run_on((noisy[0], tmp_path / "labels.npy"), tmp_path / "run", settings=settings).labels()
+    assert np.flatnonzero(table["current"].to_numpy() == 3).tolist() == [alone]
+    assert np.flatnonzero(table["likeliest"].to_numpy() == 3).tolist() == []
+
+
 def test_nor_of_examples_of_such_a_class_that_were_held_out(noisy: tuple[Path, Path], tmp_path: Path) -> None:
     labels = np.load(noisy[1])
     small = list(range(5, 400, 50))  # 8 of them, fewer in training
@@ -695,6 +712,12 @@ def test_equal_rows_share_a_fold(noisy: tuple[Path, Path], tmp_path: Path) -> No
     fold = run_on((data, noisy[1]), tmp_path / "run", epochs=2).labels()["fold"].to_numpy()
     assert fold[:200].tolist() == fold[200:].tolist()
     assert len(set(fold.tolist())) == 8
+
+
+def test_a_run_resumed_for_more_epochs_goes_on_judging(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+    run_on(noisy, tmp_path / "run", epochs=3)
+    longer = run_on(noisy, tmp_path / "run", epochs=20, resume=True)
+    assert ["changed" in line for line in longer.metrics] == [True] * 20  # a warm-up of 20 epochs would be 6
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3, 4])

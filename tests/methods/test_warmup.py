@@ -120,3 +120,21 @@ def test_a_resumed_automatic_warm_up_is_the_undisturbed_one(
         quick_train(noisy, tmp_path / "cut", **options)
     monkeypatch.undo()
     assert_same_run(whole, quick_train(noisy, tmp_path / "cut", resume=True, **options))
+
+
+def test_a_run_resumed_for_more_epochs_does_not_warm_up_again(noisy: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"method": "lrt", "settings": {"lrt.warmup": "auto"}}
+    quick_train(noisy, tmp_path / "run", epochs=6, **options)
+    longer = quick_train(noisy, tmp_path / "run", epochs=20, resume=True, **options)
+    thresholds = [line["threshold"] for line in longer.metrics]
+    assert thresholds == pytest.approx([1.2, *(1.2 + 0.02 * i for i in range(19))])  # from epoch 2 on
+
+
+def test_what_has_ended_stays_ended_in_a_longer_run() -> None:
+    short, longer = Warmup("auto", 6), Warmup("auto", 60)
+    for epoch in (1, 2, 3):
+        short.observe(epoch, Scored(2))
+    longer.load_state_dict(short.state_dict())
+    assert (short.end, longer.end, longer.scores) == (2, 2, [1.0, 1.0])
+    longer.observe(4, Scored(2))
+    assert (longer.end, longer.scores) == (2, [1.0, 1.0])

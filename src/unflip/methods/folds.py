@@ -31,13 +31,13 @@ def members_rows(folds: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     ``folds`` (b,) are those of the batch. A member takes examples of other folds than its own. All members take the
     same number, what is left of a batch on average, so that no shape depends on the draw: one with more leaves out the
-    last, one with fewer takes the first again.
+    last, one with fewer takes the first again. They take two at least, as batch normalisation needs.
 
     >>> members_rows(torch.tensor([0, 1, 1, 0]), 2)
     (tensor([[1, 2],
             [0, 3]]), tensor([1., 1.]))
     """
-    size = max(1, round(len(folds) * (count - 1) / count)) if count > 1 else len(folds)
+    size = max(2, round(len(folds) * (count - 1) / count)) if count > 1 else len(folds)
     own = folds[None] == torch.arange(count, device=folds.device)[:, None]
     order = own.to(torch.uint8).argsort(dim=1, stable=True)
     left = len(folds) - own.sum(1)

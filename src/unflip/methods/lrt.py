@@ -106,12 +106,12 @@ class LRT(Method):
         return ratio_rule(probs, labels, 1 / self._delta(self.setting.epochs))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the window, the earlier predictions, and the scores that end the warm-up."""
+        """Return the window, the earlier predictions, and the warm-up."""
         return {
             "window": self.window.state_dict(),
             "earlier": self.earlier,
             "held_since": self.held_since,
-            "scores": list(self.warming.scores),
+            "warming": self.warming.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -119,4 +119,4 @@ class LRT(Method):
         self.window.load_state_dict(state["window"], self.setting.device)
         self.earlier = state["earlier"].to(self.earlier)
         self.held_since = state["held_since"]
-        self.warming.scores = list(state["scores"])
+        self.warming.load_state_dict(state["warming"])

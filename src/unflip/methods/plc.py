@@ -66,11 +66,15 @@ class PLC(Method):
         return self.corrector.propose(probs, labels)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return threshold, window, scores, and the number of labels changed in the current epoch."""
-        return {"corrector": self.corrector.state_dict(), "scores": list(self.warming.scores), "changed": self.changed}
+        """Return threshold, window, warm-up, and the number of labels changed in the current epoch."""
+        return {
+            "corrector": self.corrector.state_dict(),
+            "warming": self.warming.state_dict(),
+            "changed": self.changed,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         self.corrector.load_state_dict(state["corrector"])
         self.changed = state["changed"]
-        self.warming.scores = list(state["scores"])
+        self.warming.load_state_dict(state["warming"])

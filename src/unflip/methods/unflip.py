@@ -124,7 +124,9 @@ class Unflip(Method):
         self.folds: Tensor | None = None  # by row of the label store, -1 where nobody is left out
         self.targets: Tensor | None = None  # by row of ``setting.train``
         self.known = self.small = torch.empty(0, dtype=torch.bool)  # by class, see _deal
+        self.unknown = torch.empty(0, dtype=torch.long)  # classes that are not known
         self.dropped = not (options.gaussians and setting.of_rows)
+        self.warmed_up: int | None = None  # the epoch after which labels were first judged
         if self.count == 1:
             warnings.warn(
                 "unflip.members = 1: the only network judges labels that it has learnt, so quality is in-sample; "
@@ -165,8 +167,8 @@ class Unflip(Method):
 
     @property
     def warmup(self) -> int:
-        """Epochs on the given labels."""
-        return self.options.warmup or max(1, round(0.3 * self.setting.epochs))
+        """Epochs on the given labels; once they are over they stay so, also in a run resumed for more epochs."""
+        return self.warmed_up or self.options.warmup or max(1, round(0.3 * self.setting.epochs))
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
         """Yield one pass over all examples; with few of them, over several copies."""
@@ -198,6 +200,7 @@ class Unflip(Method):
         sizes = places.bincount(minlength=setting.num_classes * self.count).view(-1, self.count)
         self.known = (sizes > 0).sum(1) >= min(2, self.count)
         self.small = (sizes.sum(1) < self.count) | ~self.known
+        self.unknown = (~self.known).nonzero()[:, 0]
 
     def _aim(self, labels: LabelStore) -> None:
         """Work out the targets of this epoch, unless they are there."""
@@ -249,6 +252,7 @@ class Unflip(Method):
         """From the end of the warm-up on: judge every example out of sample, and correct the labels."""
         if epoch < self.warmup:
             return {}
+        self.warmed_up = self.warmup
         train = self.setting.train
         given = labels.initial[train]
         views = self._look(observed, given)
@@ -323,7 +327,9 @@ class Unflip(Method):
 
     def _judged(self, log_probs: Tensor) -> Tensor:
         """Return log-probabilities (m, k) of known classes alone."""
-        return log_probs.masked_fill(~self.known, _NEVER).log_softmax(1)
+        if not len(self.unknown):
+            return log_probs
+        return log_probs.index_fill(1, self.unknown, _NEVER).log_softmax(1)
 
     def _out_of_fold(self, observed: Observed) -> Tensor:
         """Return each example's log-probabilities by the member that has not learnt from it (m, k)."""
@@ -440,6 +446,7 @@ class Unflip(Method):
             "averaged": self.averaged.members.state_dict(),
             "steps": self.averaged.steps,
             "dropped": self.dropped,
+            "warmed_up": self.warmed_up,
             "belief": state,
         }
 
@@ -447,6 +454,7 @@ class Unflip(Method):
         """Restore averaged weights and beliefs; targets follow from them."""
         self.averaged.members.load_state_dict(state["averaged"])
         self.averaged.steps, self.dropped = state["steps"], state["dropped"]
+        self.warmed_up = state["warmed_up"]
         self.targets, saved, device = None, state["belief"], self.setting.device
         self.belief = None if saved is None else _Belief(**_moved(saved, device))
         if self.belief is not None and saved["gaussians"] is not None:

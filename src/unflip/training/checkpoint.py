@@ -16,7 +16,7 @@ from unflip.errors import RunFolderError, UnflipWarning
 from unflip.files import write_tensors
 from unflip.runs import layout
 
-FORMAT = 5
+FORMAT = 6
 """The checkpoint format; incremented when older files can no longer be read."""
 _SHARE = 0.02  # of the run time may be spent on end-of-epoch checkpoints
 
