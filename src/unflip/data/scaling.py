@@ -18,8 +18,8 @@ def settle_scale(data: LabelledData) -> LabelledData:
 
     Columns in units of their own want a scale each; where they have one unit, as features of a network, small ones are
     often noise and should stay small. The choice is made by spherical class Gaussians of up to 4,000 training examples,
-    each left out of its class, so that no label speaks for itself; those that are alone in their class say nothing. In a
-    tie all columns share a scale.
+    each left out of its class, so that no label speaks for itself; those that are alone in their class say nothing.
+    In a tie all columns share a scale.
     """
     by_column = data.standardisation
     if by_column is None or len(by_column.std.shape) != 1:
