@@ -23,7 +23,7 @@ def results_of(name: str) -> Path:
 
 
 def take_over(sweep: Path, grid: str, results: Path) -> None:
-    """Add the finished cells of a sweep to a result file; cells that are in the file only stay."""
+    """Add the finished cells of a sweep to a result file; points of the grid that are in the file only stay."""
     known = read(results) if results.exists() else []
     lines = merged(grid, known, collect(sweep, grid))
     results.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
@@ -39,10 +39,10 @@ def collect(sweep: Path, grid: str) -> Iterator[Line]:
 
 
 def merged(grid: str, known: Iterable[Line], new: Iterable[Line]) -> list[Line]:
-    """Return one line for each cell, in the order of the grid; new lines replace known ones."""
-    order = [dict(point.axes) for point in read_grid(grid).points]
-    lines = {line["cell"]: line for line in (*known, *new)}
-    return sorted(lines.values(), key=lambda line: order.index(line["axes"]))
+    """Return one line for each point of the grid, in its order; new lines replace known ones."""
+    lines = [*new, *known]
+    of_points = ([line for line in lines if line["axes"] == point.axes] for point in read_grid(grid).points)
+    return [found[0] for found in of_points if found]
 
 
 def percent(value: float) -> str:

@@ -28,14 +28,18 @@ DEVICE = torch.device("meta")  # a device that every build of torch knows; nothi
 _COPIES = {"aten::_to_copy", "aten::copy_"}
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 _WAITING = {
+    "aten::_linalg_check_errors",  # cholesky, inv, solve: whether they succeeded
+    "aten::_linalg_eigh",
+    "aten::_linalg_svd",
     "aten::_local_scalar_dense",  # item, bool, int, float
     "aten::_unique2",
+    "aten::allclose",
     "aten::bincount",
     "aten::equal",
     "aten::is_nonzero",
-    "aten::linalg_cholesky",
     "aten::masked_select",
     "aten::nonzero",
+    "aten::repeat_interleave",
     "aten::unique_consecutive",
     "aten::unique_dim",
 }

@@ -148,6 +148,14 @@ def test_the_pretended_device_refuses_what_a_gpu_refuses() -> None:
         (1, lambda tensor: tensor[tensor > 1]),
         (1, lambda tensor: tensor.unique()),
         (1, lambda tensor: tensor.long().bincount()),
+        (1, lambda tensor: tensor.repeat_interleave(tensor.long())),
+        (1, lambda tensor: tensor.allclose(tensor)),
+        (1, lambda tensor: torch.linalg.cholesky(tensor.add(1).diag())),
+        (0, lambda tensor: torch.linalg.cholesky_ex(tensor.add(1).diag())),
+        (1, lambda tensor: torch.linalg.inv(tensor.add(1).diag())),
+        (1, lambda tensor: torch.linalg.solve(tensor.add(1).diag(), tensor)),
+        (1, lambda tensor: torch.linalg.eigh(tensor.diag())),
+        (1, lambda tensor: torch.linalg.svd(tensor.diag())),
     ],
 )
 def test_what_waits_for_the_device_is_counted(count: int, asked: Any) -> None:
@@ -212,6 +220,28 @@ def test_a_method_runs_there_on_images(method: str, images: Path, tmp_path: Path
     settings |= {"mlp.hidden": None}
     with accelerated() as accelerator, watched(accelerator) as waits:
         run = _train_images(images, tmp_path / "run", settings, **options)
+    assert waits.steps
+    assert sum(waits.steps, Counter()) == Counter()
+    assert run.is_finished
+
+
+@pytest.mark.parametrize(
+    ("method", "precision"),
+    [
+        ("unflip", "float32"),
+        pytest.param("mddc", "bfloat16", marks=pytest.mark.soak),
+        pytest.param("dividemix", "float32", marks=pytest.mark.soak),
+    ],
+)
+def test_a_network_is_fine_tuned_there_first_its_head(
+    method: str, precision: str, images: Path, tmp_path: Path
+) -> None:
+    network = "efficientnet-lite0"
+    settings = {"optimizer.batch_size": 8, f"{network}.least_size": 32, "precision": precision}
+    options: dict[str, Any] = {"method": method, "network": network, "epochs": 3}
+    with accelerated(half=precision == "bfloat16") as accelerator, watched(accelerator) as waits:
+        run = _train_images(images, tmp_path / "run", settings, **options)
+    assert waits.steps
     assert sum(waits.steps, Counter()) == Counter()
     assert run.is_finished
 
@@ -226,8 +256,9 @@ def test_a_method_runs_there_on_images(method: str, images: Path, tmp_path: Path
 def test_a_network_trains_there(network: str, images: Path, tmp_path: Path) -> None:
     settings = SMALL.get(network, {}) | {"optimizer.batch_size": 8}
     with accelerated() as accelerator, watched(accelerator) as waits:
-        run = _train_images(images, tmp_path / "run", settings, method="standard", network=network, epochs=1)
+        run = _train_images(images, tmp_path / "run", settings, method="standard", network=network, epochs=2)
         found = predict(tmp_path / "run", images / "test", device="cpu")
+    assert waits.steps
     assert sum(waits.steps, Counter()) == Counter()
     assert run.is_finished
     assert found.probs.device.type == "cpu"

@@ -38,7 +38,7 @@ class Warmup:
         return max(1, self.length)
 
     def observe(self, epoch: int, observed: Observed) -> None:
-        """Note the noisy validation accuracy at an epoch's end, if the warm-up depends on it, and whether it is over."""
+        """Note an epoch's noisy validation accuracy, if the warm-up depends on it, and whether it is over."""
         if self.length != "auto" or self.ended is not None:
             return
         if held_out := observed.validation():
