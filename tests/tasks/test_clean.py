@@ -311,12 +311,30 @@ def test_few_broken_images_are_left_out_and_many_are_refused(cli: Cli, photos: P
     done = clean(cli, *arguments, "--skip-broken")
     assert f"3 broken images left out: {out / 'skipped.csv'}" in done.out
     assert len(rows(out / "skipped.csv")) == 3
+    result = Run(out).result
+    assert (result["data"], result["skipped"]) == ("photos", 3)
+    again = clean(cli, out / "embedded.npz", "--out", tmp_path / "again", "--epochs", 2)
+    assert "3 broken images left out" in again.out
     for i in range(12, 33):
         (photos / NAMES[i % 3] / f"{i:03}.png").write_text("no image")
     refused = cli("clean", *arguments, "--skip-broken", "--force")
     assert refused.code == 2
     assert "24 of its 120 images cannot be read" in refused.err
     assert (out / "suspects.csv").exists()  # of the run before
+
+
+def test_decisions_by_index_and_path_are_taken_where_images_were_left_out(
+    cli: Cli, photos: Path, tmp_path: Path
+) -> None:
+    (photos / "blue" / "005.png").write_text("no image")
+    arguments = (photos, "--backbone", "tiny", "--epochs", 4, "--skip-broken")
+    clean(cli, *arguments, "--out", tmp_path / "run")
+    paths = Run(tmp_path / "run").labels(["id"])["id"].to_pylist()
+    decided = [f"{i},{paths[i]},red" for i in (0, 60, len(paths) - 1)]
+    (tmp_path / "reviewed.csv").write_text("\n".join(["index,path,label", *decided]) + "\n")
+    clean(cli, *arguments, "--out", tmp_path / "again", "--reviewed", tmp_path / "reviewed.csv")
+    reviewed = Run(tmp_path / "again").labels(["reviewed"])["reviewed"].to_numpy()
+    assert np.flatnonzero(reviewed).tolist() == [0, 60, len(paths) - 1]
 
 
 def test_the_features_of_a_killed_call_are_not_lost(

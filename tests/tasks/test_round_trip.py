@@ -140,6 +140,23 @@ def test_tasks_of_texts_hold_the_texts_wherever_they_are(tmp_path: Path, cli: Cl
     assert json.loads((tmp_path / "tasks.json").read_text("utf-8")) == tasks
 
 
+def test_tasks_of_pictures_hold_their_paths(photos: Path, tmp_path: Path, cli: Cli) -> None:
+    run = cleaned(photos, tmp_path / "run", backbone="tiny")
+    done = cli(
+        "export", run.folder, "--format", "label-studio", "--out", tmp_path / "tasks.json", "--prefix", "/files/?d="
+    )
+    assert done.code == 0, done.err
+    tasks = json.loads((tmp_path / "tasks.json").read_text("utf-8"))
+    assert [task["data"]["image"] for task in tasks] == [f"/files/?d={name}" for name in run.labels()["id"].to_pylist()]
+
+
+def test_a_prefix_is_refused_where_there_are_no_pictures(of_table: Run, tmp_path: Path, cli: Cli) -> None:
+    done = cli("export", of_table.folder, "--format", "label-studio", "--out", tmp_path / "t.json", "--prefix", "x/")
+    assert done.code == 2
+    assert "--prefix x/: stands before paths of images, and these examples are none" in done.err
+    assert not (tmp_path / "t.json").exists()
+
+
 def test_tasks_of_a_table_hold_its_cells(of_table: Run, tmp_path: Path, cli: Cli) -> None:
     done = cli("export", of_table.folder, "--format", "label-studio", "--out", tmp_path / "tasks.json")
     assert done.code == 0

@@ -183,7 +183,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
         encoding=raw.encoding,
         standardisation=standardise,
         frame=frame,
-        skipped=skipped,
+        skipped=(*raw.skipped, *skipped),
     )
 
 

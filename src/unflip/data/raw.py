@@ -7,7 +7,7 @@ from unflip.data.cells import Cells
 from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array, stripped
 from unflip.data.files.shards import Shards
-from unflip.data.images.files import ImageFiles
+from unflip.data.images.files import ImageFiles, Skipped
 from unflip.data.sources import Standardisation
 from unflip.errors import InputError
 
@@ -67,6 +67,8 @@ class RawData:
     """What an error says where training examples are needed; None if there are any."""
     images_path: str | None = None
     """The images that the inputs were computed from, where they are features of images."""
+    skipped: tuple[Skipped, ...] = ()
+    """Images of theirs that could not be read and were left out."""
     encoding: Encoding | None = None
     """How the inputs became rows of features, where it is known."""
     as_pixels: Callable[[Array], Array] | None = None

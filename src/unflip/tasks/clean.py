@@ -14,7 +14,7 @@ import pyarrow.csv
 from unflip.checks.alike import Alike, find_alike
 from unflip.checks.examined import Examined, check_names, run_checks
 from unflip.data.cells import Cells
-from unflip.data.images.files import ImageFiles, Skipped, skipped_csv
+from unflip.data.images.files import ImageFiles, Skipped
 from unflip.data.labelled import choose_labels, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
@@ -22,7 +22,7 @@ from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.encoders.raw import encode_raw, restore
 from unflip.encoders.table import text_columns
 from unflip.errors import InputError, RunFolderError, Stopped
-from unflip.files import write_atomically, write_text
+from unflip.files import write_atomically
 from unflip.progress import duration, make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, check_section, make_layers
@@ -118,21 +118,18 @@ class CleanPlan:
     def execute(self) -> CleanResult:
         """Do it: write the run, its report, the list of suspects and the other findings."""
         raw, came = self.raw, self.came
-        skipped: tuple[Skipped, ...] = ()
         if self.embedding is not None:
             self.run.begin()
             self.run.own(layout.EMBEDDED)
             made = self.embedding.run(make_reporter(self.execution.quiet))
-            raw, skipped, came = made.features, made.skipped, made.examples
+            raw, came = made.features, made.examples
         raw, alike = self._look_for_alike(raw, came)
         try:
             train_run(self.run, self.config, self.execution, raw=raw, force=self.force)
         except Stopped as stop:
             kept = "the features are kept: " if self.embedding else ""
             raise Stopped(f"stopped; {kept}begin again with --force", stop.signal) from stop
-        if skipped:
-            write_text(self.run.own(layout.SKIPPED), skipped_csv(skipped))
-        cleaned = self._find(raw, alike, skipped)
+        cleaned = self._find(raw, alike)
         report_finished(self.run)
         return cleaned
 
@@ -149,7 +146,7 @@ class CleanPlan:
             raw = alike.mark_groups(raw)
         return raw if "leak" in skip else alike.mark_leaks(raw), alike
 
-    def _find(self, raw: RawData, alike: Alike | None, skipped: Sequence[Skipped]) -> CleanResult:
+    def _find(self, raw: RawData, alike: Alike | None) -> CleanResult:
         """Write the labels that look wrong, and what else is found."""
         run, table = self.run, self.run.labels()
         of_images = raw.encoding is not None and raw.encoding.encoder == "images"
@@ -173,7 +170,7 @@ class CleanPlan:
             decided=compare_decided(run, self.config.common.data.reviewed),
             pairs=[(str(given), str(suggested), count) for (given, suggested), count in pairs.most_common()],
             findings=findings,
-            skipped=skipped,
+            skipped=raw.skipped,
         )
 
 
@@ -268,8 +265,12 @@ def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunCo
 
 
 def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
-    """Refuse labels that training would refuse, by stand-ins for the features, which may take long."""
-    label_data(embedding.stand_in(1), DataOptions(path=options.path, reviewed=options.reviewed, standardize="off"))
+    """Refuse labels that training would refuse, by stand-ins for the features, which may take long.
+
+    Where images may be left out, it is not known yet which rows people's decisions are about.
+    """
+    reviewed = None if options.skip_broken else options.reviewed
+    label_data(embedding.stand_in(1), DataOptions(path=options.path, reviewed=reviewed, standardize="off"))
 
 
 def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width: int, classes: int) -> float:

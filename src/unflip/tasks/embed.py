@@ -227,12 +227,12 @@ class EmbedPlan:
         sets = self._labelled(origin, reused)
         features = replace(
             self.raw,
-            name=self.out.name,
             train=sets.pop("train"),
             val=sets.pop("val", None),
             tests=sets,
             normalisation=None,
             images_path=self.origin.data,
+            skipped=origin.skipped,
             encoding=self.origin.encoding,
         )
         seconds = time.perf_counter() - started

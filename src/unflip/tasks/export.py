@@ -64,7 +64,10 @@ def export(
     table, found = run.labels(), run.findings()
     flagged = None if found is None else found.filter(pc.and_(found["flag"], found["index"].is_valid()))
     if form == "label-studio":
-        tasks = _tasks(table, flagged, run.result["method"], prefix, _rows(run, data))
+        rows = _rows(run, data)
+        if prefix and (rows is not None or not any(map(_is_picture, table["id"].to_pylist()))):
+            raise ConfigError(f"--prefix {prefix}: stands before paths of images, and these examples are none")
+        tasks = _tasks(table, flagged, run.result["method"], prefix, rows)
         write_text(out, json.dumps(tasks, ensure_ascii=False, indent=1) + "\n")
         return len(tasks)
     if form == "cleanlab":
@@ -113,12 +116,17 @@ def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
 
 def _rows(run: Run, data: str | None) -> Rows | None:
     """Return the texts or cells of a run on texts or a table; None for others, of which there is no more to read."""
-    if run.text_columns is None or run.model.encoding is None:
+    encoding = None if run.text_columns is None else run.model.encoding
+    if encoding is None or encoding.encoder == "images":
         if data is not None:
             raise ConfigError(f"--data {data}: tasks hold no more than ids and paths of a run on images or features")
         return None
     with ask_where():
         return run.rows(data)
+
+
+def _is_picture(name: str) -> bool:
+    return is_image(PurePath(name).name)
 
 
 def _tasks(
@@ -133,7 +141,7 @@ def _tasks(
     for i, name in enumerate(columns["id"]):
         if removed[i]:
             continue
-        kind = "image" if rows is None and is_image(PurePath(name).name) else "text"
+        kind = "image" if rows is None and _is_picture(name) else "text"
         choice = {"type": "choices", "from_name": "label", "to_name": kind}
         prediction = {
             "model_version": f"unflip {method}",

@@ -6,13 +6,11 @@ from typing import Any, Unpack
 
 from unflip.data.corruption import check_noise_used
 from unflip.data.hugging_face import write_dataset
-from unflip.data.images.files import skipped_csv
 from unflip.data.labelled import choose_labels
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import ImageOptions
 from unflip.data.raw import RawData
 from unflip.errors import ConfigError, UnflipError
-from unflip.files import write_text
 from unflip.networks.pretrained import PretrainedOptions
 from unflip.progress import make_reporter
 from unflip.runs import layout
@@ -75,10 +73,7 @@ def _train(run: Run, data: str | Path | None, tree: Tree, execution: Execution, 
     run.begin()
     run.own(layout.EMBEDDED)
     made = plan.embedding.run(make_reporter(execution.quiet))
-    finished = train_run(run, plan.config, execution, raw=made.features, force=force)
-    if made.skipped:
-        write_text(run.own(layout.SKIPPED), skipped_csv(made.skipped))
-    return finished
+    return train_run(run, plan.config, execution, raw=made.features, force=force)
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ class Arrays(Loader):
             class_map=origin.class_map if origin else None,
             clean_val=bool(origin and origin.clean_val),
             images_path=origin.data if origin else None,
+            skipped=origin.skipped if origin else (),
             encoding=origin.encoding if origin else None,
         )
 
