@@ -13,7 +13,7 @@ from unflip.checks.examined import Found
 from unflip.checks.leak import find_leaks
 from unflip.checks.near_duplicate import find_near_duplicates
 from unflip.checks.odd_image import find_odd_images
-from unflip.checks.stranger import Directions, find_strangers
+from unflip.checks.stranger import Directions, _to_classes, find_strangers
 from unflip.checks.weak_class import find_weak_classes
 from unflip.data.raw import LabelledSet
 
@@ -61,7 +61,11 @@ def test_the_distance_of_strangers_is_that_of_a_slow_reference() -> None:
     distances = []
     for i in range(60):
         others = [[j for j in range(60) if given[j] == c and j != i] for c in range(3)]
-        distances.append(min(np.linalg.norm(rows[i] - rows[members].mean(0)) for members in others))
+        squares = [
+            np.square(rows[i] - rows[members].mean(0)).sum() - rows[members].var(0, ddof=1).sum() / len(members)
+            for members in others
+        ]
+        distances.append(max(0, min(squares)) ** 0.5)
     apart = np.linalg.norm(rows[:, None] - rows, axis=2)
     np.fill_diagonal(apart, np.inf)
     near = apart.argsort(1)[:, :10]
@@ -69,6 +73,19 @@ def test_the_distance_of_strangers_is_that_of_a_slow_reference() -> None:
     lower, upper = np.quantile(far, [0.25, 0.75])
     np.testing.assert_allclose(found.scores, 1 / (1 + np.exp((2 - far) / (upper - lower))), rtol=1e-3)
     np.testing.assert_array_equal(found.flags, far > 2)
+
+
+@pytest.mark.parametrize("count", [60, 200, 2000])
+def test_the_distance_to_a_class_does_not_depend_on_its_size(count: int) -> None:
+    """A few examples in many columns: their means are far off, and yet nobody is a stranger."""
+    random = np.random.default_rng(0)
+    given = np.arange(count) % 5
+    features = random.standard_normal((count, 200)) + 0.4 * random.standard_normal((5, 200))[given]
+    directions = Directions(features)
+    distances, _ = _to_classes(directions, given, np.ones(5, bool))
+    within = 1 / (1 + 0.4**2 * 4 / 5)  # what is left of the squared length 1 without the class means
+    assert np.square(distances).mean() == pytest.approx(within, abs=0.03)
+    assert not find_strangers(made(features, given, list("abcde"))).flags.any()
 
 
 def test_directions_do_not_depend_on_units_or_blocks() -> None:

@@ -25,15 +25,17 @@ def find_strangers(examined: Examined) -> Found:
     directions count (Müller and Hein 2025). Let m_c be the mean of class c under the labels that people gave (corrected
     ones would put strangers into the class that is nearest, and its mean nearer to them) and
 
-        D_i = min_c |x_i - m_c|,  each x_i left out of the mean of its own class,
+        D_i^2 = min_c |x_i - m_c|^2 - v_c / n_c,  each x_i left out of its own class,
         s_i = D_i + mean of D_j over the ten nearest neighbours j of i,
 
-    so that D is the Mahalanobis distance to the nearest class Gaussian whose covariance is shrunk all the way to a
-    multiple of the identity. The mean of all examples has a distance of about 1 from each. So an example is flagged
-    where s_i > 2: it and its neighbours are nearer to what all examples have in common than to any class, which is the
-    idea of relative distances (Ren et al. 2021). Of two classes the mean of all lies between both, so that what is
-    between them looks the same, and nothing is flagged. The score is 1 / (1 + exp((2 - s_i) / q)), where q is the
-    distance between the quartiles of s. docs/audit.md says how this was chosen.
+    where v_c is the variance of the n_c members of the class, summed over columns: v_c / n_c is what the estimate of
+    the mean adds to the square of a distance, without which every example would be far from small classes. So D is the
+    Mahalanobis distance to the nearest class Gaussian whose covariance is shrunk all the way to a multiple of the
+    identity. The mean of all examples has a distance of about 1 from each. So an example is flagged where s_i > 2: it
+    and its neighbours are nearer to what all examples have in common than to any class, which is the idea of relative
+    distances (Ren et al. 2021). Of two classes the mean of all lies between both, so that what is between them looks
+    the same, and nothing is flagged. The score is 1 / (1 + exp((2 - s_i) / q)), where q is the distance between the
+    quartiles of s. docs/audit.md says how this was chosen.
 
     Müller, M., Hein, M. (2025). Mahalanobis++: improving OOD detection via feature normalization. ICML.
     Ren, J., et al. (2021). A simple fix to Mahalanobis distance for improving near-OOD detection. arXiv:2106.09022.
@@ -98,24 +100,36 @@ class Directions:
 def _to_classes(directions: Directions, labels: Array, known: Array) -> tuple[Array, Array]:
     """Return the distance of each example to the nearest known class (k,) (n,), left out of its own, and that one (n,).
 
-    It is that to the mean of the class.
+    It is that to the mean of the class, without what the mean of so few members adds to its square on average.
     """
-    counts = np.bincount(labels, minlength=len(known))
-    means = np.zeros((len(known), directions.shape[1]))
+    counts = np.bincount(labels, minlength=len(known)).astype(float)
+    means, squared = np.zeros((len(known), directions.shape[1])), np.zeros(len(known))
     for rows in _blocks(len(labels)):
         np.add.at(means, labels[rows], directions[rows])
+        np.add.at(squared, labels[rows], np.square(directions[rows]).sum(1))
     means /= counts.clip(min=1)[:, None]
-    growth = (counts / (counts - 1.0).clip(min=1)) ** 2
-    lengths = np.where(known, np.square(means).sum(1), np.inf)
+    lengths = np.square(means).sum(1)
+    added = np.where(known, _added(squared, counts, lengths), -np.inf)
     nearest, distances = np.empty(len(labels), np.int64), np.empty(len(labels))
     for rows in _blocks(len(labels)):
         block, own = directions[rows], labels[rows]
-        squares = (np.square(block).sum(1)[:, None] - 2 * block @ means.T + lengths).clip(min=0)
-        each = np.arange(len(own))
-        squares[each, own] = np.where(counts[own] > 1, squares[each, own] * growth[own], np.inf)
+        each, length, products = np.arange(len(own)), np.square(block).sum(1), block @ means.T
+        squares = length[:, None] - 2 * products + lengths - added
+        n, along = counts[own], products[each, own]
+        others = (n - 1).clip(min=1)
+        to_mean = (length - 2 * along + lengths[own]) * (n / others) ** 2
+        without = (n**2 * lengths[own] - 2 * n * along + length) / others**2
+        left_out = to_mean - _added(squared[own] - length, n - 1, without)
+        squares[each, own] = np.where((n > 1) & known[own], left_out, np.inf)
         nearest[rows] = squares.argmin(1)
-        distances[rows] = np.sqrt(squares[each, nearest[rows]])
+        distances[rows] = np.sqrt(squares[each, nearest[rows]].clip(min=0))
     return distances, nearest
+
+
+def _added(squared: Array, counts: Array, lengths: Array) -> Array:
+    """Return the variance of a mean: by the sum of the members' squares, their number, the square of the mean."""
+    added: Array = (squared / counts.clip(min=1) - lengths).clip(min=0) / (counts - 1).clip(min=1)
+    return added
 
 
 def _blocks(count: int) -> list[slice]:
