@@ -7,15 +7,18 @@ The other side of a question that changes an option is the run of images/cifar10
 """
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import marked
 from images_results import PAGE, Line, percent, read, results_of, table, take_over
 
 QUESTIONS, SCRATCH = results_of("questions"), results_of("scratch")
 GRID = "images/questions"
-USUAL = {"plc.warmup": 14, "calibration.head_lr": 0.05, "unflip.members": 2}  # in images/cifar10
+USUAL = {"plc.warmup": 14, "calibration.head_lr": 0.05, "unflip.members": 2, "unflip.soft_targets": True}
+"""The values of images/cifar10."""
 
 
 def questions_table(lines: Sequence[Line], usual: Sequence[Line]) -> str:
@@ -28,10 +31,14 @@ def questions_table(lines: Sequence[Line], usual: Sequence[Line]) -> str:
         if option is not None:
             same = {key: value for key, value in axes.items() if key != option}
             (before,) = (one for one in usual if one["axes"] == same)
-            if (row := _row(before, f"`{option} = {USUAL[option]}`")) not in rows:
+            if (row := _row(before, _set(option, USUAL[option]))) not in rows:
                 rows.append(row)
-        rows.append(_row(line, f"`{option} = {axes[option]}`" if option else ""))
+        rows.append(_row(line, _set(option, axes[option]) if option else ""))
     return table(head, rows)
+
+
+def _set(option: str, value: Any) -> str:
+    return f"`{option} = {json.dumps(value)}`"
 
 
 def _row(line: Line, option: str) -> list[str]:

@@ -21,13 +21,16 @@ import unflip.encoders.texts as text_package
 from unflip.data.cells import Cells
 from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array
+from unflip.data.loader import load_raw
+from unflip.data.options import DataOptions
 from unflip.encoders import encoders
 from unflip.encoders.columns import deciding, reading
 from unflip.encoders.columns.deciding import ColumnChoices
 from unflip.encoders.columns.kinds import Category, Measured
+from unflip.encoders.raw import encode_raw
 from unflip.encoders.table import TableEncoder
 from unflip.encoders.texts.base import TextEncoder
-from unflip.errors import InputError, UnflipError
+from unflip.errors import InputError, UnflipError, UnflipWarning
 from unflip.progress import Track, untracked
 from unflip.registry import Entry, Registry
 
@@ -666,3 +669,32 @@ def test_a_measured_column_says_what_it_needs() -> None:
     column = fit({"x": [1.0, 2.0, 6.0]}).columns[0]
     assert isinstance(column, Measured)
     assert (column.center, column.fill, column.gaps, column.why) == (2.0, 2.0, False, "1 to 6")
+
+
+@pytest.mark.parametrize(
+    ("write", "what"),
+    [
+        (lambda i: f"{i / 10:.1f} %", "numbers"),
+        (lambda i: f"{i / 10:.1f}".replace(".", ","), "numbers"),
+        (lambda i: f"{i % 9 + 1:02}.05.2024", "dates"),
+    ],
+)
+def test_names_that_look_like_numbers_or_dates_are_told(write: Any, what: str) -> None:
+    cells = Cells(pa.table({"x": [write(i % 12) for i in range(60)]}))
+    with pytest.warns(UnflipWarning, match=f"column 'x': .* look like {what}, are taken for names"):
+        TableEncoder.fit(cells)
+    TableEncoder.fit(cells, ColumnChoices(categorical=("x",)))  # as they were meant
+
+
+def test_a_column_that_repeats_the_labels_is_told(tmp_path: Path) -> None:
+    labels = np.arange(60) % 3
+    columns = {"x": np.random.default_rng(0).normal(size=60), "class_number": labels + 7, "half": labels > 0}
+    table = pa.table(columns | {"label": np.array(["a", "b", "c"])[labels]})
+    pa.csv.write_csv(table, tmp_path / "t.csv")
+    options = DataOptions(path=str(tmp_path / "t.csv"))
+    with pytest.warns(UnflipWarning, match="the column 'class_number' has one value for each class") as told:
+        encode_raw(load_raw(options), options)
+    assert len(told) == 1
+    labels[5] = 0
+    pa.csv.write_csv(table.set_column(3, "label", pa.array(np.array(["a", "b", "c"])[labels])), tmp_path / "t.csv")
+    encode_raw(load_raw(options), options)  # one label that differs is enough

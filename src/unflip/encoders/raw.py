@@ -1,5 +1,7 @@
 """Encode what a loader found: cells of a table become rows of features; all else is that already, or pixels."""
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -14,9 +16,12 @@ from unflip.data.raw import LabelledSet, RawData
 from unflip.encoders import encoders
 from unflip.encoders.base import Encoder
 from unflip.encoders.columns.deciding import ColumnChoices
+from unflip.encoders.columns.reading import plain
 from unflip.encoders.table import TableEncoder, text_columns
-from unflip.errors import InputError
+from unflip.errors import InputError, UnflipWarning
 from unflip.progress import Track, untracked
+
+_FEWEST = 20  # examples below which a column may repeat the labels by chance
 
 
 def restore(encoding: Encoding) -> Encoder:
@@ -32,6 +37,8 @@ def encode_raw(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     raw.check_trainable(options.path)
     try:
         encoder = fit_table(raw.train.inputs, options)
+        short = [column.name for column in encoder.columns if column.kind not in ("left out", "text")]
+        _warn_of_labels(raw.train, short, options.path)
         parts = {name: _encoded(part, encoder, track) for name, part in raw.parts().items()}
     except InputError as error:
         raise InputError(f"{options.path}: {error}") from error
@@ -43,6 +50,25 @@ def fit_table(cells: Cells, options: DataOptions) -> TableEncoder:
     """Return an encoder for a table, with what a person said of its columns."""
     choices = ColumnChoices(numeric=options.numeric, categorical=options.categorical, text_column=options.text_column)
     return TableEncoder.fit(cells, choices, options.text_encoder)
+
+
+def _warn_of_labels(train: LabelledSet, columns: Sequence[str], path: str) -> None:
+    """Say which columns repeat the labels, so that no label can look wrong."""
+    assert isinstance(train.inputs, Cells)
+    if train.labels is None or len(train.labels) < _FEWEST:
+        return
+    classes, labels = np.unique(train.labels, return_inverse=True)
+    for name in columns:
+        codes = plain(train.inputs.table[name]).combine_chunks().dictionary_encode(null_encoding="encode")
+        if len(codes.dictionary) == len(classes) > 1:
+            pairs = np.unique(np.column_stack([codes.indices.to_numpy(), labels]), axis=0)
+            if len(pairs) == len(classes):
+                warnings.warn(
+                    f"{path}: the column '{name}' has one value for each class, so every label agrees with it; leave "
+                    f"it out with --ignore {name} if it was made from the label",
+                    UnflipWarning,
+                    stacklevel=3,
+                )
 
 
 def _encoded(part: LabelledSet, encoder: TableEncoder, track: Track) -> LabelledSet:

@@ -1,6 +1,7 @@
 """What a column is: decided from the training cells alone, never from labels, and by what a person says."""
 
 import re
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ from unflip.encoders.columns.reading import (
     words,
 )
 from unflip.encoders.texts.choice import choose_text_encoder
-from unflip.errors import InputError, one_line, unknown
+from unflip.errors import InputError, UnflipWarning, one_line, unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +51,8 @@ _RUNNING = 10  # fewest rows in which consecutive numbers are no coincidence
 _DENSE = 50  # fewest rows in which distinct whole numbers that fill half of their range are none
 _ID_NAME = re.compile(r"(?i:(?:^|[\W_])(?:id|idx|index|key|guid|uuid)$)|[a-z](?:Id|ID)$")  # not `paid`
 _HALF = 0.5  # names of which as many are numbers may be meant as numbers
+_NEARLY_ALL = 0.9  # names of which as many look like numbers or dates are hardly anything else
+_SEVERAL = 5  # names that may be numbers
 _LOCAL_NUMBER = r"^[^\w\s]{0,2}\s?\d[\d.,' ]*\s?([%\p{Sc}]|[A-Z]{3})?$"  # 1,234.5 and 12,5 and 7 % and $3
 _LOCAL_DATE = r"^\d{1,4}[./-]\s?(\d{1,2}|[A-Za-z]{3,9})[./-]?\s?\d{1,4}\b"
 _LISTED = 4  # names that a description lists
@@ -224,6 +227,8 @@ def _category(name: str, column: "pa.ChunkedArray", *, asked: bool) -> Column:
         why += f"; the {distinct - len(kept):,} rarest are one feature"
         if not asked and (share := share_of_numbers(found)) >= _HALF:
             why += f"; {share:.0%} of them are numbers: empty the other cells to use these"
+    if not asked and distinct >= _SEVERAL:
+        _warn_of_numbers(name, found, distinct)
     why += f"; {_count(gaps, 'empty cell')} as a value of {'its' if gaps == 1 else 'their'} own" if gaps else ""
     return Category(name, "category", why, values=tuple(order), of=of, other=distinct > len(kept), gaps=gaps > 0)
 
@@ -254,6 +259,23 @@ def _too_many(name: str, found: "pa.Array", count: int, distinct: int, kept: int
         return f"looks like an identifier: {_count(distinct, 'distinct name')}"
     frequent = f"the {kept} most frequent in only {cells / count:.1%} of the cells" if kept else "none of them frequent"
     return f"{distinct:,} distinct names, {frequent}; --categorical {name} to use it"
+
+
+def _warn_of_numbers(name: str, found: "pa.Array", distinct: int) -> None:
+    """Say that a column of names was most likely meant otherwise."""
+    if share_of_numbers(found) >= _NEARLY_ALL:
+        what, how = "most of them numbers", "empty the other cells"
+    elif _share(found, _LOCAL_DATE) >= _NEARLY_ALL:
+        what, how = "which look like dates", "write them as 2024-12-31"
+    elif _share(found, _LOCAL_NUMBER) >= _NEARLY_ALL:
+        what, how = "which look like numbers", "write them as 1234.5"
+    else:
+        return
+    warnings.warn(
+        f"column '{name}': {distinct:,} values, {what}, are taken for names; {how}, or say --categorical {name}",
+        UnflipWarning,
+        stacklevel=2,
+    )
 
 
 def _share(found: "pa.Array", pattern: str) -> float:
