@@ -55,7 +55,8 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         labels_: (n,) the labels of the training examples after correction.
         label_quality_: (n,) how likely each *given* label is correct, from 0 to 1; NaN where that cannot be said.
         label_log_odds_: (n,) the same as log-odds, not rounded, to sort by; NaN also where labels are trusted.
-        suggested_labels_: (n,) the corrected label, or the likeliest class if nothing was corrected.
+        suggested_labels_: (n,) the corrected label; where none was corrected, ``unflip`` keeps the given one, other
+            methods name the likeliest class.
         suspects_: (n,) whether a given label looks wrong, that is, another one is suggested.
         noise_rate_: the estimated fraction of wrong labels; NaN if no label was corrected and nothing was held out.
         transition_: (k, k) estimated P(given label j | true class i) in row i, column j; each row sums to one.

@@ -117,7 +117,7 @@ def test_classes_that_are_confused_in_both_directions_are_weak(share: float, fla
     assert found.rows.tolist() == [-1]
     assert found.flags.tolist() == [flagged]
     assert found.say(np.arange(1))[0].startswith("cat and dog: ")
-    assert found.say(np.arange(1))[0].endswith("merge them, or write a better guideline?")
+    assert found.say(np.arange(1))[0].endswith("merge them, or write a better guideline?") == flagged
 
 
 def test_errors_by_chance_and_in_one_direction_make_no_class_weak() -> None:
@@ -137,7 +137,7 @@ def test_small_classes_and_those_that_cannot_be_judged_are_weak() -> None:
     found = find_weak_classes(made(features, given, [*NAMES, "owl"], quality=quality))
     assert sorted(all_reasons(found)) == [
         "frog: 5 examples, where a class has 99 on average; add some or merge it",
-        "owl: 1 example, too few to judge their labels; add some or merge it",
+        "owl: 1 example, too few to judge its label; add some or merge it",
     ]
 
 
@@ -194,6 +194,26 @@ def test_reasons_of_a_large_group_are_those_of_a_slow_reference() -> None:
         named = " and ".join(f"{other} ({NAMES[given[other]]})" for other in others[:2])
         more = f" and {len(others) - 2} more" if len(others) > 2 else ""
         assert told.startswith(f"the same as {named}{more}")
+
+
+def test_each_partner_is_called_the_same_or_nearly_so() -> None:
+    examined = made(np.zeros((6, 2)), np.array([0, 1, 0, 0, 0, 1]), NAMES)
+    keys = np.array([0, 1, 0, 2, 0, 3])  # 0, 2 and 4 are equal, 1 and 5 are nearly so
+    alike = Alike({"train": 6}, keys, np.array([[0, 1], [0, 3]]), np.full(2, 0.98))
+    found = find_near_duplicates(replace(examined, alike=alike))
+    told = dict(zip(found.rows.tolist(), found.say(np.arange(len(found.rows))), strict=True))
+    assert told == {
+        0: "the same as 2 others, nearly the same as 1 (dog) and 5 (dog), and labelled cat",
+        1: "nearly the same as 0 (cat) and 2 (cat) and 2 more, and labelled dog",
+        2: "the same as 2 others, nearly the same as 1 (dog) and 5 (dog), and labelled cat",
+        4: "the same as 2 others, nearly the same as 1 (dog) and 5 (dog), and labelled cat",
+        5: "nearly the same as 0 (cat) and 2 (cat) and 2 more, and labelled dog",
+    }
+    fewer = Alike({"train": 6}, np.array([0, 1, 2, 3, 0, 4]), np.array([[0, 1]]), np.array([0.98]))
+    found = find_near_duplicates(replace(examined, alike=fewer))
+    assert found.say(np.flatnonzero(found.rows == 0)) == [
+        "the same as 4 (cat), nearly the same as 1 (dog), and labelled cat"
+    ]
 
 
 def test_a_leak_is_told_once_with_the_closest_partner() -> None:

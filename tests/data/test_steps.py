@@ -613,7 +613,8 @@ def test_space_around_names_of_classes_does_not_count(tmp_path: Path) -> None:
 def test_classes_that_most_likely_are_one_are_named(tmp_path: Path, one: str, other: str) -> None:
     content = {"train": blobs()["train"][:40], "train_labels": np.array([one, other, "dog", "eel"] * 10)}
     with pytest.warns(
-        UnflipWarning, match="the classes '.*' and '.*' differ only in case or in how letters are encoded"
+        UnflipWarning,
+        match="classes that differ only in case or in how letters are encoded: '.*' and '.*'; give them one name",
     ):
         assert open_from(tmp_path / "a.npz", content).num_classes == 4
 

@@ -118,7 +118,7 @@ def test_labels_that_are_missing_or_all_differ(tmp_path: Path) -> None:
     from unflip.data.labelled import choose_labels
 
     options = DataOptions(path=str(path))
-    with pytest.raises(InputError, match="row 4: the label is empty"):
+    with pytest.raises(InputError, match="row 4: the column 'label' is empty"):
         choose_labels(load_raw(options), options)
     path = tmp_path / "t.csv"
     path.write_text("x,label\n" + "".join(f"{i % 7},name{i}\n" for i in range(200)))

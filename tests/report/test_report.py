@@ -112,7 +112,7 @@ def test_a_report_of_a_run_that_corrects_nothing_shows_suggestions(plain: Run, t
     page = page_of(write_report(plain, tmp_path / "r.html"))
     assert "It changed no labels" in page.text
     assert "Given and suggested labels" in page.text
-    assert "standard does not fit Gaussians" in page.text
+    assert "plain means and covariances of the features shown, computed for this figure" in page.text
     assert "taking the selected model's predictions as the truth" in page.text
     assert "Labels changed" not in page.text.partition("All figures")[0]
 
@@ -127,6 +127,10 @@ def test_a_report_without_validation_and_test_examples(tmp_path: Path) -> None:
     assert "The noise was not estimated" in page.text
     assert "test accuracy" not in page.text
     assert "The true labels of the training examples are unknown" in page.text
+    assert "The vertical line" not in page.text
+    assert "to choose the model (that of the last epoch)" in page.text
+    assert "protocol the last of 1 epochs" in page.text
+    assert f"epoch learning rate loss seconds 1 0.05 {run.metrics[0]['loss']['loss']:.4g} " in page.text
 
 
 @pytest.mark.parametrize("select", ["best-test", "clean-val"])
@@ -280,7 +284,8 @@ def test_the_report_says_how_many_wrong_labels_to_expect(run: Run, tmp_path: Pat
     most = int((doubts.cumsum() < 0.9 * doubts.sum()).sum()) + 1
     page = page_of(write_report(run, tmp_path / "r.html"))
     text = " ".join(page.text.split())
-    assert f"about {doubts.sum():.0f} labels are wrong; the first {most} of the list hold 90 % of them" in text
+    assert f"wrong labels, estimated {100 * doubts.mean():.1f} %" in text
+    assert f"about {doubts.sum():.0f} labels are wrong; the {most} most doubtful hold 90 % of them" in text
     assert f"of them to expect wrong 100 {doubts[:100].sum():.0f}" in text
 
 
@@ -299,7 +304,32 @@ def test_quality_that_is_not_known_comes_last_and_counts_nowhere(run: Run, tmp_p
     forget_quality(copy.folder, range(150))
     page = page_of(write_report(copy, tmp_path / "r.html"))
     assert page.text.count("not known") == 24 + 1
-    assert "0 of 150, with a quality below 0.5" in page.text
+    assert "0 of 150, with a quality below 50 %" in page.text
+    changed = int(copy.labels()["changed"].to_numpy().sum())
+    assert "wrong labels, estimated" not in page.text
+    assert f"labels changed {100 * changed / 150:.1f} %" in page.text
+
+
+def test_what_people_changed_is_told_apart(features: Path, tmp_path: Path) -> None:
+    given = np.load(features)["train_labels"]
+    decided = [f"{i},{(int(given[i]) + (i < 3)) % 3}\n" for i in range(5)]
+    (tmp_path / "reviewed.csv").write_text("index,label\n" + "".join(decided))
+    run = noisy(features, tmp_path / "run", "plc")
+    again = quick_train(
+        features, tmp_path / "again", method="plc", noise="sym:0.3", epochs=6, reviewed=str(tmp_path / "reviewed.csv")
+    )
+    table = again.labels()
+    changed, reviewed = (table[name].to_numpy() for name in ("changed", "reviewed"))
+    people, wrong = int((changed & reviewed).sum()), (1 - table["quality"].to_numpy().astype(float)).sum()
+    assert reviewed.sum() == 5
+    assert people > 0
+    page = page_of(write_report(again))
+    told = f"of 150 labels ({100 * int(changed.sum() - people) / 150:.1f} %), people changed {people}"
+    assert told in page.text
+    assert f"other wrong labels, estimated {100 * wrong / 145:.1f} %" in page.text
+    assert f"about {wrong:.0f} other labels are wrong" in page.text
+    compared = page_of(write_comparison([run, again], tmp_path / "c.html"))
+    assert f"data.reviewed {tmp_path / 'reviewed.csv'}" in compared.text.partition("Differences in configuration")[2]
 
 
 def test_what_a_person_decided_is_not_doubtful(run: Run) -> None:
@@ -313,7 +343,8 @@ def test_what_a_person_decided_is_not_doubtful(run: Run) -> None:
 
 def table_of(given: list[int], current: list[int]) -> pa.Table:
     changed = [a != b for a, b in zip(given, current, strict=True)]
-    return pa.table({"given": given, "current": current, "suggested": current, "changed": changed})
+    quality = [1.0] * len(given)
+    return pa.table({"given": given, "current": current, "suggested": current, "changed": changed, "quality": quality})
 
 
 def test_changes_are_counted_by_pair() -> None:
@@ -342,6 +373,13 @@ def test_classes_with_the_most_noise_come_first() -> None:
         ("1", 2, 3, 0.0, 0.4),
         ("0", 2, 1, 0.5, 0.1),
     ]
+
+
+def test_of_a_class_that_nobody_can_judge_no_noise_is_told() -> None:
+    table = table_of([0, 0, 1], [0, 1, 1])
+    table = table.set_column(4, "quality", pa.array([0.9, 0.2, None]))
+    rows = class_rows(table, ["ant", "bee"], [0.1, 0.5], None)
+    assert [(row.name, row.noise) for row in rows] == [("ant", 0.1), ("bee", None)]
 
 
 def test_the_shift_starts_at_the_means_of_the_given_labels(run: Run) -> None:
@@ -588,7 +626,10 @@ def test_findings_are_shown_with_what_to_do_and_groups_under_different_labels_fi
     assert (mystery.heading, mystery.what) == ("Mystery", "")
     page = page_of(write_report(run))
     assert "strangers (13), near-duplicates (6), weak classes (2), mystery (1)" in page.text
+    assert "the review page has filters" in page.text
     assert "Near-duplicates (6 in 3 groups)" in page.text
     assert HOSTILE[2] in page.text
     assert "far 11" in page.text
     assert "far 12" not in page.text
+    write_findings(run.folder, weak_class=finding([-1], ["class 1 is small"]))
+    assert "All are in findings.csv ." in page_of(write_report(run)).text

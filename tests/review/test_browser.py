@@ -14,6 +14,7 @@ from helpers import blobs, forget_quality, quick_train, write_npz
 from pictures import write_picture
 from reviewing import Client, finding, served, write_findings
 from unflip import train
+from unflip.report.page import written_quality
 from unflip.review.decisions import Choice, Decision, State
 from unflip.review.examples import Examples, Filter
 from unflip.review.order import Order
@@ -279,7 +280,7 @@ def test_it_works_with_the_mouse_and_tells_a_screen_reader(browser: "Browser", r
         assert options.count() == 60
         assert options.nth(2).get_attribute("aria-posinset") == "3"
         assert re.fullmatch(
-            r"Example \d+, given \d, suggested \d, quality [\d<]+ %, undecided",
+            r"Example \d+, given \d, suggested \d, quality [\d<>]+ %, undecided",
             str(options.nth(2).get_attribute("aria-label")),
         )
         options.nth(4).click(modifiers=["Control"])
@@ -425,6 +426,18 @@ def test_texts_are_read_as_texts(browser: "Browser", texts_run: Path, size: tupl
         assert page.locator(".values dd").first.inner_text() == "empty"
         assert page.title() == "Review run"
         assert_clean(watched, address)
+
+
+def test_a_quality_is_written_as_in_the_report(browser: "Browser", run: Path) -> None:
+    told = {
+        None: "not known", 0: "<1 %", 3e-7: "<1 %", 0.0099: "<1 %", 0.01: "1 %", 0.125: "13 %", 0.286: "29 %",
+        0.989: "99 %", 0.99: "99 %", 0.992: ">99 %", 0.9999999: ">99 %", 1: "100 %",
+    }  # fmt: skip
+    with served(run) as (address, _):
+        page = visit(browser, address).page
+        code = "async (shares) => { const { percent } = await import('/static/dom.js'); return shares.map(percent); }"
+        assert page.evaluate(code, list(told)) == list(told.values())
+    assert [written_quality(share).replace("\u00a0", " ") for share in told] == list(told.values())
 
 
 def test_what_is_not_known_is_said_rather_than_shown_as_nothing(browser: "Browser", run: Path) -> None:

@@ -133,6 +133,18 @@ def test_the_command_that_is_proposed_next_works(cli: Cli, photos: Path, tmp_pat
     assert "path" in rows(tmp_path / "run-2" / "suspects.csv")[0]
 
 
+def test_classes_that_may_be_one_are_named_once(cli: Cli, tmp_path: Path) -> None:
+    names = ["Cat", "cat", "CAT", "dog", "Dog", "eel"]
+    values = np.random.default_rng(0).normal(size=(60, 2))
+    lines = [f"{values[i, 0]},{values[i, 1]},{names[i % 6]}\n" for i in range(60)]
+    (tmp_path / "t.csv").write_text("x,y,label\n" + "".join(lines))
+    done = clean(cli, tmp_path / "t.csv", "--out", tmp_path / "run", "--epochs", 3)
+    assert done.err == (
+        f"unflip: {tmp_path / 't.csv'}, column 'label': classes that differ only in case or in how letters are "
+        "encoded: 'CAT' and 'Cat' and 'cat', 'Dog' and 'dog'; give them one name if they are one class\n"
+    )
+
+
 def test_removed_examples_are_counted_and_are_no_suspects(cli: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)

@@ -1,6 +1,7 @@
 """What clean finds besides wrong labels: in findings.csv, in what it returns, and in what it says."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,9 @@ def test_clean_lists_returns_and_says_what_else_it_finds(tmp_path: Path) -> None
     assert "strangers" in told
     assert "1 weak class" in told
     assert told.endswith(str(tmp_path / "run" / "findings.csv"))
+    pairs = [("a", name, 9) for name in "bcdefgh"]
+    assert "\n  a -> g       9\n" in summary(replace(cleaned, pairs=pairs[:6]))
+    assert "\n  2 other pairs      18\n" in summary(replace(cleaned, pairs=pairs))
 
 
 def test_checks_can_be_left_out(tmp_path: Path, cli: Cli) -> None:

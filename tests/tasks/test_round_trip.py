@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import tiny_backbone
-from helpers import Outcome, blobs
+from helpers import Outcome, blobs, quick_train
 from pictures import write_picture
 from unflip import clean, embed, predict, train
 from unflip.errors import ConfigError, InputError
@@ -109,6 +109,15 @@ def test_a_table_that_lacks_a_column_or_holds_another_kind_is_refused(of_table: 
         InputError, match="photos: images, the model takes a table with the columns income, plan, since"
     ):
         predict(of_table, tmp_path / "photos")
+
+
+def test_not_all_of_many_columns_are_named(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 13)).round(3)
+    columns = {f"c{i}": rows[:, i] for i in range(13)} | {"label": ["a", "b"] * 30}
+    run = quick_train(write(pa.table(columns), tmp_path / "wide.csv"), tmp_path / "run", method="standard", epochs=1)
+    write_picture(tmp_path / "photos" / "0.png", 0, (20, 20))
+    with pytest.raises(InputError, match=r"with the columns c0, c1, .*, c9 and 3 more$"):
+        predict(run, tmp_path / "photos")
 
 
 def test_the_list_of_suspects_shows_the_texts(tmp_path: Path) -> None:

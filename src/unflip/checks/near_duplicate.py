@@ -17,6 +17,8 @@ def find_near_duplicates(examined: Examined) -> Found:
     if examined.alike is None:
         return nothing()
     leaders, scores = examined.alike.group(len(table))
+    keys = examined.alike.keys
+    copies = np.bincount(keys[: len(table)])
     _, numbers, sizes = np.unique(leaders, return_inverse=True, return_counts=True)
     rows = np.flatnonzero(sizes[numbers] > 1)
     given = np.array(names_of(table, "given").to_pylist(), object)
@@ -42,14 +44,23 @@ def find_near_duplicates(examined: Examined) -> Found:
         group = int(groups[position])
         others = [row for row in heads(group) if row != rows[position]]
         others.sort(key=lambda row: given[row] == given[rows[position]])  # another label first
-        named = " and ".join(f"{ids[row]} ({given[row]})" for row in others[:_NAMED])
-        count = int(starts[group + 1] - starts[group]) - 1
-        more = f" and {count - _NAMED:,} more" if count > _NAMED else ""
-        how = "the same as" if scores[rows[position]] == 1 else "nearly the same as"
+        own = keys[rows[position]]
+        size, same = int(starts[group + 1] - starts[group]), int(copies[own])
+        named = [(f"{ids[row]} ({given[row]})", keys[row] == own) for row in others[:_NAMED]]
+        equal = _listed("the same as", [name for name, is_equal in named if is_equal], same - 1)
+        near = _listed("nearly the same as", [name for name, is_equal in named if not is_equal], size - same)
         labels = f", and labelled {given[rows[position]]}" if differ[position] else ""
-        return f"{how} {named}{more}{labels}"
+        return ", ".join([*equal, *near]) + labels
 
     return Found(rows, scores[rows], np.ones(len(rows), bool), say, groups)
+
+
+def _listed(how: str, named: list[str], count: int) -> list[str]:
+    """Name some of ``count`` partners, and say how many others there are; nothing where there is none."""
+    rest = count - len(named)
+    more = "more" if named else "other" if rest == 1 else "others"
+    names = " and ".join([*named, f"{rest:,} {more}"] if rest else named)
+    return [f"{how} {names}"] if count else []
 
 
 def _in_order(groups: Array, scores: Array, labels: Array) -> tuple[Array, Array]:

@@ -61,11 +61,10 @@ def _confused(names: Sequence[str], given: Array, likeliest: Array) -> Iterator[
             continue
         there, again = found[at] / sizes[a[at]], found[back] / sizes[b[at]]
         one, other = names[a[at]], names[b[at]]
-        reason = (
-            f"{one} and {other}: {there:.0%} of {one} look like {other}, {again:.0%} of {other} like {one}; "
-            "merge them, or write a better guideline?"
-        )
-        yield _Weakness(min(1.0, 2 * min(there, again)), bool(beyond[at] and beyond[back]), reason)
+        flag = bool(beyond[at] and beyond[back])
+        reason = f"{one} and {other}: {there:.0%} of {one} look like {other}, {again:.0%} of {other} like {one}"
+        reason += "; merge them, or write a better guideline?" if flag else ""
+        yield _Weakness(min(1.0, 2 * min(there, again)), flag, reason)
 
 
 def _sizes(names: Sequence[str], counts: Array, unjudged: Array) -> Iterator[_Weakness]:
@@ -73,7 +72,8 @@ def _sizes(names: Sequence[str], counts: Array, unjudged: Array) -> Iterator[_We
     for at in np.flatnonzero(unjudged | ((counts > 0) & (counts <= _SMALL * mean))).tolist():
         examples = f"{counts[at]:,} example{'' if counts[at] == 1 else 's'}"
         if unjudged[at]:
-            yield _Weakness(1.0, True, f"{names[at]}: {examples}, too few to judge their labels; add some or merge it")
+            labels = "its label" if counts[at] == 1 else "their labels"
+            yield _Weakness(1.0, True, f"{names[at]}: {examples}, too few to judge {labels}; add some or merge it")
         else:
             reason = f"{names[at]}: {examples}, where a class has {mean:,.0f} on average; add some or merge it"
             yield _Weakness(float(1 - counts[at] / mean), True, reason)

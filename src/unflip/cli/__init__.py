@@ -4,6 +4,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
@@ -23,7 +24,7 @@ def main() -> None:
     _replace_unknown_characters()
     warnings.simplefilter("always", UnflipWarning)
     warnings.filterwarnings("ignore", module=r"PIL\.")  # images that it cannot read are named by us
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    warnings.showwarning = partial(_show_warning, set())
     # typer brings its own copy of click from 0.26 on and uses the installed one before: ask it for the base class
     usage_error = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
     try:
@@ -91,11 +92,14 @@ def _complain(message: str) -> None:
         print(f"unflip: {one_line(message)}", file=sys.stderr)  # noqa: T201
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:
+def _show_warning(said: set[str], message: Warning | str, category: type[Warning], *place: object) -> None:
+    """Show a warning of ours unless it was ``said`` before: data may be checked more than once."""
     from unflip.errors import UnflipWarning
 
     if issubclass(category, UnflipWarning):
-        _complain(str(message))
+        if str(message) not in said:
+            _complain(str(message))
+        said.add(str(message))
     else:  # somebody else's, which means nothing to a user without its place
         _show_other(message, category, *place)
 

@@ -169,8 +169,9 @@ def _called(finding: str, count: int) -> str:
 
 
 def _pairs(cleaned: "CleanResult") -> list[str]:
-    shown = [(f"{_short(given)} -> {_short(suggested)}", count) for given, suggested, count in cleaned.pairs[:_PAIRS]]
-    if rest := cleaned.pairs[_PAIRS:]:
+    named = len(cleaned.pairs) if len(cleaned.pairs) == _PAIRS + 1 else _PAIRS  # one more takes no more room
+    shown = [(f"{_short(given)} -> {_short(suggested)}", count) for given, suggested, count in cleaned.pairs[:named]]
+    if rest := cleaned.pairs[named:]:
         shown.append((f"{len(rest)} other pairs", sum(count for _, _, count in rest)))
     width = max(len(pair) for pair, _ in shown)
     return [f"  {pair:<{width}}  {count:>6,}" for pair, count in shown]

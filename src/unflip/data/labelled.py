@@ -194,7 +194,8 @@ def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]
     """
     raw.check_trainable(options.path)
     _check_labelled(raw, options.path)
-    train, what = raw.train, f"{options.path}, train_labels"
+    called = "train_labels" if raw.label_column is None else f"column '{raw.label_column}'"
+    train, what = raw.train, f"{options.path}, {called}"
     count, ids = len(train.inputs), None if train.ids is None else [str(name) for name in train.ids.tolist()]
     if options.take is not None:
         if options.take > count:
@@ -225,6 +226,8 @@ def choose_labels(raw: RawData, options: DataOptions) -> tuple[LabelledSet, str]
 
 def _check_labelled(raw: RawData, path: str) -> None:
     """Refuse an empty label among others, naming its row and, where it has one, its example."""
+    if raw.incomplete is not None:
+        raise InputError(f"{path}, {raw.incomplete}")
     for key, part in raw.parts().items():
         if part.labels is not None and are_names(part.labels) and (empty := part.labels == "").any():
             row = int(empty.argmax())
@@ -319,18 +322,20 @@ def _names_in(labels: Array | None) -> tuple[str, ...] | None:
 
 
 def _warn_of_alike(names: Sequence[str], what: str) -> None:
-    """Say which classes most likely are one, written in two ways."""
-    alike: dict[str, str] = {}
+    """Say which classes most likely are one, written in several ways."""
+    alike: dict[str, list[str]] = {}
     for name in names:
-        other = alike.setdefault(normalize("NFKC", name).casefold(), name)
-        if other != name:
-            warnings.warn(
-                f"{what}: the classes '{other}' and '{name}' differ only in case or in how letters are encoded; give "
-                "them one name if they are one class",
-                UnflipWarning,
-                stacklevel=3,
-            )
-            return
+        alike.setdefault(normalize("NFKC", name).casefold(), []).append(f"'{name}'")
+    found = [" and ".join(group) for group in alike.values() if len(group) > 1]
+    if found:
+        more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        named = f"{', '.join(found[:_LISTED])}{more}"
+        warnings.warn(
+            f"{what}: classes that differ only in case or in how letters are encoded: {named}; give them one name if "
+            "they are one class",
+            UnflipWarning,
+            stacklevel=3,
+        )
 
 
 def _check_kinds(raw: RawData, train: LabelledSet, what: str) -> None:

@@ -63,6 +63,10 @@ class RawData:
     """Whether the labels of ``val`` are known to be right, unlike those of ``train``."""
     unlabelled: str = "no train_labels in it"
     """What an error says where labels are needed and there are none."""
+    label_column: str | None = None
+    """Tables only: the column of labels."""
+    incomplete: str | None = None
+    """What an error says of the first row without a label, where others have one; None if all have one."""
     untrainable: str | None = None
     """What an error says where training examples are needed; None if there are any."""
     images_path: str | None = None

@@ -17,7 +17,9 @@ from unflip.report.run_report import CURVES, checked_result, lines_of, truth_not
 from unflip.report.svg import Line, line_chart, swatch
 from unflip.runs.config import Tree
 from unflip.runs.folder import Run
+from unflip.runs.labels import wrong_share
 
+_TASK = ("data", "noise")  # sections that every run has
 _AGREEING = 12  # largest number of runs whose labels are compared pairwise
 
 
@@ -72,7 +74,7 @@ def _figures(results: Sequence[Mapping[str, Any]], labels: Sequence["_Labels | N
         Figure("given labels correct", _pick(results, "label_accuracy_all", "given")),
         Figure("corrected labels correct", _pick(results, "label_accuracy_all", "current"), ranked=True),
         Figure("labels changed", tuple(None if each is None else each.changed for each in labels)),
-        Figure("estimated noise", _pick(results, "noise_rate_estimate")),
+        Figure("wrong labels, estimated", tuple(None if each is None else each.wrong for each in labels)),
         Figure("quality AUROC", _pick(results, "quality_auroc"), ranked=True, form="%.3f"),
         Figure("seconds", _pick(results, "seconds"), form="%.1f"),
     ]
@@ -107,7 +109,7 @@ def _charts(named: Mapping[str, Run]) -> list[dict[str, Any]]:
 
 def _task(tree: Tree) -> str:
     """Return the task of a run: its data and noise."""
-    return json.dumps([tree["data"], tree["noise"]], sort_keys=True)
+    return json.dumps([tree[section] for section in _TASK], sort_keys=True)
 
 
 def _groups(trees: Sequence[Tree], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -128,11 +130,18 @@ def _groups(trees: Sequence[Tree], results: Sequence[Mapping[str, Any]]) -> list
 
 
 def _differences(trees: Sequence[Tree]) -> list[tuple[str, list[str]]]:
-    """Return the settings that differ between the runs that have them, with each run's value."""
+    """Return the settings that differ, with each run's value: of data and noise also those that only some runs have.
+
+    Other sections belong to a method or a network, and differ only between the runs that have them.
+    """
     flat = [_flatten(tree) for tree in trees]
     keys = list(dict.fromkeys(key for each in flat for key in each))
     rows = [(key, [each.get(key, "") for each in flat]) for key in keys]
-    return [(key, values) for key, values in rows if len({*values} - {""}) > 1]
+    return [(key, values) for key, values in rows if len({*values} - _ignored(key)) > 1]
+
+
+def _ignored(key: str) -> set[str]:
+    return set() if key.partition(".")[0] in _TASK else {""}
 
 
 def _flatten(tree: Tree, prefix: str = "") -> dict[str, str]:
@@ -147,15 +156,19 @@ class _Labels:
     ids: tuple[str, ...]
     current: Array
     changed: float
+    wrong: float | None
 
 
 def _read_labels(run: Run) -> _Labels | None:
     """Read a run's labels; cells of a sweep may not keep them."""
     if not run.has_labels:
         return None
-    table = run.labels(["id", "current", "changed"])
+    table = run.labels(["id", "current", "changed", "quality", "reviewed"])
     return _Labels(
-        tuple(table["id"].to_pylist()), table["current"].to_numpy(), float(table["changed"].to_numpy().mean())
+        tuple(table["id"].to_pylist()),
+        table["current"].to_numpy(),
+        float(table["changed"].to_numpy().mean()),
+        wrong_share(table),
     )
 
 

@@ -34,7 +34,7 @@ class ClassRow:
     left: float | None
     """Fraction of the labels given as this class that were changed; None if the run changed no label."""
     noise: float | None
-    """Estimated fraction of the class's true examples that were given another label."""
+    """Estimated fraction of the class's true examples that were given another label; None if none could be judged."""
     accuracy: float | None
     """On the first test set."""
 
@@ -106,6 +106,7 @@ def class_rows(
     size = max(int(max(given.max(), current.max())) + 1, len(noise or ()), len(accuracy or ()))
     before, after = np.bincount(given, minlength=size), np.bincount(current, minlength=size)
     left = np.bincount(given[given != current], minlength=size)
+    judged = np.bincount(given[~np.isnan(table["quality"].to_numpy())], minlength=size)
     some = bool(left.any())
     rows = [
         ClassRow(
@@ -113,7 +114,7 @@ def class_rows(
             given=int(before[c]),
             now=int(after[c]),
             left=float(left[c] / before[c]) if some and before[c] else None,
-            noise=None if noise is None else noise[c],
+            noise=noise[c] if noise is not None and judged[c] else None,
             accuracy=None if accuracy is None else accuracy[c],
         )
         for c in range(size)

@@ -4,6 +4,7 @@ from base64 import b64encode
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,16 @@ def embedded(content: bytes, media_type: str) -> str:
     return f"data:{media_type};base64,{b64encode(content).decode()}"
 
 
+def written_quality(share: float | None) -> str:
+    """Write a quality as the review page does (`percent` in its dom.js)."""
+    if share is None:
+        return "not\u00a0known"
+    value = 100 * share
+    if value < 1:
+        return "<1\u00a0%"
+    return ">99\u00a0%" if 99 < value < 100 else f"{floor(value + 0.5)}\u00a0%"
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -48,7 +59,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "percent": _percent,
-        "quality": _quality,
+        "quality": written_quality,
         "count": _count,
         "moment": _moment,
         "duration": _duration,
@@ -58,12 +69,6 @@ def _environment() -> Environment:
 
 def _percent(share: float | None) -> str:
     return "unknown" if share is None else f"{100 * share:.1f}\u00a0%"
-
-
-def _quality(share: float | None) -> str:
-    if share is None:
-        return "not\u00a0known"
-    return "<\u00a00.01" if share < 0.01 else f"{share:.2f}"
 
 
 def _count(number: int) -> str:

@@ -19,7 +19,7 @@ from unflip.report.svg import Line, bar, heat, heat_legend, heat_map, line_chart
 from unflip.report.views import open_views
 from unflip.runs import layout
 from unflip.runs.folder import Run
-from unflip.runs.labels import HELD, REMOVED, expect_errors
+from unflip.runs.labels import HELD, REMOVED, expect_errors, wrong_share
 
 CURVES = {
     "test_accuracy": "test accuracy",
@@ -48,6 +48,8 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
     tests = result["tests"]
     trains = int(pyarrow.compute.equal(table["split"], "train").to_numpy().sum())
     views, findings = open_views(run, data), run.findings()
+    changed, reviewed = (table[name].to_numpy() for name in ("changed", "reviewed"))
+    epochs, columns = _by_epoch(metrics)
     content = render(
         "run.html",
         result=result,
@@ -58,8 +60,10 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         val_count=len(table) - trains,
         truth=truth_notes(result),
         charts=_charts(metrics, result),
+        marked=any(lines_of(metrics, key) for key in CURVES),
         changes=changes,
-        changed_count=int(table["changed"].to_numpy().sum()),
+        changed_count=int((changed & ~reviewed).sum()),
+        changed_by_people=int((changed & reviewed).sum()),
         matrix_map=None if changes.is_small else _matrix_map(changes),
         heat=heat,
         heat_legend=heat_legend(),
@@ -72,9 +76,10 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         findings=None if findings is None else find_findings(whole, findings, names, views),
         small=views.small,
         errors=expect_errors(table["quality"].to_numpy()),
+        wrong_share=wrong_share(table),
         held=HELD,
-        metrics=metrics,
-        columns=_columns(metrics),
+        epochs=epochs,
+        columns=columns,
     )
     path = out or run.own(layout.REPORT)
     write_text(path, content)
@@ -175,13 +180,16 @@ def _shift(run: Run, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _columns(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the columns of the table of epochs and their headings."""
+def _by_epoch(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the rows of the table of epochs, and its columns with their headings."""
+    rows = [{**line, **{f"loss {name}": value for name, value in line.get("loss", {}).items()}} for line in metrics]
+    losses = list(dict.fromkeys(f"loss {name}" for line in metrics for name in line.get("loss", {})))
     wanted = {
         "lr": "learning rate",
+        **({losses[0]: "loss"} if len(losses) == 1 else {key: key for key in losses}),
         **CURVES,
         "changed": "labels changed",
         "threshold": "threshold",
         "seconds": "seconds",
     }
-    return {key: name for key, name in wanted.items() if any(line.get(key) is not None for line in metrics)}
+    return rows, {key: name for key, name in wanted.items() if any(row.get(key) is not None for row in rows)}

@@ -164,7 +164,6 @@ class Examples:
     def row(self, index: int) -> dict[str, Any]:
         """Return everything known about an example, as plain values."""
         row = {name: column[index].item() for name, column in self.columns.items()}
-        row = {name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}
         row = {name: None if value != value else value for name, value in row.items()}  # JSON has no NaN
         return {
             "index": index,

@@ -182,6 +182,13 @@ def expect_errors(quality: Array) -> ExpectedErrors:
     return ExpectedErrors(total, first, int(np.searchsorted(so_far, HELD * total)) + 1 if total else 0)
 
 
+def wrong_share(table: pa.Table) -> float | None:
+    """Return the share of labels to expect wrong among those that were judged; None where none was."""
+    quality = table["quality"].to_numpy()
+    judged = ~table["reviewed"].to_numpy(zero_copy_only=False) & ~np.isnan(quality)
+    return expect_errors(quality[judged]).total / int(judged.sum()) if judged.any() else None
+
+
 def wrong_so_far(quality: Array) -> Array:
     """Return how many labels to expect wrong among each and those before it: the running sum of ``1 - q``."""
     sums: Array = np.cumsum(1 - quality.astype(np.float64))

@@ -175,7 +175,9 @@ def _takes(model: Model) -> str:
         return features if len(shape) == 1 else f"images of shape {shape}"
     if encoding.encoder == "images":
         return f"images, or their features ({embed_command(encoding, 'IMAGES')})"
-    return f"a table with the columns {', '.join(columns_of(encoding)[:_LISTED])}"
+    columns = columns_of(encoding)
+    more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
+    return f"a table with the columns {', '.join(columns[:_LISTED])}{more}"
 
 
 def _check_encoding(trained: Encoding | None, raw: RawData, what: str) -> None:

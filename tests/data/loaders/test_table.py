@@ -94,7 +94,17 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         {"categorical": ("label",)},
         "the column 'label' holds the labels, so it cannot be a feature as well",
     ),
-    "an empty label": ("x,label\n1,a\n2,\n", {}, "row 1: the label is empty"),
+    "an empty label": ("x,label\n1,a\n2,\n", {}, "t.csv, line 3: the column 'label' is empty; every"),
+    "an empty label after cells of several lines": (
+        'x,town,label\n1,"a\n\nb",a\n\n2,"b ""c",b\n3,d,\n',
+        {},
+        "t.csv, line 7: the column 'label' is empty",
+    ),
+    "an empty label of another split": (
+        "x,kind,split\n1,a,test\n2,,test\n3,a,train\n4,b,train\n",
+        {"label_column": "kind"},
+        "t.csv, line 3: the column 'kind' is empty",
+    ),
     "nothing but empty labels": ("x,label\n1,\n2, \n", {}, "the column 'label' is empty; give a file with --labels"),
     "labels to ignore": (
         "x,label\n1,a\n2,b\n",

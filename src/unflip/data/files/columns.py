@@ -236,6 +236,25 @@ def check_filled(path: Path, columns: Columns) -> None:
             raise InputError(f"{path}, row {empty}: the column '{name}' is empty; fill it, or remove the column")
 
 
+def first_unlabelled(path: Path, column: str | None, cells: Sequence[Any] | None) -> str | None:
+    """Say where the first of the :func:`label_cells` of a table is empty; None if none is."""
+    row = next((row for row, cell in enumerate(cells or ()) if isinstance(cell, str) and cell == ""), None)
+    return None if row is None else f"{_place(path, row)}: the column '{column}' is empty; every example needs a label"
+
+
+def _place(path: Path, row: int) -> str:
+    """Name the line in which a row of a .csv or .jsonl begins; the row where there are no lines."""
+    is_csv, quoted, starts = path.suffix.lower() == ".csv", False, []
+    if path.suffix.lower() != ".parquet":
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip() and not quoted:
+                    starts.append(number)
+                quoted ^= is_csv and line.count(b'"') % 2 == 1
+    at = row + is_csv  # after the header
+    return f"line {starts[at]}" if at < len(starts) else f"row {row}"
+
+
 def rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
     """Return the rows of each split, in the order of the splits' names; `train` is there even if it has none."""
     splits = np.array(cells, np.str_)

@@ -8,6 +8,7 @@ from unflip.data.files.columns import (
     check_filled,
     column_names,
     find_label_column,
+    first_unlabelled,
     label_cells,
     read_columns,
     rows_by_split,
@@ -73,6 +74,8 @@ class Manifest(Loader):
             unlabelled=f"the column '{label}' is empty"
             if blank
             else f"no column 'label' in it; it has {', '.join(header)}: say which with --label-column",
+            label_column=label,
+            incomplete=None if blank else first_unlabelled(path, label, cells),
             untrainable=why_untrainable(splits),
         )
 

@@ -14,6 +14,7 @@ from unflip.data.files.columns import (
     check_text_table,
     decode_binary,
     find_label_column,
+    first_unlabelled,
     label_cells,
     read_parquet,
     rows_by_split,
@@ -115,6 +116,8 @@ class Table(Loader):
             val=sets.pop("val", None),
             tests=sets,
             unlabelled=unlabelled,
+            label_column=label,
+            incomplete=first_unlabelled(path, label, given),
             untrainable=why_untrainable(splits),
         )
 

@@ -11,11 +11,12 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+// As the report writes a quality.
 export const percent = (share) => {
   if (share === null || share === undefined) return "not known";
   const value = 100 * share;
-  if (value > 0 && value < 1) return "<1 %";
-  return `${Math.floor(value)} %`;
+  if (value < 1) return "<1 %";
+  return value > 99 && value < 100 ? ">99 %" : `${Math.round(value)} %`;
 };
 
 export const count = (number) => number.toLocaleString("en");
