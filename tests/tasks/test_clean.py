@@ -256,7 +256,8 @@ def test_rows_that_leak_into_the_test_set_are_counted_apart(cli: Cli, tmp_path: 
     assert figures["leaked"] == 10
     assert figures["top1_without_leaked"] > figures["top1"] + 0.15
     with_them, without = (f"{figures[name]:.1%}" for name in ("top1", "top1_without_leaked"))
-    assert f"10 examples of 'test' leaked: test accuracy {with_them}, {without} without them" in done.out
+    told = f"labels of 'test' were not checked; test accuracy {with_them}, {without} without 10 examples that leaked"
+    assert told in done.out
     clean(cli, path, "--out", tmp_path / "off", "--epochs", 15, "--skip-check", "leak")
     assert "leaked" not in Run(tmp_path / "off").result["tests"]["test"]
 
@@ -347,6 +348,29 @@ def test_decisions_by_index_and_path_are_taken_where_images_were_left_out(
     clean(cli, *arguments, "--out", tmp_path / "again", "--reviewed", tmp_path / "reviewed.csv")
     reviewed = Run(tmp_path / "again").labels(["reviewed"])["reviewed"].to_numpy()
     assert np.flatnonzero(reviewed).tolist() == [0, 60, len(paths) - 1]
+
+
+def test_labels_may_be_in_a_file_of_their_own(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    content = blobs()
+    labels = content["train_labels"].copy()
+    labels[:5] = (labels[:5] + 1) % 3
+    np.save(tmp_path / "x.npy", content["train"])
+    np.save(tmp_path / "y.npy", labels)
+    refused = cli("clean", tmp_path / "x.npy", "--out", tmp_path / "run")
+    assert refused.code == 2
+    assert "every example needs its label (in another file: --labels)" in refused.err
+    done = clean(cli, tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--out", tmp_path / "run")
+    assert {int(row["index"]) for row in rows(tmp_path / "run" / "suspects.csv")} >= {*range(5)}
+    assert f"unflip clean {tmp_path / 'x.npy'} --labels {tmp_path / 'y.npy'} --out" in done.out
+    (tmp_path / "colours.csv").write_text(
+        "path,label\n"
+        + "".join(
+            f"{path.relative_to(photos).as_posix()},{NAMES[int(path.stem) % 3]}\n" for path in photos.rglob("*.png")
+        )
+    )
+    out = tmp_path / "photo-run"
+    clean(cli, photos, "--labels", tmp_path / "colours.csv", "--out", out, "--backbone", "tiny", "--epochs", 15)
+    assert rows(out / "suspects.csv") == []  # all pictures are labelled by their colour there
 
 
 def test_the_features_of_a_killed_call_are_not_lost(

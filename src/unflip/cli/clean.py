@@ -59,10 +59,10 @@ def clean(
 
 
 def _column_flags(options: Mapping[str, Any]) -> list[str]:
-    """Return the flags that say what a table's columns are, as they were typed."""
-    names = [name for name in ("label_column", *TableOptions.__annotations__) if options.get(name)]
-    values = [(name, [options[name]] if isinstance(options[name], str) else options[name]) for name in names]
-    return [word for name, cells in values for cell in cells for word in (f"--{name.replace('_', '-')}", cell)]
+    """Return the flags that say where labels are and what a table's columns are, as they were typed."""
+    names = [name for name in ("labels", "label_column", *TableOptions.__annotations__) if options.get(name)]
+    values = [(name, options[name] if isinstance(options[name], list | tuple) else [options[name]]) for name in names]
+    return [word for name, cells in values for cell in cells for word in (f"--{name.replace('_', '-')}", str(cell))]
 
 
 def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
@@ -86,7 +86,7 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
         lines.append(f"  {cannot}: of {'its class' if one else 'their classes'} there are too few different examples")
     if found:
         lines.append(f"  the list, most doubtful first: {out / 'suspects.csv'}")
-    lines += [*_findings(cleaned), *_leaks(cleaned.run.result["tests"])]
+    lines += [*_findings(cleaned), *_tests(cleaned.run.result["tests"])]
     if cleaned.skipped:
         lines.append(f"  {len(cleaned.skipped):,} broken images left out: {out / 'skipped.csv'}")
     lines.append(f"  what was done, with pictures: {cleaned.run.report_path}")
@@ -145,16 +145,15 @@ def _findings(cleaned: "CleanResult") -> list[str]:
     return [f"  also worth a look: {found}: {cleaned.run.folder / 'findings.csv'}"]
 
 
-def _leaks(tests: Mapping[str, Any]) -> list[str]:
-    """Return the test accuracy with and without the examples that leaked into training."""
+def _tests(tests: Mapping[str, Any]) -> list[str]:
+    """Return what became of the test examples."""
     said = []
     for name, test in tests.items():
-        if test.get("leaked"):
-            others = test["top1_without_leaked"]
-            without = "no example is left without them" if others is None else f"{others:.1%} without them"
-            said.append(
-                f"  {test['leaked']:,} examples of '{name}' leaked: test accuracy {test['top1']:.1%}, {without}"
-            )
+        told = f"  labels of '{name}' were not checked; test accuracy {test['top1']:.1%}"
+        if leaked := test.get("leaked"):
+            others, them = test["top1_without_leaked"], f"{leaked:,} example{'' if leaked == 1 else 's'} that leaked"
+            told += f", {others:.1%} without {them}" if others is not None else f"; all {them}"
+        said.append(told)
     return said
 
 

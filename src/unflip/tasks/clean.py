@@ -211,9 +211,9 @@ def plan_cleaning(
     check_used(data_options, typed_data, EMBEDDING_USES if raw.holds_images else ())
     if not raw.holds_images:
         check_images_only({"embedding": typed_embedding}, data)
-    if raw.train.labels is None:
+    if raw.train.labels is None and data_options.labels is None:
         raise InputError(
-            f"{data_options.path}: {raw.unlabelled}; every example needs its label (in another file: train --labels)"
+            f"{data_options.path}: {raw.unlabelled}; every example needs its label (in another file: --labels)"
         )
     examples, which = choose_labels(raw, data_options)
     assert examples.labels is not None
@@ -228,7 +228,10 @@ def plan_cleaning(
         )  # fmt: skip
         _check_labels(embedding, data_options)
         config = _configure(
-            {"path": str(embedding.out), "reviewed": data_options.reviewed}, count, tree, of_columns=False
+            {"path": str(embedding.out), "labels": data_options.labels, "reviewed": data_options.reviewed},
+            count,
+            tree,
+            of_columns=False,
         )
         embed, width = embedding.estimate()
         learn = _rehearse_made_up(config, execution, count, width, classes)
@@ -270,7 +273,8 @@ def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
     Where images may be left out, it is not known yet which rows people's decisions are about.
     """
     reviewed = None if options.skip_broken else options.reviewed
-    label_data(embedding.stand_in(1), DataOptions(path=options.path, reviewed=reviewed, standardize="off"))
+    own = DataOptions(path=options.path, labels=options.labels, reviewed=reviewed, standardize="off")
+    label_data(embedding.stand_in(1), own)
 
 
 def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width: int, classes: int) -> float:
@@ -280,7 +284,7 @@ def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width
     each class, must not be multiplied.
     """
     common = config.common
-    data = common.data.model_copy(update={"reviewed": None})
+    data = common.data.model_copy(update={"labels": None, "reviewed": None})
     config = replace(config, common=common.model_copy(update={"data": data}))
 
     def seconds(rows: int) -> float:

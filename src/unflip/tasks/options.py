@@ -223,6 +223,7 @@ class TrainOptions(
 
 
 class CleanOptions(
+    LabelFileOptions,
     ExampleOptions,
     TableOptions,
     ReviewedOptions,

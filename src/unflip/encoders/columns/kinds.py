@@ -205,7 +205,10 @@ KINDS: dict[str, type[Column]] = {
 def check_type(kind: "pa.DataType", name: str) -> None:
     """Refuse a column of lists, structs, bytes and the like."""
     if not can_be_read(kind):
-        raise InputError(f"column '{name}' holds {kind}, which cannot be encoded; leave it out with --ignore {name}")
+        arrays = "; save embeddings as arrays, .npz with `train` and `train_labels`" if "list<" in str(kind) else ""
+        raise InputError(
+            f"column '{name}' holds {kind}, which cannot be encoded; leave it out with --ignore {name}{arrays}"
+        )
 
 
 def refusal(misfit: Misfit, name: str, kind: str, start: int) -> InputError:
