@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import PIL.Image
 import pytest
 import torch
 
@@ -177,3 +179,43 @@ def test_small_images_are_trained_on_in_their_own_size(tmp_path: Path) -> None:
         write_picture(tmp_path / "larger" / f"{i}.png", i, (48, 48))
     assert len(one.ids) == 30
     assert len(predict(done, tmp_path / "larger").ids) == 3
+
+
+def small_run(root: Path, size: tuple[int, int]) -> Run:
+    """Train on small images as they are, PNG and JPEG, one of them grey."""
+    for i in range(30):
+        write_picture(root / "data" / "abc"[i % 3] / f"{i}.{('png', 'jpg')[i % 2]}", i % 3, size)
+    grey = root / "data" / "a" / "3.jpg"
+    PIL.Image.open(grey).convert("L").save(grey)
+    own = SMALL | {"optimizer.batch_size": 8}
+    return train(
+        root / "data", root / "run", settings=own, method="standard", network="preact_resnet8", epochs=1, device="cpu"
+    )
+
+
+def test_new_images_are_brought_to_the_size_of_small_ones_and_those_that_have_it_stay_as_they_are(
+    tmp_path: Path,
+) -> None:
+    done = small_run(tmp_path, (24, 24))
+    model = load_model(done.folder / "model.safetensors")
+    assert (model.input_shape, model.frame) == ((3, 24, 24), None)
+    found = predict(done, tmp_path / "data", device="cpu")
+    pixels = np.stack([np.asarray(PIL.Image.open(tmp_path / "data" / name).convert("RGB")) for name in found.ids])
+    np.save(tmp_path / "a.npy", pixels.transpose(0, 3, 1, 2))
+    assert torch.equal(found.probs, predict(done, tmp_path / "a.npy", device="cpu").probs)
+    for i, size in enumerate([(300, 200), (24, 24), (20, 31)]):
+        write_picture(tmp_path / "new" / f"{i}.png", i, size)
+    assert predict(done, tmp_path / "new").ids == ["0.png", "1.png", "2.png"]
+
+
+def test_what_images_a_model_takes_that_are_no_square_is_said(tmp_path: Path) -> None:
+    done = small_run(tmp_path, (32, 24))
+    assert len(predict(done, tmp_path / "data").ids) == 30
+    remedy = r"the model takes \(3, 24, 32\); 32x24 pixels are no square, so bring the images to that size first$"
+    sizes = {"images of another size": [(300, 200)], "images of several sizes": [(32, 24), (30, 24)]}
+    for came, new in (sizes | {r"examples of shape \(3, 30, 30\)": [(30, 30)]}).items():
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for i, size in enumerate(new):
+            write_picture(folder / f"{i}.png", i, size)
+        with pytest.raises(InputError, match=rf"'train': {came}, {remedy}"):
+            predict(done, folder)
