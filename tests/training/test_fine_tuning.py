@@ -5,20 +5,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_at_save
+from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_at_save, write_npz
 from pictures import write_picture
 from unflip import predict, train
-from unflip.errors import ConfigError
+from unflip.compute.processes import Processes
+from unflip.data.images.sources import IMAGENET
+from unflip.errors import ConfigError, InputError
 from unflip.networks import networks
 from unflip.networks.base import Members, build_network
 from unflip.networks.efficientnet_lite import EfficientNetLite0Options, efficientnet_lite0
 from unflip.networks.pretrained import Pretrained, PretrainedOptions, parameter_groups
+from unflip.runs.config import RunConfig, nest
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
+from unflip.training.posterior import posterior_fit
+from unflip.training.preparation import prepare_data
 from unflip.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
@@ -94,6 +100,40 @@ def test_photos_are_learnt_from_imagenets_weights_first_the_head_then_all(
     found = predict(tmp_path / "run", photos)
     accuracy = float((found.labels == torch.tensor([0, 0, 1, 1, 2, 2])).float().mean())
     assert accuracy == pytest.approx(done.result["test_accuracy"]["selected"])
+
+
+def scale_of(
+    network: str, data: Path, settings: dict[str, Any] | None = None
+) -> tuple[list[float], list[float]] | None:
+    """Return the mean and the deviation that a run would standardise with; None if there are none."""
+    layer = {"network": network, "data": {"path": str(data), "val_fraction": 0.0}, "select": "last"}
+    config = RunConfig.resolve([layer, *(nest(key, value) for key, value in (settings or {}).items())])
+    scale = prepare_data(config, posterior_fit(0, Processes("cpu"), quiet=True)).standardisation
+    return None if scale is None else (scale.mean.flatten().tolist(), scale.std.flatten().tolist())
+
+
+def test_arrays_of_bytes_are_normalised_as_the_weights_want_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = type("TinyImages", (Tiny,), {"Options": PretrainedOptions})
+    own = networks.load
+    monkeypatch.setattr(networks, "load", lambda name: tiny if name == "preact_resnet8" else own(name))
+    random = np.random.default_rng(0)
+    arrays = {key: random.integers(0, 256, (12, 3, 8, 8), np.uint8) for key in ("train", "test")}
+    labels = {f"{key}_labels": np.arange(12) % 2 for key in arrays}
+    of_bytes = write_npz(tmp_path / "bytes.npz", **arrays, **labels)
+    assert scale_of(NETWORK, of_bytes) == ([127], [128])
+    imagenet = [value.flatten().tolist() for value in (IMAGENET.mean, IMAGENET.std)]
+    assert scale_of("preact_resnet8", of_bytes) == tuple(imagenet)
+    grey = write_npz(tmp_path / "grey.npz", **{key: array[:, :1] for key, array in arrays.items()}, **labels)
+    np.testing.assert_allclose(np.ravel(scale_of("preact_resnet8", grey)), np.mean(imagenet, axis=1), rtol=1e-6)  # type: ignore[arg-type]
+    by_pixel = scale_of(NETWORK, of_bytes, {f"{NETWORK}.pretrained": False})
+    assert by_pixel is not None
+    assert len(by_pixel[0]) == 3 * 8 * 8
+    arrays["test"] = arrays["test"] / np.float32(255)
+    mixed = write_npz(tmp_path / "mixed.npz", **arrays, **labels)
+    message = r"mixed\.npz, 'test': type float32; efficientnet-lite0 learnt from images of bytes .*give type uint8, or"
+    with pytest.raises(InputError, match=message):
+        scale_of(NETWORK, mixed)
+    assert scale_of(NETWORK, mixed, {"data.standardize": "off"}) is None
 
 
 @pytest.mark.parametrize("method", ["plc", "mddc", "unflip", pytest.param("dividemix", marks=pytest.mark.soak)])

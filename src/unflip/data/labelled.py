@@ -124,8 +124,13 @@ def _followed(numbers: Tensor, count: int) -> Tensor:
     return torch.cat([numbers, int(numbers.max()) + 1 + torch.arange(count)])
 
 
-def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> LabelledData:
-    """Check what a loader found, number its classes, and turn its inputs into sources."""
+def label_data(
+    raw: RawData, options: DataOptions, track: Track = untracked, wanted: Standardisation | None = None
+) -> LabelledData:
+    """Check what a loader found, number its classes, and turn its inputs into sources.
+
+    ``wanted`` standardises rows, in place of what suits them.
+    """
     train, what = choose_labels(raw, options)
     assert train.labels is not None
     num_classes, names = _find_classes(raw, train, options, what)
@@ -147,7 +152,7 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     if isinstance(train.inputs, np.ndarray | Shards):
         check_varied(train.inputs, f"{options.path}, 'train'")
 
-    standardise = raw.normalisation
+    standardise = raw.normalisation or wanted
     if standardise is None and options.standardize != "off" and isinstance(train.inputs, np.ndarray | Shards):
         standardise = fit_standardisation(train.inputs, one_scale=options.standardize == "whole")
     others = {
