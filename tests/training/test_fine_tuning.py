@@ -181,7 +181,7 @@ def test_from_scratch_is_refused_where_there_is_nothing_to_leave_out(features: P
         ({}, 2, [1]),
         ({}, 30, [1, 2, 3]),
         ({"head_epochs": 0}, 30, []),
-        ({"head_epochs": 2}, 2, [1, 2]),
+        ({"head_epochs": 2}, 3, [1, 2]),
         ({"pretrained": False, "head_epochs": 2}, 30, []),
     ],
 )
@@ -190,6 +190,19 @@ def test_the_head_is_alone_for_a_tenth_of_the_epochs_unless_told(
 ) -> None:
     network = Tiny(**options)
     assert [epoch for epoch in range(1, epochs + 1) if network.is_frozen(epoch, epochs)] == frozen
+
+
+@pytest.mark.parametrize("head_epochs", [3, 4])
+def test_head_epochs_that_leave_none_for_the_other_layers_are_refused(
+    photos: Path, tmp_path: Path, head_epochs: int
+) -> None:
+    settings = {f"{NETWORK}.head_epochs": head_epochs}
+    with pytest.raises(
+        ConfigError, match=rf"^{NETWORK}\.head_epochs = {head_epochs}: must be below epochs = 3, or only"
+    ):
+        run(photos, tmp_path / "run", settings)
+    assert not (tmp_path / "run").exists()
+    RunConfig.resolve([{"network": NETWORK, "epochs": 1, "data": {"path": str(photos)}}]).check()  # the default fits
 
 
 def test_pretrained_layers_have_a_share_of_the_learning_rate() -> None:

@@ -20,6 +20,7 @@ from unflip.methods import methods
 from unflip.methods.base import Outline
 from unflip.methods.recipes import find_recipe
 from unflip.networks import networks
+from unflip.networks.pretrained import PretrainedOptions
 from unflip.options import Options
 from unflip.presets import preset_names, preset_text
 from unflip.runs.options import Common, OptimizerOptions
@@ -84,6 +85,8 @@ class RunConfig:
     def check(self) -> None:
         """Refuse what makes no sense in a run of this length; apart from `resolve`, since old runs are to be read."""
         find_recipe(self.common.method).check(self.parts, self.common.epochs)
+        if isinstance(self.network_options, PretrainedOptions):
+            self.network_options.check_length(network_section(self.common.network), self.common.epochs)
 
     @property
     def network_options(self) -> Options:
