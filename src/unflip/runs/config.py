@@ -276,6 +276,9 @@ def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str,
             choices = re.findall("'([^']*)'", first["ctx"]["expected"])
             raise ConfigError(unknown(key, str(first["input"]), choices)) from error
         message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        if kind := {"int_parsing": "a whole number", "float_parsing": "a number"}.get(first["type"]):
+            others = [e for e in error.errors() if e["type"] == "literal_error" and e["loc"][:-1] == first["loc"][:-1]]
+            message = " or ".join([kind, *(e["ctx"]["expected"] for e in others)])  # that, or a word such as 'auto'
         raise ConfigError(f"{key} = {first['input']!r}: must be {message}{_range(model, first['loc'])}") from error
 
 
