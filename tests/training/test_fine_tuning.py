@@ -23,6 +23,9 @@ from unflip.networks.pretrained import Pretrained, PretrainedOptions, parameter_
 from unflip.runs.config import RunConfig, nest
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
+from unflip.runs.options import Execution
+from unflip.tasks.options import EmbeddingOptions
+from unflip.tasks.train import layers_of, plan_training
 from unflip.training.posterior import posterior_fit
 from unflip.training.preparation import prepare_data
 from unflip.training.trainer import Trainer
@@ -166,6 +169,33 @@ def test_from_scratch_is_from_scratch(
     assert trainer._pretrained == []
     assert not trainer.trains_heads_alone(1)
     assert "pretrained = false" in (tmp_path / "run" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"from_scratch": True}, "lr_share"),
+        ({"from_scratch": True}, "head_epochs"),
+        ({"settings": {f"{NETWORK}.pretrained": False}}, "head_epochs"),
+    ],
+)
+def test_how_weights_are_fine_tuned_is_refused_where_there_are_none(
+    photos: Path, tmp_path: Path, options: dict[str, Any], key: str
+) -> None:
+    settings = options.get("settings", {}) | {f"{NETWORK}.{key}": 1}
+    message = rf"^{NETWORK}\.{key} is not used: the network starts from random weights; leave it out$"
+    with pytest.raises(ConfigError, match=message):
+        train(photos, tmp_path / "run", network=NETWORK, **options | {"settings": settings})
+    (tmp_path / "c.toml").write_text(f"[{NETWORK}]\n{key} = 1\n")  # a file may serve both
+    layers = layers_of(photos, {"network": NETWORK, "config": tmp_path / "c.toml"} | options)
+    plan = plan_training(Run(tmp_path / "run"), layers, EmbeddingOptions(), Execution())
+    assert getattr(plan.config.network_options, key) == 1
+
+
+def test_a_scale_of_the_data_is_refused_where_the_weights_say_how_images_are_normalised(tmp_path: Path) -> None:
+    data = write_npz(tmp_path / "a.npz", train=np.zeros((4, 3, 8, 8), np.uint8), train_labels=np.arange(4) % 2)
+    with pytest.raises(ConfigError, match=rf"^data\.standardize is not used: {NETWORK} normalises images as its"):
+        train(data, tmp_path / "run", network=NETWORK, settings={"data.standardize": "whole"})
 
 
 def test_from_scratch_is_refused_where_there_is_nothing_to_leave_out(features: Path, tmp_path: Path) -> None:

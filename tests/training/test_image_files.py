@@ -16,7 +16,7 @@ from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_aft
 from pictures import write_clothing, write_picture, write_webvision
 from unflip import predict, train
 from unflip.data.images.files import Frame
-from unflip.errors import InputError
+from unflip.errors import ConfigError, InputError
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
 from unflip.training.epoch_progress import EpochProgress
@@ -219,3 +219,48 @@ def test_what_images_a_model_takes_that_are_no_square_is_said(tmp_path: Path) ->
             write_picture(folder / f"{i}.png", i, size)
         with pytest.raises(InputError, match=rf"'train': {came}, {remedy}"):
             predict(done, folder)
+
+
+@pytest.mark.parametrize(
+    ("side", "settings", "message"),
+    [
+        (24, {"data.resample": "bicubic"}, r"data\.resample is not used: images that small are used as they are"),
+        (24, {"data.image_resize": 30}, r"data\.image_resize is not used: images that small are used as they are"),
+        (24, {"data.crop": "random"}, r"data\.crop is not used: images of at most 64 x 64 are shifted instead"),
+        (90, {"data.crop": "random", "data.image_size": 32}, r"data\.crop is not used: images of at most 64 x 64"),
+        (90, {"data.shift": 2}, r"data\.shift is not used: it is for images of at most 64 x 64, larger ones are"),
+        (24, {"data.shift": 24}, r"data\.shift = 24: must be below the images' side, 24; 0 leaves them be$"),
+        (24, {"data.shift": 100_000}, r"data\.shift = 100000: must be below the images' side, 24"),
+    ],
+)
+def test_what_nothing_would_read_for_images_of_this_size_is_refused(
+    tmp_path: Path, side: int, settings: dict[str, Any], message: str
+) -> None:
+    for i in range(6):
+        write_picture(tmp_path / "data" / "ab"[i % 2] / f"{i}.png", i % 2, (side, side))
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        train(tmp_path / "data", tmp_path / "run", network="preact_resnet8", epochs=1, settings=settings, device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("side", "settings"),
+    [
+        (24, {"data.image_size": 20, "data.image_resize": 22, "data.resample": "bicubic", "data.shift": 1}),
+        (90, {"data.image_size": 70, "data.image_resize": 80, "data.resample": "bicubic", "data.crop": "random"}),
+    ],
+)
+def test_what_is_read_for_images_of_this_size_is_taken_and_a_file_may_say_more(
+    tmp_path: Path, side: int, settings: dict[str, Any]
+) -> None:
+    for i in range(12):
+        write_picture(tmp_path / "data" / "ab"[i % 2] / f"{i}.png", i % 2, (side, side))
+    (tmp_path / "c.toml").write_text('[data]\nshift = 2\ncrop = "random"\n')
+    own: dict[str, Any] = {"method": "standard", "network": "preact_resnet8", "epochs": 1, "device": "cpu"}
+    done = train(tmp_path / "data", tmp_path / "run", config=tmp_path / "c.toml", settings=SMALL | settings, **own)
+    assert done.is_finished
+
+
+def test_how_pixels_are_seen_is_refused_where_features_are_learnt_from(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^data\.shift is for a --network that learns from pixels; name one, or"):
+        train(folder, tmp_path / "run", settings={"data.shift": 2})
