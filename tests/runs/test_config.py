@@ -104,6 +104,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"optimizer": {"nesterov": True, "momentum": 0}},
         "optimizer.nesterov = True: must be false where optimizer.momentum is 0",
     ),
+    "scaled beyond reason": ({"data": {"image_resize": 10**9}}, "data.image_resize = 1000000000: must be less than or"),
     "huge images": (
         {"data": {"image_size": 2_000_000}},
         "data.image_size = 2000000: must be less than or equal to 4096",

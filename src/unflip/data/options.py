@@ -17,7 +17,7 @@ class ImageOptions(Options):
     image_size: int | None = Field(None, ge=8, le=4096)
     """Side in pixels of the square that the network sees. By default the images' own size if the first is at most
     64 x 64, else 224. Images up to 64 pixels are read once and kept in memory, larger ones are read batch by batch."""
-    image_resize: PositiveInt | None = None
+    image_resize: int | None = Field(None, ge=8, le=8192)
     """Shorter side to which an image is scaled before its centre is cropped; by default 8/7 of `image_size`, or
     `image_size` itself up to 64 pixels."""
     resample: Resample = "bilinear"
