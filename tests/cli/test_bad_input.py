@@ -360,7 +360,7 @@ BAD: dict[str, dict[str, Row]] = {
         "config with an unknown key": ([*TRAIN, "--config", "key.toml"], ["'optimiser'"]),
         "config with a value for a section": ([*TRAIN, "--config", "section.toml"], ["optimizer = 3"]),
         "config out of range": ([*TRAIN, "--config", "range.toml"], ["optimizer.momentum = 1.0", "< 1.0"]),
-        "config of another type": ([*TRAIN, "--config", "kind.toml"], ["epochs = 'many'", "integer"]),
+        "config of another type": ([*TRAIN, "--config", "kind.toml"], ["epochs = 'many'", "whole number"]),
         "unknown preset": ([*TRAIN, "--preset", "cifar11"], ["unknown preset 'cifar11'", "cifar10"]),
         "unknown method": ([*TRAIN, "--method", "plcc"], ["unknown method 'plcc'", "plc"]),
         "calibration of an unknown method": ([*TRAIN, "--method", "plcc-m"], ["plcc"]),

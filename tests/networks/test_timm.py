@@ -26,7 +26,7 @@ class FakeEncoder(nn.Module):
     def __init__(self, pretrained: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.full((1,), float(pretrained)))
-        self.head_hidden_size = 5
+        self.pretrained_cfg = {"input_size": (3, 4, 4)}
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs.flatten(1)[:, :5] * self.weight
@@ -56,6 +56,54 @@ def test_a_timm_network_keeps_the_contract() -> None:
     assert features.shape == (2, network.head.in_features)
     torch.testing.assert_close(network(inputs), network.head(features))
     assert network.head.out_features == 4
+
+
+@needs_timm
+def test_counting_the_features_changes_neither_weights_nor_statistics_nor_what_is_drawn_next() -> None:
+    network = build_network("timm:resnet10t", TimmOptions(pretrained=False), (3, 32, 32), 4, seed=5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        encoder = module.import_timm().create_model("resnet10t", num_classes=0)
+        head = nn.Linear(encoder.head_hidden_size, 4)
+    expected = {f"encoder.{name}": value for name, value in encoder.state_dict().items()}
+    expected |= {f"head.{name}": value for name, value in head.state_dict().items()}
+    found = network.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert all(part.training for part in network.modules())
+
+
+@needs_timm
+def test_a_network_of_which_timm_does_not_note_the_number_of_features_is_built() -> None:
+    network = build_network("timm:poolformerv2_s12", TimmOptions(pretrained=False), (3, 32, 32), 4, seed=0)
+    assert not hasattr(network.encoder, "head_hidden_size")
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 4)
+
+
+@needs_timm
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("vit_tiny_patch16_224", r"do not fit \(.*match model \(224\)\.\); try --set data\.image_size=224, or another"),
+        ("inception_v4", r"do not fit \(.*[Kk]ernel size.*\); try --set data\.image_size=299, or another network$"),
+        ("inception_next_atto", r"become \(0,\) and no row of features; try another network$"),
+    ],
+)
+def test_images_that_a_network_cannot_take_are_one_line(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^timm:{name}: images of 32x32 pixels {message}"):
+        build_network(f"timm:{name}", TimmOptions(pretrained=False), (3, 32, 32), 4, seed=0)
+
+
+def test_a_network_that_fails_at_its_own_size_does_not_have_that_size_recommended(
+    fake_timm: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        raise AttributeError("no such part")
+
+    monkeypatch.setattr(FakeEncoder, "forward", broken)
+    with pytest.raises(ConfigError, match=r"do not fit \(AttributeError: no such part\); try another network$"):
+        build_network("timm:tiny", TimmOptions(), (3, 4, 4), 3, seed=0)
 
 
 @pytest.mark.parametrize("fits", [True, False])
@@ -104,6 +152,13 @@ def test_an_unknown_member_is_refused(fake_timm: list[dict[str, Any]], name: str
         networks.load(f"timm:{name}")
 
 
+@pytest.mark.parametrize("name", ["", "nosuch"])
+def test_nothing_unrelated_is_suggested(fake_timm: list[dict[str, Any]], name: str) -> None:
+    message = rf"^unknown network 'timm:{name}', write timm:NAME with a name of timm\.list_models\(\)$"
+    with pytest.raises(ConfigError, match=message):
+        networks.load(f"timm:{name}")
+
+
 def test_weights_are_fetched_to_train_and_not_to_load_a_model(fake_timm: list[dict[str, Any]]) -> None:
     networks.load("timm:tiny")
     options = TimmOptions(pretrained=True)
@@ -118,7 +173,7 @@ def test_weights_are_fetched_to_train_and_not_to_load_a_model(fake_timm: list[di
 def test_weights_out_of_reach_are_one_line(fake_timm: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     def create_model(name: str, pretrained: bool, **options: Any) -> nn.Module:
         if pretrained:
-            raise OSError("no route\nto anywhere")
+            raise OSError("no route.\nto anywhere")
         return FakeEncoder(pretrained)
 
     monkeypatch.setattr(sys.modules["timm"], "create_model", create_model)

@@ -91,7 +91,24 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "element out of range": ({"mlp": {"hidden": [8, 0]}}, "mlp.hidden.1 = 0: must be greater than 0"),
     "one of several kinds": ({"data": {"classes": 0}}, "data.classes = 0: must be greater than 0"),
-    "wrong type": ({"seed": "one"}, "seed = 'one': must be a valid integer"),
+    "wrong type": ({"seed": "one"}, "seed = 'one': must be a whole number"),
+    "neither number nor word": (
+        {"method": "plc", "plc": {"warmup": "foo"}},
+        "plc.warmup = 'foo': must be a whole number or 'auto'",
+    ),
+    "neither fraction nor word": (
+        {"method": "cddc", "covariance": {"disturbance": "foo"}},
+        "covariance.disturbance = 'foo': must be a number or 'auto'",
+    ),
+    "nesterov's momentum without any": (
+        {"optimizer": {"nesterov": True, "momentum": 0}},
+        "optimizer.nesterov = True: must be false where optimizer.momentum is 0",
+    ),
+    "scaled beyond reason": ({"data": {"image_resize": 10**9}}, "data.image_resize = 1000000000: must be less than or"),
+    "huge images": (
+        {"data": {"image_size": 2_000_000}},
+        "data.image_size = 2000000: must be less than or equal to 4096",
+    ),
     "not a number": ({"optimizer": {"lr": float("nan")}}, "optimizer.lr = nan: must be a finite number"),
 }
 

@@ -559,6 +559,8 @@ def test_a_timm_backbone_takes_weights_from_a_file_and_leaves_its_classifier_out
     with torch.no_grad():
         expected = whole.eval()((pixels - mean) / std)[0].numpy()
     np.testing.assert_allclose(content["train"][0], expected, atol=5e-3)
+    run = quick_train(tmp_path / "f.npz", tmp_path / "run", epochs=1)
+    assert len(predict(run, folder).ids) == len(content["test"])  # the same weights, loaded again, are the same
 
 
 def test_the_command_says_what_it_made_and_what_to_do_next(

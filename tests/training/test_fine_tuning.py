@@ -5,20 +5,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_at_save
+from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_at_save, write_npz
 from pictures import write_picture
 from unflip import predict, train
-from unflip.errors import ConfigError
+from unflip.compute.processes import Processes
+from unflip.data.images.sources import IMAGENET
+from unflip.errors import ConfigError, InputError
 from unflip.networks import networks
 from unflip.networks.base import Members, build_network
 from unflip.networks.efficientnet_lite import EfficientNetLite0Options, efficientnet_lite0
 from unflip.networks.pretrained import Pretrained, PretrainedOptions, parameter_groups
+from unflip.runs.config import RunConfig, nest
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
+from unflip.runs.options import Execution
+from unflip.tasks.options import EmbeddingOptions
+from unflip.tasks.train import layers_of, plan_training
+from unflip.training.posterior import posterior_fit
+from unflip.training.preparation import prepare_data
 from unflip.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(
@@ -96,6 +105,40 @@ def test_photos_are_learnt_from_imagenets_weights_first_the_head_then_all(
     assert accuracy == pytest.approx(done.result["test_accuracy"]["selected"])
 
 
+def scale_of(
+    network: str, data: Path, settings: dict[str, Any] | None = None
+) -> tuple[list[float], list[float]] | None:
+    """Return the mean and the deviation that a run would standardise with; None if there are none."""
+    layer = {"network": network, "data": {"path": str(data), "val_fraction": 0.0}, "select": "last"}
+    config = RunConfig.resolve([layer, *(nest(key, value) for key, value in (settings or {}).items())])
+    scale = prepare_data(config, posterior_fit(0, Processes("cpu"), quiet=True)).standardisation
+    return None if scale is None else (scale.mean.flatten().tolist(), scale.std.flatten().tolist())
+
+
+def test_arrays_of_bytes_are_normalised_as_the_weights_want_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = type("TinyImages", (Tiny,), {"Options": PretrainedOptions})
+    own = networks.load
+    monkeypatch.setattr(networks, "load", lambda name: tiny if name == "preact_resnet8" else own(name))
+    random = np.random.default_rng(0)
+    arrays = {key: random.integers(0, 256, (12, 3, 8, 8), np.uint8) for key in ("train", "test")}
+    labels = {f"{key}_labels": np.arange(12) % 2 for key in arrays}
+    of_bytes = write_npz(tmp_path / "bytes.npz", **arrays, **labels)
+    assert scale_of(NETWORK, of_bytes) == ([127], [128])
+    imagenet = [value.flatten().tolist() for value in (IMAGENET.mean, IMAGENET.std)]
+    assert scale_of("preact_resnet8", of_bytes) == tuple(imagenet)
+    grey = write_npz(tmp_path / "grey.npz", **{key: array[:, :1] for key, array in arrays.items()}, **labels)
+    np.testing.assert_allclose(np.ravel(scale_of("preact_resnet8", grey)), np.mean(imagenet, axis=1), rtol=1e-6)  # type: ignore[arg-type]
+    by_pixel = scale_of(NETWORK, of_bytes, {f"{NETWORK}.pretrained": False})
+    assert by_pixel is not None
+    assert len(by_pixel[0]) == 3 * 8 * 8
+    arrays["test"] = arrays["test"] / np.float32(255)
+    mixed = write_npz(tmp_path / "mixed.npz", **arrays, **labels)
+    message = r"mixed\.npz, 'test': type float32; efficientnet-lite0 learnt from images of bytes .*give type uint8, or"
+    with pytest.raises(InputError, match=message):
+        scale_of(NETWORK, mixed)
+    assert scale_of(NETWORK, mixed, {"data.standardize": "off"}) is None
+
+
 @pytest.mark.parametrize("method", ["plc", "mddc", "unflip", pytest.param("dividemix", marks=pytest.mark.soak)])
 def test_methods_fine_tune(photos: Path, tmp_path: Path, method: str) -> None:
     section = "plc" if method == "mddc" else method
@@ -128,6 +171,33 @@ def test_from_scratch_is_from_scratch(
     assert "pretrained = false" in (tmp_path / "run" / "config.toml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"from_scratch": True}, "lr_share"),
+        ({"from_scratch": True}, "head_epochs"),
+        ({"settings": {f"{NETWORK}.pretrained": False}}, "head_epochs"),
+    ],
+)
+def test_how_weights_are_fine_tuned_is_refused_where_there_are_none(
+    photos: Path, tmp_path: Path, options: dict[str, Any], key: str
+) -> None:
+    settings = options.get("settings", {}) | {f"{NETWORK}.{key}": 1}
+    message = rf"^{NETWORK}\.{key} is not used: the network starts from random weights; leave it out$"
+    with pytest.raises(ConfigError, match=message):
+        train(photos, tmp_path / "run", network=NETWORK, **options | {"settings": settings})
+    (tmp_path / "c.toml").write_text(f"[{NETWORK}]\n{key} = 1\n")  # a file may serve both
+    layers = layers_of(photos, {"network": NETWORK, "config": tmp_path / "c.toml"} | options)
+    plan = plan_training(Run(tmp_path / "run"), layers, EmbeddingOptions(), Execution())
+    assert getattr(plan.config.network_options, key) == 1
+
+
+def test_a_scale_of_the_data_is_refused_where_the_weights_say_how_images_are_normalised(tmp_path: Path) -> None:
+    data = write_npz(tmp_path / "a.npz", train=np.zeros((4, 3, 8, 8), np.uint8), train_labels=np.arange(4) % 2)
+    with pytest.raises(ConfigError, match=rf"^data\.standardize is not used: {NETWORK} normalises images as its"):
+        train(data, tmp_path / "run", network=NETWORK, settings={"data.standardize": "whole"})
+
+
 def test_from_scratch_is_refused_where_there_is_nothing_to_leave_out(features: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--from-scratch is for networks that come with weights, and mlp has none"):
         train(features, tmp_path / "run", from_scratch=True)
@@ -141,7 +211,7 @@ def test_from_scratch_is_refused_where_there_is_nothing_to_leave_out(features: P
         ({}, 2, [1]),
         ({}, 30, [1, 2, 3]),
         ({"head_epochs": 0}, 30, []),
-        ({"head_epochs": 2}, 2, [1, 2]),
+        ({"head_epochs": 2}, 3, [1, 2]),
         ({"pretrained": False, "head_epochs": 2}, 30, []),
     ],
 )
@@ -150,6 +220,19 @@ def test_the_head_is_alone_for_a_tenth_of_the_epochs_unless_told(
 ) -> None:
     network = Tiny(**options)
     assert [epoch for epoch in range(1, epochs + 1) if network.is_frozen(epoch, epochs)] == frozen
+
+
+@pytest.mark.parametrize("head_epochs", [3, 4])
+def test_head_epochs_that_leave_none_for_the_other_layers_are_refused(
+    photos: Path, tmp_path: Path, head_epochs: int
+) -> None:
+    settings = {f"{NETWORK}.head_epochs": head_epochs}
+    with pytest.raises(
+        ConfigError, match=rf"^{NETWORK}\.head_epochs = {head_epochs}: must be below epochs = 3, or only"
+    ):
+        run(photos, tmp_path / "run", settings)
+    assert not (tmp_path / "run").exists()
+    RunConfig.resolve([{"network": NETWORK, "epochs": 1, "data": {"path": str(photos)}}]).check()  # the default fits
 
 
 def test_pretrained_layers_have_a_share_of_the_learning_rate() -> None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import PIL.Image
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_aft
 from pictures import write_clothing, write_picture, write_webvision
 from unflip import predict, train
 from unflip.data.images.files import Frame
-from unflip.errors import InputError
+from unflip.errors import ConfigError, InputError
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
 from unflip.training.epoch_progress import EpochProgress
@@ -177,3 +179,88 @@ def test_small_images_are_trained_on_in_their_own_size(tmp_path: Path) -> None:
         write_picture(tmp_path / "larger" / f"{i}.png", i, (48, 48))
     assert len(one.ids) == 30
     assert len(predict(done, tmp_path / "larger").ids) == 3
+
+
+def small_run(root: Path, size: tuple[int, int]) -> Run:
+    """Train on small images as they are, PNG and JPEG, one of them grey."""
+    for i in range(30):
+        write_picture(root / "data" / "abc"[i % 3] / f"{i}.{('png', 'jpg')[i % 2]}", i % 3, size)
+    grey = root / "data" / "a" / "3.jpg"
+    PIL.Image.open(grey).convert("L").save(grey)
+    own = SMALL | {"optimizer.batch_size": 8}
+    return train(
+        root / "data", root / "run", settings=own, method="standard", network="preact_resnet8", epochs=1, device="cpu"
+    )
+
+
+def test_new_images_are_brought_to_the_size_of_small_ones_and_those_that_have_it_stay_as_they_are(
+    tmp_path: Path,
+) -> None:
+    done = small_run(tmp_path, (24, 24))
+    model = load_model(done.folder / "model.safetensors")
+    assert (model.input_shape, model.frame) == ((3, 24, 24), None)
+    found = predict(done, tmp_path / "data", device="cpu")
+    pixels = np.stack([np.asarray(PIL.Image.open(tmp_path / "data" / name).convert("RGB")) for name in found.ids])
+    np.save(tmp_path / "a.npy", pixels.transpose(0, 3, 1, 2))
+    assert torch.equal(found.probs, predict(done, tmp_path / "a.npy", device="cpu").probs)
+    for i, size in enumerate([(300, 200), (24, 24), (20, 31)]):
+        write_picture(tmp_path / "new" / f"{i}.png", i, size)
+    assert predict(done, tmp_path / "new").ids == ["0.png", "1.png", "2.png"]
+
+
+def test_what_images_a_model_takes_that_are_no_square_is_said(tmp_path: Path) -> None:
+    done = small_run(tmp_path, (32, 24))
+    assert len(predict(done, tmp_path / "data").ids) == 30
+    remedy = r"the model takes \(3, 24, 32\); 32x24 pixels are no square, so bring the images to that size first$"
+    sizes = {"images of another size": [(300, 200)], "images of several sizes": [(32, 24), (30, 24)]}
+    for came, new in (sizes | {r"examples of shape \(3, 30, 30\)": [(30, 30)]}).items():
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for i, size in enumerate(new):
+            write_picture(folder / f"{i}.png", i, size)
+        with pytest.raises(InputError, match=rf"'train': {came}, {remedy}"):
+            predict(done, folder)
+
+
+@pytest.mark.parametrize(
+    ("side", "settings", "message"),
+    [
+        (24, {"data.resample": "bicubic"}, r"data\.resample is not used: images that small are used as they are"),
+        (24, {"data.image_resize": 30}, r"data\.image_resize is not used: images that small are used as they are"),
+        (24, {"data.crop": "random"}, r"data\.crop is not used: images of at most 64 x 64 are shifted instead"),
+        (90, {"data.crop": "random", "data.image_size": 32}, r"data\.crop is not used: images of at most 64 x 64"),
+        (90, {"data.shift": 2}, r"data\.shift is not used: it is for images of at most 64 x 64, larger ones are"),
+        (24, {"data.shift": 24}, r"data\.shift = 24: must be below the images' side, 24; 0 leaves them be$"),
+        (24, {"data.shift": 100_000}, r"data\.shift = 100000: must be below the images' side, 24"),
+    ],
+)
+def test_what_nothing_would_read_for_images_of_this_size_is_refused(
+    tmp_path: Path, side: int, settings: dict[str, Any], message: str
+) -> None:
+    for i in range(6):
+        write_picture(tmp_path / "data" / "ab"[i % 2] / f"{i}.png", i % 2, (side, side))
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        train(tmp_path / "data", tmp_path / "run", network="preact_resnet8", epochs=1, settings=settings, device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("side", "settings"),
+    [
+        (24, {"data.image_size": 20, "data.image_resize": 22, "data.resample": "bicubic", "data.shift": 1}),
+        (90, {"data.image_size": 70, "data.image_resize": 80, "data.resample": "bicubic", "data.crop": "random"}),
+    ],
+)
+def test_what_is_read_for_images_of_this_size_is_taken_and_a_file_may_say_more(
+    tmp_path: Path, side: int, settings: dict[str, Any]
+) -> None:
+    for i in range(12):
+        write_picture(tmp_path / "data" / "ab"[i % 2] / f"{i}.png", i % 2, (side, side))
+    (tmp_path / "c.toml").write_text('[data]\nshift = 2\ncrop = "random"\n')
+    own: dict[str, Any] = {"method": "standard", "network": "preact_resnet8", "epochs": 1, "device": "cpu"}
+    done = train(tmp_path / "data", tmp_path / "run", config=tmp_path / "c.toml", settings=SMALL | settings, **own)
+    assert done.is_finished
+
+
+def test_how_pixels_are_seen_is_refused_where_features_are_learnt_from(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^data\.shift is for a --network that learns from pixels; name one, or"):
+        train(folder, tmp_path / "run", settings={"data.shift": 2})

@@ -124,8 +124,13 @@ def _followed(numbers: Tensor, count: int) -> Tensor:
     return torch.cat([numbers, int(numbers.max()) + 1 + torch.arange(count)])
 
 
-def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> LabelledData:
-    """Check what a loader found, number its classes, and turn its inputs into sources."""
+def label_data(
+    raw: RawData, options: DataOptions, track: Track = untracked, wanted: Standardisation | None = None
+) -> LabelledData:
+    """Check what a loader found, number its classes, and turn its inputs into sources.
+
+    ``wanted`` standardises rows, in place of what suits them.
+    """
     train, what = choose_labels(raw, options)
     assert train.labels is not None
     num_classes, names = _find_classes(raw, train, options, what)
@@ -140,14 +145,18 @@ def label_data(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     declared = options.classes or raw.class_names
     if declared is None:
         _check_seen(train.labels, raw.tests)
-    labels = {key: _evaluation_labels(part, key, num_classes, names, train.inputs) for key, part in sets.items()}
+    of_files = isinstance(raw.train.inputs, ImageFiles)
+    labels = {
+        key: _evaluation_labels(part, key, num_classes, names, train.inputs, of_files=of_files)
+        for key, part in sets.items()
+    }
     for key, part in {"train": train, **sets}.items():
         if isinstance(part.inputs, np.ndarray | Shards):
             check_finite(part.inputs, f"{options.path}, '{key}'")
     if isinstance(train.inputs, np.ndarray | Shards):
         check_varied(train.inputs, f"{options.path}, 'train'")
 
-    standardise = raw.normalisation
+    standardise = raw.normalisation or wanted
     if standardise is None and options.standardize != "off" and isinstance(train.inputs, np.ndarray | Shards):
         standardise = fit_standardisation(train.inputs, one_scale=options.standardize == "whole")
     others = {
@@ -255,6 +264,8 @@ def make_source(raw: RawData, inputs: Inputs, standardise: Standardisation | Non
         return FileSource(inputs, standardise, augment=options.augment, crop=options.crop, workers=options.workers)
     if raw.holds_images and standardise is not None:
         assert isinstance(inputs, np.ndarray)
+        if options.augment and options.shift >= (side := min(inputs.shape[2:])):
+            raise ConfigError(f"data.shift = {options.shift}: must be below the images' side, {side}; 0 leaves them be")
         return ImageSource(inputs, standardise, augment=options.augment, shift=options.shift)
     return ArraySource(inputs, standardise, options.jitter)
 
@@ -392,14 +403,18 @@ def _find_groups(options: DataOptions, train: LabelledSet, count: int) -> Array:
 
 
 def _evaluation_labels(
-    part: LabelledSet, key: str, num_classes: int, names: list[str] | None, trained: Inputs
+    part: LabelledSet, key: str, num_classes: int, names: list[str] | None, trained: Inputs, *, of_files: bool
 ) -> Tensor:
-    """Return the class numbers of a validation or test set, if its examples have the shape of the training examples."""
+    """Return the class numbers of a validation or test set, if its examples have the shape of the training examples.
+
+    ``of_files`` says whether these were read from files of images.
+    """
     if not len(part.inputs):
         raise InputError(f"'{key}' has no examples; leave it out")
     shape, wanted = part.inputs.shape[1:], trained.shape[1:]
     if shape != wanted:
-        raise InputError(f"'{key}': examples of shape {shape}, the training examples have {wanted}")
+        hint = f"; to bring all to one size: --set data.image_size={min(wanted[1:])}" if of_files else ""
+        raise InputError(f"'{key}': examples of shape {shape}, the training examples have {wanted}{hint}")
     if part.labels is None:
         raise InputError(f"'{key}' has no labels; add '{key}_labels' or leave it out")
     return to_class_numbers(part.labels, num_classes, names, f"'{key}_labels'")

@@ -14,10 +14,10 @@ CROSS_FIT, IN_SAMPLE = "cross-fit", "in-sample"
 class ImageOptions(Options):
     """How image files are read."""
 
-    image_size: int | None = Field(None, ge=8)
+    image_size: int | None = Field(None, ge=8, le=4096)
     """Side in pixels of the square that the network sees. By default the images' own size if the first is at most
     64 x 64, else 224. Images up to 64 pixels are read once and kept in memory, larger ones are read batch by batch."""
-    image_resize: PositiveInt | None = None
+    image_resize: int | None = Field(None, ge=8, le=8192)
     """Shorter side to which an image is scaled before its centre is cropped; by default 8/7 of `image_size`, or
     `image_size` itself up to 64 pixels."""
     resample: Resample = "bilinear"
@@ -26,7 +26,7 @@ class ImageOptions(Options):
     """Training crops of large images: `resized` takes a random 8 to 100 % of the area, `random` a square of
     `image_size` at a random place after scaling to `image_resize`. Small images are shifted instead."""
     shift: NonNegativeInt = 4
-    """Most pixels by which training images of at most 64 x 64 are shifted; 0 leaves them in place."""
+    """Most pixels by which training images of at most 64 x 64 are shifted, below their side; 0 leaves them in place."""
     workers: PositiveInt | None = None
     """Threads that read images; by default one per core. Results do not depend on it."""
     skip_broken: bool = False

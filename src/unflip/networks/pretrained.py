@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from pydantic import Field, NonNegativeInt
 from torch import nn
 
+from unflip.errors import ConfigError
 from unflip.networks.base import Network
 from unflip.options import Options
 
@@ -15,9 +16,17 @@ class PretrainedOptions(Options):
     pretrained: bool = True
     """Start from the weights that were published with the network; `--from-scratch` starts from random ones."""
     head_epochs: NonNegativeInt | None = None
-    """First epochs, in which the head alone learns; by default a tenth of all, but one at least."""
+    """First epochs, in which the head alone learns; by default a tenth of all, one at least if there are two."""
     lr_share: float = Field(0.1, gt=0.0, le=1.0)
     """Learning rate of the pretrained layers, as a share of the head's."""
+
+    def check_length(self, section: str, epochs: int) -> None:
+        """Refuse head epochs after which nothing is left for the encoder, in a run of ``epochs``."""
+        if self.pretrained and self.head_epochs is not None and self.head_epochs >= epochs:
+            raise ConfigError(
+                f"{section}.head_epochs = {self.head_epochs}: must be below epochs = {epochs}, or only the head ever "
+                "learns; leave it out for a tenth of the epochs"
+            )
 
 
 class Pretrained(Network):

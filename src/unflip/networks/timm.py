@@ -4,12 +4,14 @@ import importlib
 import logging
 import pickle
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from unflip.errors import ConfigError, InputError, MissingExtraError, unknown
+from unflip.errors import ConfigError, InputError, MissingExtraError, described
 from unflip.networks.backbone import Backbone, fill, read_weights
 from unflip.networks.layers import image_channels
 from unflip.networks.pretrained import Pretrained, PretrainedOptions
@@ -28,34 +30,33 @@ class TimmNetwork(Pretrained):
     def __init__(self, options: TimmOptions, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__(options)
         self._channels = image_channels(self, input_shape)
-        self.encoder = self._create(pretrained=False)
-        self.head = nn.Linear(int(self.encoder.head_hidden_size), num_classes)  # type: ignore[arg-type]
+        self.encoder = _create(self.architecture, self._channels, pretrained=False)
+        self.head = nn.Linear(self._count_features(input_shape), num_classes)
 
-    def _create(self, *, pretrained: bool) -> nn.Module:
-        encoder: nn.Module = import_timm().create_model(
-            self.architecture, pretrained=pretrained, num_classes=0, in_chans=self._channels
-        )
-        return encoder
+    def _count_features(self, input_shape: tuple[int, ...]) -> int:
+        """Return how many features the encoder makes of an image; what timm notes of that is not always right."""
+        height, width = input_shape[1:]
+        what = f"timm:{self.architecture}: images of {width}x{height} pixels"
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                features = self.encoder.eval()(torch.zeros(1, *input_shape))
+        except (AssertionError, AttributeError, RuntimeError) as error:
+            side = self.encoder.pretrained_cfg["input_size"][-1]  # type: ignore[index]
+            size = "" if side == height == width else f"--set data.image_size={side}, or "
+            raise ConfigError(f"{what} do not fit ({described(error)}); try {size}another network") from error
+        self.encoder.train()
+        if features.ndim != 2 or not features.numel():
+            raise ConfigError(f"{what} become {tuple(features.shape[1:])} and no row of features; try another network")
+        return int(features.shape[1])
 
     def load_first_weights(self) -> None:
         """Fetch timm's weights, if wanted."""
         if not self.options.pretrained:
             return
         try:
-            self.fetch_weights()
+            self.encoder = _fetch(self.architecture, self._channels)
         except InputError as error:
             raise InputError(f"{error}; --from-scratch starts without them") from error
-
-    def fetch_weights(self) -> None:
-        """Fetch timm's weights of the encoder."""
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt; we report the last
-        try:
-            self.encoder = self._create(pretrained=True)
-        except (OSError, RuntimeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"no weights for timm:{self.architecture}: {reason}") from error
-        except pickle.UnpicklingError as error:  # its message advises to run what is in the file
-            raise InputError(f"no weights for timm:{self.architecture}: more than tensors in the file") from error
 
     def encode(self, inputs: Tensor) -> Tensor:
         """Map images (b, c, h, w) to pooled features (b, d)."""
@@ -68,32 +69,52 @@ def named(name: str) -> type[TimmNetwork]:
     timm = import_timm()
     known = timm.list_models() if "." not in name else timm.list_pretrained()  # ARCHITECTURE, or ARCHITECTURE.WEIGHTS
     if name not in known:
-        raise ConfigError(unknown("network", f"timm:{name}", [f"timm:{other}" for other in known]))
+        close = get_close_matches(name, known, 1, 0.7)
+        hint = f"did you mean 'timm:{close[0]}'?" if close else "write timm:NAME with a name of timm.list_models()"
+        raise ConfigError(f"unknown network 'timm:{name}', {hint}")
     return type(TimmNetwork.__name__, (TimmNetwork,), {"architecture": name})
 
 
 def backbone(name: str) -> Callable[[Path | None], Backbone]:
     """Return a function that loads timm's architecture ``name`` as a backbone, with weights from a file or the hub."""
-    kind = named(name)
+    named(name)
 
     def load(weights: Path | None) -> Backbone:
-        network = kind(TimmOptions(pretrained=weights is None), (3, 224, 224), 1)
         if weights is None:
             try:
-                network.fetch_weights()
+                encoder = _fetch(name, 3)
             except InputError as error:
                 raise InputError(f"{error}; give a file with --weights") from error
-        facts: dict[str, Any] = network.encoder.pretrained_cfg  # type: ignore[assignment]
+        else:
+            encoder = _create(name, 3, pretrained=False)
+        facts: dict[str, Any] = encoder.pretrained_cfg  # type: ignore[assignment]
         if weights is not None:
             classifier = facts.get("classifier") or ()
             besides = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-            fill(network.encoder, read_weights(weights), str(weights), besides=besides)
+            fill(encoder, read_weights(weights), str(weights), besides=besides)
         mean, std = (tuple(255.0 * value for value in facts[key]) for key in ("mean", "std"))
-        return Backbone(
-            network.encode, network, mean, std, facts["input_size"][-1], bool(facts.get("fixed_input_size"))
-        )
+        return Backbone(encoder, encoder, mean, std, facts["input_size"][-1], bool(facts.get("fixed_input_size")))
 
     return load
+
+
+def _create(architecture: str, channels: int, *, pretrained: bool) -> nn.Module:
+    encoder: nn.Module = import_timm().create_model(
+        architecture, pretrained=pretrained, num_classes=0, in_chans=channels
+    )
+    return encoder
+
+
+def _fetch(architecture: str, channels: int) -> nn.Module:
+    """Return an encoder with timm's weights."""
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt; we report the last
+    try:
+        return _create(architecture, channels, pretrained=True)
+    except (OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0].rstrip(" .") if str(error) else type(error).__name__
+        raise InputError(f"no weights for timm:{architecture}: {reason}") from error
+    except pickle.UnpicklingError as error:  # its message advises to run what is in the file
+        raise InputError(f"no weights for timm:{architecture}: more than tensors in the file") from error
 
 
 def import_timm() -> Any:

@@ -20,6 +20,7 @@ from unflip.methods import methods
 from unflip.methods.base import Outline
 from unflip.methods.recipes import find_recipe
 from unflip.networks import networks
+from unflip.networks.pretrained import PretrainedOptions
 from unflip.options import Options
 from unflip.presets import preset_names, preset_text
 from unflip.runs.options import Common, OptimizerOptions
@@ -84,6 +85,8 @@ class RunConfig:
     def check(self) -> None:
         """Refuse what makes no sense in a run of this length; apart from `resolve`, since old runs are to be read."""
         find_recipe(self.common.method).check(self.parts, self.common.epochs)
+        if isinstance(self.network_options, PretrainedOptions):
+            self.network_options.check_length(network_section(self.common.network), self.common.epochs)
 
     @property
     def network_options(self) -> Options:
@@ -273,6 +276,9 @@ def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str,
             choices = re.findall("'([^']*)'", first["ctx"]["expected"])
             raise ConfigError(unknown(key, str(first["input"]), choices)) from error
         message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        if kind := {"int_parsing": "a whole number", "float_parsing": "a number"}.get(first["type"]):
+            others = [e for e in error.errors() if e["type"] == "literal_error" and e["loc"][:-1] == first["loc"][:-1]]
+            message = " or ".join([kind, *(e["ctx"]["expected"] for e in others)])  # that, or a word such as 'auto'
         raise ConfigError(f"{key} = {first['input']!r}: must be {message}{_range(model, first['loc'])}") from error
 
 

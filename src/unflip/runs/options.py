@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, field_validator
 
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.options import Options
@@ -30,7 +30,14 @@ class OptimizerOptions(Options):
     """After each of these epochs the learning rate is multiplied by `factor`."""
     factor: float = Field(0.5, gt=0.0, le=1.0)
     lr_warmup: NonNegativeInt = 0
-    """Epochs over which the learning rate climbs in equal steps to its first value."""
+    """Epochs over which the learning rate climbs in equal steps to its first value; not with `cosine`."""
+
+    @field_validator("nesterov")
+    @classmethod
+    def _needs_momentum(cls, nesterov: bool, info: ValidationInfo) -> bool:
+        if nesterov and info.data.get("momentum") == 0:
+            raise ValueError("false where optimizer.momentum is 0; raise it, or leave this out")
+        return nesterov
 
     def lr_factor(self, progress: float, epochs: int) -> float:
         """Return the factor on the learning rate after ``progress`` of ``epochs`` epochs."""

@@ -14,7 +14,8 @@ from unflip.compute.processes import Processes
 from unflip.data.cells import Cells
 from unflip.data.encoding import Encoding
 from unflip.data.files.shards import Shards
-from unflip.data.images.files import Skipped
+from unflip.data.images.decoding import OtherSizeError
+from unflip.data.images.files import ImageFiles, Skipped
 from unflip.data.labelled import make_source, open_sets
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
@@ -95,14 +96,17 @@ def predict(
     names = list(model.class_names) if model.class_names else [str(i) for i in range(model.num_classes)]
     if part not in filled:
         return Prediction([], torch.empty(0, model.num_classes), names)
-    opened, _, skipped = open_sets({part: sets[part]}, options)
+    try:
+        opened, _, skipped = open_sets({part: sets[part]}, options)
+    except OtherSizeError as error:
+        raise InputError(f"data {data}, '{part}': images of several sizes, the model takes {_size(model)}") from error
     processes = Processes(device)
     ids = opened[part].ids
     inputs, remarks = _encode(opened[part].inputs, raw, model, f"data {data}", weights, processes.device, track)
     if inputs.shape[1:] != model.input_shape:
-        raise InputError(
-            f"data {data}, '{part}': examples of shape {inputs.shape[1:]}, the model takes {model.input_shape}"
-        )
+        of_files = isinstance(inputs, ImageFiles) and not _takes_squares(model)  # whose shape is not their own size
+        came = "images of another size" if of_files else f"examples of shape {inputs.shape[1:]}"
+        raise InputError(f"data {data}, '{part}': {came}, the model takes {_size(model)}")
     if isinstance(inputs, np.ndarray | Shards):
         check_finite(inputs, f"data {data}, '{part}'")
     raw = replace(raw, normalisation=None) if model.encoding else raw  # what was images is rows of features now
@@ -122,7 +126,23 @@ def _data_options(model: Model, data: str, *, skip_broken: bool) -> DataOptions:
         )
     if encoding is not None and encoding.encoder == "images":
         return image_options(encoding, options)
+    if encoding is None and _takes_squares(model):
+        side = model.input_shape[-1]
+        return options.model_copy(update={"image_size": side, "image_resize": side})
     return options.model_copy(update={"columns": encoding and columns_of(encoding)})
+
+
+def _takes_squares(model: Model) -> bool:
+    return len(model.input_shape) == 3 and model.input_shape[1] == model.input_shape[2]
+
+
+def _size(model: Model) -> str:
+    """Say what shape a model takes; images that are not square are never cut out of others."""
+    hint = ""
+    if len(model.input_shape) == 3 and not _takes_squares(model):
+        _, height, width = model.input_shape
+        hint = f"; {width}x{height} pixels are no square, so bring the images to that size first"
+    return f"{model.input_shape}{hint}"
 
 
 def _encode(

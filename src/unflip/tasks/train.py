@@ -6,6 +6,8 @@ from typing import Any, Unpack
 
 from unflip.data.corruption import check_noise_used
 from unflip.data.hugging_face import write_dataset
+from unflip.data.images.files import ImageFiles
+from unflip.data.images.opening import SIZED, check_sizes_used
 from unflip.data.labelled import choose_labels
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import ImageOptions
@@ -95,15 +97,22 @@ def plan_training(run: Run, layers: Layers, embedding: EmbeddingOptions, executi
     config = layers.resolve()
     data, typed = config.common.data, layers.typed("data")
     check_noise_used(config.common.noise, layers.typed("noise"))
+    _check_learning_used(config, layers)
     chosen = any("network" in layer for layer in layers.trees)
     raw = None if chosen else load_raw(data, config.parts)
     of_images = raw is not None and raw.holds_images
     check_used(data, typed, EMBEDDING_USES if of_images else ())
+    if chosen and typed & SIZED:
+        raw = load_raw(data, config.parts)
+        if isinstance(raw.train.inputs, ImageFiles):
+            check_sizes_used(raw.train.inputs, data, typed)
     if raw is None or not of_images:
         why = "a --network learns from pixels" if chosen else f"{data.path} holds no images"
         if unused := next(iter(embedding.model_fields_set), None):
             raise ConfigError(f"--{unused.replace('_', '-')} is for features of images, and {why}; leave it out")
         return TrainPlan(config, raw, None)
+    if unused := next((key for key in ("augment", "crop", "shift") if key in typed), None):
+        raise ConfigError(f"data.{unused} is for a --network that learns from pixels; name one, or leave it out")
     choose_labels(raw, data)  # before anything that takes long
     plan = plan_embedding(
         raw, run.folder / layout.EMBEDDED, data, embedding, execution, track=make_reporter(execution.quiet).track
@@ -111,6 +120,22 @@ def plan_training(run: Run, layers: Layers, embedding: EmbeddingOptions, executi
     plain = {name: field.default for name, field in ImageOptions.model_fields.items()} | {"label_column": None}
     own = data.model_copy(update=plain | {"path": str(plan.out)})
     return TrainPlan(replace(config, common=config.common.model_copy(update={"data": own})), raw, plan)
+
+
+def _check_learning_used(config: RunConfig, layers: Layers) -> None:
+    """Refuse options that a person typed although this schedule, or a network with or without weights, ignores them."""
+    common, options, section = config.common, config.network_options, network_section(config.common.network)
+    unused: list[tuple[str, str, str]] = []
+    if common.optimizer.schedule == "cosine":
+        why = "it is for optimizer.schedule=milestones, this is cosine"
+        unused += [("optimizer", key, why) for key in ("milestones", "factor", "lr_warmup")]
+    if isinstance(options, PretrainedOptions) and not options.pretrained:
+        unused += [(section, key, "the network starts from random weights") for key in ("head_epochs", "lr_share")]
+    elif isinstance(options, PretrainedOptions) and common.data.standardize != "off":
+        unused.append(("data", "standardize", f"{common.network} normalises images as its weights want it"))
+    for name, key, why in unused:
+        if key in layers.typed(name):
+            raise ConfigError(f"{name}.{key} is not used: {why}; leave it out")
 
 
 def layers_of(data: str | Path | None, tree: Tree, base: Tree | None = None) -> Layers:

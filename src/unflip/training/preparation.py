@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from unflip.data.corruption import corrupt_labels, given_posterior, needs_posterior
 from unflip.data.dataset import Dataset
+from unflip.data.files.shards import Shards
+from unflip.data.images.sources import IMAGENET
 from unflip.data.labelled import LabelledData, label_data
 from unflip.data.loader import load_raw
 from unflip.data.options import NoiseOptions
@@ -15,7 +18,9 @@ from unflip.data.scaling import settle_scale
 from unflip.data.sources import Standardisation
 from unflip.data.split import split
 from unflip.encoders.raw import encode_raw
+from unflip.errors import InputError
 from unflip.networks import networks
+from unflip.networks.pretrained import PretrainedOptions
 from unflip.progress import Track, untracked
 from unflip.runs.config import RunConfig
 from unflip.training.posterior import PosteriorEstimator
@@ -32,11 +37,11 @@ def prepare_data(
     """
     common = config.common
     raw = load_raw(common.data, config.parts) if raw is None else raw
-    wanted = networks.load(common.network).normalisation
+    wanted = _network_normalisation(config, raw)
     if raw.holds_images and wanted is not None:
-        raw = replace(raw, normalisation=Standardisation(*(torch.full((1, 1, 1), value) for value in wanted)))
+        raw = replace(raw, normalisation=wanted)
     raw = encode_raw(raw, common.data, track)
-    data = label_data(raw, common.data, track).joined()  # noise goes on the labels that validate, too
+    data = label_data(raw, common.data, track, wanted).joined()  # noise goes on the labels that validate, too
     if common.noise.recipe is not None:
         data = corrupt_labels(data, common.noise, find_posterior(data, common.noise, estimate), common.seed)
     if common.data.standardize == "auto":
@@ -49,6 +54,33 @@ def prepare_data(
         has_test=bool(dataset.tests),
     )
     return dataset
+
+
+def _network_normalisation(config: RunConfig, raw: RawData) -> Standardisation | None:
+    """Return how the network wants its images, whatever the data; None if that is for the data to say.
+
+    A network with weights wants arrays of images as bytes, unless `data.standardize` is off.
+    """
+    common, options = config.common, config.network_options
+    wanted = networks.load(common.network).normalisation
+    own = None if wanted is None else Standardisation(*(torch.full((1, 1, 1), value) for value in wanted))
+    if raw.holds_images:
+        return own
+    if not isinstance(options, PretrainedOptions) or not options.pretrained or common.data.standardize == "off":
+        return None
+    arrays = {name: part.inputs for name, part in raw.parts().items() if isinstance(part.inputs, np.ndarray | Shards)}
+    if "train" not in arrays or arrays["train"].ndim != 4:
+        return None
+    for name, array in arrays.items():
+        if array.dtype != np.uint8:
+            raise InputError(
+                f"{common.data.path}, '{name}': type {array.dtype}; {common.network} learnt from images of bytes and "
+                "normalises them itself: give type uint8, or if these are normalised as its weights want it, "
+                "--set data.standardize=off"
+            )
+    if own is not None or arrays["train"].shape[1] == 3:
+        return own or IMAGENET
+    return Standardisation(*(value.mean().view(1, 1, 1) for value in (IMAGENET.mean, IMAGENET.std)))
 
 
 def find_posterior(data: LabelledData, noise: NoiseOptions, estimate: PosteriorEstimator) -> Tensor | None:

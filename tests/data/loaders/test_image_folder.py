@@ -74,7 +74,8 @@ def test_other_folders_are_refused(tmp_path: Path, names: list[str], folders: li
 def test_a_test_set_of_another_size_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "train/x/1.png", "train/y/1.png")
     write(tmp_path, "test/x/1.png", size=(30, 30))
-    with pytest.raises(InputError, match=r"'test': examples of shape \(3, 30, 30\), the training examples have"):
+    message = r"'test': examples of shape \(3, 30, 30\), the training examples have \(3, 20, 20\); to bring all to one "
+    with pytest.raises(InputError, match=message + r"size: --set data\.image_size=20$"):
         opened(tmp_path)
 
 

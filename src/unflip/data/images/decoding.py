@@ -118,7 +118,7 @@ def read_all(files: ImageFiles, frame: Frame | None, pool: Executor, track: Trac
             elif (size := upright_size(image)) == (width, height):
                 content = np.asarray(to_upright_rgb(image))
             else:
-                raise InputError(
+                raise OtherSizeError(
                     f"{files.where(index)}: {size[0]}x{size[1]} pixels, {files.path(0)} has {width}x{height}; "
                     f"to bring all to one size: --set data.image_size={min(width, height)}"
                 )
@@ -127,6 +127,10 @@ def read_all(files: ImageFiles, frame: Frame | None, pool: Executor, track: Trac
     for _ in track(_each(pool, read, range(len(files))), "reading images", len(files)):
         pass
     return pixels
+
+
+class OtherSizeError(InputError):
+    """An image that has another size than the first, where all must have the same."""
 
 
 class BrokenImageError(InputError):

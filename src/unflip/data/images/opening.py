@@ -1,6 +1,6 @@
 """Opening image files: broken ones are found, small ones are read into memory, large ones batch by batch."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +17,9 @@ from unflip.progress import Track, untracked
 
 _SMALL = 64  # images up to this side, in pixels, are kept in memory
 _LARGE = 224  # default side of what the network sees of larger ones
+
+SIZED = frozenset({"image_resize", "resample", "crop", "shift"})
+"""Options that matter for images of some sizes only."""
 
 
 class OpenedImages(NamedTuple):
@@ -58,6 +61,21 @@ def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Tr
             else:
                 inputs[part] = replace(files, frame=frame)
     return OpenedImages(inputs, kept, tuple(skipped), frame)
+
+
+def check_sizes_used(images: ImageFiles, options: ImageOptions, typed: Collection[str]) -> None:
+    """Refuse options that a person typed although nothing reads them for images of this size."""
+    as_they_are = options.image_size is None and are_small(images)
+    if as_they_are or (options.image_size or _LARGE) <= _SMALL:
+        unused = {"crop": f"images of at most {_SMALL} x {_SMALL} are shifted instead (data.shift)"}
+    else:
+        unused = {"shift": f"it is for images of at most {_SMALL} x {_SMALL}, larger ones are cropped (data.crop)"}
+    if as_they_are:
+        why = "images that small are used as they are without data.image_size"
+        unused |= {"image_resize": why, "resample": why}
+    for key, why in unused.items():
+        if key in typed:
+            raise ConfigError(f"data.{key} is not used: {why}; leave it out")
 
 
 def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options: ImageOptions) -> None:
