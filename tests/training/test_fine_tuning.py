@@ -222,6 +222,14 @@ def test_the_head_is_alone_for_a_tenth_of_the_epochs_unless_told(
     assert [epoch for epoch in range(1, epochs + 1) if network.is_frozen(epoch, epochs)] == frozen
 
 
+def test_the_heads_epochs_stay_what_they_were_where_a_run_is_resumed_for_longer() -> None:
+    begun = RunConfig.resolve([{"data": {"path": "photos"}, "network": "efficientnet-lite0", "epochs": 3}])
+    longer = RunConfig.resolve([begun.tree(), {"epochs": 50}])
+    for config in (begun, longer):
+        assert isinstance(config.network_options, PretrainedOptions)
+        assert config.network_options.head_epochs == 1
+
+
 @pytest.mark.parametrize("head_epochs", [3, 4])
 def test_head_epochs_that_leave_none_for_the_other_layers_are_refused(
     photos: Path, tmp_path: Path, head_epochs: int

@@ -49,7 +49,12 @@ class Pretrained(Network):
         if not self.options.pretrained:
             return False
         waits = self.options.head_epochs
-        return epoch <= (min(epochs - 1, max(1, epochs // 10)) if waits is None else waits)
+        return epoch <= (usual_head_epochs(epochs) if waits is None else waits)
+
+
+def usual_head_epochs(epochs: int) -> int:
+    """Return in how many of a run's epochs the head learns alone, where nobody chose."""
+    return min(epochs - 1, max(1, epochs // 10))
 
 
 def pretrained_parts(network: nn.Module) -> list[Pretrained]:

@@ -20,7 +20,7 @@ from unflip.methods import methods
 from unflip.methods.base import Outline
 from unflip.methods.recipes import find_recipe
 from unflip.networks import networks
-from unflip.networks.pretrained import PretrainedOptions
+from unflip.networks.pretrained import PretrainedOptions, usual_head_epochs
 from unflip.options import Options
 from unflip.presets import preset_names, preset_text
 from unflip.runs.options import Common, OptimizerOptions
@@ -78,6 +78,9 @@ class RunConfig:
         common = _check_common(tree, sections)
         outline = Outline(common.epochs, common.optimizer.lr, of_rows=network == "mlp")
         tree = _merge(recipe.options_for(outline), tree)
+        if issubclass(sections[network_section(network)], PretrainedOptions):  # kept where a run is resumed for longer
+            usual = {"head_epochs": usual_head_epochs(common.epochs)}
+            tree = _merge({network_section(network): usual}, tree)
         common = _check_common(tree, sections)
         parts = {name: _check(model, tree.get(name, {}), f"{name}.", sections) for name, model in sections.items()}
         return cls(common, parts)
