@@ -14,6 +14,7 @@ from unflip.errors import ConfigError, InputError, MissingExtraError
 from unflip.networks import networks, torchvision_fix
 from unflip.networks import timm as module
 from unflip.networks.base import build_network
+from unflip.networks.pretrained import usual_head_epochs
 from unflip.networks.timm import TimmOptions
 from unflip.runs.config import RunConfig
 
@@ -141,8 +142,9 @@ def test_the_family_makes_a_class_for_each_name(fake_timm: list[dict[str, Any]],
 def test_all_of_timm_shares_one_section(fake_timm: list[dict[str, Any]]) -> None:
     layer = {"network": "timm:tiny.in1k", "data": {"path": "digits"}, "timm": {"pretrained": True}}
     config = RunConfig.resolve([layer], explicit=["timm"])
-    assert config.network_options == TimmOptions(pretrained=True)
-    assert config.tree()["timm"] == {"pretrained": True, "lr_share": 0.1}
+    head_epochs = usual_head_epochs(config.common.epochs)
+    assert config.network_options == TimmOptions(pretrained=True, head_epochs=head_epochs)
+    assert config.tree()["timm"] == {"pretrained": True, "lr_share": 0.1, "head_epochs": head_epochs}
     assert RunConfig.resolve([layer | {"network": "mlp"}]).common.network == "mlp"  # a preset may hold it unused
 
 

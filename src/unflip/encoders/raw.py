@@ -16,6 +16,7 @@ from unflip.data.raw import LabelledSet, RawData
 from unflip.encoders import encoders
 from unflip.encoders.base import Encoder
 from unflip.encoders.columns.deciding import ColumnChoices
+from unflip.encoders.columns.kinds import numbered
 from unflip.encoders.columns.reading import plain
 from unflip.encoders.table import TableEncoder, text_columns
 from unflip.errors import InputError, UnflipWarning
@@ -59,10 +60,10 @@ def _warn_of_labels(train: LabelledSet, columns: Sequence[str], path: str) -> No
         return
     classes, labels = np.unique(train.labels, return_inverse=True)
     for name in columns:
-        codes = plain(train.inputs.table[name]).combine_chunks().dictionary_encode(null_encoding="encode")
-        if len(codes.dictionary) == len(classes) > 1:
-            pairs = np.unique(np.column_stack([codes.indices.to_numpy(), labels]), axis=0)
-            if len(pairs) == len(classes):
+        places, values = numbered(plain(train.inputs.table[name]).combine_chunks(), name)
+        if len(values) <= len(classes):  # an empty cell may be one more
+            pairs = np.unique(np.column_stack([places, labels]), axis=0)
+            if len(pairs) == len(classes) == len(np.unique(places)) > 1:
                 warnings.warn(
                     f"{path}: the column '{name}' has one value for each class, so every label agrees with it; leave "
                     f"it out with --ignore {name} if it was made from the label",
