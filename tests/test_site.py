@@ -51,7 +51,7 @@ def test_it_builds_strictly_and_every_page_opens_from_a_disk_on_a_phone(tmp_path
             assert watched.overflow() <= 0, page
         watched.page.goto((tmp_path / "index.html").as_uri())
         watched.page.fill(".md-search__input", "agnosticmean", force=True)
-        watched.page.wait_for_selector(".md-search-result__item", state="attached")
+        watched.page.wait_for_selector(".md-search-result__item", state="attached", timeout=120_000)
         assert watched.errors == []
         assert {address.partition(":")[0] for address in watched.requests} <= {"file", "data", "about"}
 
