@@ -104,6 +104,14 @@ def test_a_network_that_fails_at_its_own_size_does_not_have_that_size_recommende
         build_network("timm:tiny", TimmOptions(), (3, 4, 4), 3, seed=0)
 
 
+def test_a_network_that_makes_no_features_is_one_line(
+    fake_timm: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeEncoder, "forward", lambda self, inputs: inputs.new_empty(len(inputs), 0))
+    with pytest.raises(ConfigError, match=r"images of 4x4 pixels become \(0,\) and no row of features; try another"):
+        build_network("timm:tiny", TimmOptions(), (3, 4, 4), 3, seed=0)
+
+
 @pytest.mark.parametrize("fits", [True, False])
 def test_operators_are_declared_only_where_torchvision_does_not_fit(
     monkeypatch: pytest.MonkeyPatch, fits: bool

@@ -23,6 +23,7 @@ from unflip.errors import InputError, UnflipWarning
 from unflip.progress import Track, untracked
 
 _FEWEST = 20  # examples below which a column may repeat the labels by chance
+_FIRST = 1000  # rows that tell most columns from labels
 
 
 def restore(encoding: Encoding) -> Encoder:
@@ -60,7 +61,10 @@ def _warn_of_labels(train: LabelledSet, columns: Sequence[str], path: str) -> No
         return
     classes, labels = np.unique(train.labels, return_inverse=True)
     for name in columns:
-        places, values = numbered(plain(train.inputs.table[name]).combine_chunks(), name)
+        column = plain(train.inputs.table[name])
+        if len(column.slice(0, _FIRST).unique()) > len(classes):  # most columns of numbers, without a look at all rows
+            continue
+        places, values = numbered(column.combine_chunks(), name)
         if len(values) <= len(classes):  # an empty cell may be one more
             pairs = np.unique(np.column_stack([places, labels]), axis=0)
             if len(pairs) == len(classes) == len(np.unique(places)) > 1:
