@@ -106,7 +106,7 @@ def pictures(name: str, seed: int, work: Path) -> Examples:
     """Embed the pictures of a data set, once, and copies of some."""
     from PIL import Image
 
-    from unflip.tasks.embed import embed
+    from unflip.api.embed import embed
 
     folder = Path(os.environ["UNFLIP_DATA"])
     if name == "cifar10":

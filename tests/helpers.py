@@ -87,11 +87,11 @@ def quick_train(
     **options: Any,
 ) -> "Run":
     """Train a small network for a few epochs, without a report; return the run."""
+    from unflip.api.options import TrainOptions, option_tree
+    from unflip.api.train import layers_of
     from unflip.runs.config import check_section, read_toml
     from unflip.runs.folder import Run
     from unflip.runs.options import Execution
-    from unflip.tasks.options import TrainOptions, option_tree
-    from unflip.tasks.train import layers_of
     from unflip.training.run import train_run
 
     run = Run(Path(out))

@@ -30,7 +30,7 @@ for module in pkgutil.walk_packages(unflip.__path__, "unflip."):
 assert count > 200, count
 
 from unflip.data.files.columns import read_parquet
-from unflip.tasks.review import reviewer_name
+from unflip.api.review import reviewer_name
 
 run = unflip.train("a.npz", "run", preset="features", epochs=1)
 assert run.result["peak_rss_mb"] is None

@@ -18,12 +18,12 @@ import tiny_backbone
 import unflip
 from helpers import QUICK, Outcome, blobs, quick_train, write_npz
 from pictures import write_picture
+from unflip.api import demo
 from unflip.errors import RunFolderError
 from unflip.files import OwnedFolder
 from unflip.review.decisions import Choice, DecisionStore, State
 from unflip.review.examples import Examples
 from unflip.runs.folder import Run
-from unflip.tasks import demo
 
 Cli = Callable[..., Outcome]
 Snapshot = dict[Path, tuple[bytes | None, int]]

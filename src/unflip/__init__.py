@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 from unflip._version import __version__
 
 if TYPE_CHECKING:
+    from unflip.api.clean import clean
+    from unflip.api.corrupt import corrupt
+    from unflip.api.embed import embed
+    from unflip.api.predict import predict
+    from unflip.api.train import train
     from unflip.estimator import UnflipClassifier, find_label_errors
     from unflip.runs.folder import Run
-    from unflip.tasks.clean import clean
-    from unflip.tasks.corrupt import corrupt
-    from unflip.tasks.embed import embed
-    from unflip.tasks.predict import predict
-    from unflip.tasks.train import train
 
 __all__ = [
     "Run",
@@ -29,12 +29,12 @@ __all__ = [
 _HOMES = {
     "Run": "unflip.runs.folder",
     "UnflipClassifier": "unflip.estimator",
-    "clean": "unflip.tasks.clean",
-    "corrupt": "unflip.tasks.corrupt",
-    "embed": "unflip.tasks.embed",
+    "clean": "unflip.api.clean",
+    "corrupt": "unflip.api.corrupt",
+    "embed": "unflip.api.embed",
     "find_label_errors": "unflip.estimator",
-    "predict": "unflip.tasks.predict",
-    "train": "unflip.tasks.train",
+    "predict": "unflip.api.predict",
+    "train": "unflip.api.train",
 }
 
 

@@ -14,6 +14,7 @@ from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from unflip.api.defaults import choose_size
 from unflip.compute.passes import predict_probs
 from unflip.compute.processes import Processes
 from unflip.data.cells import TEXT, Cells
@@ -25,7 +26,6 @@ from unflip.errors import ConfigError, UnflipError, one_line
 from unflip.labels.judging import judge
 from unflip.runs.config import RunConfig, Tree, nest
 from unflip.runs.labels import in_turns, looks_wrong, wrong_so_far
-from unflip.tasks.defaults import choose_size
 from unflip.training.memory import train_in_memory
 
 _SUM_TOLERANCE = 1e-3  # by which a row of probabilities may miss 1

@@ -6,10 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from unflip.cli.app import app
-from unflip.cli.flags import takes
-from unflip.errors import ConfigError
-from unflip.tasks.options import (
+from unflip.api.options import (
     SECTIONS,
     CleanOptions,
     CorruptOptions,
@@ -19,6 +16,9 @@ from unflip.tasks.options import (
     flags_of,
     option_tree,
 )
+from unflip.cli.app import app
+from unflip.cli.flags import takes
+from unflip.errors import ConfigError
 
 KINDS: list[type] = [TrainOptions, CleanOptions, EmbedOptions, CorruptOptions]
 COMMANDS = {"train": TrainOptions, "clean": CleanOptions, "embed": EmbedOptions, "corrupt": CorruptOptions}

@@ -18,6 +18,7 @@ import unflip
 from helpers import QUICK, Outcome, blobs, forget_quality, quick_train, spawn_python, write_npz
 from pictures import write_picture
 from reviewing import finding, write_findings
+from unflip.api import report as reported
 from unflip.errors import RunFolderError, UnflipWarning
 from unflip.report import shift, svg
 from unflip.report.comparison import write_comparison
@@ -28,7 +29,6 @@ from unflip.report.run_report import truth_notes, write_report
 from unflip.report.shift import measure_shift
 from unflip.report.views import open_views
 from unflip.runs.folder import Run
-from unflip.tasks import report as reported
 
 Cli = Callable[..., Outcome]
 CORRECT = {"plc.warmup": 2, "calibration.head_lr": 0.01}

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_at_save, write_npz
 from pictures import write_picture
 from unflip import predict, train
+from unflip.api.options import EmbeddingOptions
+from unflip.api.train import layers_of, plan_training
 from unflip.compute.processes import Processes
 from unflip.data.images.sources import IMAGENET
 from unflip.errors import ConfigError, InputError
@@ -24,8 +26,6 @@ from unflip.runs.config import RunConfig, nest
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
 from unflip.runs.options import Execution
-from unflip.tasks.options import EmbeddingOptions
-from unflip.tasks.train import layers_of, plan_training
 from unflip.training.posterior import posterior_fit
 from unflip.training.preparation import prepare_data
 from unflip.training.trainer import Trainer

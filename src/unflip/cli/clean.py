@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unflip.api.options import CleanOptions, TableOptions
 from unflip.cli.flags import takes
 from unflip.errors import one_line
-from unflip.tasks.options import CleanOptions, TableOptions
 
 if TYPE_CHECKING:
-    from unflip.tasks.clean import CleanResult
-    from unflip.tasks.decided import Decided
+    from unflip.api.clean import CleanResult
+    from unflip.api.decided import Decided
 
 _PAIRS = 5  # pairs of classes that the summary names
 _NAME = 40  # characters of a class name that it shows
@@ -45,7 +45,7 @@ def clean(
     instead, and how likely the given label is right. --out is the folder of a run as `unflip train` writes it.
     Example: unflip clean photos --out runs/photos
     """
-    from unflip.tasks.clean import plan_cleaning
+    from unflip.api.clean import plan_cleaning
 
     plan = plan_cleaning(data, out, force=force, quiet=quiet, **options)
     if dry_run:
@@ -67,7 +67,7 @@ def _column_flags(options: Mapping[str, Any]) -> list[str]:
 
 def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
     """Return what came out, where it is and what to type next; ``columns`` are the options that a table needs."""
-    from unflip.tasks.clean import SURE
+    from unflip.api.clean import SURE
 
     out, found = cleaned.run.folder, len(cleaned.suspects)
     lines = [f"{found:,} of {cleaned.count:,} labels look wrong ({found / cleaned.count:.1%})"]

@@ -20,8 +20,8 @@ def demo(
     """Train several methods on handwritten digits with wrong labels; about a minute."""
     from rich.console import Console
 
-    from unflip.tasks.demo import METHODS, NOISE
-    from unflip.tasks.demo import demo as demo_task
+    from unflip.api.demo import METHODS, NOISE
+    from unflip.api.demo import demo as demo_task
 
     console = Console(quiet=quiet, highlight=False)
     console.print(f"Handwritten digits; labels are wrong by the recipe {NOISE}: a digit becomes one that it resembles.")

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from unflip.api.options import EmbedOptions
 from unflip.cli.flags import takes
-from unflip.tasks.options import EmbedOptions
 
 
 @takes(EmbedOptions)
@@ -29,7 +29,7 @@ def embed(
     embedding that was stopped goes on when called again.
     Example: unflip embed photos --out features.npz, then: unflip train --data features.npz --preset features --out run
     """
-    from unflip.tasks.embed import embed as embed_task
+    from unflip.api.embed import embed as embed_task
 
     made = embed_task(data, out, force=force, quiet=quiet, **options)
     for image in made.skipped:

@@ -26,7 +26,7 @@ def export(
 
     Example: unflip export runs/first --format label-studio --out tasks.json
     """
-    from unflip.tasks.export import export as export_task
+    from unflip.api.export import export as export_task
 
     count = export_task(run, out, form, prefix=prefix, data=data, force=force)
     print(f"{count} labels as {form}: {out}")  # noqa: T201

@@ -23,7 +23,7 @@ def figure(
 
     Example: unflip figure shift --run runs/mddc --out shift.png
     """
-    from unflip.tasks.figure import figure as figure_task
+    from unflip.api.figure import figure as figure_task
 
     drawn = figure_task(name, out, results=results or (), runs=run or (), where=where or (), force=force)
     print(f"drawn: {drawn}")  # noqa: T201

@@ -7,8 +7,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
+from unflip.api.options import SECTIONS, Flag, flags_of
 from unflip.errors import one_line
-from unflip.tasks.options import SECTIONS, Flag, flags_of
 
 
 def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:

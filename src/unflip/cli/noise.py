@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from unflip.api.options import CorruptOptions
 from unflip.cli.flags import takes
 from unflip.cli.shared import Force
-from unflip.tasks.options import CorruptOptions
 
 
 @takes(CorruptOptions)
@@ -26,8 +26,8 @@ def corrupt(
     (each with its level, as in sym:0.3) and matrix. Later steps are applied to the outcome of earlier ones.
     Example: unflip corrupt --data digits --noise "pmd1:0.35 + sym:0.30" --out labels.npy
     """
+    from unflip.api.corrupt import corrupt as corrupt_task
     from unflip.cli.noise_table import print_noise
-    from unflip.tasks.corrupt import corrupt as corrupt_task
 
     made = corrupt_task(data, noise, out, save_posterior=save_posterior, force=force, quiet=quiet, **options)
     if not quiet:
@@ -49,8 +49,8 @@ def inspect(
     force: Force = False,
 ) -> None:
     """Measure how wrong labels are: the rate, overall and per class, and which class became which."""
+    from unflip.api.inspect_noise import inspect_noise
     from unflip.cli.noise_table import print_noise
-    from unflip.tasks.inspect_noise import inspect_noise
 
     found = inspect_noise(labels, clean, take=take, out=out, force=force)
     print_noise(found.measured, found.class_names)

@@ -34,11 +34,11 @@ def predict(
     import pyarrow.csv
     import pyarrow.parquet
 
+    from unflip.api.predict import predict as predict_task
     from unflip.errors import ConfigError
     from unflip.files import write_atomically
     from unflip.progress import make_reporter
     from unflip.runs.targets import check_output
-    from unflip.tasks.predict import predict as predict_task
 
     if out is None and sys.__stdout__ is None:
         raise ConfigError("standard output is closed; name a file with --out")

@@ -22,6 +22,6 @@ def report(
 
     A page is one file, which opens without a network. Example: unflip report runs/plc runs/mddc --out compared.html
     """
-    from unflip.tasks.report import report as report_task
+    from unflip.api.report import report as report_task
 
     print(f"written: {report_task(runs, out, data=data, force=force)}")  # noqa: T201

@@ -35,8 +35,8 @@ def review(
 
     Example: unflip review runs/first
     """
-    from unflip.tasks.review import export_review, reviewer_name
-    from unflip.tasks.review import review as review_task
+    from unflip.api.review import export_review, reviewer_name
+    from unflip.api.review import review as review_task
 
     reviewer_name(reviewer)
     if export is not None:

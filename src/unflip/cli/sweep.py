@@ -36,9 +36,9 @@ def sweep(
     """
     from rich.console import Console
 
+    from unflip.api.sweep import plan_sweep
+    from unflip.api.sweep import sweep as sweep_task
     from unflip.cli.sweep_progress import counts, print_plan, title, watching
-    from unflip.tasks.sweep import plan_sweep
-    from unflip.tasks.sweep import sweep as sweep_task
 
     console = Console(quiet=quiet, highlight=False, markup=False, soft_wrap=True)
     if dry_run:

@@ -30,7 +30,7 @@ def table(
 
     Without --results it is the paper's table alone. Example: unflip table 1 --results sweep --format markdown
     """
-    from unflip.tasks.table import table as table_task
+    from unflip.api.table import table as table_task
 
     text = table_task(name, results or (), form=form, show=show, paper=paper, methods=methods, where=where or ())
     print(text, end="")  # noqa: T201

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unflip.api.options import TrainOptions
 from unflip.cli.flags import takes
 from unflip.errors import ConfigError
-from unflip.tasks.options import TrainOptions
 
 if TYPE_CHECKING:
     from unflip.runs.folder import Run
@@ -42,11 +42,11 @@ def train(
     if dry_run and resume:
         raise ConfigError("--dry-run tells of a whole run; leave --resume out")
     if dry_run:
-        from unflip.tasks.dry_run import dry_run as rehearse
+        from unflip.api.dry_run import dry_run as rehearse
 
         text = rehearse(data, out, force=force, **options).text()
     else:
-        from unflip.tasks.train import train as train_task
+        from unflip.api.train import train as train_task
 
         text = summary(train_task(data, out, resume=resume, force=force, quiet=quiet, **options))
     from unflip.compute.processes import is_first_process

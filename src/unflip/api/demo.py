@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from unflip.api.corrupt import corrupt
+from unflip.api.train import train
 from unflip.files import OwnedFolder
 from unflip.report.comparison import write_comparison
 from unflip.report.demo_figure import draw_demo
 from unflip.runs.folder import Run
-from unflip.tasks.corrupt import corrupt
-from unflip.tasks.train import train
 
 _MARKER = "demo.json"
 _FILES = ("labels.npy", "labels.json", "labels.png", "demo.png", "comparison.html")

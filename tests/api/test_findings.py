@@ -12,10 +12,10 @@ import tiny_backbone
 import unflip
 from helpers import Outcome, blobs, write_npz
 from pictures import write_picture
+from unflip.api import embed
 from unflip.cli.clean import summary
 from unflip.data.files.arrays import read_npz
 from unflip.errors import ConfigError
-from unflip.tasks import embed
 from unflip.training import rehearsal
 
 Cli = Callable[..., Outcome]

@@ -13,6 +13,8 @@ from typing import Unpack
 import numpy as np
 import torch
 
+from unflip.api.kept_parts import KeptParts, Part, cut_into_parts
+from unflip.api.options import EmbeddingOptions, EmbedOptions, option_tree
 from unflip.compute.cluster import Cluster, find_ray
 from unflip.compute.processes import start_processes
 from unflip.data.cells import Cells
@@ -33,8 +35,6 @@ from unflip.runs.config import Tree, check_section
 from unflip.runs.options import Execution
 from unflip.runs.targets import check_output
 from unflip.stats.spread import spread
-from unflip.tasks.kept_parts import KeptParts, Part, cut_into_parts
-from unflip.tasks.options import EmbeddingOptions, EmbedOptions, option_tree
 
 EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Options of data that matter for images of every kind, once they become features."""
@@ -81,7 +81,7 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
         data: images, or a table of columns or texts, as ``unflip embed --help`` lists them.
         out: the file, whose folder must exist; what does not end in .npz is a folder, with 65,536 examples per file.
         force: replace other features at ``out``.
-        options: those of ``unflip.tasks.options.EmbedOptions``; ``unflip embed --help`` describes them.
+        options: those of ``unflip.api.options.EmbedOptions``; ``unflip embed --help`` describes them.
     """
     out = Path(out)
     _check_target(out, force=True, inputs=[data])

@@ -11,6 +11,11 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 
+from unflip.api.decided import Decided, compare_decided
+from unflip.api.defaults import choose_size
+from unflip.api.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_embedding
+from unflip.api.options import AuditOptions, CleanOptions, EmbeddingOptions, option_tree
+from unflip.api.report import report_finished
 from unflip.checks.alike import Alike, find_alike
 from unflip.checks.examined import Examined, check_names, run_checks
 from unflip.data.cells import Cells
@@ -30,11 +35,6 @@ from unflip.runs.findings import without_removed
 from unflip.runs.folder import Run
 from unflip.runs.labels import REMOVED, ExpectedErrors, expect_errors, looks_wrong, most_doubtful_first, names_of
 from unflip.runs.options import Execution
-from unflip.tasks.decided import Decided, compare_decided
-from unflip.tasks.defaults import choose_size
-from unflip.tasks.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_embedding
-from unflip.tasks.options import AuditOptions, CleanOptions, EmbeddingOptions, option_tree
-from unflip.tasks.report import report_finished
 from unflip.training.rehearsal import rehearse
 from unflip.training.run import train_run
 
@@ -184,7 +184,7 @@ def clean(data: str | Path, out: str | Path, *, force: bool = False, **options: 
         data: images, a table or feature arrays, as ``unflip clean --help`` lists them.
         out: the run's folder.
         force: replace the run in ``out``; its features are kept.
-        options: those of ``unflip.tasks.options.CleanOptions``; ``unflip clean --help`` describes them.
+        options: those of ``unflip.api.options.CleanOptions``; ``unflip clean --help`` describes them.
     """
     return plan_cleaning(data, out, force=force, **options).execute()
 

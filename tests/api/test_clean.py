@@ -16,11 +16,11 @@ import tiny_backbone
 import unflip
 from helpers import Outcome, blobs, write_npz
 from pictures import write_picture
+from unflip.api import clean as module
+from unflip.api import embed
 from unflip.errors import ConfigError
 from unflip.review.examples import Examples, Filter
 from unflip.runs.folder import Run
-from unflip.tasks import clean as module
-from unflip.tasks import embed
 from unflip.training import rehearsal
 
 Cli = Callable[..., Outcome]

@@ -9,12 +9,12 @@ from torch.nn.functional import one_hot
 
 from helpers import blobs, quick_train, write_npz
 from unflip import predict
+from unflip.api.predict import Prediction
 from unflip.data.sources import ArraySource
 from unflip.errors import InputError, RunFolderError
 from unflip.networks.ensemble import Ensemble
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
-from unflip.tasks.predict import Prediction
 
 
 @pytest.fixture(scope="module")

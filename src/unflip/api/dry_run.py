@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
+from unflip.api.options import EmbeddingOptions, TrainOptions, option_tree
+from unflip.api.train import layers_of, plan_training
 from unflip.progress import duration
 from unflip.runs.config import check_section
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
-from unflip.tasks.options import EmbeddingOptions, TrainOptions, option_tree
-from unflip.tasks.train import layers_of, plan_training
 from unflip.training.rehearsal import DryRun, rehearse
 
 
@@ -29,7 +29,7 @@ class TrainDryRun:
 def dry_run(
     data: str | Path | None, out: str | Path, *, force: bool = False, **options: Unpack[TrainOptions]
 ) -> TrainDryRun:
-    """Check everything that :func:`unflip.tasks.train.train` would check, and rehearse an epoch of every kind.
+    """Check everything that :func:`unflip.api.train.train` would check, and rehearse an epoch of every kind.
 
     The arguments are those of ``train``.
     """

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from helpers import QUICK, Outcome, blobs, quick_train, write_npz
+from unflip.api.dry_run import dry_run
 from unflip.compute.passes import scan
 from unflip.errors import ConfigError, RunFolderError
 from unflip.methods import methods
 from unflip.methods.standard import Standard
 from unflip.progress import duration
-from unflip.tasks.dry_run import dry_run
 from unflip.training import rehearsal as module
 from unflip.training.posterior import PosteriorFit
 from unflip.training.rehearsal import DryRun, Rehearsal

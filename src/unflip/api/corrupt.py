@@ -9,6 +9,7 @@ from typing import Unpack
 import numpy as np
 from torch import Tensor
 
+from unflip.api.options import CorruptOptions, option_tree
 from unflip.compute.processes import start_processes
 from unflip.data.corruption import check_noise_used, corrupt_labels, needs_posterior
 from unflip.data.files.arrays import write_array
@@ -26,7 +27,6 @@ from unflip.report.noise_figure import PmdCurve, draw_noise
 from unflip.runs.config import check_section
 from unflip.runs.options import Execution, Seed
 from unflip.runs.targets import check_output
-from unflip.tasks.options import CorruptOptions, option_tree
 from unflip.training.posterior import posterior_fit
 from unflip.training.preparation import find_posterior
 
@@ -65,7 +65,7 @@ def corrupt(
         out: the labels: .npy, .csv or .txt. The other two files go beside it.
         save_posterior: keep the class probabilities that a pmd step drew from in this .npy.
         force: replace files that are there.
-        options: those of ``unflip.tasks.options.CorruptOptions``; ``unflip corrupt --help`` describes them.
+        options: those of ``unflip.api.options.CorruptOptions``; ``unflip corrupt --help`` describes them.
     """
     recipe, out = parse(noise), Path(out)
     record, picture = out.with_suffix(".json"), out.with_suffix(".png")

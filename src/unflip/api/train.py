@@ -4,6 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
+from unflip.api.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
+from unflip.api.options import EmbeddingOptions, TrainOptions, option_tree
+from unflip.api.report import report_finished
 from unflip.data.corruption import check_noise_used
 from unflip.data.hugging_face import write_dataset
 from unflip.data.images.files import ImageFiles
@@ -19,9 +22,6 @@ from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, network_section, read_toml
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
-from unflip.tasks.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
-from unflip.tasks.options import EmbeddingOptions, TrainOptions, option_tree
-from unflip.tasks.report import report_finished
 from unflip.training.run import train_run
 
 
@@ -40,7 +40,7 @@ def train(
         out: the run's folder.
         resume: continue the run in ``out`` where it stopped.
         force: replace the run in ``out``.
-        options: those of ``unflip.tasks.options.TrainOptions``; ``unflip train --help`` describes them.
+        options: those of ``unflip.api.options.TrainOptions``; ``unflip train --help`` describes them.
             ``settings`` are what ``--set`` takes: ``"key=value"`` strings, or a mapping from dotted keys to values.
             What is None comes from ``settings``, ``config``, ``preset`` or the defaults, in this order.
     """

