@@ -22,8 +22,8 @@ from unflip.compute.processes import Processes
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
 from unflip.methods.dividemix import DivideMix, DivideMixOptions
-from unflip.networks.base import build_network
-from unflip.networks.mlp import MLPOptions
+from unflip.nn.base import build_network
+from unflip.nn.mlp import MLPOptions
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.training.trainer import Trainer

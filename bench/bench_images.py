@@ -23,9 +23,9 @@ from unflip.data.labelled import EvaluationSet
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
 from unflip.methods.recipes import find_recipe
-from unflip.networks.base import Network, build_network
-from unflip.networks.ensemble import Ensemble
-from unflip.networks.preact_resnet import PreAct8Options
+from unflip.nn.base import Network, build_network
+from unflip.nn.ensemble import Ensemble
+from unflip.nn.preact_resnet import PreAct8Options
 from unflip.progress import Reporter
 from unflip.runs.config import RunConfig
 from unflip.training.evaluation import Truth, accuracies

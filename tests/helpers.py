@@ -19,7 +19,7 @@ import torch
 
 if TYPE_CHECKING:
     from unflip.data.dataset import Dataset
-    from unflip.networks.base import Network
+    from unflip.nn.base import Network
     from unflip.runs.folder import Run
     from unflip.training.trainer import Trainer
 
@@ -225,7 +225,7 @@ def assert_same_tree(one: Any, other: Any) -> None:
 
 def passthrough(num_classes: int) -> "Network":
     """Return a network whose logits are its inputs, so that a test chooses them."""
-    from unflip.networks.base import Network
+    from unflip.nn.base import Network
 
     class Passthrough(Network):
         def __init__(self) -> None:

@@ -10,7 +10,7 @@ import unflip.registry
 from unflip.data import datasets
 from unflip.errors import ConfigError
 from unflip.methods import methods
-from unflip.networks import networks
+from unflip.nn import networks
 from unflip.registry import Entry, Registry
 
 OWN = (

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unflip.networks import backbones
-from unflip.networks.backbone import Backbone, fill, read_weights
+from unflip.nn import backbones
+from unflip.nn.backbone import Backbone, fill, read_weights
 from unflip.registry import Entry
 
 seen: list[int] = []

@@ -29,7 +29,7 @@ from unflip.data.files.arrays import write_npz as write_arrays
 from unflip.data.files.features import read_origin
 from unflip.data.options import DataOptions
 from unflip.errors import ConfigError, InputError, MissingExtraError, RunFolderError, Stopped, UnflipWarning
-from unflip.networks import backbones
+from unflip.nn import backbones
 from unflip.runs.folder import Run
 
 needs_weights = pytest.mark.skipif(
@@ -538,7 +538,7 @@ def test_efficientnet_lite_tells_colours_apart(folder: Path, tmp_path: Path) -> 
 
 @needs_timm
 def test_a_timm_backbone_takes_weights_from_a_file_and_leaves_its_classifier_out(folder: Path, tmp_path: Path) -> None:
-    import unflip.networks.timm as ours
+    import unflip.nn.timm as ours
 
     torch.manual_seed(0)
     whole = ours.import_timm().create_model("resnet10t", num_classes=7)

@@ -19,7 +19,7 @@ from helpers import Outcome, blobs, quick_train, spawn, spawn_python, write_npz
 from pictures import write_picture
 from unflip.errors import InputError
 from unflip.methods.recipes import find_recipe
-from unflip.networks.backbone import read_weights
+from unflip.nn.backbone import read_weights
 
 Cli = Callable[..., Outcome]
 

@@ -17,7 +17,7 @@ import unflip
 from helpers import QUICK, Outcome, blobs, quick_train, spawn, spawn_python, write_npz
 from unflip.data import datasets
 from unflip.methods import methods
-from unflip.networks import networks
+from unflip.nn import networks
 from unflip.presets import preset_names
 from unflip.runs.folder import Run
 

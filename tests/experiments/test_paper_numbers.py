@@ -11,7 +11,7 @@ from unflip.errors import ConfigError
 from unflip.experiments.paper_numbers import Number, contradictions, paper_table, paper_tables
 from unflip.experiments.tables import best_two
 from unflip.methods.recipes import find_recipe
-from unflip.networks import networks
+from unflip.nn import networks
 
 CIFAR10 = {"data": "CIFAR-10"}
 SHAPES = {"1": (12, 7), "2": (18, 7), "3": (3, 8), "4": (3, 3), "5": (12, 3), "6": (12, 3)}

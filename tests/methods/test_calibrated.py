@@ -18,7 +18,7 @@ from unflip.labels.store import LabelStore
 from unflip.methods.base import Method, Setting
 from unflip.methods.calibrated import Calibrated, CalibrationOptions
 from unflip.methods.recipes import find_recipe
-from unflip.networks.mlp import MLP, MLPOptions
+from unflip.nn.mlp import MLP, MLPOptions
 from unflip.options import Options
 from unflip.stats.gaussians import ClassGaussians
 

@@ -30,8 +30,8 @@ from unflip.methods.dividemix import (
     squared_error,
 )
 from unflip.methods.mixup import mix
-from unflip.networks.base import bare
-from unflip.networks.mlp import MLP, MLPOptions
+from unflip.nn.base import bare
+from unflip.nn.mlp import MLP, MLPOptions
 from unflip.training.trainer import Trainer
 
 QUICK = {"dividemix.warmup": 2}

@@ -31,8 +31,8 @@ from unflip.methods.unflip import (
     _Views,
     count_members,
 )
-from unflip.networks.base import build_network
-from unflip.networks.mlp import MLPOptions, StackedMLP
+from unflip.nn.base import build_network
+from unflip.nn.mlp import MLPOptions, StackedMLP
 from unflip.runs.folder import Run
 from unflip.stats import kept
 from unflip.stats.discriminant import fit_discriminant, held_out_log_posterior

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from helpers import assert_same_tree
 from unflip.data.sources import Standardisation
 from unflip.errors import RunFolderError
-from unflip.networks.base import build_network
-from unflip.networks.ensemble import Ensemble
-from unflip.networks.mlp import MLPOptions
+from unflip.nn.base import build_network
+from unflip.nn.ensemble import Ensemble
+from unflip.nn.mlp import MLPOptions
 from unflip.runs.model_file import FORMAT, Model, load_model
 
 OPTIONS = MLPOptions(hidden=(5, 4), dropout=0.3)

@@ -10,7 +10,7 @@ import torch
 from unflip.methods import methods
 from unflip.methods.base import Setting
 from unflip.methods.recipes import find_recipe
-from unflip.networks.base import build_network
+from unflip.nn.base import build_network
 from unflip.presets import preset_names, preset_text
 from unflip.runs.config import RunConfig, read_preset
 

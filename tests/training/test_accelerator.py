@@ -21,7 +21,7 @@ from methods.test_contract import METHODS, SETTINGS
 from pictures import write_picture
 from unflip import embed, predict
 from unflip.estimator import UnflipClassifier
-from unflip.networks import networks
+from unflip.nn import networks
 from unflip.runs.folder import Run
 from unflip.training.epoch_progress import EpochProgress
 from unflip.training.trainer import Trainer

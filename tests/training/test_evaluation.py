@@ -10,7 +10,7 @@ from unflip.compute.passes import _batch_size, predict_probs
 from unflip.compute.processes import Processes
 from unflip.data.labelled import EvaluationSet
 from unflip.data.sources import ArraySource
-from unflip.networks.ensemble import Ensemble
+from unflip.nn.ensemble import Ensemble
 from unflip.training.evaluation import Truth, accuracies, accuracy, full_report, separation
 
 

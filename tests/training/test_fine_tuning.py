@@ -18,10 +18,10 @@ from unflip.api.train import layers_of, plan_training
 from unflip.compute.processes import Processes
 from unflip.data.images.sources import IMAGENET
 from unflip.errors import ConfigError, InputError
-from unflip.networks import networks
-from unflip.networks.base import Members, build_network
-from unflip.networks.efficientnet_lite import EfficientNetLite0Options, efficientnet_lite0
-from unflip.networks.pretrained import Pretrained, PretrainedOptions, parameter_groups
+from unflip.nn import networks
+from unflip.nn.base import Members, build_network
+from unflip.nn.efficientnet_lite import EfficientNetLite0Options, efficientnet_lite0
+from unflip.nn.pretrained import Pretrained, PretrainedOptions, parameter_groups
 from unflip.runs.config import RunConfig, nest
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model

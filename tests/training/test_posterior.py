@@ -14,7 +14,7 @@ from helpers import Outcome, blobs, write_npz
 from unflip.compute.processes import Processes
 from unflip.data.options import CROSS_FIT, IN_SAMPLE
 from unflip.data.sources import ArraySource
-from unflip.networks.mlp import MLPOptions
+from unflip.nn.mlp import MLPOptions
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.training.posterior import PosteriorFit, temperature

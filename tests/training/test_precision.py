@@ -10,8 +10,8 @@ import torch
 from helpers import Crash, assert_same_run, capture_trainers, crash_after, quick_train
 from unflip.compute.processes import Processes, _find_precision
 from unflip.errors import ConfigError
-from unflip.networks import bfloat16
-from unflip.networks.base import bare
+from unflip.nn import bfloat16
+from unflip.nn.base import bare
 from unflip.runs.model_file import load_model
 from unflip.training.epoch_progress import EpochProgress
 

@@ -15,8 +15,8 @@ from unflip.data.sources import ArraySource
 from unflip.errors import DivergedError
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step
-from unflip.networks.base import bare, build_network
-from unflip.networks.mlp import MLPOptions
+from unflip.nn.base import bare, build_network
+from unflip.nn.mlp import MLPOptions
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.training.trainer import Trainer

@@ -42,7 +42,7 @@ def _rows(kind: str) -> list[tuple[str, str]]:
     from unflip.encoders.texts import text_encoders
     from unflip.experiments.grids import grid_names, grid_text
     from unflip.methods import methods
-    from unflip.networks import backbones, networks
+    from unflip.nn import backbones, networks
     from unflip.presets import preset_names, preset_text
 
     registries = {

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from unflip.compute.ahead import prepared
 from unflip.compute.processes import Processes
 from unflip.data.sources import Source
-from unflip.networks.base import bare
-from unflip.networks.ensemble import Ensemble
+from unflip.nn.base import bare
+from unflip.nn.ensemble import Ensemble
 from unflip.stats.members import NotFiniteError
 
 _BATCH, _VALUES = 1024, 2**23  # examples, and values in them, per batch

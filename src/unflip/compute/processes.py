@@ -9,8 +9,8 @@ from lightning_fabric.plugins.precision import MixedPrecision
 from torch import Tensor
 
 from unflip.errors import ConfigError, unknown
-from unflip.networks import bfloat16
-from unflip.networks.base import Network
+from unflip.nn import bfloat16
+from unflip.nn.base import Network
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -55,7 +55,7 @@ class Processes:
     def setup(self, network: Network, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
         """Move a network to the device, and wrap it for several processes and the precision.
 
-        A wrapped network takes and returns float32. Anything that goes through :func:`unflip.networks.base.bare`, such
+        A wrapped network takes and returns float32. Anything that goes through :func:`unflip.nn.base.bare`, such
         as scans and the calibration of heads, always computes in float32.
         """
         if self._is_plain:

@@ -23,9 +23,9 @@ from unflip.data.options import DataOptions
 from unflip.data.sources import Source, Standardisation
 from unflip.encoders.base import Encoded, Encoder
 from unflip.errors import ConfigError, InputError
-from unflip.networks import backbones
-from unflip.networks.backbone import Backbone
-from unflip.networks.openvino import Encode, Precision, compile_backbone
+from unflip.nn import backbones
+from unflip.nn.backbone import Backbone
+from unflip.nn.openvino import Encode, Precision, compile_backbone
 from unflip.progress import Track, untracked
 
 _SMALL_SIZE = 112  # what images of at most 64 x 64 pixels are scaled to

@@ -13,8 +13,8 @@ from unflip.errors import ConfigError
 from unflip.labels.odds import Calibration, log_odds
 from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
-from unflip.networks.base import Network
-from unflip.networks.ensemble import Ensemble
+from unflip.nn.base import Network
+from unflip.nn.ensemble import Ensemble
 from unflip.options import Options
 from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
@@ -161,7 +161,7 @@ class Method:
 
     A subclass lives in one file, names its ``Options`` and is registered in ``unflip.methods``; nothing else is needed.
     The trainer sets ``networks`` before it calls the first hook. They may be wrapped for several processes: call
-    them for logits, and use ``unflip.networks.base.bare`` to reach ``encode`` and ``head``.
+    them for logits, and use ``unflip.nn.base.bare`` to reach ``encode`` and ``head``.
     """
 
     Options: ClassVar[type[Options]] = Options

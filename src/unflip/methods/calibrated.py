@@ -15,7 +15,7 @@ from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.methods.base import CALIBRATED, Method, Observed, Setting
 from unflip.methods.wrapper import Wrapper
-from unflip.networks.base import bare
+from unflip.nn.base import bare
 from unflip.options import Options
 from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians

@@ -13,7 +13,7 @@ from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.methods.base import Batch, Method, Observed, Outline, Phase, Setting, Step
 from unflip.methods.mixup import mix
-from unflip.networks.base import bare
+from unflip.nn.base import bare
 from unflip.options import Options
 from unflip.seeding import derive
 from unflip.stats.mixture import low_probability, normalised

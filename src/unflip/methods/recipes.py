@@ -9,7 +9,7 @@ from unflip.errors import ConfigError, unknown
 from unflip.methods import methods
 from unflip.methods.base import Method, Outline, Setting
 from unflip.methods.calibrated import Calibrated, CalibrationOptions
-from unflip.networks.base import Network
+from unflip.nn.base import Network
 from unflip.options import Options
 
 SUFFIXES = {"m": "mean", "c": "covariance"}

@@ -18,9 +18,9 @@ from unflip.labels.transition import estimate_transition, explained_noise, infor
 from unflip.methods.base import Batch, Judgement, Method, Observed, Outline, Phase, Setting, Step
 from unflip.methods.folds import choose_folds, members_rows
 from unflip.methods.mixup import mix
-from unflip.networks.averaged import Averaged
-from unflip.networks.base import Network, bare
-from unflip.networks.ensemble import Ensemble
+from unflip.nn.averaged import Averaged
+from unflip.nn.base import Network, bare
+from unflip.nn.ensemble import Ensemble
 from unflip.options import Options
 from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior, shares_of
 from unflip.stats.kept import kind_for

@@ -19,8 +19,8 @@ from unflip.errors import ConfigError, check_text, unknown
 from unflip.methods import methods
 from unflip.methods.base import Outline
 from unflip.methods.recipes import find_recipe
-from unflip.networks import networks
-from unflip.networks.pretrained import PretrainedOptions, usual_head_epochs
+from unflip.nn import networks
+from unflip.nn.pretrained import PretrainedOptions, usual_head_epochs
 from unflip.options import Options
 from unflip.presets import preset_names, preset_text
 from unflip.runs.options import Common, OptimizerOptions

@@ -15,9 +15,9 @@ from unflip.data.images.files import Frame
 from unflip.data.sources import Standardisation
 from unflip.errors import RunFolderError
 from unflip.files import write_tensors
-from unflip.networks import networks as registered
-from unflip.networks.base import build_network
-from unflip.networks.ensemble import Ensemble, count_networks
+from unflip.nn import networks as registered
+from unflip.nn.base import build_network
+from unflip.nn.ensemble import Ensemble, count_networks
 
 FORMAT = 3
 """Of model files. It is raised when an older version's files can no longer be read."""

@@ -7,7 +7,7 @@ from unflip.data.dataset import Dataset
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
 from unflip.methods.recipes import find_recipe
-from unflip.networks.base import Network, build_network, initial_seed
+from unflip.nn.base import Network, build_network, initial_seed
 from unflip.progress import Reporter
 from unflip.runs.config import RunConfig
 from unflip.runs.model_file import Model

@@ -10,7 +10,7 @@ from unflip.compute.passes import predict_probs
 from unflip.compute.processes import Processes
 from unflip.data.dataset import Dataset
 from unflip.data.labelled import EvaluationSet
-from unflip.networks.ensemble import Ensemble
+from unflip.nn.ensemble import Ensemble
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from unflip.compute.passes import Scan, scan
-from unflip.networks.base import bare
+from unflip.nn.base import bare
 from unflip.training.epoch_progress import EpochProgress
 
 if TYPE_CHECKING:

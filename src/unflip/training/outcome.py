@@ -11,7 +11,7 @@ from unflip.labels.odds import calibrate, log_odds
 from unflip.labels.quality import pooled, suggested_labels
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Judgement, Setting
-from unflip.networks.ensemble import Ensemble
+from unflip.nn.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.labels import Assessment
 from unflip.stats.discriminant import Fetch, by_group, fit_discriminant, held_out

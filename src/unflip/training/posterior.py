@@ -14,8 +14,8 @@ from unflip.data.sources import Source
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Observed, Setting
 from unflip.methods.standard import Standard
-from unflip.networks.base import build_network, initial_seed
-from unflip.networks.mlp import MLPOptions
+from unflip.nn.base import build_network, initial_seed
+from unflip.nn.mlp import MLPOptions
 from unflip.options import Options
 from unflip.progress import Reporter, make_reporter
 from unflip.runs.options import OptimizerOptions

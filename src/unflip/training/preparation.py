@@ -19,8 +19,8 @@ from unflip.data.sources import Standardisation
 from unflip.data.split import split
 from unflip.encoders.raw import encode_raw
 from unflip.errors import InputError
-from unflip.networks import networks
-from unflip.networks.pretrained import PretrainedOptions
+from unflip.nn import networks
+from unflip.nn.pretrained import PretrainedOptions
 from unflip.progress import Track, untracked
 from unflip.runs.config import RunConfig
 from unflip.training.posterior import PosteriorEstimator

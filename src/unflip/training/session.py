@@ -15,7 +15,7 @@ from unflip.data.images.files import skipped_csv
 from unflip.errors import DivergedError, RunFolderError, Stopped, UnflipError, UnflipWarning
 from unflip.files import write_json, write_text
 from unflip.interruption import Interruption
-from unflip.networks.base import bare
+from unflip.nn.base import bare
 from unflip.progress import make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unflip.networks.ensemble import Ensemble
+from unflip.nn.ensemble import Ensemble
 from unflip.training.checkpoint import copy_state
 from unflip.training.selection import selection_score
 
@@ -18,7 +18,7 @@ class BestEpoch:
     epoch: int = 0
     score: float = float("-inf")
     state: dict[str, Tensor] = field(default_factory=dict)
-    """Of the model; see :class:`unflip.networks.ensemble.Ensemble`."""
+    """Of the model; see :class:`unflip.nn.ensemble.Ensemble`."""
 
     def consider(self, rule: str, line: Mapping[str, Any], model: Ensemble) -> None:
         """Keep a copy of the model if the epoch with these metrics is better than all before."""

@@ -6,8 +6,8 @@ from typing import ClassVar
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from unflip.networks.base import Network
-from unflip.networks.layers import image_channels, pool
+from unflip.nn.base import Network
+from unflip.nn.layers import image_channels, pool
 from unflip.options import Options
 
 

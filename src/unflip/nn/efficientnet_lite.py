@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from unflip.errors import ConfigError, MissingExtraError
-from unflip.networks.backbone import Backbone, fill, read_weights
-from unflip.networks.layers import image_channels
-from unflip.networks.pretrained import Pretrained, PretrainedOptions
+from unflip.nn.backbone import Backbone, fill, read_weights
+from unflip.nn.layers import image_channels
+from unflip.nn.pretrained import Pretrained, PretrainedOptions
 
 NORMALISATION = (127.0, 128.0)
 """Mean and deviation of bytes that it was trained with."""

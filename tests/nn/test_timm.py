@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from unflip.errors import ConfigError, InputError, MissingExtraError
-from unflip.networks import networks, torchvision_fix
-from unflip.networks import timm as module
-from unflip.networks.base import build_network
-from unflip.networks.pretrained import usual_head_epochs
-from unflip.networks.timm import TimmOptions
+from unflip.nn import networks, torchvision_fix
+from unflip.nn import timm as module
+from unflip.nn.base import build_network
+from unflip.nn.pretrained import usual_head_epochs
+from unflip.nn.timm import TimmOptions
 from unflip.runs.config import RunConfig
 
 needs_timm = pytest.mark.skipif(importlib.util.find_spec("timm") is None, reason="the extra `timm` is not installed")

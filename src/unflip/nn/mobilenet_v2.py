@@ -3,8 +3,8 @@
 from pydantic import Field
 from torch import Tensor, nn
 
-from unflip.networks.base import Network
-from unflip.networks.layers import conv_norm, image_channels, pool, scaled
+from unflip.nn.base import Network
+from unflip.nn.layers import conv_norm, image_channels, pool, scaled
 from unflip.options import Options
 
 _STAGES = (

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from unflip.networks.base import Members, Network
+from unflip.nn.base import Members, Network
 from unflip.options import Options
 
 _HEAD_STD = 0.1  # of the logits at first, for features of size 1

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from unflip.errors import ConfigError, MissingExtraError, UnflipWarning, described, unknown
-from unflip.networks import bfloat16
-from unflip.networks.backbone import Backbone
+from unflip.nn import bfloat16
+from unflip.nn.backbone import Backbone
 
 Precision = Literal["float32", "bfloat16"]
 Encode = Callable[[Tensor], Tensor]

@@ -5,8 +5,8 @@ from math import ceil
 from pydantic import Field
 from torch import Tensor, nn
 
-from unflip.networks.base import Network
-from unflip.networks.layers import SqueezeExcite, conv_norm, image_channels, pool, scaled
+from unflip.nn.base import Network
+from unflip.nn.layers import SqueezeExcite, conv_norm, image_channels, pool, scaled
 from unflip.options import Options
 
 _STAGES = (

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from unflip.networks.base import Members
+from unflip.nn.base import Members
 
 
 class Averaged:

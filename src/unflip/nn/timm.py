@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from unflip.errors import ConfigError, InputError, MissingExtraError, described
-from unflip.networks.backbone import Backbone, fill, read_weights
-from unflip.networks.layers import image_channels
-from unflip.networks.pretrained import Pretrained, PretrainedOptions
+from unflip.nn.backbone import Backbone, fill, read_weights
+from unflip.nn.layers import image_channels
+from unflip.nn.pretrained import Pretrained, PretrainedOptions
 
 
 class TimmOptions(PretrainedOptions):
@@ -128,7 +128,7 @@ def import_timm() -> Any:
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-    from unflip.networks.torchvision_fix import declare_operators
+    from unflip.nn.torchvision_fix import declare_operators
 
     declare_operators()
     return importlib.import_module("timm")

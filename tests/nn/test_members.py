@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from unflip.networks.base import Members, Network, build_network
-from unflip.networks.mlp import MLP, MLPOptions, StackedMLP
+from unflip.nn.base import Members, Network, build_network
+from unflip.nn.mlp import MLP, MLPOptions, StackedMLP
 
 OPTIONS = st.builds(
     MLPOptions,

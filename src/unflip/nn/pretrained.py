@@ -6,7 +6,7 @@ from pydantic import Field, NonNegativeInt
 from torch import nn
 
 from unflip.errors import ConfigError
-from unflip.networks.base import Network
+from unflip.nn.base import Network
 from unflip.options import Options
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from unflip.errors import ConfigError, MissingExtraError, UnflipWarning
-from unflip.networks import bfloat16, openvino
-from unflip.networks.backbone import Backbone
-from unflip.networks.openvino import compile_backbone
+from unflip.nn import bfloat16, openvino
+from unflip.nn.backbone import Backbone
+from unflip.nn.openvino import compile_backbone
 
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="the extra `embed` is not installed"
@@ -209,8 +209,8 @@ def test_openvino_tells_nobody(tmp_path: Path) -> None:
         "import socket, sys, torch\n"
         "def refuse(*_, **__): raise SystemExit('a connection was made')\n"
         "socket.socket.connect = refuse\n"
-        "from unflip.networks.backbone import Backbone\n"
-        "from unflip.networks.openvino import compile_backbone\n"
+        "from unflip.nn.backbone import Backbone\n"
+        "from unflip.nn.openvino import compile_backbone\n"
         "assert 'openvino' not in sys.modules\n"
         "network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())\n"
         "backbone = Backbone(network, network.eval(), (0.0,) * 3, (1.0,) * 3, 32)\n"

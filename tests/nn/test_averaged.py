@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unflip.networks.averaged import Averaged
-from unflip.networks.base import Members, build_network
-from unflip.networks.mlp import MLP, MLPOptions
+from unflip.nn.averaged import Averaged
+from unflip.nn.base import Members, build_network
+from unflip.nn.mlp import MLP, MLPOptions
 
 
 def some_members(batch_norm: bool = True) -> Members:

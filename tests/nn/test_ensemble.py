@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from helpers import passthrough
-from unflip.networks.base import Network, build_network
-from unflip.networks.ensemble import Ensemble, count_networks
-from unflip.networks.mlp import MLPOptions
+from unflip.nn.base import Network, build_network
+from unflip.nn.ensemble import Ensemble, count_networks
+from unflip.nn.mlp import MLPOptions
 from unflip.stats.discriminant import Discriminant, fit_discriminant
 
 

@@ -3,9 +3,9 @@
 from pydantic import Field, PositiveInt, field_validator
 from torch import Tensor, nn
 
-from unflip.networks.base import Network
-from unflip.networks.layers import image_channels
-from unflip.networks.preact_resnet import residual_encoder
+from unflip.nn.base import Network
+from unflip.nn.layers import image_channels
+from unflip.nn.preact_resnet import residual_encoder
 from unflip.options import Options
 
 

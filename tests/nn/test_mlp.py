@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from unflip.networks import networks
-from unflip.networks.base import Network, build_network, initial_seed
-from unflip.networks.mlp import MLP, MLPOptions
+from unflip.nn import networks
+from unflip.nn.base import Network, build_network, initial_seed
+from unflip.nn.mlp import MLP, MLPOptions
 
 OPTIONS = st.builds(
     MLPOptions,

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from unflip.errors import ConfigError
-from unflip.networks import networks
-from unflip.networks.base import Network, build_network
+from unflip.nn import networks
+from unflip.nn.base import Network, build_network
 
 NAMES = [entry.name for entry in networks if not entry.family]
 IMAGE_NETWORKS = [name for name in NAMES if name != "mlp"]

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from unflip.networks import networks
+from unflip.nn import networks
 from unflip.options import Options
 from unflip.seeding import derive
 

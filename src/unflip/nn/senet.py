@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from unflip.networks.layers import SqueezeExcite
-from unflip.networks.preact_resnet import PreActBlock, PreActResNet18
+from unflip.nn.layers import SqueezeExcite
+from unflip.nn.preact_resnet import PreActBlock, PreActResNet18
 
 _REDUCTION = 16  # channels per hidden unit of the gate, the paper's choice
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import torch
 from torch import Tensor, nn
 
-from unflip.networks.base import bare
+from unflip.nn.base import bare
 from unflip.stats.discriminant import Discriminant
 from unflip.stats.stacking import pool
 
