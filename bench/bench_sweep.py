@@ -13,9 +13,9 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from limits import Limits
-from unflip.experiments.grid import read_grid
-from unflip.experiments.local import Local
-from unflip.experiments.sweep import carry_out
+from unflip.reproduce.grid import read_grid
+from unflip.reproduce.local import Local
+from unflip.reproduce.sweep import carry_out
 
 ROUNDS = 3
 CELLS = 24

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from unflip.experiments.grid import read_grid
+from unflip.reproduce.grid import read_grid
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "images.md"

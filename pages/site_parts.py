@@ -18,11 +18,11 @@ import typer
 
 import marked
 from unflip.cli.app import app
-from unflip.experiments.grids import grid_names, grid_text
-from unflip.experiments.paper_numbers import Number, paper_table
-from unflip.experiments.results_file import Line, read_results
-from unflip.experiments.tables import Comparison, Shown, compare
 from unflip.methods import methods
+from unflip.reproduce.grids import grid_names, grid_text
+from unflip.reproduce.paper_numbers import Number, paper_table
+from unflip.reproduce.results_file import Line, read_results
+from unflip.reproduce.tables import Comparison, Shown, compare
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -9,8 +9,8 @@ import pytest
 
 from helpers import Outcome, blobs, quick_train, write_npz
 from page_blocks import DOCS, blocks, run_page
-from unflip.experiments.grid import read_grid
-from unflip.experiments.paper_numbers import paper_table
+from unflip.reproduce.grid import read_grid
+from unflip.reproduce.paper_numbers import paper_table
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from unflip.experiments.grid import read_grid
-from unflip.experiments.paper_numbers import paper_table
-from unflip.experiments.results_file import read_results
-from unflip.experiments.tables import Shown, compare
 from unflip.methods import methods
+from unflip.reproduce.grid import read_grid
+from unflip.reproduce.paper_numbers import paper_table
+from unflip.reproduce.results_file import read_results
+from unflip.reproduce.tables import Shown, compare
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"

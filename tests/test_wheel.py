@@ -48,12 +48,12 @@ def test_the_wheel_holds_the_package_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "unflip/py.typed" in names
     assert "unflip/presets/features.toml" in names
-    assert "unflip/experiments/paper_numbers.toml" in names
+    assert "unflip/reproduce/paper_numbers.toml" in names
     assert "unflip/report/templates/run.html" in names
     page = {f"unflip/review/static/{path.name}" for path in (ROOT / "src" / "unflip" / "review" / "static").iterdir()}
     assert len(page) > 5
     assert page <= set(names)
-    assert "unflip/experiments/grids/smoke/digits.toml" in names
+    assert "unflip/reproduce/grids/smoke/digits.toml" in names
     assert all(name.startswith(("unflip/", "unflip-")) for name in names)
     source = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "unflip").rglob("*.py")}
     assert source <= set(names)

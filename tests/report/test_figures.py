@@ -10,12 +10,12 @@ import torch
 
 from helpers import Outcome, quick_train, result_line, write_results
 from unflip.errors import ConfigError
-from unflip.experiments.boundary import simulate as simulate_boundary
-from unflip.experiments.influence import influence
-from unflip.experiments.level_sets import simulate
 from unflip.report.boundary_figure import draw_boundaries
 from unflip.report.level_set_figure import draw_level_sets
 from unflip.report.shift import ellipse
+from unflip.reproduce.boundary import simulate as simulate_boundary
+from unflip.reproduce.influence import influence
+from unflip.reproduce.level_sets import simulate
 from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians
 

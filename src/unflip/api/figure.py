@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unflip.errors import ConfigError, unknown
-from unflip.experiments import boundary, level_sets
-from unflip.experiments.influence import influence
-from unflip.experiments.results_file import keep, parse_conditions, read_results
 from unflip.report.boundary_figure import draw_boundaries
 from unflip.report.curves_figure import draw_curves
 from unflip.report.figure_file import FORMATS
@@ -14,6 +11,9 @@ from unflip.report.influence_figure import draw_influence
 from unflip.report.level_set_figure import draw_level_sets
 from unflip.report.pmd_figure import draw_pmd
 from unflip.report.shift_figure import draw_shift
+from unflip.reproduce import boundary, level_sets
+from unflip.reproduce.influence import influence
+from unflip.reproduce.results_file import keep, parse_conditions, read_results
 from unflip.runs.folder import Run
 from unflip.runs.targets import check_output
 

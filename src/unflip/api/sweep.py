@@ -5,11 +5,11 @@ from pathlib import Path
 
 from unflip.compute.processes import find_device
 from unflip.errors import ConfigError, unknown
-from unflip.experiments.cell import Cell, Keep
-from unflip.experiments.grid import Point, read_grid
-from unflip.experiments.local import Local
-from unflip.experiments.ray import Ray
-from unflip.experiments.sweep import Place, Progress, Watch, carry_out, fingerprints_in, plan
+from unflip.reproduce.cell import Cell, Keep
+from unflip.reproduce.grid import Point, read_grid
+from unflip.reproduce.local import Local
+from unflip.reproduce.ray import Ray
+from unflip.reproduce.sweep import Place, Progress, Watch, carry_out, fingerprints_in, plan
 
 _PLACES = ("local", "ray")
 _KEPT = ("all", "results")

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unflip.errors import ConfigError, unknown
-from unflip.experiments.paper_numbers import paper_table
-from unflip.experiments.results_file import keep, parse_conditions, read_results
-from unflip.experiments.tables import IN_THE_PAPER, SHOWN, Side, all_methods, compare
 from unflip.report.table_text import FORMATS, render
+from unflip.reproduce.paper_numbers import paper_table
+from unflip.reproduce.results_file import keep, parse_conditions, read_results
+from unflip.reproduce.tables import IN_THE_PAPER, SHOWN, Side, all_methods, compare
 
 
 def table(

@@ -40,10 +40,10 @@ def _rows(kind: str) -> list[tuple[str, str]]:
     from unflip.checks import checks
     from unflip.data import datasets
     from unflip.encoders.texts import text_encoders
-    from unflip.experiments.grids import grid_names, grid_text
     from unflip.methods import methods
     from unflip.nn import backbones, networks
     from unflip.presets import preset_names, preset_text
+    from unflip.reproduce.grids import grid_names, grid_text
 
     registries = {
         "methods": methods,

@@ -9,10 +9,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from unflip.experiments.cell import Cell
-from unflip.experiments.grid import Point
-from unflip.experiments.sweep import Progress, Watch
 from unflip.progress import duration
+from unflip.reproduce.cell import Cell
+from unflip.reproduce.grid import Point
+from unflip.reproduce.sweep import Progress, Watch
 
 
 def print_plan(cells: Mapping[Cell, Sequence[Point]], console: Console) -> None:

@@ -6,9 +6,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unflip.experiments.boundary import Boundaries, Line, Moved
 from unflip.report.figure_file import COLOURS, save
 from unflip.report.shift import ellipse
+from unflip.reproduce.boundary import Boundaries, Line, Moved
 
 _PLANE = torch.eye(2)
 _LIMITS = (-4.5, 4.5), (-3.6, 3.6)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from unflip.experiments.influence import Influence
 from unflip.report.figure_file import COLOURS, MARKERS, save
+from unflip.reproduce.influence import Influence
 
 _COLUMNS = 2
 _LEAST_SPAN = 2.0  # percentage points, so that small differences look small

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from unflip.experiments.level_sets import Round
 from unflip.report.figure_file import COLOURS, save
+from unflip.reproduce.level_sets import Round
 
 
 def draw_level_sets(path: Path, rounds: Sequence[Round]) -> None:

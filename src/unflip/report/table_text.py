@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
-from unflip.experiments.paper_numbers import Number, contradictions
-from unflip.experiments.tables import IN_THE_PAPER, OWN_LENGTH, SHOWN, Comparison, best_two, gains
+from unflip.reproduce.paper_numbers import Number, contradictions
+from unflip.reproduce.tables import IN_THE_PAPER, OWN_LENGTH, SHOWN, Comparison, best_two, gains
 
 _MISSING = "—"
 _LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",

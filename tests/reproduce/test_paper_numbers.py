@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from unflip.errors import ConfigError
-from unflip.experiments.paper_numbers import Number, contradictions, paper_table, paper_tables
-from unflip.experiments.tables import best_two
 from unflip.methods.recipes import find_recipe
 from unflip.nn import networks
+from unflip.reproduce.paper_numbers import Number, contradictions, paper_table, paper_tables
+from unflip.reproduce.tables import best_two
 
 CIFAR10 = {"data": "CIFAR-10"}
 SHAPES = {"1": (12, 7), "2": (18, 7), "3": (3, 8), "4": (3, 3), "5": (12, 3), "6": (12, 3)}

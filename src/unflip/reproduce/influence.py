@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from unflip.errors import ConfigError
-from unflip.experiments.paper_numbers import Number
-from unflip.experiments.results_file import Line, by_seed, find, one_protocol
-from unflip.experiments.tables import summary
+from unflip.reproduce.paper_numbers import Number
+from unflip.reproduce.results_file import Line, by_seed, find, one_protocol
+from unflip.reproduce.tables import summary
 
 
 @dataclass(frozen=True)

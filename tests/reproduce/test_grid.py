@@ -9,10 +9,10 @@ import pytest
 from helpers import blobs, write_npz
 from sweeps import write_grid
 from unflip.errors import ConfigError, InputError
-from unflip.experiments.cell import find_cell
-from unflip.experiments.fingerprint import Fingerprints
-from unflip.experiments.grid import Grid, read_grid
-from unflip.experiments.grids import grid_names, grid_text
+from unflip.reproduce.cell import find_cell
+from unflip.reproduce.fingerprint import Fingerprints
+from unflip.reproduce.grid import Grid, read_grid
+from unflip.reproduce.grids import grid_names, grid_text
 
 
 def read(path: Path, text: str) -> Grid:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unflip.errors import ConfigError, RunFolderError
-from unflip.experiments.cell import Cell, Keep, find_cell, result_line
-from unflip.experiments.fingerprint import Fingerprints
-from unflip.experiments.grid import Grid, Point
 from unflip.files import LOCK, OwnedFolder, write_text
 from unflip.lock import locked
+from unflip.reproduce.cell import Cell, Keep, find_cell, result_line
+from unflip.reproduce.fingerprint import Fingerprints
+from unflip.reproduce.grid import Grid, Point
 
 _MARKER = "sweep.json"
 _CELLS, _RESULTS, _FINGERPRINTS = "cells", "results.jsonl", "fingerprints.json"

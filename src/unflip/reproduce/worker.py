@@ -14,7 +14,7 @@ def main() -> None:
     cells: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(cells,), daemon=True).start()
 
-    from unflip.experiments.cell import run_cell  # takes a second or two, during which the sweep may end
+    from unflip.reproduce.cell import run_cell  # takes a second or two, during which the sweep may end
 
     while True:
         answers.write(json.dumps(run_cell(**json.loads(cells.get()))) + "\n")

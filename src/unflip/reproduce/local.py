@@ -57,7 +57,7 @@ class LocalRunner:
     def _start(self, log: Path) -> "subprocess.Popen[str]":
         with log.open("ab") as said:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "unflip.experiments.worker"],
+                [sys.executable, "-P", "-m", "unflip.reproduce.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,

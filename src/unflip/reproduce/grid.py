@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unflip.errors import ConfigError, unknown
-from unflip.experiments.grids import grid_names, grid_text
+from unflip.reproduce.grids import grid_names, grid_text
 from unflip.runs.config import RunConfig, Tree, nest, read_preset, read_toml
 
 _SHORT = {"data": "path", "noise": "recipe"}  # `data = X` means `data.path = X`; `noise = X`, `noise.recipe = X`

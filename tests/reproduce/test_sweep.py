@@ -17,10 +17,10 @@ from rich.console import Console
 from helpers import Outcome, assert_same_run, blobs, write_npz
 from sweeps import Running, failures, results, sweeping, write_grid
 from unflip.cli.sweep_progress import watching
-from unflip.experiments.cell import Cell
-from unflip.experiments.grid import read_grid
-from unflip.experiments.local import Local, _describe_end, _gpus
-from unflip.experiments.sweep import Place, Progress, carry_out, claimed
+from unflip.reproduce.cell import Cell
+from unflip.reproduce.grid import read_grid
+from unflip.reproduce.local import Local, _describe_end, _gpus
+from unflip.reproduce.sweep import Place, Progress, carry_out, claimed
 from unflip.runs.folder import Run
 
 Cli = Callable[..., Outcome]
@@ -145,7 +145,7 @@ def in_the_middle(cell: Cell) -> bool:
 @pytest.fixture
 def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps that watch so often that a quick cell is seen in its middle."""
-    monkeypatch.setattr("unflip.experiments.sweep._WATCH_EVERY", 0.01)
+    monkeypatch.setattr("unflip.reproduce.sweep._WATCH_EVERY", 0.01)
 
 
 def until(happened: Callable[[Path], object], folder: Path) -> Path:
@@ -184,7 +184,7 @@ def _workers() -> list[int]:
     children = [
         int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
     ]
-    return [pid for pid in children if b"unflip.experiments.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in children if b"unflip.reproduce.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_a_cell_that_fails_twice_is_told_and_stops_no_other(cli: Cli, features: Path, tmp_path: Path) -> None:

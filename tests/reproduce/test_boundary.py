@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from unflip.experiments.boundary import COVARIANCE, MEANS, Boundaries, Line, simulate
+from unflip.reproduce.boundary import COVARIANCE, MEANS, Boundaries, Line, simulate
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ import tomli_w
 
 from unflip.data.loader import is_built_in
 from unflip.errors import InputError, RunFolderError, UnflipError, described
-from unflip.experiments.fingerprint import Fingerprints, short_hash
-from unflip.experiments.grid import Point
 from unflip.files import LOCK, remove_partial, write_json
 from unflip.lock import locked
+from unflip.reproduce.fingerprint import Fingerprints, short_hash
+from unflip.reproduce.grid import Point
 from unflip.runs import layout
 from unflip.runs.config import FILE_KEYS, Tree
 from unflip.runs.folder import Run

@@ -5,7 +5,7 @@ from importlib import resources
 
 def grid_names() -> list[str]:
     """Return the names of the built-in grids: folder/file."""
-    folders = [entry for entry in resources.files("unflip.experiments.grids").iterdir() if entry.is_dir()]
+    folders = [entry for entry in resources.files("unflip.reproduce.grids").iterdir() if entry.is_dir()]
     return sorted(
         f"{folder.name}/{file.name.removesuffix('.toml')}"
         for folder in folders
@@ -16,4 +16,4 @@ def grid_names() -> list[str]:
 
 def grid_text(name: str) -> str:
     """Return the text of the grid file ``name``."""
-    return (resources.files("unflip.experiments.grids") / f"{name}.toml").read_text("utf-8")
+    return (resources.files("unflip.reproduce.grids") / f"{name}.toml").read_text("utf-8")

@@ -11,10 +11,10 @@ import pytest
 from helpers import blobs, write_npz
 from sweeps import failures, results, sweeping, write_grid
 from unflip.errors import ConfigError, MissingExtraError
-from unflip.experiments.grid import read_grid
-from unflip.experiments.local import Local
-from unflip.experiments.ray import Ray
-from unflip.experiments.sweep import carry_out
+from unflip.reproduce.grid import read_grid
+from unflip.reproduce.local import Local
+from unflip.reproduce.ray import Ray
+from unflip.reproduce.sweep import carry_out
 
 EPOCHS = 30
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the extra `ray` is not installed")

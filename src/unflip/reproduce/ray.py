@@ -5,7 +5,7 @@ from typing import Any
 
 from unflip.compute.cluster import Cluster
 from unflip.errors import described
-from unflip.experiments.cell import run_cell
+from unflip.reproduce.cell import run_cell
 
 
 class RayRunner:

@@ -14,11 +14,11 @@ import pytest
 
 from helpers import Outcome, result_line, spawn_python, write_results
 from unflip.errors import ConfigError, InputError
-from unflip.experiments.grids import grid_text
-from unflip.experiments.paper_numbers import Number, paper_table
-from unflip.experiments.results_file import keep, read_results
-from unflip.experiments.tables import ComparedRow, Side, all_methods, best_two, compare
 from unflip.report.table_text import render
+from unflip.reproduce.grids import grid_text
+from unflip.reproduce.paper_numbers import Number, paper_table
+from unflip.reproduce.results_file import keep, read_results
+from unflip.reproduce.tables import ComparedRow, Side, all_methods, best_two, compare
 
 Cli = Callable[..., Outcome]
 FIRST = {"data": "CIFAR-10", "noise": "I 35%"}

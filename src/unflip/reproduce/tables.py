@@ -7,8 +7,8 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from unflip.errors import ConfigError
-from unflip.experiments.paper_numbers import Number, PaperRow, PaperTable
-from unflip.experiments.results_file import PROTOCOL, Line, by_seed, find, one_protocol
+from unflip.reproduce.paper_numbers import Number, PaperRow, PaperTable
+from unflip.reproduce.results_file import PROTOCOL, Line, by_seed, find, one_protocol
 
 OWN_LENGTH = ("unflip",)
 """Methods for which presets have another number of epochs than for the rest."""
