@@ -169,7 +169,7 @@ def texts(name: str, seed: int, work: Path) -> Examples:
 
 def by_unflip(examples: Examples) -> tuple[Array, Array]:
     """Return the pairs that are found (p, 2), and a score per example (n,)."""
-    from unflip.checks.alike import score_pairs
+    from unflip.issues.duplicates import score_pairs
 
     parts = {"train": examples.data.train, **examples.data.tests}
     count = sum(len(part.inputs) for part in parts.values())

@@ -47,7 +47,7 @@ def make(data: str, seed: int) -> tuple[own_data.Problem, np.ndarray[Any, Any]]:
 def clean(data: Path, out: Path, seed: int, reviewed: Path | None = None) -> Any:
     """Return the run of `unflip clean`, which looks for wrong labels alone."""
     import unflip
-    from unflip.checks import checks
+    from unflip.issues import checks
 
     return unflip.clean(
         data, out, reviewed=reviewed, seed=seed, skip_check=tuple(checks.names()), threads=1, device="cpu", quiet=True

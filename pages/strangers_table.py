@@ -122,9 +122,9 @@ def find(features: Array, given: Array, num_classes: int) -> Any:
     import pyarrow as pa
     import torch
 
-    from unflip.checks.examined import Examined
-    from unflip.checks.stranger import find_strangers
     from unflip.data.raw import LabelledSet, RawData
+    from unflip.issues.audit import Examined
+    from unflip.issues.outlier import find_strangers
 
     torch.set_num_threads(1)
     names = [str(number) for number in range(num_classes)]

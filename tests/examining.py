@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from unflip.checks.examined import Examined
 from unflip.data.raw import LabelledSet, RawData
+from unflip.issues.audit import Examined
 from unflip.labels.store import LabelStore
 from unflip.runs.labels import Assessment, label_table
 

@@ -7,15 +7,15 @@ import pyarrow as pa
 import pytest
 
 from examining import clusters, made
-from unflip.checks.alike import Alike
-from unflip.checks.ambiguous import find_ambiguous
-from unflip.checks.examined import Found
-from unflip.checks.leak import find_leaks
-from unflip.checks.near_duplicate import find_near_duplicates
-from unflip.checks.odd_image import find_odd_images
-from unflip.checks.stranger import Directions, _to_classes, find_strangers
-from unflip.checks.weak_class import find_weak_classes
 from unflip.data.raw import LabelledSet
+from unflip.issues.ambiguous import find_ambiguous
+from unflip.issues.audit import Found
+from unflip.issues.class_quality import find_weak_classes
+from unflip.issues.duplicates import Alike
+from unflip.issues.image_quality import find_odd_images
+from unflip.issues.leakage import find_leaks
+from unflip.issues.near_duplicate import find_near_duplicates
+from unflip.issues.outlier import Directions, _to_classes, find_strangers
 
 NAMES = ["cat", "dog", "frog"]
 

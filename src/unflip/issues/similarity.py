@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unflip.checks.same_images import SIDE, same_images
 from unflip.data.files.arrays import Array
 from unflip.data.images.decoding import cut_images, make_pool, open_images, sizes_of
 from unflip.data.images.files import Frame, ImageFiles
 from unflip.data.images.opening import are_small
+from unflip.issues.image_similarity import SIDE, same_images
 from unflip.progress import Track
 
 LEAST_IMAGE, LEAST_TEXT, LEAST_ROW = 0.96, 0.9, 0.99

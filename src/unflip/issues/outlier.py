@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from unflip.checks.examined import Examined, Found, nothing
 from unflip.data.files.arrays import Array
+from unflip.issues.audit import Examined, Found, nothing
 from unflip.runs.labels import peoples_labels
 from unflip.stats.nearest import Rows, all_nearest
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unflip.checks.alike import Alike, find_alike
-from unflip.checks.compared import LEAST_TEXT, compare_texts, plain_text
 from unflip.data.cells import Cells
 from unflip.data.files.arrays import Array
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.encoders.raw import encode_raw
+from unflip.issues.duplicates import Alike, find_alike
+from unflip.issues.similarity import LEAST_TEXT, compare_texts, plain_text
 
 
 def found_in(rows: Array) -> set[tuple[int, int]]:

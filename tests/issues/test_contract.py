@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from examining import clusters, made
-from unflip.checks import checks
-from unflip.checks.examined import Examined, Found, check_names, run_checks
 from unflip.errors import ConfigError
+from unflip.issues import checks
+from unflip.issues.audit import Examined, Found, check_names, run_checks
 
 STATS = np.array([0.5, 0.2, 32, 32], np.float32)
 

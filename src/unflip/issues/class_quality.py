@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from unflip.checks.examined import Examined, Found
 from unflip.data.files.arrays import Array
+from unflip.issues.audit import Examined, Found
 from unflip.runs.labels import OUT_OF_SAMPLE, REMOVED, peoples_labels
 
 _CONFUSED = 0.05  # share of a class that may be taken for another one, by chance or not

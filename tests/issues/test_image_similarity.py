@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from unflip.checks.same_images import SIDE, same_images
+from unflip.issues.image_similarity import SIDE, same_images
 
 
 def scene(seed: int, side: int = 160) -> Image.Image:

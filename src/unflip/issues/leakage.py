@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from unflip.checks.examined import Examined, Found, nothing
 from unflip.data.files.arrays import Array
+from unflip.issues.audit import Examined, Found, nothing
 
 
 def find_leaks(examined: Examined) -> Found:

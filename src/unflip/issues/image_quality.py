@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from unflip.checks.examined import Examined, Found, nothing
 from unflip.data.files.arrays import Array
+from unflip.issues.audit import Examined, Found, nothing
 
 _BLANK = 0.02  # standard deviation of the brightness, of 1
 _DARK, _BRIGHT = 0.06, 0.95  # mean brightness

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from unflip.checks.examined import Examined, Found
 from unflip.data.files.arrays import Array
+from unflip.issues.audit import Examined, Found
 from unflip.runs.labels import OUT_OF_SAMPLE
 
 _RATIO = 2 / 3  # of the second to the likeliest class, from which on both are about equally likely

@@ -1,6 +1,6 @@
 """What a check looks at, and what it answers.
 
-A check is a function ``find_...(examined: Examined) -> Found`` in a file of its own, registered in ``unflip.checks``
+A check is a function ``find_...(examined: Examined) -> Found`` in a file of its own, registered in ``unflip.issues``
 under the name that ``findings.csv`` shows. It scores examples from 0, as they should be, to 1, flags those that are
 worth a look, and says in a line why. It never changes a label, and it never sees the truth. To add one:
 
@@ -8,7 +8,7 @@ worth a look, and says in a line why. It never changes a label, and it never see
    the data. Where it does not apply, it returns :func:`nothing`.
 2. Go over examples in blocks: there may be a million, and features may lie on disk. No array has n times n numbers.
 3. Choose the rule that flags without the truth, so that data without such examples gets hardly any flag.
-4. Register it with a line on what it finds. ``tests/checks/test_contract.py`` then tests it.
+4. Register it with a line on what it finds. ``tests/issues/test_contract.py`` then tests it.
 5. Describe it in docs/your-data.md, and in docs/audit.md how good it is.
 """
 
@@ -19,12 +19,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from unflip.checks import checks
-from unflip.checks.alike import Alike
 from unflip.data.files.arrays import Array
 from unflip.data.files.shards import Shards
 from unflip.data.raw import RawData
 from unflip.errors import ConfigError, unknown
+from unflip.issues import checks
+from unflip.issues.duplicates import Alike
 from unflip.progress import Track, untracked
 from unflip.runs.findings import Finding, findings_table
 

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unflip.checks.compared import (
+from unflip.data.cells import Cells
+from unflip.data.duplicates import identities, repeats_by_nature
+from unflip.data.encoding import Encoding
+from unflip.data.files.arrays import Array
+from unflip.data.files.shards import Shards
+from unflip.data.images.files import ImageFiles
+from unflip.data.raw import Inputs, LabelledSet, RawData
+from unflip.encoders.table import TableEncoder, text_columns
+from unflip.issues.similarity import (
     LEAST_IMAGE,
     LEAST_ROW,
     LEAST_TEXT,
@@ -19,14 +27,6 @@ from unflip.checks.compared import (
     compare_texts,
     plain_text,
 )
-from unflip.data.cells import Cells
-from unflip.data.duplicates import identities, repeats_by_nature
-from unflip.data.encoding import Encoding
-from unflip.data.files.arrays import Array
-from unflip.data.files.shards import Shards
-from unflip.data.images.files import ImageFiles
-from unflip.data.raw import Inputs, LabelledSet, RawData
-from unflip.encoders.table import TableEncoder, text_columns
 from unflip.progress import Track, untracked
 from unflip.stats.nearest import all_nearest
 

@@ -4,15 +4,15 @@ from functools import cache
 
 import numpy as np
 
-from unflip.checks.examined import Examined, Found, nothing
 from unflip.data.files.arrays import Array
+from unflip.issues.audit import Examined, Found, nothing
 from unflip.runs.labels import names_of
 
 _NAMED = 2  # partners that a reason names
 
 
 def find_near_duplicates(examined: Examined) -> Found:
-    """Return all examples that have a partner; see :meth:`unflip.checks.alike.Alike.group`."""
+    """Return all examples that have a partner; see :meth:`unflip.issues.duplicates.Alike.group`."""
     table = examined.table
     if examined.alike is None:
         return nothing()

@@ -1,0 +1,24 @@
+"""Issues: what else may be wrong with data besides its labels; one file per check."""
+
+from unflip.registry import Entry, Registry
+
+checks = Registry(
+    "check",
+    Entry("stranger", "examples that are far from every class", "unflip.issues.outlier:find_strangers"),
+    Entry(
+        "near_duplicate",
+        "examples that are there twice, or nearly so; they share a fold",
+        "unflip.issues.near_duplicate:find_near_duplicates",
+    ),
+    Entry(
+        "leak", "examples that are in a test or validation set, too, or nearly so", "unflip.issues.leakage:find_leaks"
+    ),
+    Entry(
+        "ambiguous", "examples of which two classes are about equally likely", "unflip.issues.ambiguous:find_ambiguous"
+    ),
+    Entry("odd_image", "blank, dark, bright, tiny or very long images", "unflip.issues.image_quality:find_odd_images"),
+    Entry(
+        "weak_class", "classes that are confused, or have few examples", "unflip.issues.class_quality:find_weak_classes"
+    ),
+)
+"""In the order in which findings are listed. A check is a function: see :mod:`unflip.issues.audit`."""
