@@ -16,8 +16,6 @@ from unflip.api.defaults import choose_size
 from unflip.api.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_embedding
 from unflip.api.options import AuditOptions, CleanOptions, EmbeddingOptions, option_tree
 from unflip.api.report import report_finished
-from unflip.checks.alike import Alike, find_alike
-from unflip.checks.examined import Examined, check_names, run_checks
 from unflip.data.cells import Cells
 from unflip.data.images.files import ImageFiles, Skipped
 from unflip.data.labelled import choose_labels, label_data
@@ -28,6 +26,8 @@ from unflip.encoders.raw import encode_raw, restore
 from unflip.encoders.table import text_columns
 from unflip.errors import InputError, RunFolderError, Stopped
 from unflip.files import write_atomically
+from unflip.issues.audit import Examined, check_names, run_checks
+from unflip.issues.duplicates import Alike, find_alike
 from unflip.progress import duration, make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, check_section, make_layers
