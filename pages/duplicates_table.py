@@ -148,7 +148,7 @@ def texts(name: str, seed: int, work: Path) -> Examples:
     from unflip.data.cells import Cells
     from unflip.data.options import DataOptions
     from unflip.data.raw import LabelledSet, RawData
-    from unflip.encoders.raw import encode_raw
+    from unflip.encoders.table import encode_raw
 
     table = pa.csv.read_csv(
         Path(os.environ["UNFLIP_DATA"]) / "text" / name / "train.csv",

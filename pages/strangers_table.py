@@ -75,7 +75,7 @@ def _embed(seed: int) -> tuple[Array, Array]:
 
     from unflip.data.loader import load_raw
     from unflip.data.options import DataOptions
-    from unflip.encoders.images import ImageEncoder
+    from unflip.encoders.image import ImageEncoder
 
     torch.set_num_threads(1)
     root, random = Path(os.environ["UNFLIP_CIFAR"]), np.random.default_rng(seed)
@@ -99,7 +99,7 @@ def texts(seed: int) -> Problem:
     """Return questions of some intents of BANKING77, and foreign ones of the others."""
     from unflip.data.loader import load_raw
     from unflip.data.options import DataOptions
-    from unflip.encoders.raw import encode_raw
+    from unflip.encoders.table import encode_raw
 
     path = Path(os.environ["UNFLIP_DATA"]) / "text" / "banking77" / "train.csv"
     options = DataOptions(path=str(path), text_column=("text",), label_column="category")

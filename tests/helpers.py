@@ -122,7 +122,7 @@ def open_dataset(options: Any, seed: int = 0, noise: Any = None, estimate: Any =
     from unflip.data.labelled import label_data
     from unflip.data.loader import load_raw
     from unflip.data.split import split
-    from unflip.encoders.raw import encode_raw
+    from unflip.encoders.table import encode_raw
     from unflip.training.preparation import find_posterior
 
     data = label_data(encode_raw(load_raw(options, own), options), options)

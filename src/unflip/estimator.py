@@ -21,7 +21,7 @@ from unflip.data.cells import TEXT, Cells
 from unflip.data.files.arrays import Array
 from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.data.sources import ArraySource, check_finite
-from unflip.encoders.raw import restore
+from unflip.encoders.base import restore
 from unflip.errors import ConfigError, UnflipError, one_line
 from unflip.labels.judging import judge
 from unflip.runs.config import RunConfig, Tree, nest

@@ -13,8 +13,8 @@ from unflip.data.files import columns
 from unflip.data.loader import load_raw
 from unflip.data.options import DataOptions
 from unflip.data.raw import RawData
-from unflip.encoders.raw import encode_raw, restore
-from unflip.encoders.table import TableEncoder
+from unflip.encoders.base import restore
+from unflip.encoders.table import TableEncoder, encode_raw
 from unflip.errors import InputError, UnflipWarning
 
 ROWS = range(40)

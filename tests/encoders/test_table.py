@@ -17,19 +17,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import unflip.encoders.texts as text_package
+import unflip.encoders as text_package
 from unflip.data.cells import Cells
 from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array
 from unflip.data.loader import load_raw
 from unflip.data.options import DataOptions
 from unflip.encoders import encoders
+from unflip.encoders.base import TextEncoder
 from unflip.encoders.columns import deciding, reading
 from unflip.encoders.columns.deciding import ColumnChoices
 from unflip.encoders.columns.kinds import Category, Measured
-from unflip.encoders.raw import encode_raw
-from unflip.encoders.table import TableEncoder
-from unflip.encoders.texts.base import TextEncoder
+from unflip.encoders.table import TableEncoder, encode_raw
 from unflip.errors import InputError, UnflipError, UnflipWarning
 from unflip.progress import Track, untracked
 from unflip.registry import Entry, Registry

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from unflip.encoders.texts import text_encoders
-from unflip.encoders.texts.base import TextEncoder
-from unflip.encoders.texts.sentence_transformers import import_package
+from unflip.encoders import text_encoders
+from unflip.encoders.base import TextEncoder
+from unflip.encoders.sentence_transformers import import_package
 from unflip.errors import ConfigError, InputError, MissingExtraError
 
 needs_package = pytest.mark.skipif(

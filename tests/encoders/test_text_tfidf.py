@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from unflip.encoders.texts import tfidf as module
-from unflip.encoders.texts.blocks import blocks
-from unflip.encoders.texts.tfidf import Tfidf
+from unflip.encoders import tfidf as module
+from unflip.encoders.base import blocks
+from unflip.encoders.tfidf import Tfidf
 from unflip.errors import InputError
 
 RNG = random.Random(0)

@@ -10,7 +10,7 @@ from unflip.data.cells import Cells
 from unflip.data.files.arrays import Array
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
-from unflip.encoders.raw import encode_raw
+from unflip.encoders.table import encode_raw
 from unflip.issues.duplicates import Alike, find_alike
 from unflip.issues.similarity import LEAST_TEXT, compare_texts, plain_text
 

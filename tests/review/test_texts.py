@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from helpers import blobs, quick_train, write_npz
 from reviewing import Client, served
-from unflip.encoders.texts.wordllama import WordLlama
+from unflip.encoders.wordllama import WordLlama
 from unflip.errors import InputError
 from unflip.review.words import pieces
 

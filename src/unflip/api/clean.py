@@ -22,8 +22,8 @@ from unflip.data.labelled import choose_labels, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.raw import Inputs, LabelledSet, RawData
-from unflip.encoders.raw import encode_raw, restore
-from unflip.encoders.table import text_columns
+from unflip.encoders.base import restore
+from unflip.encoders.table import encode_raw, text_columns
 from unflip.errors import InputError, RunFolderError, Stopped
 from unflip.files import write_atomically
 from unflip.issues.audit import Examined, check_names, run_checks

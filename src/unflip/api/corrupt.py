@@ -17,7 +17,7 @@ from unflip.data.files.labels import are_misleading
 from unflip.data.labelled import LabelledData, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions, NoiseOptions
-from unflip.encoders.raw import encode_raw
+from unflip.encoders.table import encode_raw
 from unflip.errors import ConfigError
 from unflip.files import all_or_none, write_json, write_text
 from unflip.noise.recipe import parse

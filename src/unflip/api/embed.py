@@ -25,9 +25,18 @@ from unflip.data.images.opening import check_broken
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.raw import Inputs, LabelledSet, RawData
-from unflip.encoders.images import ImageEncoder, image_options
-from unflip.encoders.parts import Advance, Embedded, Workplace, embed_on, embed_part, read_batches
-from unflip.encoders.raw import encode_raw, restore
+from unflip.encoders.base import restore
+from unflip.encoders.image import (
+    Advance,
+    Embedded,
+    ImageEncoder,
+    Workplace,
+    embed_on,
+    embed_part,
+    image_options,
+    read_batches,
+)
+from unflip.encoders.table import encode_raw
 from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
 from unflip.interruption import Interruption
 from unflip.progress import Reporter, Track, make_reporter, untracked

@@ -14,7 +14,7 @@ from unflip.data.files.arrays import Array, Pieces, read_npz, write_npz
 from unflip.data.images.decoding import BrokenImageError, make_pool
 from unflip.data.images.files import ImageFiles
 from unflip.data.raw import LabelledSet
-from unflip.encoders.parts import Embedded
+from unflip.encoders.image import Embedded
 from unflip.errors import RunFolderError
 from unflip.files import LOCK, naming_target, remove_partial
 from unflip.lock import locked

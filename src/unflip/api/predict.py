@@ -21,7 +21,7 @@ from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.raw import Inputs, RawData
 from unflip.data.sources import check_finite
-from unflip.encoders.images import ImageEncoder, embed_command, image_options
+from unflip.encoders.image import ImageEncoder, embed_command, image_options
 from unflip.encoders.table import TableEncoder, columns_of
 from unflip.errors import ConfigError, InputError, UnflipWarning, unknown
 from unflip.progress import Track, untracked

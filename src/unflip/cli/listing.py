@@ -38,7 +38,7 @@ def list_parts(
 def _rows(kind: str) -> list[tuple[str, str]]:
     """Return name and summary of every part of a kind."""
     from unflip.data import datasets
-    from unflip.encoders.texts import text_encoders
+    from unflip.encoders import text_encoders
     from unflip.issues import checks
     from unflip.methods import methods
     from unflip.nn import backbones, networks

@@ -7,10 +7,9 @@ import numpy as np
 
 from unflip.data.files.arrays import Array
 from unflip.data.viewing.rows import Rows
+from unflip.encoders.base import TextEncoder, restore
 from unflip.encoders.columns.kinds import Text
-from unflip.encoders.raw import restore
 from unflip.encoders.table import TableEncoder
-from unflip.encoders.texts.base import TextEncoder
 from unflip.errors import UnflipError
 from unflip.runs.folder import Run
 

@@ -17,7 +17,7 @@ from unflip.data.raw import RawData
 from unflip.data.scaling import settle_scale
 from unflip.data.sources import Standardisation
 from unflip.data.split import split
-from unflip.encoders.raw import encode_raw
+from unflip.encoders.table import encode_raw
 from unflip.errors import InputError
 from unflip.nn import networks
 from unflip.nn.pretrained import PretrainedOptions

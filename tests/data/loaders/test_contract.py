@@ -18,7 +18,7 @@ from unflip.data.loaders.cifar import CIFAR10, CIFAR100, Cifar
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.data.split import split
-from unflip.encoders.raw import encode_raw
+from unflip.encoders.table import encode_raw
 from unflip.errors import ConfigError, UnflipError
 from unflip.options import Options
 

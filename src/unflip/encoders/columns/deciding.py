@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unflip.data.files.arrays import Array
+from unflip.encoders.base import choose_text_encoder
 from unflip.encoders.columns.kinds import (
     Category,
     Column,
@@ -37,7 +38,6 @@ from unflip.encoders.columns.reading import (
     value_type,
     words,
 )
-from unflip.encoders.texts.choice import choose_text_encoder
 from unflip.errors import InputError, UnflipWarning, one_line, unknown
 
 if TYPE_CHECKING:

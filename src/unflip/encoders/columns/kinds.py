@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from unflip.data.files.arrays import Array
+from unflip.encoders.base import TextEncoder
 from unflip.encoders.columns.reading import Misfit, can_be_read, is_text, measures, names
-from unflip.encoders.texts.base import TextEncoder
 from unflip.errors import InputError
 from unflip.progress import Track
 
@@ -184,7 +184,7 @@ class Text(Column):
     @classmethod
     def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         """Return the column with its encoder."""
-        from unflip.encoders.texts import text_encoders
+        from unflip.encoders import text_encoders
 
         own = {key: value for key, value in settings.items() if key != cls.inner}
         encoder = text_encoders.load(own["encoder_name"]).restore(settings[cls.inner], arrays)

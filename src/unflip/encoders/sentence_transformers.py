@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from unflip.data.files.arrays import Array
-from unflip.encoders.texts.base import TextEncoder
-from unflip.encoders.texts.blocks import blocks
+from unflip.encoders.base import TextEncoder, blocks
 from unflip.errors import ConfigError, InputError, MissingExtraError, described
 from unflip.progress import Track, untracked
 

@@ -1,12 +1,17 @@
-"""Images: features by a pretrained backbone, which sees them all in one size."""
+"""Images: features by a pretrained backbone, which sees them all in one size.
 
-from collections.abc import Iterator
+:class:`ImageEncoder` holds the backbone; below it images become features part by part, on this machine
+(:func:`embed_part`) or on a Ray cluster (:func:`embed_on`), and images that cannot be read are noted.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from shlex import quote
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -14,39 +19,52 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unflip.compute.ahead import prepared
+from unflip.compute.cluster import Cluster
+from unflip.compute.processes import start_processes
 from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array
+from unflip.data.images.decoding import BrokenImageError
 from unflip.data.images.files import ImageFiles
 from unflip.data.images.opening import are_small, with_margin
 from unflip.data.images.sources import FileSource, ImageSource
 from unflip.data.options import DataOptions
 from unflip.data.sources import Source, Standardisation
 from unflip.encoders.base import Encoded, Encoder
-from unflip.errors import ConfigError, InputError
+from unflip.errors import ConfigError, InputError, RunFolderError, UnflipError, described
 from unflip.nn import backbones
 from unflip.nn.backbone import Backbone
 from unflip.nn.openvino import Encode, Precision, compile_backbone
 from unflip.progress import Track, untracked
 
+Advance = Callable[[int], None]  # told how many more images are done; 0 now and then, so that it may stop the work
 _SMALL_SIZE = 112  # what images of at most 64 x 64 pixels are scaled to
 _LOOKED_AT = 64  # pixels across, about, that tell how bright an image is
 _BATCH, _GPU_BATCH = 16, 256  # images at once; on a processor small batches are faster
+_LOST = 3  # how often a part begins again whose process or machine is lost
+_LOOK_EVERY = 0.5  # seconds between looks at a cluster
 
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """What the features of an image depend on besides the image."""
+    """What the features of an image depend on besides the image.
+
+    Attributes:
+        backbone: its name in the registry of backbones.
+        weights: hash of its weights.
+        image_size: width and height in pixels of what it sees.
+        image_resize: to which the shorter side of an image is scaled before the center is cut out.
+        resample: how images are scaled.
+        precision: in which the backbone computes: `bfloat16` is faster, and a little different on each machine.
+        weights_file: where the weights were read from, if not from the backbone's own package.
+    """
 
     backbone: str
     weights: str
-    """Hash of the backbone's weights."""
     image_size: int
     image_resize: int
     resample: str
     precision: Precision = "float32"
-    """In which the backbone computes: `bfloat16` is faster, and its features depend a little on the machine."""
     weights_file: str | None = None
-    """Where they were read from, if not from the backbone's own package."""
 
 
 class ImageEncoder(Encoder):
@@ -116,11 +134,12 @@ class ImageEncoder(Encoder):
         return self
 
     def encode(self, inputs: Any, track: Track = untracked) -> Encoded:
-        """Return the features of image files, opened with :meth:`data_options`, or of an array (n, 3, h, w)."""
+        """Return the features of image files, opened with :func:`image_options`, or of an array (n, 3, h, w)."""
         source = self.source(inputs)
-        count = -(-len(source) // self.batch_size)
-        batches = track(self.batches(source, range(len(source))), "embedding", count)
-        return Encoded(np.concatenate([self.encode_batch(images) for images in batches]))
+        rows = torch.arange(len(source)).split(self.batch_size)
+        batches = prepared((partial(source.fetch, indices) for indices in rows), source.ahead)
+        features = [self.encode_batch(images) for images in track(batches, "embedding", len(rows))]
+        return Encoded(np.concatenate(features))
 
     def source(self, images: Array | ImageFiles, workers: int | None = None) -> FileSource | ImageSource:
         """Return a source of the images in the backbone's own units."""
@@ -135,14 +154,9 @@ class ImageEncoder(Encoder):
         grey = torch.einsum("bchw,c->bhw", images[:, :, ::step, ::step], std.flatten() / 3).flatten(1) + mean.mean()
         return (torch.stack([grey.mean(1), grey.std(1, correction=0)], 1) / 255).numpy()
 
-    def batches(self, source: Source, rows: range) -> Iterator[Tensor]:
-        """Yield batches of images (b, 3, h, w), prepared ahead."""
-        cut = torch.arange(rows.start, rows.stop).split(self.batch_size)
-        return prepared((partial(source.fetch, indices) for indices in cut), source.ahead)
-
     @torch.inference_mode()
     def encode_batch(self, images: Tensor) -> Array:
-        """Return features (b, d) of images from :meth:`batches`, in half precision."""
+        """Return features (b, d) of images from :meth:`source`, in half precision."""
         size = (self.settings.image_size, self.settings.image_size)
         images = images.to(self.device)
         if images.shape[2:] != size:  # of an array; files were scaled when they were read
@@ -182,6 +196,137 @@ def embed_command(encoding: Encoding, images: str, out: str = "new.npz") -> str:
     weights += f" --feature-precision {made.precision}" if made.precision != "float32" else ""
     sizes = f"--image-size {made.image_size} --image-resize {made.image_resize}"
     return f"unflip embed {quote(images)} --backbone {made.backbone}{weights} {sizes}{resample} --out {out}"
+
+
+class Readable(NamedTuple):
+    """A batch of images without those that cannot be read, and the reasons for these by row."""
+
+    images: Tensor
+    broken: dict[int, str]
+
+
+class Embedded(NamedTuple):
+    """What became of a part.
+
+    Attributes:
+        features: of the images that could be read (m, d).
+        digests: of their pixels (m,), equal for equal images.
+        image_stats: what is noted of them (m, 4): see :class:`unflip.data.raw.LabelledSet`.
+        broken: why the others could not be read, by their number within the part.
+    """
+
+    features: Array
+    digests: Array
+    image_stats: Array
+    broken: dict[int, str]
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """How a machine computes a part; ``workers`` are the threads that decode images."""
+
+    device: str
+    threads: int | None
+    workers: int | None
+    batch_size: int | None
+
+
+def read_batches(source: Source, rows: Iterable[Tensor]) -> Iterator[Readable]:
+    """Yield the images at ``rows``, batch by batch, prepared ahead."""
+    return prepared((partial(_read, source, batch) for batch in rows), source.ahead)
+
+
+def embed_part(encoder: ImageEncoder, images: Array | ImageFiles, workers: int | None, advance: Advance) -> Embedded:
+    """Compute the features of ``images``, batch by batch."""
+    features, digests, broken, brightness = [], [], {}, [np.empty((0, 2), np.float32)]
+    source = encoder.source(images, workers)
+    rows = torch.arange(len(images)).split(encoder.batch_size)
+    for batch, found in zip(rows, read_batches(source, rows), strict=True):
+        broken.update(found.broken)
+        if len(found.images):
+            digests += [_digest(image) for image in found.images.numpy()]
+            brightness.append(encoder.brightness(found.images))
+            features.append(encoder.encode_batch(found.images))
+        advance(len(batch))
+    sizes = np.delete(source.sizes, [*broken], axis=0)
+    none = np.empty((0, 0), np.float16)
+    return Embedded(
+        np.concatenate(features) if features else none,
+        np.array(digests, np.uint64),
+        np.hstack([np.concatenate(brightness), sizes]),
+        broken,
+    )
+
+
+def embed_on(
+    cluster: Cluster,
+    encoding: Encoding,
+    parts: Iterable[Array | ImageFiles],
+    place: Workplace,
+    advance: Advance,
+) -> Iterator[tuple[int, Embedded]]:
+    """Yield the number of each part and what became of it, as parts come back; lost ones begin again elsewhere.
+
+    A machine needs what the parts name, at the same paths, and the backbone; nothing is written there.
+    """
+    task, ray = cluster.task(_embed_there, retries=_LOST), cluster.ray
+    todo = enumerate(parts)
+    waiting: dict[Any, tuple[int, Array | ImageFiles]] = {}
+    settings = json.dumps(dict(encoding.settings))
+    try:
+        while True:
+            while len(waiting) < 2 * cluster.jobs and (following := next(todo, None)) is not None:
+                waiting[task.remote(settings, following[1], place)] = following
+            if not waiting:
+                return
+            ready, _ = ray.wait([*waiting], timeout=_LOOK_EVERY)
+            advance(0)
+            for done in ready:
+                number, images = waiting.pop(done)
+                try:
+                    embedded: Embedded = ray.get(done)
+                except ray.exceptions.RayError as error:
+                    why = getattr(error, "cause", None)
+                    if isinstance(why, UnflipError):
+                        raise why from error
+                    raise RunFolderError(f"a part failed on the Ray cluster: {described(why or error)}") from error
+                advance(len(images))
+                yield number, embedded
+    finally:
+        for left in waiting:
+            ray.cancel(left, force=True)
+
+
+def _embed_there(settings: str, images: Array | ImageFiles, place: Workplace) -> Embedded:
+    return embed_part(_encoder(settings, place), images, place.workers, lambda count: None)
+
+
+@cache
+def _encoder(settings: str, place: Workplace) -> ImageEncoder:
+    """Return the encoder of this process, which it keeps for the next part."""
+    device = start_processes(place.device, place.threads).device
+    return ImageEncoder.restore(Encoding("images", json.loads(settings))).to(device, place.batch_size)
+
+
+def _read(source: Source, rows: Tensor) -> Readable:
+    try:
+        return Readable(source.fetch(rows), {})
+    except BrokenImageError:
+        return _read_one_by_one(source, rows)
+
+
+def _read_one_by_one(source: Source, rows: Tensor) -> Readable:
+    images, broken = [torch.empty(0, *source.shape)], {}
+    for row in rows.tolist():
+        try:
+            images.append(source.fetch(torch.tensor([row])))
+        except BrokenImageError as error:
+            broken[row] = error.reason
+    return Readable(torch.cat(images), broken)
+
+
+def _digest(image: Array) -> int:
+    return int.from_bytes(blake2b(np.ascontiguousarray(image).data, digest_size=8).digest())
 
 
 def _load(name: str, weights: str | None) -> Backbone:
