@@ -32,7 +32,7 @@ from unflip.data.images.files import Frame, ImageFiles
 from unflip.data.images.sources import FileSource
 from unflip.data.sources import Standardisation
 from unflip.nn.backbone import Backbone
-from unflip.nn.efficientnet_lite import efficientnet_lite0
+from unflip.nn.efficientnet import efficientnet_lite0
 from unflip.nn.openvino import Encode, compile_backbone
 
 NETWORK_LIMIT, WHOLE_LIMIT = 2.5, 2.2  # PyTorch's time by ours: at least

@@ -43,8 +43,8 @@ def make_noisy(name: str, problem: Problem, recipe: str, seed: int) -> np.ndarra
 
     from unflip import UnflipClassifier
     from unflip.noise.corrupt import ClassRelations, corrupt
-    from unflip.noise.maps import NAMED_MAPS
     from unflip.noise.recipe import parse
+    from unflip.noise.transition import NAMED_MAPS
 
     posterior = None
     if recipe.startswith("pmd"):

@@ -5,12 +5,19 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from unflip.nn.base import SqueezeExcite, scaled
 from unflip.nn.efficientnet import DropConnect, EfficientNetB0, EfficientNetOptions, MBConv
-from unflip.nn.layers import SqueezeExcite, scaled
 from unflip.nn.mobilenet_v2 import InvertedResidual, MobileNetV2, MobileNetV2Options
-from unflip.nn.preact_resnet import PreActBlock, PreActOptions, PreActResNet18, PreActResNet34
-from unflip.nn.senet import SEBlock, SENet18
-from unflip.nn.wide_resnet import WideOptions, WideResNet
+from unflip.nn.preact_resnet import (
+    PreActBlock,
+    PreActOptions,
+    PreActResNet18,
+    PreActResNet34,
+    SEBlock,
+    SENet18,
+    WideOptions,
+    WideResNet,
+)
 
 SHAPE = (3, 32, 32)
 

@@ -118,8 +118,3 @@ def test_it_is_built_by_its_name() -> None:
     assert networks.load("mlp") is MLP
     assert issubclass(MLP, Network)
     assert isinstance(build_network("mlp", MLPOptions(), (4,), 3, 0), MLP)
-
-
-def test_a_network_that_does_not_encode_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="Network does not define encode"):
-        Network().encode(torch.zeros(1, 1))

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,14 +47,6 @@ def efficientnet_lite0() -> Backbone:
     torch.manual_seed(0)
     network = package.EfficientNet.from_name("efficientnet-lite0", image_size=None)
     return of(network, lambda images: network.extract_features(images).mean((2, 3)))
-
-
-@pytest.fixture
-def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Return a function that lets the trial of bfloat16 run other code."""
-    bfloat16._try.cache_clear()
-    yield lambda code: monkeypatch.setattr(bfloat16, "_command", lambda _: [sys.executable, "-c", code])
-    bfloat16._try.cache_clear()
 
 
 @needs_openvino
@@ -164,17 +156,16 @@ def test_bfloat16_where_the_processor_has_it() -> None:
 
 @needs_openvino
 def test_bfloat16_is_not_given_up_quietly_for_a_network_that_cannot_be_converted(
-    trial: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bfloat16, "check_openvino", lambda _: None)
     with pytest.raises(ConfigError, match="precision bfloat16: OpenVINO cannot run this network"):
         compile_backbone(of(Odd("raises")), 32, "bfloat16")
 
 
-def test_a_processor_without_bfloat16_is_not_even_tried(trial: Callable[[str], None]) -> None:
-    trial(DIES)
+def test_a_processor_without_bfloat16_is_not_even_tried() -> None:
     with pytest.raises(ConfigError, match="this processor does not have it"):
-        bfloat16.check_openvino(WITHOUT)
+        bfloat16.check_openvino(WITHOUT, DIES)
 
 
 @pytest.mark.parametrize(
@@ -183,23 +174,22 @@ def test_a_processor_without_bfloat16_is_not_even_tried(trial: Callable[[str], N
         pytest.param(DIES, "SIGILL", marks=pytest.mark.skipif(os.name == "nt", reason="no such signals")),
         ("raise SystemExit(3)", "exit code 3"),
         ("import no_such_module_at_all", "ModuleNotFoundError"),
-        ("import time; time.sleep(60)", "TimeoutExpired"),
     ],
 )
-def test_bfloat16_that_kills_a_child_is_refused_in_one_line(
-    code: str, said: str, trial: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bfloat16, "_LONGEST", 1 if "sleep" in code else 60)
-    trial(code)
+def test_bfloat16_that_kills_a_child_is_refused_in_one_line(code: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"a trial of it failed.*{said}.*leave it out") as caught:
-        bfloat16.check_openvino(WITH_BFLOAT16)
+        bfloat16.check_openvino(WITH_BFLOAT16, code)
     assert "\n" not in str(caught.value)
 
 
-def test_bfloat16_is_tried_once_in_a_process(trial: Callable[[str], None], tmp_path: Path) -> None:
-    trial(f"open({str(tmp_path / 'tried')!r}, 'x')")  # a second time it would fail
+def test_a_trial_that_does_not_end_fails() -> None:
+    assert bfloat16.failure_of("import time; time.sleep(60)", timeout=0.5) == "TimeoutExpired"
+
+
+def test_bfloat16_is_tried_once_in_a_process(tmp_path: Path) -> None:
+    code = f"open({str(tmp_path / 'tried')!r}, 'x')"  # a second time it would fail
     for _ in range(2):
-        bfloat16.check_openvino(WITH_BFLOAT16)
+        bfloat16.check_openvino(WITH_BFLOAT16, code)
     assert (tmp_path / "tried").exists()
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from unflip.errors import ConfigError, InputError, MissingExtraError
-from unflip.nn import networks, torchvision_fix
+from unflip.nn import networks
 from unflip.nn import timm as module
+from unflip.nn.backbone import usual_head_epochs
 from unflip.nn.base import build_network
-from unflip.nn.pretrained import usual_head_epochs
 from unflip.nn.timm import TimmOptions
 from unflip.runs.config import RunConfig
 
@@ -124,7 +124,7 @@ def test_operators_are_declared_only_where_torchvision_does_not_fit(
         return ModuleType(name)
 
     monkeypatch.setattr(importlib, "import_module", imported)
-    monkeypatch.setattr(torchvision_fix, "declare_operators", lambda: declared.append(True))
+    monkeypatch.setattr(module, "declare_operators", lambda: declared.append(True))
     assert module.import_timm().__name__ == "timm"
     assert declared == ([] if fits else [True])
 

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from unflip.errors import ConfigError, InputError
 from unflip.noise.corrupt import ClassRelations, NoisyLabels, corrupt
-from unflip.noise.maps import CIFAR100_SUPERCLASSES, NAMED_MAPS
 from unflip.noise.recipe import parse
-from unflip.noise.transition import symmetric
+from unflip.noise.transition import CIFAR100_SUPERCLASSES, NAMED_MAPS, symmetric
 from unflip.seeding import generator
 
 N, K = 20_000, 10

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unflip.errors import InputError
-from unflip.noise.definition import BinaryPmd, pmd_bound, smallest_c1
-from unflip.noise.pmd import keep_probability, top_two
+from unflip.noise.pmd import BinaryPmd, keep_probability, pmd_bound, smallest_c1, top_two
 from unflip.seeding import generator
 
 ETA = torch.linspace(0, 1, 2001, dtype=torch.float64)

@@ -3,7 +3,7 @@
 import pytest
 
 from unflip.errors import InputError
-from unflip.noise.maps import (
+from unflip.noise.transition import (
     CIFAR100_CLASSES,
     CIFAR100_SUPERCLASSES,
     NAMED_MAPS,

@@ -19,9 +19,9 @@ from unflip.compute.processes import Processes
 from unflip.data.images.sources import IMAGENET
 from unflip.errors import ConfigError, InputError
 from unflip.nn import networks
+from unflip.nn.backbone import Pretrained, PretrainedOptions, parameter_groups
 from unflip.nn.base import Members, build_network
-from unflip.nn.efficientnet_lite import EfficientNetLite0Options, efficientnet_lite0
-from unflip.nn.pretrained import Pretrained, PretrainedOptions, parameter_groups
+from unflip.nn.efficientnet import EfficientNetLite0Options, efficientnet_lite0
 from unflip.runs.config import RunConfig, nest
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
@@ -93,7 +93,7 @@ def test_photos_are_learnt_from_imagenets_weights_first_the_head_then_all(
     states = encoder_states(monkeypatch)
     done = run(photos, tmp_path / "run", {"optimizer.lr": 0.05}, epochs=10)
     package = build_network(NETWORK, EfficientNetLite0Options(), (3, 65, 65), 3, seed=1)
-    assert same(states[0], package.encoder.state_dict())  # type: ignore[union-attr]
+    assert same(states[0], package.encoder.state_dict())
     assert same(states[0], states[1])  # batch normalisation waits, too
     assert not same(states[1], states[2])
     assert done.result["test_accuracy"]["last"] > 0.6

@@ -104,7 +104,7 @@ def test_float16_on_the_processor_is_refused_before_anything_is_written(features
 def test_bfloat16_that_would_kill_the_run_is_refused_before_anything_is_written(
     features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bfloat16, "_try", lambda _: "SIGILL")
+    monkeypatch.setattr(bfloat16, "failure_of", lambda _: "SIGILL")
     with pytest.raises(ConfigError, match=r"a trial of it failed \(SIGILL\); leave it out .* ONEDNN_MAX_CPU_ISA"):
         quick_train(features, tmp_path / "run", settings=HALF)
     assert not (tmp_path / "run").exists()
@@ -112,8 +112,8 @@ def test_bfloat16_that_would_kill_the_run_is_refused_before_anything_is_written(
 
 @pytest.mark.skipif(os.name == "nt", reason="no such signals")
 def test_a_trial_that_dies_is_told_by_its_signal_and_the_real_one_passes() -> None:
-    assert bfloat16._try("import os, signal; os.kill(os.getpid(), signal.SIGILL)") == "SIGILL"
-    assert bfloat16._try(bfloat16._TORCH) is None
+    assert bfloat16.failure_of("import os, signal; os.kill(os.getpid(), signal.SIGILL)") == "SIGILL"
+    assert bfloat16.failure_of(bfloat16.TORCH_TRIAL) is None
 
 
 @pytest.mark.parametrize(

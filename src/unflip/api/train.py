@@ -16,7 +16,7 @@ from unflip.data.loader import check_used, load_raw
 from unflip.data.options import ImageOptions
 from unflip.data.raw import RawData
 from unflip.errors import ConfigError, UnflipError
-from unflip.nn.pretrained import PretrainedOptions
+from unflip.nn.backbone import PretrainedOptions
 from unflip.progress import make_reporter
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, network_section, read_toml

@@ -15,8 +15,8 @@ from unflip.data.options import CROSS_FIT, IN_SAMPLE, NoiseOptions
 from unflip.errors import ConfigError, InputError, unknown
 from unflip.noise.checks import check_posterior
 from unflip.noise.corrupt import ClassRelations, corrupt
-from unflip.noise.maps import CIFAR100_SUPERCLASSES, NAMED_MAPS, resolve_map
 from unflip.noise.recipe import parse
+from unflip.noise.transition import CIFAR100_SUPERCLASSES, NAMED_MAPS, resolve_map
 
 _LISTED = 5  # most missing classes that an error lists
 

@@ -105,7 +105,7 @@ def import_package() -> Any:
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-        from unflip.nn.torchvision_fix import declare_operators
+        from unflip.nn.timm import declare_operators
 
         declare_operators()
     return importlib.import_module("sentence_transformers")

@@ -1,84 +1,81 @@
-"""Backbone: a pretrained network that turns images into features, its weights, and the images it expects."""
+"""Pretrained networks: frozen ones that turn images into features (backbones), and those that are fine-tuned.
 
-import pickle
-import struct
+A :class:`Backbone` is what `unflip embed` uses. A :class:`Pretrained` network is trained: first its head alone, then
+all of it, the pretrained layers at a lower learning rate.
+"""
+
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError
+from pydantic import Field, NonNegativeInt
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from unflip.errors import InputError
-
-Triple = tuple[float, float, float]
-_WANTED = "give a .safetensors file, or what torch.save(network.state_dict(), FILE) wrote"
-_NO_PICKLE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    TypeError,
-    ValueError,
-    struct.error,
-)
-"""What torch raises for arbitrary bytes, besides its own errors."""
+from unflip.errors import ConfigError, InputError
+from unflip.nn.base import Network
+from unflip.options import Options
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A network without its classifier, ready for use: images (b, 3, h, w), normalised, to features (b, d)."""
+    """A network without its classifier, ready for use.
+
+    Attributes:
+        encode: maps normalized images (b, 3, h, w) to features (b, d).
+        network: the module behind ``encode``.
+        mean: per channel, in units of bytes; images are fed as ``(x - mean) / std``.
+        std: likewise.
+        size: side of the images that it was trained with, in pixels.
+        fixed_size: whether it takes no other size.
+    """
 
     encode: Callable[[Tensor], Tensor]
     network: nn.Module
-    """The module behind ``encode``."""
-    mean: Triple
-    """Per channel, in units of bytes; images are fed as ``(x - mean) / std``."""
-    std: Triple
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
     size: int
-    """Side of the images that it was trained with, in pixels."""
     fixed_size: bool = False
-    """Whether it takes no other size."""
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read named tensors from a .safetensors file or one that torch.save wrote; no code in it is executed."""
+    """Read named tensors from a .safetensors file or one that torch.save wrote; no code in it is executed.
+
+    Args:
+        path: a .safetensors file, or a ``state_dict`` by ``torch.save``, alone or in a training checkpoint.
+    """
     try:
         path.open("rb").close()  # neither library says what is wrong with a path
-        with warnings.catch_warnings(action="ignore"):  # torch's, about pickles and archives, which we refuse anyway
-            return load_file(path) if path.suffix.lower() == ".safetensors" else _named_tensors(path)
+        if path.suffix.lower() == ".safetensors":
+            return load_file(path)
+        with warnings.catch_warnings(action="ignore"):  # torch's, about pickles and archives
+            content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise InputError(f"weights {path}: {error.strerror or 'not a readable file'}") from error
-    except SafetensorError as error:
-        raise InputError(f"weights {path}: not a plain file of weights ({error})") from error
-    except (pickle.UnpicklingError, RuntimeError) as error:  # torch's message advises to run what is in the file
+    except Exception as error:  # for arbitrary bytes torch raises anything, and advises to run what is in the file
         raise InputError(
-            f"weights {path}: not a plain file of weights: damaged, or it holds more than tensors, which could run "
-            f"code; {_WANTED}"
+            f"weights {path}: not a plain file of weights; give a .safetensors file, or what "
+            "torch.save(network.state_dict(), FILE) wrote"
         ) from error
-    except _NO_PICKLE as error:
-        raise InputError(f"weights {path}: neither a .safetensors file nor written by torch.save; {_WANTED}") from error
-
-
-def _named_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a state_dict that torch.save wrote, alone or in a training checkpoint."""
-    content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    if isinstance(content, dict):  # somebody may have saved a lone tensor
-        for key in ("state_dict", "model"):  # where training checkpoints keep them
-            content = content[key] if isinstance(content.get(key), dict) else content
-        if content and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items()):
-            return dict(content)
-    raise InputError(f"weights {path}: holds no named tensors; give the state_dict of a network")
+    for key in ("state_dict", "model"):  # where training checkpoints keep them
+        content = content[key] if isinstance(content, dict) and isinstance(content.get(key), dict) else content
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise InputError(f"weights {path}: no named tensors in it; give the state_dict of a network")
+    return content
 
 
 def fill(network: nn.Module, weights: dict[str, Tensor], what: str, *, besides: tuple[str, ...] = ()) -> None:
-    """Load all weights of a network; names that it does not have must begin with one of ``besides``."""
+    """Load all weights of a network in place; refuse weights of another architecture.
+
+    Args:
+        network: gets the weights.
+        weights: by parameter name, as :func:`read_weights` returns them.
+        what: where they come from, for errors.
+        besides: beginnings of names that the network need not have, such as those of a classifier.
+    """
     try:
         found = network.load_state_dict(weights, strict=False)
     except RuntimeError as error:
@@ -89,3 +86,69 @@ def fill(network: nn.Module, weights: dict[str, Tensor], what: str, *, besides: 
         problem, names = ("missing", found.missing_keys) if found.missing_keys else ("unexpected", stray)
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise InputError(f"weights {what}: do not fit this network: {problem} '{names[0]}'{others}")
+
+
+class PretrainedOptions(Options):
+    """How a network that comes with weights is fine-tuned; the head always starts from scratch."""
+
+    pretrained: bool = True
+    """Start from the weights that were published with the network; `--from-scratch` starts from random ones."""
+    head_epochs: NonNegativeInt | None = None
+    """First epochs, in which the head alone learns; by default a tenth of all, one at least if there are two."""
+    lr_share: float = Field(0.1, gt=0.0, le=1.0)
+    """Learning rate of the pretrained layers, as a share of the head's."""
+
+    def check_length(self, section: str, epochs: int) -> None:
+        """Refuse head epochs after which nothing is left for the encoder, in a run of ``epochs``."""
+        if self.pretrained and self.head_epochs is not None and self.head_epochs >= epochs:
+            raise ConfigError(
+                f"{section}.head_epochs = {self.head_epochs}: must be below epochs = {epochs}, or only the head ever "
+                "learns; leave it out for a tenth of the epochs"
+            )
+
+
+class Pretrained(Network):
+    """A network with an ``encoder`` that may come with weights.
+
+    A head that has learnt nothing yet sends gradients that mean nothing, and at a full rate they would undo what the
+    encoder knows. So the encoder waits for the head, and then learns more slowly (Kumar et al. 2022, "Fine-Tuning can
+    Distort Pretrained Features").
+    """
+
+    Options: ClassVar[type[PretrainedOptions]] = PretrainedOptions
+    encoder: nn.Module
+
+    def __init__(self, options: PretrainedOptions) -> None:
+        super().__init__()
+        self.options = options
+
+    def is_frozen(self, epoch: int, epochs: int) -> bool:
+        """Whether the encoder stays as it is in ``epoch`` (counted from 1) of a run of ``epochs``."""
+        if not self.options.pretrained:
+            return False
+        waits = self.options.head_epochs
+        return epoch <= (usual_head_epochs(epochs) if waits is None else waits)
+
+
+def usual_head_epochs(epochs: int) -> int:
+    """Return in how many of a run's epochs the head learns alone, where nobody chose."""
+    return min(epochs - 1, max(1, epochs // 10))
+
+
+def pretrained_parts(network: nn.Module) -> list[Pretrained]:
+    """Return what is pretrained in a network: itself, its members, or nothing."""
+    return [part for part in network.modules() if isinstance(part, Pretrained) and part.options.pretrained]
+
+
+def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
+    """Return a network's parameters for an optimiser, one group for each ``share`` of the learning rate.
+
+    That is one group with a share of 1, unless parts of the network are pretrained.
+    """
+    shares = {
+        id(weight): part.options.lr_share for part in pretrained_parts(network) for weight in part.encoder.parameters()
+    }
+    groups: dict[float, list[nn.Parameter]] = {}
+    for weight in network.parameters():
+        groups.setdefault(shares.get(id(weight), 1.0), []).append(weight)
+    return [{"params": weights, "share": share} for share, weights in groups.items()]

@@ -33,6 +33,7 @@ class MLP(Network):
     """
 
     Options = MLPOptions
+    encoder: nn.Sequential
 
     def __init__(self, options: MLPOptions, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -56,11 +57,6 @@ class MLP(Network):
             nn.init.normal_(self.head.weight, std=_HEAD_STD / width**0.5)
             nn.init.zeros_(self.head.bias)
 
-    def encode(self, inputs: Tensor) -> Tensor:
-        """Map inputs (b, ...) to the last hidden layer (b, hidden[-1])."""
-        features: Tensor = self.encoder(inputs)
-        return features
-
     @classmethod
     def side_by_side(cls, networks: Sequence[Network]) -> Members:
         """Return MLPs as one module that computes each layer of all of them at once."""
@@ -69,6 +65,8 @@ class MLP(Network):
 
 class StackedMLP(Members):
     """MLPs of one shape, layer by layer in one tensor: several cost little more than one large network."""
+
+    encoder: nn.Sequential
 
     def __init__(self, networks: Sequence[MLP]) -> None:
         super().__init__(())

@@ -3,8 +3,7 @@
 from pydantic import Field
 from torch import Tensor, nn
 
-from unflip.nn.base import Network
-from unflip.nn.layers import conv_norm, image_channels, pool, scaled
+from unflip.nn.base import Network, conv_norm, image_channels, pool, scaled
 from unflip.options import Options
 
 _STAGES = (
@@ -71,8 +70,3 @@ class MobileNetV2(Network):
         layers += [*conv_norm(in_channels, last), nn.ReLU(inplace=True), *pool()]
         self.encoder = nn.Sequential(*layers)
         self.head = nn.Linear(last, num_classes)
-
-    def encode(self, inputs: Tensor) -> Tensor:
-        """Map images (b, c, h, w) to the means of the last activation (b, 1280)."""
-        features: Tensor = self.encoder(inputs)
-        return features

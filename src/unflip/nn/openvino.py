@@ -1,4 +1,4 @@
-"""Backbones on a processor with OpenVINO: the same features, faster, and without asking for memory at each layer."""
+"""Backbones on a CPU with OpenVINO: the same features as PyTorch's, faster and in less memory."""
 
 import importlib
 import sys
@@ -25,8 +25,8 @@ def compile_backbone(backbone: Backbone, size: int, precision: Precision = "floa
     """Return a function that does what ``backbone.encode`` does, with OpenVINO where that is possible.
 
     It takes batches of any length, uses as many threads as PyTorch does now, and is to be called by one thread at a
-    time. Where OpenVINO is missing or the network is not on the processor, ``backbone.encode`` itself is returned; a
-    network that cannot be converted is also warned of. But `bfloat16`, which somebody asked for, is refused then.
+    time. Where OpenVINO is missing, the network is not on the CPU or cannot be converted (which is warned of),
+    ``backbone.encode`` itself is returned. But `bfloat16`, which a user asked for, is an error then.
 
     Args:
         backbone: its network is in evaluation mode.
@@ -35,36 +35,30 @@ def compile_backbone(backbone: Backbone, size: int, precision: Precision = "floa
     """
     if precision not in get_args(Precision):
         raise ConfigError(unknown("precision", precision, get_args(Precision)))
-    wants_float32 = precision == "float32"
-    if any(value.device.type != "cpu" for value in backbone.network.parameters()):
-        if wants_float32:
-            return backbone.encode
+    openvino, on_cpu = import_openvino(), all(value.device.type == "cpu" for value in backbone.network.parameters())
+    if precision == "float32" and (openvino is None or not on_cpu):
+        return backbone.encode
+    if not on_cpu:
         raise ConfigError(f"precision {precision}: features are computed in it on a processor only; try --device cpu")
-    openvino = import_openvino()
     if openvino is None:
-        if wants_float32:
-            return backbone.encode
         raise MissingExtraError("openvino", "embed")
-    if not wants_float32:
+    if precision == "bfloat16":
         bfloat16.check_openvino(openvino)
     try:
         return _compiled(openvino, backbone, size, precision)
     except Exception as error:  # tracing runs whatever the network does, and converting may meet any operator
-        if not wants_float32:
-            raise ConfigError(f"precision {precision}: OpenVINO cannot run this network ({_reason(error)})") from error
-        warnings.warn(
-            f"OpenVINO cannot run this network, so PyTorch does, more slowly ({_reason(error)})",
-            UnflipWarning,
-            stacklevel=2,
-        )
+        problem = f"OpenVINO cannot run this network ({described(error)[:160]})"  # of what may be pages
+        if precision == "bfloat16":
+            raise ConfigError(f"precision {precision}: {problem}") from error
+        warnings.warn(f"{problem}; using PyTorch, which is slower", UnflipWarning, stacklevel=2)
         return backbone.encode
 
 
 def import_openvino() -> Any | None:
-    """Import OpenVINO, or return None where it is not installed.
+    """Import OpenVINO without its telemetry, or return None where it is not installed.
 
-    Each import would tell its makers, and note a number for this user in the home folder; it works as well without the
-    package that does so.
+    With the package `openvino_telemetry`, every import would send a message to its makers and write an identifier of
+    this user to the home folder. OpenVINO works as well without that package.
     """
     if "openvino" in sys.modules:
         return sys.modules["openvino"]
@@ -120,10 +114,7 @@ def _converted(backbone: Backbone, size: int) -> Any:
     frontend = importlib.import_module("openvino.frontend").FrontEndManager().load_by_framework("pytorch")
     decoder = importlib.import_module("openvino.frontend.pytorch.ts_decoder").TorchScriptPythonDecoder
     images = torch.zeros(2, 3, size, size)
-    with (
-        warnings.catch_warnings(action="ignore"),
-        torch.no_grad(),
-    ):  # of what a trace does not see: features are compared
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # what a trace misses is found by `_compare`
         traced = torch.jit.trace(_Encoder(backbone).eval(), images, check_trace=False)
         decoded = decoder(traced, example_input=images)  # has to outlive what follows
         return frontend.convert(frontend.load(decoded))
@@ -139,9 +130,3 @@ def _compare(encode: Encode, backbone: Backbone, size: int, most: float) -> None
         apart = float((found - wanted[:count]).norm() / wanted[:count].norm().clamp_min(1e-12))
         if not apart <= most:  # also if it is not a number
             raise ValueError(f"its features are {apart:.2g} of their length away from PyTorch's")
-
-
-def _reason(error: Exception) -> str:
-    """Return the beginning of what may be pages."""
-    text = described(error)
-    return text if len(text) <= 160 else f"{text[:157]}..."

@@ -1,13 +1,19 @@
-"""Pre-activation residual networks for 32x32 images (He et al. 2016, "Identity Mappings in Deep Residual Networks")."""
+"""Residual networks for 32x32 images, all of pre-activation blocks.
+
+- PreAct ResNet: He et al. 2016, "Identity Mappings in Deep Residual Networks".
+- SENet: the same with gated channels, Hu et al. 2018, "Squeeze-and-Excitation Networks".
+- Wide ResNet: fewer layers, more channels, Zagoruyko and Komodakis 2016.
+
+Features are the means of the last activation over the image, (b, d).
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 from torch import Tensor, nn
 
-from unflip.nn.base import Network
-from unflip.nn.layers import image_channels, pool
+from unflip.nn.base import Network, SqueezeExcite, image_channels, pool
 from unflip.options import Options
 
 
@@ -96,15 +102,9 @@ class PreActResNet18(Network):
     def __init__(self, options: PreActOptions, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
         channels = image_channels(self, input_shape)
-        self.encoder, width = residual_encoder(
-            channels, options.blocks, stem=options.width, width=options.width, block=self.block
-        )
+        stem = width = options.width
+        self.encoder, width = residual_encoder(channels, options.blocks, stem=stem, width=width, block=self.block)
         self.head = nn.Linear(width, num_classes)
-
-    def encode(self, inputs: Tensor) -> Tensor:
-        """Map images (b, c, h, w) to the means of the last activation (b, d)."""
-        features: Tensor = self.encoder(inputs)
-        return features
 
 
 class PreActResNet8(PreActResNet18):
@@ -117,3 +117,50 @@ class PreActResNet34(PreActResNet18):
     """The network of the paper's CIFAR experiments."""
 
     Options = PreAct34Options
+
+
+class SEBlock(PreActBlock):
+    """A pre-activation block whose residual is gated per channel before it is added.
+
+    The gate has one hidden unit for 16 channels, as in the paper.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1, dropout: float = 0.0) -> None:
+        super().__init__(in_channels, out_channels, stride, dropout)
+        self.residual.append(SqueezeExcite(out_channels, max(1, out_channels // 16), nn.ReLU(inplace=True)))
+
+
+class SENet18(PreActResNet18):
+    """The pre-activation ResNet-18 with squeeze-and-excitation."""
+
+    block = SEBlock
+
+
+class WideOptions(Options):
+    """Options of a wide residual network WRN-depth-width."""
+
+    depth: int = Field(40, ge=10)
+    """Layers: 6n + 4, for three stages of n blocks."""
+    width: PositiveInt = 2
+    """Factor for the 16, 32 and 64 channels of the three stages."""
+    dropout: float = Field(0.0, ge=0.0, lt=1.0)
+    """Share of values dropped between the two convolutions of a block."""
+
+    @field_validator("depth")
+    @classmethod
+    def _whole_blocks(cls, depth: int) -> int:
+        if depth % 6 != 4:
+            raise ValueError("6n + 4, such as 16, 28 or 40")
+        return depth
+
+
+class WideResNet(Network):
+    """A stem of 16 channels, three stages, batch norm, ReLU, mean pooling, head."""
+
+    Options = WideOptions
+
+    def __init__(self, options: WideOptions, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        channels, blocks, width = image_channels(self, input_shape), [(options.depth - 4) // 6] * 3, 16 * options.width
+        self.encoder, width = residual_encoder(channels, blocks, stem=16, width=width, dropout=options.dropout)
+        self.head = nn.Linear(width, num_classes)

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from unflip.errors import ConfigError, InputError, MissingExtraError, described
-from unflip.nn.backbone import Backbone, fill, read_weights
-from unflip.nn.layers import image_channels
-from unflip.nn.pretrained import Pretrained, PretrainedOptions
+from unflip.nn.backbone import Backbone, Pretrained, PretrainedOptions, fill, read_weights
+from unflip.nn.base import image_channels
 
 
 class TimmOptions(PretrainedOptions):
@@ -51,17 +50,8 @@ class TimmNetwork(Pretrained):
 
     def load_first_weights(self) -> None:
         """Fetch timm's weights, if wanted."""
-        if not self.options.pretrained:
-            return
-        try:
-            self.encoder = _fetch(self.architecture, self._channels)
-        except InputError as error:
-            raise InputError(f"{error}; --from-scratch starts without them") from error
-
-    def encode(self, inputs: Tensor) -> Tensor:
-        """Map images (b, c, h, w) to pooled features (b, d)."""
-        features: Tensor = self.encoder(inputs)
-        return features
+        if self.options.pretrained:
+            self.encoder = _fetch(self.architecture, self._channels, "--from-scratch starts without them")
 
 
 def named(name: str) -> type[TimmNetwork]:
@@ -80,13 +70,8 @@ def backbone(name: str) -> Callable[[Path | None], Backbone]:
     named(name)
 
     def load(weights: Path | None) -> Backbone:
-        if weights is None:
-            try:
-                encoder = _fetch(name, 3)
-            except InputError as error:
-                raise InputError(f"{error}; give a file with --weights") from error
-        else:
-            encoder = _create(name, 3, pretrained=False)
+        fetched = None if weights else _fetch(name, 3, "give a file with --weights")
+        encoder = fetched or _create(name, 3, pretrained=False)
         facts: dict[str, Any] = encoder.pretrained_cfg  # type: ignore[assignment]
         if weights is not None:
             classifier = facts.get("classifier") or ()
@@ -99,22 +84,19 @@ def backbone(name: str) -> Callable[[Path | None], Backbone]:
 
 
 def _create(architecture: str, channels: int, *, pretrained: bool) -> nn.Module:
-    encoder: nn.Module = import_timm().create_model(
-        architecture, pretrained=pretrained, num_classes=0, in_chans=channels
-    )
+    options = {"pretrained": pretrained, "num_classes": 0, "in_chans": channels}
+    encoder: nn.Module = import_timm().create_model(architecture, **options)
     return encoder
 
 
-def _fetch(architecture: str, channels: int) -> nn.Module:
-    """Return an encoder with timm's weights."""
+def _fetch(architecture: str, channels: int, advice: str) -> nn.Module:
+    """Return an encoder with timm's weights; where they cannot be had, the error ends with ``advice``."""
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt; we report the last
     try:
         return _create(architecture, channels, pretrained=True)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0].rstrip(" .") if str(error) else type(error).__name__
-        raise InputError(f"no weights for timm:{architecture}: {reason}") from error
-    except pickle.UnpicklingError as error:  # its message advises to run what is in the file
-        raise InputError(f"no weights for timm:{architecture}: more than tensors in the file") from error
+        raise InputError(f"no weights for timm:{architecture}: {reason}; {advice}") from error
 
 
 def import_timm() -> Any:
@@ -128,7 +110,20 @@ def import_timm() -> Any:
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-    from unflip.nn.torchvision_fix import declare_operators
-
     declare_operators()
     return importlib.import_module("timm")
+
+
+def declare_operators() -> None:
+    """Make a torchvision that was built for another torch importable: declare its operators without defining them.
+
+    The torchvision on PyPI is built for CUDA. With a CPU-only torch its library does not load, and the import fails
+    with "operator torchvision::nms does not exist". Nothing here computes boxes, so declarations are enough.
+    """
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _LIBRARIES.append(library)
+
+
+_LIBRARIES: list[torch.library.Library] = []  # a declaration lives as long as its library

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from unflip.errors import ConfigError, InputError
 from unflip.noise.checks import check_labels, check_matrix, check_same_length
-from unflip.noise.maps import cycle_map, pairs_map
 from unflip.noise.pmd import pmd
 from unflip.noise.recipe import Recipe, Step
-from unflip.noise.transition import apply_matrix, asymmetric, measure_noise, pair, symmetric
+from unflip.noise.transition import apply_matrix, asymmetric, cycle_map, measure_noise, pair, pairs_map, symmetric
 from unflip.seeding import generator
 
 T = TypeVar("T")

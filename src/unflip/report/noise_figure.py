@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from unflip.noise.definition import pmd_bound, smallest_c1
-from unflip.noise.pmd import keep_probability, top_two
+from unflip.noise.pmd import keep_probability, pmd_bound, smallest_c1, top_two
 from unflip.report.figure_file import save
 
 _BINS = 20

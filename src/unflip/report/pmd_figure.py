@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from unflip.noise.definition import BinaryPmd, pmd_bound
-from unflip.noise.pmd import keep_probability
+from unflip.noise.pmd import BinaryPmd, keep_probability, pmd_bound
 from unflip.report.figure_file import COLOURS, save
 
 _EXAMPLE = BinaryPmd(t0=0.15, c1=3.0, c2=1.0, level=0.5)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from unflip.calibration.covariance import CovarianceCalibrator, CovarianceOptions
 from unflip.calibration.mean import MeanCalibrator, MeanOptions
 from unflip.losses import cross_entropy
-from unflip.noise.definition import BinaryPmd
+from unflip.noise.pmd import BinaryPmd
 from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
 

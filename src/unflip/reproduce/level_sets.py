@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unflip.labels.correction import CorrectionOptions, Corrector
 from unflip.labels.store import LabelStore
-from unflip.noise.definition import BinaryPmd
+from unflip.noise.pmd import BinaryPmd
 from unflip.seeding import generator
 
 NOISE = BinaryPmd(t0=0.42, c1=10.0, c2=1.0, level=0.55)

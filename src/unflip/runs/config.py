@@ -20,7 +20,7 @@ from unflip.methods import methods
 from unflip.methods.base import Outline
 from unflip.methods.recipes import find_recipe
 from unflip.nn import networks
-from unflip.nn.pretrained import PretrainedOptions, usual_head_epochs
+from unflip.nn.backbone import PretrainedOptions, usual_head_epochs
 from unflip.options import Options
 from unflip.presets import preset_names, preset_text
 from unflip.runs.options import Common, OptimizerOptions

@@ -20,7 +20,7 @@ from unflip.data.split import split
 from unflip.encoders.table import encode_raw
 from unflip.errors import InputError
 from unflip.nn import networks
-from unflip.nn.pretrained import PretrainedOptions
+from unflip.nn.backbone import PretrainedOptions
 from unflip.progress import Track, untracked
 from unflip.runs.config import RunConfig
 from unflip.training.posterior import PosteriorEstimator

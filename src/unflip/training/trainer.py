@@ -14,8 +14,8 @@ from unflip.compute.processes import Processes
 from unflip.data.sources import Source
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Method, Phase, Step
+from unflip.nn.backbone import parameter_groups, pretrained_parts
 from unflip.nn.base import Network
-from unflip.nn.pretrained import parameter_groups, pretrained_parts
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.seeding import derive, generator

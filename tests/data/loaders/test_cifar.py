@@ -14,7 +14,7 @@ from unflip.data.loaders.cifar import CIFAR10, CIFAR100, Cifar
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.data.raw import RawData
 from unflip.errors import InputError
-from unflip.noise.maps import CIFAR100_SUPERCLASSES
+from unflip.noise.transition import CIFAR100_SUPERCLASSES
 
 Array = np.ndarray[Any, Any]
 KINDS = [CIFAR10, CIFAR100]

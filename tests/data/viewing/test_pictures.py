@@ -13,7 +13,7 @@ from unflip.data.loaders.digits import training_images
 from unflip.data.options import DataOptions
 from unflip.data.viewing.pictures import Pictures, open_pictures
 from unflip.errors import InputError
-from unflip.noise.maps import CIFAR100_SUPERCLASSES
+from unflip.noise.transition import CIFAR100_SUPERCLASSES
 
 
 def opened(path: Path | str, **options: object) -> tuple[Pictures, list[int]]:

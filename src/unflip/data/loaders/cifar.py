@@ -12,7 +12,7 @@ from unflip.data.loader import Loader
 from unflip.data.options import DataOptions
 from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError
-from unflip.noise.maps import CIFAR100_CLASSES
+from unflip.noise.transition import CIFAR100_CLASSES
 from unflip.options import Options
 
 _SHAPE = (3, 32, 32)
