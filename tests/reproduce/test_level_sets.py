@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from unflip.noise.definition import BinaryPmd
+from unflip.noise.pmd import BinaryPmd
 from unflip.reproduce.level_sets import Constants, largest_noise, measure, pure_size, running_mean, simulate
 
 NOISE = BinaryPmd(t0=0.3, c1=1.0, c2=1.0, level=0.6)
