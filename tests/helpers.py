@@ -87,7 +87,7 @@ def quick_train(
     **options: Any,
 ) -> "Run":
     """Train a small network for a few epochs, without a report; return the run."""
-    from unflip.api.options import TrainOptions, option_tree
+    from unflip.api.options import TRAIN, option_tree
     from unflip.api.train import layers_of
     from unflip.runs.config import check_section, read_toml
     from unflip.runs.folder import Run
@@ -96,7 +96,7 @@ def quick_train(
 
     run = Run(Path(out))
     run.check_free(resume=resume, force=force)
-    tree = option_tree(TrainOptions, {"settings": QUICK | (settings or {}), "device": "cpu"} | options)
+    tree = option_tree(TRAIN, {"settings": QUICK | (settings or {}), "device": "cpu"} | options)
     execution = check_section(Execution, tree.pop("execution"))
     config = layers_of(data, tree, read_toml(run.config_path) if resume else None).resolve()
     return train_run(run, config, execution, resume=resume, force=force)

@@ -14,7 +14,7 @@ from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from unflip.api.defaults import choose_size
+from unflip.api.options import choose_size
 from unflip.compute.passes import predict_probs
 from unflip.compute.processes import Processes
 from unflip.data.cells import TEXT, Cells

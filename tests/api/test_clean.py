@@ -455,7 +455,7 @@ def test_python_does_what_the_command_does(cli: Cli, photos: Path, tmp_path: Pat
     assert cleaned.run.report_path.exists()
     assert cleaned.of_images
     with pytest.raises(ConfigError, match="unknown option 'backbon', did you mean 'backbone'"):
-        unflip.clean(photos, tmp_path / "other", backbon="tiny")  # type: ignore[call-arg]
+        unflip.clean(photos, tmp_path / "other", backbon="tiny")
 
 
 BAD: dict[str, tuple[list[str], list[str]]] = {

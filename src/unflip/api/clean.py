@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,8 @@ import pyarrow.compute
 import pyarrow.csv
 
 from unflip.api.decided import Decided, compare_decided
-from unflip.api.defaults import choose_size
 from unflip.api.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_embedding
-from unflip.api.options import AuditOptions, CleanOptions, EmbeddingOptions, option_tree
+from unflip.api.options import CLEAN, AuditOptions, EmbeddingOptions, choose_size, option_tree
 from unflip.api.report import report_finished
 from unflip.data.cells import Cells
 from unflip.data.images.files import ImageFiles, Skipped
@@ -174,7 +173,16 @@ class CleanPlan:
         )
 
 
-def clean(data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[CleanOptions]) -> CleanResult:
+def clean(
+    data: str | Path,
+    out: str | Path,
+    *,
+    method: str | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    force: bool = False,
+    **options: Any,
+) -> CleanResult:
     """Find the labels that look wrong; write a run folder with a list of them and a report.
 
     Does what ``unflip clean`` does. Images become features first, which are kept in ``out`` as ``embedded.npz`` and
@@ -183,15 +191,17 @@ def clean(data: str | Path, out: str | Path, *, force: bool = False, **options: 
     Args:
         data: images, a table or feature arrays, as ``unflip clean --help`` lists them.
         out: the run's folder.
+        method: how to learn: see ``unflip list methods``; by default ``unflip``.
+        epochs: passes over the data; by default as many as suit the number of examples.
+        seed: the random seed.
         force: replace the run in ``out``; its features are kept.
-        options: those of ``unflip.api.options.CleanOptions``; ``unflip clean --help`` describes them.
+        options: those of ``unflip.api.options.CLEAN``; ``unflip clean --help`` describes them.
     """
-    return plan_cleaning(data, out, force=force, **options).execute()
+    chosen = {"method": method, "epochs": epochs, "seed": seed}
+    return plan_cleaning(data, out, force=force, **chosen, **options).execute()
 
 
-def plan_cleaning(
-    data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[CleanOptions]
-) -> CleanPlan:
+def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **options: Any) -> CleanPlan:
     """Read the data, choose what to do with it, and find out how long that takes; nothing is written.
 
     The arguments are those of ``clean``.
@@ -200,7 +210,7 @@ def plan_cleaning(
     if run.exists and not force:
         raise RunFolderError(f"{run.folder}: already holds a run; name another folder, or replace it with --force")
     run.check_free(resume=False, force=force)
-    tree = option_tree(CleanOptions, options)
+    tree = option_tree(CLEAN, options)
     execution = check_section(Execution, tree.pop("execution", {}))
     typed_data, typed_embedding = tree.pop("data", {}), tree.pop("embedding", {})
     audit = check_section(AuditOptions, tree.pop("audit", {}))

@@ -4,12 +4,12 @@ import csv
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from unflip.api.options import CorruptOptions, option_tree
+from unflip.api.options import CORRUPT, option_tree
 from unflip.compute.processes import start_processes
 from unflip.data.corruption import check_noise_used, corrupt_labels, needs_posterior
 from unflip.data.files.arrays import write_array
@@ -54,8 +54,9 @@ def corrupt(
     out: str | Path,
     *,
     save_posterior: str | Path | None = None,
+    seed: int = 0,
     force: bool = False,
-    **options: Unpack[CorruptOptions],
+    **options: Any,
 ) -> CorruptResult:
     """Make labels wrong by a recipe; write them, how they were made (.json) and a picture (.png).
 
@@ -64,8 +65,9 @@ def corrupt(
         noise: the recipe, such as ``pmd1:0.35 + sym:0.30``; docs/noise.md lists its steps.
         out: the labels: .npy, .csv or .txt. The other two files go beside it.
         save_posterior: keep the class probabilities that a pmd step drew from in this .npy.
+        seed: the random seed.
         force: replace files that are there.
-        options: those of ``unflip.api.options.CorruptOptions``; ``unflip corrupt --help`` describes them.
+        options: those of ``unflip.api.options.CORRUPT``; ``unflip corrupt --help`` describes them.
     """
     recipe, out = parse(noise), Path(out)
     record, picture = out.with_suffix(".json"), out.with_suffix(".png")
@@ -77,9 +79,9 @@ def corrupt(
         if Path(save_posterior) in (out, record, picture):
             raise ConfigError(f"--save-posterior {save_posterior}: is written as something else; choose another name")
         check_output(Path(save_posterior), (".npy",), force=force, inputs=inputs, option="--save-posterior")
-    tree = option_tree(CorruptOptions, options)
+    tree = option_tree(CORRUPT, {"seed": seed, **options})
     execution = check_section(Execution, tree.get("execution", {}))
-    seed = check_section(_Drawing, {key: tree[key] for key in tree if key == "seed"}).seed
+    seed = check_section(_Drawing, {"seed": tree["seed"]}).seed
     data_options = check_section(DataOptions, {"path": str(data), **tree.get("data", {})}, "data.")
     noise_options = check_section(NoiseOptions, {"recipe": str(recipe), **tree.get("noise", {})}, "noise.")
     check_used(data_options, tree.get("data", {}))

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
-from unflip.api.options import EmbeddingOptions, TrainOptions, option_tree
+from unflip.api.options import TRAIN, EmbeddingOptions, option_tree
 from unflip.api.train import layers_of, plan_training
 from unflip.progress import duration
 from unflip.runs.config import check_section
@@ -26,14 +26,12 @@ class TrainDryRun:
         return "\n".join([self.run.text(), *([self.embedding] if self.embedding else [])])
 
 
-def dry_run(
-    data: str | Path | None, out: str | Path, *, force: bool = False, **options: Unpack[TrainOptions]
-) -> TrainDryRun:
+def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **options: Any) -> TrainDryRun:
     """Check everything that :func:`unflip.api.train.train` would check, and rehearse an epoch of every kind.
 
     The arguments are those of ``train``.
     """
-    tree = option_tree(TrainOptions, options)
+    tree = option_tree(TRAIN, options)
     execution = check_section(Execution, tree.pop("execution", {}))
     Run(Path(out)).check_free(resume=False, force=force)
     embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))

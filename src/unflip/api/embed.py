@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import numpy as np
 import torch
 
 from unflip.api.kept_parts import KeptParts, Part, cut_into_parts
-from unflip.api.options import EmbeddingOptions, EmbedOptions, option_tree
+from unflip.api.options import EMBED, EmbeddingOptions, option_tree
 from unflip.compute.cluster import Cluster, find_ray
 from unflip.compute.processes import start_processes
 from unflip.data.cells import Cells
@@ -79,7 +79,7 @@ class EmbedResult:
         return int(self.features.train.inputs.shape[1])
 
 
-def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: Unpack[EmbedOptions]) -> EmbedResult:
+def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: Any) -> EmbedResult:
     """Write the features of all images, texts or rows of a data set to ``out``: an .npz file, or a folder of shards.
 
     Does what ``unflip embed`` does. Labels, class names, ids and the split into train, val and test sets go with the
@@ -90,11 +90,11 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
         data: images, or a table of columns or texts, as ``unflip embed --help`` lists them.
         out: the file, whose folder must exist; what does not end in .npz is a folder, with 65,536 examples per file.
         force: replace other features at ``out``.
-        options: those of ``unflip.api.options.EmbedOptions``; ``unflip embed --help`` describes them.
+        options: those of ``unflip.api.options.EMBED``; ``unflip embed --help`` describes them.
     """
     out = Path(out)
     _check_target(out, force=True, inputs=[data])
-    tree = option_tree(EmbedOptions, options)
+    tree = option_tree(EMBED, options)
     typed = tree.get("data", {})
     data_options = check_section(DataOptions, {"path": str(Path(data)), **typed}, "data.")
     raw = load_raw(data_options)

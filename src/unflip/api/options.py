@@ -1,12 +1,14 @@
-"""Options of tasks. A line here is all that a new flag takes: it names the option that it sets, and so its help.
+"""Options of commands: which fields of which models are keyword arguments in Python and flags on the command line.
 
-Each class is the type of a task's keyword arguments in Python, and the command line makes its flags from it. Nothing
+An option is declared once, as a field of the pydantic model of its section, with its default and its description. A
+command lists the dotted keys of those that it takes; a key more in such a list is all that a new flag needs. Nothing
 heavy is imported.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_type_hints
+from typing import Any, Literal, NamedTuple
 
 from pydantic import PositiveInt
 
@@ -15,21 +17,20 @@ from unflip.errors import ConfigError, unknown
 from unflip.options import Options
 from unflip.runs.options import Common, Execution
 
-AnyPath = str | Path
 BACKBONE = "efficientnet-lite0"
 
 
-class Flag(NamedTuple):
-    """Which option a flag sets, by its dotted key, and how the command line shows it."""
+class SourceOptions(Options):
+    """Where values of a configuration come from, besides single options."""
 
-    option: str
-    help: str | None = None
-    """What the flag does; by default the description of the option."""
-    metavar: str | None = None
-    names: tuple[str, ...] = ()
-    """Its spellings, if not that of the keyword argument."""
-    least: int | None = None
-    """The smallest number allowed."""
+    preset: str | None = None
+    """A set of values by name: see `unflip list presets`."""
+    config: str | None = None
+    """A TOML file of values; overrides the preset."""
+    settings: tuple[str, ...] | dict[str, Any] = ()
+    """A single value, overrides the file: --set optimizer.lr=0.02."""
+    from_scratch: bool = False
+    """Do not start from the weights that a pretrained --network comes with."""
 
 
 class EmbeddingOptions(Options):
@@ -42,7 +43,7 @@ class EmbeddingOptions(Options):
     batch_size: PositiveInt | None = None
     """Images per batch."""
     feature_precision: Literal["float32", "bfloat16"] = "float32"
-    """In which a processor computes features: bfloat16 is twice as fast where the processor has it."""
+    """Precision of features on a processor: bfloat16 is twice as fast where the processor has it."""
     on: Literal["local", "ray"] = "local"
     """Where features are computed: on this machine (local), or on all of a Ray cluster (ray)."""
     address: str | None = None
@@ -53,7 +54,7 @@ class AuditOptions(Options):
     """What to look for besides wrong labels."""
 
     skip_check: tuple[str, ...] = ()
-    """A check to leave out: see `unflip list checks`; repeatable."""
+    """A check to leave out: see `unflip list checks`."""
 
 
 SECTIONS: dict[str, type[Options]] = {
@@ -61,249 +62,103 @@ SECTIONS: dict[str, type[Options]] = {
     "data": DataOptions,
     "noise": NoiseOptions,
     "execution": Execution,
+    "sources": SourceOptions,
     "embedding": EmbeddingOptions,
     "audit": AuditOptions,
 }
-"""Where flags find their options: those of a run, and sections of tasks that are no part of its configuration."""
+"""The models that options are fields of: those of a run's configuration, and those of commands alone."""
+
+_LEARNING = ("method", "epochs", "seed")
+_COMPUTE = ("execution.device", "execution.threads", "execution.quiet")
+_BACKBONE = ("embedding.backbone", "embedding.weights", "embedding.feature_precision", "data.image_size")
+_CLUSTER = ("embedding.on", "embedding.address")
+COLUMNS = (
+    "data.label_column", "data.ignore", "data.text_column", "data.categorical", "data.numeric", "data.text_encoder",
+)  # fmt: skip
+"""Options that say what the columns of a table hold."""
+_EXAMPLES = (*COLUMNS, "data.skip_broken")
+_LABELS = ("data.labels", "data.reviewed")
+
+TRAIN = (
+    *_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "data.take", "noise.recipe", "network", "sources.from_scratch",
+    "select", "sources.preset", "sources.config", "sources.settings", "execution.on_nan",
+    "execution.checkpoint_minutes", "execution.keep", *_COMPUTE,
+)  # fmt: skip
+"""What `train` takes besides the data and the folder of the run."""
+CLEAN = (*_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "audit.skip_check", *_CLUSTER, *_COMPUTE)
+"""What `clean` takes besides the data and the folder of the run."""
+EMBED = (
+    *_BACKBONE, "data.image_resize", "data.resample", *_EXAMPLES, "embedding.batch_size", *_CLUSTER, *_COMPUTE,
+)  # fmt: skip
+"""What `embed` takes besides the data and the file."""
+CORRUPT = (
+    "seed", "data.labels", "data.take", "noise.posterior", "noise.class_map", "noise.matrix", *_COMPUTE,
+)  # fmt: skip
+"""What `corrupt` takes besides the data, the recipe and the file."""
+
+_NAMES = {"noise.recipe": "noise"}
 
 
-class PlaceOptions(TypedDict, total=False):
-    """Where to compute."""
+def option_name(key: str) -> str:
+    """Return the keyword argument that sets the option with this dotted key: its last part, with one exception.
 
-    device: Annotated[str | None, Flag("execution.device", metavar="DEVICE")]
-    threads: Annotated[int | None, Flag("execution.threads", least=1)]
-    quiet: Annotated[bool | None, Flag("execution.quiet", names=("--quiet", "-q"))]
-
-
-class ExampleOptions(TypedDict, total=False):
-    """Which examples, and which label they have."""
-
-    label_column: Annotated[
-        str | None,
-        Flag("data.label_column", "The column of a table that holds the labels; by default `label`.", "NAME"),
-    ]
-    skip_broken: Annotated[
-        bool | None, Flag("data.skip_broken", "Leave out images that cannot be read, and list them.")
-    ]
+    >>> option_name("data.label_column"), option_name("noise.recipe")
+    ('label_column', 'noise')
+    """
+    return _NAMES.get(key, key.rpartition(".")[2])
 
 
-class TableOptions(TypedDict, total=False):
-    """What the columns of a table hold."""
+def option_tree(keys: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments by section and key, as a configuration file would hold them; None is left out.
 
-    ignore: Annotated[
-        Sequence[str] | None, Flag("data.ignore", "A column of a table that is not a feature; repeatable.", "NAME")
-    ]
-    text_column: Annotated[
-        Sequence[str] | None, Flag("data.text_column", "A column of a table that holds texts; repeatable.", "NAME")
-    ]
-    categorical: Annotated[
-        Sequence[str] | None,
-        Flag("data.categorical", "A column that holds categories, even if these are numbers; repeatable.", "NAME"),
-    ]
-    numeric: Annotated[
-        Sequence[str] | None,
-        Flag("data.numeric", "A column that holds numbers, whatever it looks like; repeatable.", "NAME"),
-    ]
-    text_encoder: Annotated[
-        str | None,
-        Flag(
-            "data.text_encoder",
-            "What texts are encoded with: see `unflip list text-encoders`; by default wordllama if it is installed, "
-            "else tfidf.",
-            "NAME",
-        ),
-    ]
-
-
-class ReviewedOptions(TypedDict, total=False):
-    """Labels that people decided."""
-
-    reviewed: Annotated[
-        AnyPath | None,
-        Flag(
-            "data.reviewed",
-            "Labels that people decided (.csv, .parquet or .jsonl: index or path, label); they are kept.",
-        ),
-    ]
-
-
-class BackboneOptions(TypedDict, total=False):
-    """How images become features."""
-
-    backbone: Annotated[str | None, Flag("embedding.backbone", metavar="NAME")]
-    weights: Annotated[AnyPath | None, Flag("embedding.weights")]
-    feature_precision: Annotated[str | None, Flag("embedding.feature_precision", metavar="PRECISION")]
-    image_size: Annotated[
-        int | None,
-        Flag(
-            "data.image_size", "Side in pixels that it sees; by default 112 for small images, else 224.", "N", least=8
-        ),
-    ]
-
-
-class ClusterOptions(TypedDict, total=False):
-    """Where images become features."""
-
-    on: Annotated[str | None, Flag("embedding.on", metavar="PLACE")]
-    address: Annotated[str | None, Flag("embedding.address", metavar="ADDRESS")]
-
-
-class CheckOptions(TypedDict, total=False):
-    """What to look for besides wrong labels."""
-
-    skip_check: Annotated[Sequence[str] | None, Flag("audit.skip_check", metavar="CHECK")]
-
-
-class LearningOptions(TypedDict, total=False):
-    """How to learn."""
-
-    method: Annotated[str | None, Flag("method")]
-    epochs: Annotated[int | None, Flag("epochs")]
-    seed: Annotated[int | None, Flag("seed")]
-
-
-class SetupOptions(TypedDict, total=False):
-    """All else that a run is made of."""
-
-    take: Annotated[int | None, Flag("data.take", "Use the first N training examples.", "N", least=1)]
-    noise: Annotated[
-        str | None,
-        Flag(
-            "noise.recipe",
-            "Make labels wrong on purpose, in steps: pmd1:0.35 + sym:0.30 (see `unflip corrupt --help`).",
-            "RECIPE",
-        ),
-    ]
-    network: Annotated[str | None, Flag("network")]
-    from_scratch: Annotated[
-        bool | None, Flag("from_scratch", "Do not start from the weights that a pretrained --network comes with.")
-    ]
-    select: Annotated[str | None, Flag("select", metavar="RULE")]
-    preset: Annotated[str | None, Flag("preset", "A set of values by name: see `unflip list presets`.")]
-    config: Annotated[AnyPath | None, Flag("config", "A TOML file of values; overrides the preset.")]
-    settings: Annotated[
-        Sequence[str] | Mapping[str, Any] | None,
-        Flag("settings", "One value, overrides the file: --set optimizer.lr=0.02", "KEY=VALUE", ("--set",)),
-    ]
-
-
-class SafetyOptions(TypedDict, total=False):
-    """How a run is kept from loss."""
-
-    on_nan: Annotated[str | None, Flag("execution.on_nan", metavar="WHAT")]
-    checkpoint_minutes: Annotated[float | None, Flag("execution.checkpoint_minutes", metavar="MINUTES")]
-    keep: Annotated[int | None, Flag("execution.keep", metavar="N")]
-
-
-class LabelFileOptions(TypedDict, total=False):
-    """Labels that are not the data's own."""
-
-    labels: Annotated[
-        AnyPath | None,
-        Flag(
-            "data.labels",
-            "Labels (.npy, .csv, .txt) that replace the training labels; those are then used for evaluation only.",
-        ),
-    ]
-
-
-class TrainOptions(
-    LabelFileOptions,
-    ReviewedOptions,
-    ExampleOptions,
-    TableOptions,
-    BackboneOptions,
-    LearningOptions,
-    SetupOptions,
-    SafetyOptions,
-    PlaceOptions,
-    total=False,
-):
-    """What `unflip train` takes besides the data and the folder of the run."""
-
-
-class CleanOptions(
-    LabelFileOptions,
-    ExampleOptions,
-    TableOptions,
-    ReviewedOptions,
-    BackboneOptions,
-    ClusterOptions,
-    CheckOptions,
-    LearningOptions,
-    PlaceOptions,
-    total=False,
-):
-    """What `unflip clean` takes besides the data and the folder of the run."""
-
-
-class ScalingOptions(TypedDict, total=False):
-    """How images are scaled for a backbone, and how many at once."""
-
-    image_resize: Annotated[
-        int | None,
-        Flag(
-            "data.image_resize",
-            "Scale files to this shorter side before the centre is cropped; by default small images are seen whole, "
-            "and of larger ones the central 7/8.",
-            "N",
-            least=1,
-        ),
-    ]
-    resample: Annotated[
-        str | None, Flag("data.resample", "How images are scaled: bilinear (default) or bicubic.", "HOW")
-    ]
-    batch_size: Annotated[int | None, Flag("embedding.batch_size", metavar="N", least=1)]
-
-
-class EmbedOptions(
-    BackboneOptions, ScalingOptions, ClusterOptions, ExampleOptions, TableOptions, PlaceOptions, total=False
-):
-    """What `unflip embed` takes besides the data and the file."""
-
-
-class NoisyOptions(TypedDict, total=False):
-    """What a recipe is applied to, and what it needs."""
-
-    labels: Annotated[AnyPath | None, Flag("data.labels", "Labels that the recipe is applied to.")]
-    take: Annotated[int | None, Flag("data.take", "Use the first N examples.", "N", least=1)]
-    posterior: Annotated[
-        AnyPath | None,
-        Flag(
-            "noise.posterior",
-            "Class probabilities for pmd steps: an .npy or .npz file, cross-fit (default) or in-sample.",
-        ),
-    ]
-    class_map: Annotated[
-        AnyPath | None,
-        Flag("noise.class_map", "Which class is mistaken for which: cifar10, cifar100, mnist or a .json file."),
-    ]
-    matrix: Annotated[
-        AnyPath | None, Flag("noise.matrix", "The .npy file with the transition matrix for the step matrix.")
-    ]
-    seed: Annotated[int | None, Flag("seed", "The same seed gives the same labels.", least=0)]
-
-
-class CorruptOptions(NoisyOptions, PlaceOptions, total=False):
-    """What `unflip corrupt` takes besides the data, the recipe and the file."""
-
-
-def flags_of(kind: type) -> dict[str, tuple[Any, Flag]]:
-    """Return the type and the flag of each of a task's options."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items()}
-
-
-def option_tree(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a task's options by section and key, as a configuration file would hold them; None is left out."""
-    flags = flags_of(kind)
+    Args:
+        keys: the dotted keys of the options that the command takes; another one is refused.
+        options: what was given, by name.
+    """
+    known = {option_name(key): key for key in keys}
     tree: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in flags:
-            raise ConfigError(unknown("option", name, flags))
+        if name not in known:
+            raise ConfigError(unknown("option", name, known))
         if value is None or (isinstance(value, list | tuple) and not value):
             continue
-        section, _, key = flags[name][1].option.rpartition(".")
+        section, _, key = known[name].rpartition(".")
         place = tree.setdefault(section, {}) if section else tree
         place[key] = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
     return tree
+
+
+class Size(NamedTuple):
+    """How long to train, and what."""
+
+    epochs: int
+    batch_size: int
+    hidden: tuple[int, ...]
+    lr: float
+
+
+_MANY, _VERY_MANY = 2000, 10_000  # examples from which on networks are larger
+
+
+def choose_size(method: str, count: int, batch_size: int | None = None) -> Size:
+    """Return what suits a method and ``count`` examples, with a ``batch_size`` if one is given.
+
+    How these were chosen: docs/own-data-results.md.
+
+    >>> choose_size("plc", 150)
+    Size(epochs=21, batch_size=16, hidden=(64,), lr=0.03)
+    >>> choose_size("plc", 50_000)
+    Size(epochs=15, batch_size=128, hidden=(256,), lr=0.01)
+    >>> choose_size("unflip", 150)
+    Size(epochs=10, batch_size=18, hidden=(64,), lr=0.15)
+    >>> choose_size("unflip", 50_000)
+    Size(epochs=10, batch_size=320, hidden=(256,), lr=0.15)
+    """
+    if method == "unflip":  # few examples are visited several times per epoch: unflip.steps
+        usual = 320 if count >= _VERY_MANY else min(146, max(18, count // 9))  # at least 9 batches per epoch
+        hidden = 64 if count < _MANY else 128 if count < _VERY_MANY else 256
+        return Size(10, usual if batch_size is None else batch_size, (hidden,), 0.15)
+    if batch_size is None:  # about 16 batches per epoch
+        batch_size = min(128, max(16, 2 ** round(math.log2(count / 16))))
+    epochs = min(100, max(15, round(200 * batch_size / count)))  # about 200 steps
+    return Size(epochs, batch_size, *(((64,), 0.03) if count < _MANY else ((256,), 0.01)))

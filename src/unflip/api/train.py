@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from unflip.api.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
-from unflip.api.options import EmbeddingOptions, TrainOptions, option_tree
+from unflip.api.options import TRAIN, EmbeddingOptions, SourceOptions, option_tree
 from unflip.api.report import report_finished
 from unflip.data.corruption import check_noise_used
 from unflip.data.hugging_face import write_dataset
@@ -26,7 +26,15 @@ from unflip.training.run import train_run
 
 
 def train(
-    data: Any, out: str | Path, *, resume: bool = False, force: bool = False, **options: Unpack[TrainOptions]
+    data: Any,
+    out: str | Path,
+    *,
+    method: str | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    resume: bool = False,
+    force: bool = False,
+    **options: Any,
 ) -> Run:
     """Train on data whose labels may be wrong; write a run folder with a report and return it.
 
@@ -38,14 +46,17 @@ def train(
         data: a path, the name of a built-in data set, or a ``Dataset`` or ``DatasetDict`` of Hugging Face, which is
             written to the run's folder first. With ``resume`` it may be None: everything comes from the run folder.
         out: the run's folder.
+        method: how to learn: see ``unflip list methods``.
+        epochs: passes over the data.
+        seed: the random seed.
         resume: continue the run in ``out`` where it stopped.
         force: replace the run in ``out``.
-        options: those of ``unflip.api.options.TrainOptions``; ``unflip train --help`` describes them.
+        options: those of ``unflip.api.options.TRAIN``; ``unflip train --help`` describes them.
             ``settings`` are what ``--set`` takes: ``"key=value"`` strings, or a mapping from dotted keys to values.
             What is None comes from ``settings``, ``config``, ``preset`` or the defaults, in this order.
     """
     run = Run(Path(out))
-    tree = option_tree(TrainOptions, options)
+    tree = option_tree(TRAIN, {"method": method, "epochs": epochs, "seed": seed, **options})
     execution = check_section(Execution, tree.pop("execution", {}))
     run.check_free(resume=resume, force=force)
     if data is not None and not isinstance(data, str | Path):
@@ -140,12 +151,11 @@ def _check_learning_used(config: RunConfig, layers: Layers) -> None:
 
 def layers_of(data: str | Path | None, tree: Tree, base: Tree | None = None) -> Layers:
     """Return what the options of ``train`` ask for, over the configuration of a run that is resumed."""
-    sources = {name: tree.pop(name, None) for name in ("preset", "config", "settings")}
-    from_scratch = tree.pop("from_scratch", False)
+    sources = check_section(SourceOptions, tree.pop("sources", {}))
     if data is not None:
         tree = tree | {"data": tree.get("data", {}) | {"path": str(Path(data))}}
-    layers = make_layers(tree, base=base, **sources)
-    return _from_scratch(layers) if from_scratch else layers
+    layers = make_layers(tree, base=base, preset=sources.preset, config=sources.config, settings=sources.settings)
+    return _from_scratch(layers) if sources.from_scratch else layers
 
 
 def _from_scratch(layers: Layers) -> Layers:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unflip.api.options import CleanOptions, TableOptions
-from unflip.cli.flags import takes
+from unflip.api.options import CLEAN, COLUMNS, option_name
+from unflip.cli.flags import Quiet, takes
 from unflip.errors import one_line
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _PAIRS = 5  # pairs of classes that the summary names
 _NAME = 40  # characters of a class name that it shows
 
 
-@takes(CleanOptions)
+@takes(CLEAN, epochs="by the number of examples")
 def clean(
     data: Annotated[
         str,
@@ -34,7 +34,7 @@ def clean(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, column by column of a table; write nothing.")
     ] = False,
-    quiet: bool = False,
+    quiet: Quiet = False,
     **options: Any,
 ) -> None:
     """Find the labels that look wrong: from images, texts or a table to a list, in one command.
@@ -60,7 +60,7 @@ def clean(
 
 def _column_flags(options: Mapping[str, Any]) -> list[str]:
     """Return the flags that say where labels are and what a table's columns are, as they were typed."""
-    names = [name for name in ("labels", "label_column", *TableOptions.__annotations__) if options.get(name)]
+    names = [name for name in ("labels", *map(option_name, COLUMNS)) if options.get(name)]
     values = [(name, options[name] if isinstance(options[name], list | tuple) else [options[name]]) for name in names]
     return [word for name, cells in values for cell in cells for word in (f"--{name.replace('_', '-')}", str(cell))]
 

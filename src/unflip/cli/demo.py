@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unflip.cli.shared import Quiet
+from unflip.cli.flags import Quiet
 
 if TYPE_CHECKING:
     from rich.table import Table

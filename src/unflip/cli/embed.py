@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from unflip.api.options import EmbedOptions
-from unflip.cli.flags import takes
+from unflip.api.options import EMBED
+from unflip.cli.flags import Quiet, takes
 
 
-@takes(EmbedOptions)
+@takes(EMBED)
 def embed(
     data: Annotated[
         str,
@@ -20,7 +20,7 @@ def embed(
     ],
     out: Annotated[Path, typer.Option(help="The feature file, .npz; every other command takes it as --data.")],
     force: Annotated[bool, typer.Option("--force", help="Replace another file at --out.")] = False,
-    quiet: bool = False,
+    quiet: Quiet = False,
     **options: Any,
 ) -> None:
     """Turn images, texts or columns into features, once; training on them then takes seconds.

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unflip.cli.shared import FinishedRun, Force
+from unflip.cli.flags import FinishedRun, Force
 
 
 def export(

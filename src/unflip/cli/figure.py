@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unflip.cli.shared import Force, Results, Where
+from unflip.cli.flags import Force, Results, Where
 
 
 def figure(

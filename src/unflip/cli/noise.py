@@ -5,19 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
-from unflip.api.options import CorruptOptions
-from unflip.cli.flags import takes
-from unflip.cli.shared import Force
+from unflip.api.options import CORRUPT
+from unflip.cli.flags import Force, Quiet, takes
 
 
-@takes(CorruptOptions)
+@takes(CORRUPT)
 def corrupt(
     data: Annotated[str, typer.Option(help="Feature arrays with clean train_labels, or the built-in data set digits.")],
     noise: Annotated[str, typer.Option(help="The recipe: steps joined by +.", metavar="RECIPE")],
     out: Annotated[Path, typer.Option(help="Where the labels go: .npy, .csv or .txt; .json and .png beside it.")],
     save_posterior: Annotated[Path | None, typer.Option(help="Keep the estimated posteriors in this .npy.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
-    quiet: bool = False,
+    quiet: Quiet = False,
     **options: Any,
 ) -> None:
     """Make noisy labels out of clean ones, with a record of how.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unflip.cli.shared import Device, FinishedRun, Force
+from unflip.cli.flags import Device, FinishedRun, Force
 
 
 def predict(

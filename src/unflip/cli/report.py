@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from unflip.cli.shared import Force
+from unflip.cli.flags import Force
 
 
 def report(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unflip.cli.shared import Device, Quiet
+from unflip.cli.flags import Device, Quiet
 
 
 def sweep(

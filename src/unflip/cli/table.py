@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from unflip.cli.shared import Results, Where
+from unflip.cli.flags import Results, Where
 
 
 def table(

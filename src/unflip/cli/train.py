@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unflip.api.options import TrainOptions
-from unflip.cli.flags import takes
+from unflip.api.options import TRAIN
+from unflip.cli.flags import Quiet, takes
 from unflip.errors import ConfigError
 
 if TYPE_CHECKING:
     from unflip.runs.folder import Run
 
 
-@takes(TrainOptions)
+@takes(TRAIN)
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the run; everything about it is written there.")],
     data: Annotated[
@@ -30,7 +30,7 @@ def train(
         bool,
         typer.Option("--dry-run", help="Write nothing: show the configuration, the phases and how long it would take."),
     ] = False,
-    quiet: bool = False,
+    quiet: Quiet = False,
     **options: Any,
 ) -> None:
     """Train on data whose labels may be wrong.

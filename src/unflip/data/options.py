@@ -15,8 +15,8 @@ class ImageOptions(Options):
     """How image files are read."""
 
     image_size: int | None = Field(None, ge=8, le=4096)
-    """Side in pixels of the square that the network sees. By default the images' own size if the first is at most
-    64 x 64, else 224. Images up to 64 pixels are read once and kept in memory, larger ones are read batch by batch."""
+    """Side in pixels of the square that the network sees; by default 224, or for images of at most 64 x 64 their own
+    size (112 for a backbone). Images up to 64 pixels are read once and kept in memory, larger ones batch by batch."""
     image_resize: int | None = Field(None, ge=8, le=8192)
     """Shorter side to which an image is scaled before its centre is cropped; by default 8/7 of `image_size`, or
     `image_size` itself up to 64 pixels."""
@@ -90,7 +90,7 @@ class NoiseOptions(Options):
     """Noise to add, and what its recipe needs besides the labels."""
 
     recipe: str | None = None
-    """Steps such as `pmd1:0.35 + sym:0.30`; none by default."""
+    """Noise to add to the labels, in steps such as `pmd1:0.35 + sym:0.30` (see `unflip corrupt --help`)."""
     posterior: str = CROSS_FIT
     """pmd steps: an .npy or .npz file of class probabilities, or how to estimate them: cross-fit or in-sample."""
     class_map: str | None = None

@@ -58,7 +58,7 @@ class Common(Options):
     epochs: int = Field(30, gt=0, le=99_999)
     """Passes over the data."""
     seed: Seed = 0
-    """Everything random follows from it."""
+    """Random seed."""
     select: SelectionRule = "noisy-val"
     """Which epoch's model is kept: noisy-val, last, or (these use the truth) clean-val, best-test."""
     precision: PrecisionName = "auto"
