@@ -13,7 +13,7 @@ import torch
 import frozen
 from limits import Limits
 from unflip import train
-from unflip.training.checkpoint import Checkpoints
+from unflip.engine.checkpoints import Checkpoints
 
 LIMIT = 0.03  # share of a run's time that saving checkpoints takes: at most
 IMAGES = 2000

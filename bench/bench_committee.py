@@ -22,7 +22,7 @@ LARGE = 1_000_000, 512, 100
 SCRIPT = """
 import json, re, sys, time
 from pathlib import Path
-import unflip, unflip.training.run
+import unflip, unflip.engine.run
 def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 2**20
 started, imported = time.process_time(), peak()
 data, out, method = sys.argv[1:]

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 import frozen
 from limits import Limits
-from unflip.compute.processes import Processes
+from unflip.engine.distributed import Processes
+from unflip.engine.trainer import Trainer
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
 from unflip.methods.dividemix import DivideMix, DivideMixOptions
@@ -26,7 +27,6 @@ from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
-from unflip.training.trainer import Trainer
 
 ROUNDS = 8
 LIMIT = 1.25  # an epoch by the bare loop's: at most

@@ -27,13 +27,13 @@ from torch import Tensor
 
 from frozen import folder
 from limits import Limits
-from unflip.compute.ahead import prepared
 from unflip.data.images.files import Frame, ImageFiles
 from unflip.data.images.sources import FileSource
 from unflip.data.sources import Standardisation
 from unflip.nn.backbone import Backbone
 from unflip.nn.efficientnet import efficientnet_lite0
 from unflip.nn.openvino import Encode, compile_backbone
+from unflip.parallel import prepared
 
 NETWORK_LIMIT, WHOLE_LIMIT = 2.5, 2.2  # PyTorch's time by ours: at least
 PHOTOS, TURN, BATCH = 384, 64, 16  # photos, those of a turn, those of a batch

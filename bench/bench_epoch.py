@@ -14,7 +14,8 @@ from torch import nn
 
 import frozen
 from limits import Limits
-from unflip.compute.processes import Processes
+from unflip.engine.distributed import Processes
+from unflip.engine.trainer import Trainer
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
 from unflip.methods.standard import Standard
@@ -23,7 +24,6 @@ from unflip.nn.mlp import MLPOptions
 from unflip.options import Options
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
-from unflip.training.trainer import Trainer
 
 PAIRS = 12
 LIMIT = 1.10  # an epoch by the bare loop's: at most

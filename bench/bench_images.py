@@ -17,9 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limits import Limits
-from unflip.compute.processes import Processes
 from unflip.data.images.sources import ImageSource, byte_normalisation
 from unflip.data.labelled import EvaluationSet
+from unflip.engine.distributed import Processes
+from unflip.engine.evaluation import Truth, accuracies
+from unflip.engine.trainer import Trainer
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
 from unflip.methods.recipes import find_recipe
@@ -28,8 +30,6 @@ from unflip.nn.ensemble import Ensemble
 from unflip.nn.preact_resnet import PreAct8Options
 from unflip.progress import Reporter
 from unflip.runs.config import RunConfig
-from unflip.training.evaluation import Truth, accuracies
-from unflip.training.trainer import Trainer
 
 LIMIT = 1.10  # an epoch of mddc by the bare loop and pass, and an evaluation by its forward passes: at most
 EXAMPLES, CLASSES, BATCH, PAIRS = 5120, 10, 128, 7

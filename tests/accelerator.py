@@ -190,8 +190,8 @@ def _is_masked(name: str, args: Any) -> bool:
 @contextmanager
 def accelerated(*, half: bool = False) -> Iterator[Accelerator]:
     """Let every run compute on the pretended accelerator; with ``half``, training passes in bfloat16."""
-    from unflip.compute import ahead
-    from unflip.compute.processes import Processes
+    from unflip import parallel
+    from unflip.engine.distributed import Processes
 
     accelerator, start = Accelerator(), Processes.__init__
     forward = torch.nn.Module.__call__
@@ -218,7 +218,7 @@ def accelerated(*, half: bool = False) -> Iterator[Accelerator]:
         for maker in ("tensor", "as_tensor"):  # which torch does not show to modes
             patch.setattr(torch, maker, made(getattr(torch, maker)))
         patch.setattr(  # a mode is entered for one thread
-            ahead, "ThreadPoolExecutor", partial(ThreadPoolExecutor, initializer=accelerator.__enter__)
+            parallel, "ThreadPoolExecutor", partial(ThreadPoolExecutor, initializer=accelerator.__enter__)
         )
         if half:
             patch.setattr(_FabricModule, "__call__", in_half)

@@ -19,9 +19,9 @@ import torch
 
 if TYPE_CHECKING:
     from unflip.data.dataset import Dataset
+    from unflip.engine.trainer import Trainer
     from unflip.nn.base import Network
     from unflip.runs.folder import Run
-    from unflip.training.trainer import Trainer
 
 QUICK: dict[str, Any] = {
     "optimizer.batch_size": 32,
@@ -89,10 +89,10 @@ def quick_train(
     """Train a small network for a few epochs, without a report; return the run."""
     from unflip.api.options import TRAIN, option_tree
     from unflip.api.train import layers_of
+    from unflip.engine.run import train_run
     from unflip.runs.config import check_section, read_toml
     from unflip.runs.folder import Run
     from unflip.runs.options import Execution
-    from unflip.training.run import train_run
 
     run = Run(Path(out))
     run.check_free(resume=resume, force=force)
@@ -123,7 +123,7 @@ def open_dataset(options: Any, seed: int = 0, noise: Any = None, estimate: Any =
     from unflip.data.loader import load_raw
     from unflip.data.split import split
     from unflip.encoders.table import encode_raw
-    from unflip.training.preparation import find_posterior
+    from unflip.engine.prepare import find_posterior
 
     data = label_data(encode_raw(load_raw(options, own), options), options)
     if noise is not None and noise.recipe is not None:
@@ -160,22 +160,22 @@ class Crash(BaseException):
 
 def crash_after(monkeypatch: pytest.MonkeyPatch, epoch: int) -> None:
     """Save every epoch's end, and let training die right after that of ``epoch``, until ``monkeypatch.undo()``."""
-    from unflip.training import checkpoint
+    from unflip.engine import checkpoints
 
-    save = checkpoint.Checkpoints.save
+    save = checkpoints.Checkpoints.save
 
     def save_then_crash(self: Any, tree: Any, number: int, midway: Any = None) -> None:
         save(self, tree, number, midway)
         if number == epoch and midway is None:
             raise Crash
 
-    monkeypatch.setattr(checkpoint, "_SHARE", math.inf)
-    monkeypatch.setattr(checkpoint.Checkpoints, "save", save_then_crash)
+    monkeypatch.setattr(checkpoints, "_SHARE", math.inf)
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", save_then_crash)
 
 
 def crash_at_save(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Let training die right after it saved ``count`` times; for runs that save after every step."""
-    from unflip.training.checkpoint import Checkpoints
+    from unflip.engine.checkpoints import Checkpoints
 
     save, saves = Checkpoints.save, itertools.count(1)
 
@@ -189,8 +189,8 @@ def crash_at_save(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 def capture_trainers(monkeypatch: pytest.MonkeyPatch) -> "list[Trainer]":
     """Return a list to which every trainer made from now on is added."""
-    from unflip.training import session as module
-    from unflip.training.trainer import Trainer
+    from unflip.engine import run as module
+    from unflip.engine.trainer import Trainer
 
     made: list[Trainer] = []
 

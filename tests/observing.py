@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from unflip.compute.passes import Scan
+from unflip.methods.base import Scan
 
 
 class Unseen:

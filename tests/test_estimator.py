@@ -19,9 +19,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from helpers import blobs
 from unflip import UnflipClassifier, estimator, find_label_errors
+from unflip.engine import run
+from unflip.engine.prepare import prepare_data
 from unflip.methods import methods
-from unflip.training import memory
-from unflip.training.preparation import prepare_data
 
 Check = Callable[[Any, Any], None]
 
@@ -158,7 +158,7 @@ def test_a_group_is_not_torn_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(dataset.is_val)
         return dataset
 
-    monkeypatch.setattr(memory, "prepare_data", spy)
+    monkeypatch.setattr(run, "prepare_data", spy)
     groups = np.array([f"person {i // 5}" for i in range(300)])
     UnflipClassifier("plc", epochs=1, random_state=0).fit(Noisy.X, Noisy.y, groups)
     sides = seen[0].view(60, 5)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from unflip.engine.checkpoints import save_tree
 from unflip.errors import RunFolderError
 from unflip.files import write_atomically, write_json, write_text
-from unflip.training.checkpoint import save_tree
 
 
 class PowerCut(BaseException):

@@ -3,14 +3,18 @@
 import json
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -236,3 +240,54 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write ``content`` atomically as indented JSON; NaN is refused, since JSON has none."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+_FOREVER = -1
+
+
+@contextmanager
+def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
+    """Hold the lock at ``path``; if another process has it, fail with the message ``busy``, or wait if that is None."""
+    lock = FileLock(path, timeout=0 if busy else _FOREVER)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise RunFolderError(f"{path.parent}: {busy}") from error
+    except OSError as error:
+        raise RunFolderError(f"cannot lock {path}: {error.strerror}; choose a folder that can be written") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """Context manager that records the first signal; a second one is handled as before.
+
+    Only the main thread can handle signals, so in other threads nothing changes. Ignored signals stay ignored.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note) or signal.SIG_DFL
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _note(self, number: int, frame: object) -> None:
+        self.signal = number
+        self.__exit__(None, None, None)

@@ -18,10 +18,10 @@ from helpers import Outcome, blobs, write_npz
 from pictures import write_picture
 from unflip.api import clean as module
 from unflip.api import embed
+from unflip.engine import rehearsal
 from unflip.errors import ConfigError
 from unflip.review.examples import Examples, Filter
 from unflip.runs.folder import Run
-from unflip.training import rehearsal
 
 Cli = Callable[..., Outcome]
 NAMES = np.array(["red", "green", "blue"])

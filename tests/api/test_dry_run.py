@@ -12,14 +12,14 @@ import torch
 
 from helpers import QUICK, Outcome, blobs, quick_train, write_npz
 from unflip.api.dry_run import dry_run
-from unflip.compute.passes import scan
+from unflip.engine import rehearsal as module
+from unflip.engine.inference import scan
+from unflip.engine.posterior import PosteriorFit
+from unflip.engine.rehearsal import DryRun, Rehearsal
 from unflip.errors import ConfigError, RunFolderError
 from unflip.methods import methods
 from unflip.methods.standard import Standard
 from unflip.progress import duration
-from unflip.training import rehearsal as module
-from unflip.training.posterior import PosteriorFit
-from unflip.training.rehearsal import DryRun, Rehearsal
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "lrt": {"lrt.warmup": 3, "lrt.retro_lead": 1},

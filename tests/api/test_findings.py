@@ -15,8 +15,8 @@ from pictures import write_picture
 from unflip.api import embed
 from unflip.cli.clean import summary
 from unflip.data.files.arrays import read_npz
+from unflip.engine import rehearsal
 from unflip.errors import ConfigError
-from unflip.training import rehearsal
 
 Cli = Callable[..., Outcome]
 

@@ -11,11 +11,11 @@ import pytest
 from helpers import blobs, shrink_cifar, write_npz
 from pictures import write_clothing, write_webvision
 from unflip import predict, train
+from unflip.engine.rehearsal import rehearse
 from unflip.methods import methods
 from unflip.presets import preset_names
 from unflip.runs.config import RunConfig, read_preset
 from unflip.runs.options import Execution
-from unflip.training.rehearsal import rehearse
 
 COUNT = 30  # images to train and validate
 SOON: dict[str, dict[str, Any]] = {

@@ -16,11 +16,12 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 
 import unflip
 from helpers import blobs, quick_train, write_npz
+from unflip.engine import run as engine_run
+from unflip.engine import scoring
+from unflip.engine.run import Session
+from unflip.engine.trainer import Trainer
 from unflip.errors import ConfigError, DivergedError, RunFolderError
 from unflip.runs.folder import Run
-from unflip.training import finish, outcome
-from unflip.training.session import Session
-from unflip.training.trainer import Trainer
 
 ISSUE_KEYS = {
     "method", "data", "seed", "epochs", "selection", "selected_epoch", "noise_rate", "noise_rate_estimate",
@@ -139,13 +140,13 @@ def test_a_methods_own_score_is_that_of_what_it_has_learnt(
 ) -> None:
     """It pools the network's word with that of class Gaussians of its own features; a committee has one score."""
     outcomes = []
-    conclude = outcome.conclude
+    conclude = scoring.conclude
 
     def watched(*arguments: Any, **options: Any) -> Any:
         outcomes.append(conclude(*arguments, **options))
         return outcomes[-1]
 
-    monkeypatch.setattr(finish, "conclude", watched)
+    monkeypatch.setattr(engine_run, "conclude", watched)
     truth = np.load(features)["train_labels"]
     for method in ("standard", "unflip"):
         done = quick_train(features, tmp_path / method, labels=noisy_labels, method=method, epochs=4)

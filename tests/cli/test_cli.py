@@ -427,7 +427,7 @@ def test_an_interrupted_run_says_so(cli: Cli, features: Path, tmp_path: Path, mo
     def interrupt(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unflip.training.session.write_results", interrupt)
+    monkeypatch.setattr("unflip.engine.run.write_results", interrupt)
     done = cli("train", "--data", features, "--out", tmp_path / "run", "--quiet", *SETTINGS)
     assert done == Outcome(130, "", "unflip: stopped\n")
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.labels.quality import pooled, suggested_labels
+from unflip.engine.scoring import pooled, suggested_labels
 
 
 @given(st.integers(0, 10_000), st.integers(2, 6))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from helpers import assert_same_tree
+from unflip.engine.checkpoints import load_tree, save_tree
 from unflip.labels.store import LabelStore
 from unflip.runs.folder import Run
 from unflip.runs.labels import (
@@ -27,7 +28,6 @@ from unflip.runs.labels import (
     looks_wrong,
     most_doubtful_first,
 )
-from unflip.training.checkpoint import load_tree, save_tree
 
 CLASSES = 4
 LABELS = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=12)

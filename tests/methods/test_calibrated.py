@@ -12,10 +12,9 @@ from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, wri
 from observing import Unseen
 from unflip.calibration.covariance import CovarianceCalibrator, CovarianceOptions
 from unflip.calibration.mean import MeanCalibrator, MeanOptions
-from unflip.compute.passes import Scan
 from unflip.errors import ConfigError
 from unflip.labels.store import LabelStore
-from unflip.methods.base import Method, Setting
+from unflip.methods.base import Method, Scan, Setting
 from unflip.methods.calibrated import Calibrated, CalibrationOptions
 from unflip.methods.recipes import find_recipe
 from unflip.nn.mlp import MLP, MLPOptions

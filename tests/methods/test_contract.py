@@ -21,11 +21,11 @@ from helpers import (
     spawn_python,
     write_npz,
 )
+from unflip.engine.checkpoints import load_tree, save_tree
 from unflip.methods import methods
 from unflip.methods.base import Method
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
-from unflip.training.checkpoint import load_tree, save_tree
 
 METHODS = [*methods.names(), "gce-m", "standard-c"]  # calibration goes around any
 SETTINGS: dict[str, dict[str, Any]] = {

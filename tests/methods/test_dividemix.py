@@ -14,6 +14,7 @@ from torch import Tensor
 
 from helpers import blobs, capture_trainers, quick_train, write_npz
 from observing import Unseen
+from unflip.engine.trainer import Trainer
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Phase, Setting
 from unflip.methods.calibrated import Calibrated
@@ -32,7 +33,6 @@ from unflip.methods.dividemix import (
 from unflip.methods.mixup import mix
 from unflip.nn.base import bare
 from unflip.nn.mlp import MLP, MLPOptions
-from unflip.training.trainer import Trainer
 
 QUICK = {"dividemix.warmup": 2}
 LOGITS = st.lists(st.lists(st.floats(-6, 6, width=32), min_size=3, max_size=3), min_size=1, max_size=8)

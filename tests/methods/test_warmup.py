@@ -9,9 +9,8 @@ import torch
 
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
 from observing import Unseen
-from unflip.compute.passes import Scan
 from unflip.labels.store import LabelStore
-from unflip.methods.base import Setting
+from unflip.methods.base import Scan, Setting
 from unflip.methods.lrt import LRT, LRTOptions
 from unflip.methods.warmup import Warmup, warmup_end
 

@@ -23,6 +23,8 @@ from unflip.data.options import DataOptions
 from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
+from unflip.engine.rehearsal import rehearse
+from unflip.engine.run import train_run
 from unflip.errors import InputError, RunFolderError, Stopped
 from unflip.files import write_atomically
 from unflip.issues.audit import Examined, check_names, run_checks
@@ -34,8 +36,6 @@ from unflip.runs.findings import without_removed
 from unflip.runs.folder import Run
 from unflip.runs.labels import REMOVED, ExpectedErrors, expect_errors, looks_wrong, most_doubtful_first, names_of
 from unflip.runs.options import Execution
-from unflip.training.rehearsal import rehearse
-from unflip.training.run import train_run
 
 SURE = 0.05
 """A label of lower quality than this counts as surely wrong."""

@@ -6,11 +6,11 @@ from typing import Any
 
 from unflip.api.options import TRAIN, EmbeddingOptions, option_tree
 from unflip.api.train import layers_of, plan_training
+from unflip.engine.rehearsal import DryRun, rehearse
 from unflip.progress import duration
 from unflip.runs.config import check_section
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
-from unflip.training.rehearsal import DryRun, rehearse
 
 
 @dataclass(frozen=True)

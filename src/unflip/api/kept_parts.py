@@ -16,8 +16,7 @@ from unflip.data.images.files import ImageFiles
 from unflip.data.raw import LabelledSet
 from unflip.encoders.image import Embedded
 from unflip.errors import RunFolderError
-from unflip.files import LOCK, naming_target, remove_partial
-from unflip.lock import locked
+from unflip.files import LOCK, locked, naming_target, remove_partial
 from unflip.progress import Track
 
 PART = 1024

@@ -9,8 +9,6 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from unflip.compute.passes import predict_probs
-from unflip.compute.processes import Processes
 from unflip.data.cells import Cells
 from unflip.data.encoding import Encoding
 from unflip.data.files.shards import Shards
@@ -23,6 +21,8 @@ from unflip.data.raw import Inputs, RawData
 from unflip.data.sources import check_finite
 from unflip.encoders.image import ImageEncoder, embed_command, image_options
 from unflip.encoders.table import TableEncoder, columns_of
+from unflip.engine.distributed import Processes
+from unflip.engine.inference import predict_probs
 from unflip.errors import ConfigError, InputError, UnflipWarning, unknown
 from unflip.progress import Track, untracked
 from unflip.runs.folder import Run

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from unflip.compute.processes import is_first_process
+from unflip.engine.distributed import is_first_process
 from unflip.errors import ConfigError, UnflipWarning, described
 from unflip.report.comparison import write_comparison
 from unflip.report.run_report import write_report

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from unflip.compute.processes import find_device
 from unflip.errors import ConfigError, unknown
+from unflip.parallel import find_device
 from unflip.reproduce.cell import Cell, Keep
 from unflip.reproduce.grid import Point, read_grid
 from unflip.reproduce.local import Local

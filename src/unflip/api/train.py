@@ -15,6 +15,7 @@ from unflip.data.labelled import choose_labels
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import ImageOptions
 from unflip.data.raw import RawData
+from unflip.engine.run import train_run
 from unflip.errors import ConfigError, UnflipError
 from unflip.nn.backbone import PretrainedOptions
 from unflip.progress import make_reporter
@@ -22,7 +23,6 @@ from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, network_section, read_toml
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
-from unflip.training.run import train_run
 
 
 def train(

@@ -49,7 +49,7 @@ def train(
         from unflip.api.train import train as train_task
 
         text = summary(train_task(data, out, resume=resume, force=force, quiet=quiet, **options))
-    from unflip.compute.processes import is_first_process
+    from unflip.engine.distributed import is_first_process
 
     if not quiet and is_first_process():
         print(text)  # noqa: T201

@@ -18,9 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unflip.compute.ahead import prepared
-from unflip.compute.cluster import Cluster
-from unflip.compute.processes import start_processes
 from unflip.data.encoding import Encoding
 from unflip.data.files.arrays import Array
 from unflip.data.images.decoding import BrokenImageError
@@ -34,6 +31,7 @@ from unflip.errors import ConfigError, InputError, RunFolderError, UnflipError, 
 from unflip.nn import backbones
 from unflip.nn.backbone import Backbone
 from unflip.nn.openvino import Encode, Precision, compile_backbone
+from unflip.parallel import Cluster, find_device, prepared
 from unflip.progress import Track, untracked
 
 Advance = Callable[[int], None]  # told how many more images are done; 0 now and then, so that it may stop the work
@@ -304,7 +302,9 @@ def _embed_there(settings: str, images: Array | ImageFiles, place: Workplace) ->
 @cache
 def _encoder(settings: str, place: Workplace) -> ImageEncoder:
     """Return the encoder of this process, which it keeps for the next part."""
-    device = start_processes(place.device, place.threads).device
+    if place.threads is not None:
+        torch.set_num_threads(place.threads)
+    device = torch.device(find_device(place.device))
     return ImageEncoder.restore(Encoding("images", json.loads(settings))).to(device, place.batch_size)
 
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from unflip.compute.passes import Scan
 from unflip.errors import ConfigError
 from unflip.labels.odds import Calibration, log_odds
 from unflip.labels.store import LabelStore
@@ -103,6 +102,13 @@ class Step(NamedTuple):
     """Named terms of the loss; their sum is minimised."""
     logits: Tensor | None = None
     """Logits of the batch's first view (b, k), for the trainer to record if the method asks for it."""
+
+
+class Scan(NamedTuple):
+    """One network's output for some examples, without augmentation, in evaluation mode, in float32."""
+
+    features: Tensor  # (m, d)
+    logits: Tensor  # (m, k)
 
 
 class Observed(Protocol):

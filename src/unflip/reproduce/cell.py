@@ -14,16 +14,15 @@ from typing import Any, Literal
 import tomli_w
 
 from unflip.data.loader import is_built_in
+from unflip.engine.run import train_run
 from unflip.errors import InputError, RunFolderError, UnflipError, described
-from unflip.files import LOCK, remove_partial, write_json
-from unflip.lock import locked
+from unflip.files import LOCK, locked, remove_partial, write_json
 from unflip.reproduce.fingerprint import Fingerprints, short_hash
 from unflip.reproduce.grid import Point
 from unflip.runs import layout
 from unflip.runs.config import FILE_KEYS, Tree
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
-from unflip.training.run import train_run
 
 Keep = Literal["all", "results"]
 

