@@ -15,18 +15,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from unflip.api.options import choose_size
-from unflip.compute.passes import predict_probs
-from unflip.compute.processes import Processes
 from unflip.data.cells import TEXT, Cells
 from unflip.data.files.arrays import Array
 from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.base import restore
+from unflip.engine.distributed import Processes
+from unflip.engine.inference import predict_probs
+from unflip.engine.run import train_in_memory
 from unflip.errors import ConfigError, UnflipError, one_line
 from unflip.labels.judging import judge
 from unflip.runs.config import RunConfig, Tree, nest
 from unflip.runs.labels import in_turns, looks_wrong, wrong_so_far
-from unflip.training.memory import train_in_memory
 
 _SUM_TOLERANCE = 1e-3  # by which a row of probabilities may miss 1
 

@@ -10,7 +10,6 @@ import numpy as np
 from torch import Tensor
 
 from unflip.api.options import CORRUPT, option_tree
-from unflip.compute.processes import start_processes
 from unflip.data.corruption import check_noise_used, corrupt_labels, needs_posterior
 from unflip.data.files.arrays import write_array
 from unflip.data.files.labels import are_misleading
@@ -18,6 +17,9 @@ from unflip.data.labelled import LabelledData, label_data
 from unflip.data.loader import check_used, load_raw
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.encoders.table import encode_raw
+from unflip.engine.distributed import start_processes
+from unflip.engine.posterior import posterior_fit
+from unflip.engine.prepare import find_posterior
 from unflip.errors import ConfigError
 from unflip.files import all_or_none, write_json, write_text
 from unflip.noise.recipe import parse
@@ -27,8 +29,6 @@ from unflip.report.noise_figure import PmdCurve, draw_noise
 from unflip.runs.config import check_section
 from unflip.runs.options import Execution, Seed
 from unflip.runs.targets import check_output
-from unflip.training.posterior import posterior_fit
-from unflip.training.preparation import find_posterior
 
 
 @dataclass(frozen=True)

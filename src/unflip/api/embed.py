@@ -15,8 +15,6 @@ import torch
 
 from unflip.api.kept_parts import KeptParts, Part, cut_into_parts
 from unflip.api.options import EMBED, EmbeddingOptions, option_tree
-from unflip.compute.cluster import Cluster, find_ray
-from unflip.compute.processes import start_processes
 from unflip.data.cells import Cells
 from unflip.data.files.arrays import Array
 from unflip.data.files.features import FeatureOrigin, feature_folder, is_file, read_origin, write_features, write_labels
@@ -37,8 +35,10 @@ from unflip.encoders.image import (
     read_batches,
 )
 from unflip.encoders.table import encode_raw
+from unflip.engine.distributed import start_processes
 from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
-from unflip.interruption import Interruption
+from unflip.files import Interruption
+from unflip.parallel import Cluster, find_ray
 from unflip.progress import Reporter, Track, make_reporter, untracked
 from unflip.runs.config import Tree, check_section
 from unflip.runs.options import Execution
