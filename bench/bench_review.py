@@ -26,7 +26,7 @@ from unflip.review.decisions import Choice, State
 from unflip.review.order import Order
 from unflip.review.review import open_review
 from unflip.review.serving import listen, prepare
-from unflip.runs.findings import Finding, findings_table
+from unflip.runs.labels import Finding, findings_table
 
 EXAMPLES, CLASSES, COLUMNS, PAGE = 1_000_000, 100, 64, 60
 FOUND = EXAMPLES // 10

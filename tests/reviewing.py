@@ -16,8 +16,8 @@ import pyarrow.csv
 
 from unflip.review.order import Order
 from unflip.review.review import Review, open_review
-from unflip.runs.findings import Finding, findings_table
 from unflip.runs.folder import Run
+from unflip.runs.labels import Finding, findings_table
 
 
 class Answer(NamedTuple):

@@ -1,5 +1,7 @@
 """The public names: exactly these, and light to import."""
 
+import pkgutil
+
 import pytest
 
 import unflip
@@ -9,6 +11,11 @@ from helpers import spawn_python
 def test_the_public_names_are_these() -> None:
     tasks = ["clean", "corrupt", "embed", "find_label_errors", "predict", "train"]
     assert sorted(unflip.__all__) == ["Run", "UnflipClassifier", "__version__", *tasks]
+    assert dir(unflip) == sorted(unflip.__all__)
+
+
+def test_no_public_name_is_a_module_too() -> None:
+    assert {*unflip.__all__}.isdisjoint(module.name for module in pkgutil.iter_modules(unflip.__path__))
 
 
 @pytest.mark.parametrize("name", unflip.__all__)

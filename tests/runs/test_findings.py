@@ -8,7 +8,7 @@ import pyarrow.csv
 import pytest
 
 from unflip.errors import RunFolderError
-from unflip.runs.findings import Finding, findings_table, read_findings, without_removed
+from unflip.runs.labels import Finding, findings_table, read_findings, without_removed
 
 
 @pytest.fixture

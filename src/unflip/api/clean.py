@@ -4,18 +4,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 
-from unflip.api.decided import Decided, compare_decided
 from unflip.api.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_embedding
 from unflip.api.options import CLEAN, AuditOptions, EmbeddingOptions, choose_size, option_tree
 from unflip.api.report import report_finished
 from unflip.data.cells import Cells
+from unflip.data.files.arrays import Array
 from unflip.data.images.files import ImageFiles, Skipped
 from unflip.data.labelled import choose_labels, label_data
 from unflip.data.loader import check_used, load_raw
@@ -26,21 +26,50 @@ from unflip.encoders.table import encode_raw, text_columns
 from unflip.engine.rehearsal import rehearse
 from unflip.engine.run import train_run
 from unflip.errors import InputError, RunFolderError, Stopped
+from unflip.errors import InputError, RunFolderError, Stopped, UnflipError
 from unflip.files import write_atomically
 from unflip.issues.audit import Examined, check_names, run_checks
 from unflip.issues.duplicates import Alike, find_alike
 from unflip.progress import duration, make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, check_section, make_layers
-from unflip.runs.findings import without_removed
 from unflip.runs.folder import Run
-from unflip.runs.labels import REMOVED, ExpectedErrors, expect_errors, looks_wrong, most_doubtful_first, names_of
+from unflip.runs.labels import (
+    REMOVED,
+    ExpectedErrors,
+    expect_errors,
+    looks_wrong,
+    most_doubtful_first,
+    names_of,
+    without_removed,
+)
 from unflip.runs.options import Execution
 
 SURE = 0.05
 """A label of lower quality than this counts as surely wrong."""
 _REHEARSED = (4096, 8192)  # least and most rows of the first of two rehearsals
 _MORE = 4  # how many times as many rows the second has
+
+
+class Before(NamedTuple):
+    """The run that people looked at, compared with a later one."""
+
+    folder: Path
+    changed: int
+    """How many labels that nobody decided about are other ones now."""
+    wrong: float
+    """How many labels were to be expected wrong then."""
+
+
+class Decided(NamedTuple):
+    """What ``--reviewed`` said."""
+
+    labels: int
+    changed: int
+    """How many of these labels are not the given ones."""
+    removed: int
+    before: Before | None
+    """Known where the file lies in the folder of a run on the same examples, where ``clean`` proposes to put it."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +95,7 @@ class CleanResult:
     pairs: Sequence[tuple[str, str, int]]
     """Given and suggested class, and how many suspects; the most frequent first."""
     findings: pa.Table
-    """What else was found: see :mod:`unflip.runs.findings`."""
+    """What else was found: see :mod:`unflip.runs.labels`."""
     skipped: Sequence[Skipped]
 
 
@@ -347,3 +376,28 @@ def _list_suspects(table: pa.Table, called: str, texts: Mapping[str, Sequence[st
     for name, cells in texts.items():
         suspects = suspects.append_column(name if name not in suspects.column_names else f"{name}_", pa.array(cells))
     return suspects.take(order[looks_wrong(table)[order]])
+
+
+def compare_decided(run: Run, reviewed: str | None) -> Decided:
+    """Return what people had decided about a run's examples in the file ``reviewed``."""
+    table = run.labels()
+    about, changed = (table[name].to_numpy() for name in ("reviewed", "changed"))
+    removed = np.array(table["split"].to_pylist()) == REMOVED
+    labels = about & ~removed
+    folder = run.folder if reviewed is None else Path(reviewed).parent
+    before = None if folder.resolve() == run.folder.resolve() else _before(folder, table, ~about)
+    return Decided(int(labels.sum()), int((labels & changed).sum()), int(removed.sum()), before)
+
+
+def _before(folder: Path, table: pa.Table, undecided: Array) -> Before | None:
+    try:
+        run = Run(folder)
+        if not run.is_finished:
+            return None
+        earlier = run.labels()
+    except UnflipError:  # whatever it is, people need not know
+        return None
+    if not all(earlier[name].equals(table[name]) for name in ("id", "given")):
+        return None
+    differs = earlier["current"].to_numpy() != table["current"].to_numpy()
+    return Before(folder, int((differs & undecided).sum()), expect_errors(earlier["quality"].to_numpy()).total)

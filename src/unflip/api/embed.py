@@ -41,8 +41,8 @@ from unflip.files import Interruption
 from unflip.parallel import Cluster, find_ray
 from unflip.progress import Reporter, Track, make_reporter, untracked
 from unflip.runs.config import Tree, check_section
+from unflip.runs.layout import check_output
 from unflip.runs.options import Execution
-from unflip.runs.targets import check_output
 from unflip.stats.spread import spread
 
 EMBEDDING_USES = ("image_size", "image_resize", "resample")

@@ -18,7 +18,7 @@ from unflip.errors import ConfigError, unknown
 from unflip.files import write_atomically, write_text
 from unflip.runs.folder import Run
 from unflip.runs.labels import REMOVED, looks_wrong, names_of
-from unflip.runs.targets import check_output
+from unflip.runs.layout import check_output
 
 _SUFFIXES = {
     "csv": (".csv",),

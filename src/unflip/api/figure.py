@@ -15,7 +15,7 @@ from unflip.reproduce import boundary, level_sets
 from unflip.reproduce.influence import influence
 from unflip.reproduce.results_file import keep, parse_conditions, read_results
 from unflip.runs.folder import Run
-from unflip.runs.targets import check_output
+from unflip.runs.layout import check_output
 
 _INFLUENCES = {
     "alpha": ("covariance.disturbance", r"disturbance $\alpha$"),

@@ -12,7 +12,7 @@ from unflip.data.options import DataOptions
 from unflip.errors import ConfigError, InputError
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.report.noise_figure import draw_noise
-from unflip.runs.targets import check_output
+from unflip.runs.layout import check_output
 
 
 @dataclass(frozen=True)

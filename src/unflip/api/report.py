@@ -10,7 +10,7 @@ from unflip.report.comparison import write_comparison
 from unflip.report.run_report import write_report
 from unflip.runs import layout
 from unflip.runs.folder import Run
-from unflip.runs.targets import check_output
+from unflip.runs.layout import check_output
 
 _COMPARISON = Path("comparison.html")
 

@@ -14,7 +14,7 @@ from unflip.review.export import as_csv, settled
 from unflip.review.order import Order
 from unflip.review.review import finished_run, open_review
 from unflip.runs import layout
-from unflip.runs.targets import check_output
+from unflip.runs.layout import check_output
 
 
 def review(

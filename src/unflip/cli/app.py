@@ -1,4 +1,4 @@
-"""The commands. Each is declared in a module of its own, which imports nothing heavy before the command runs."""
+"""The commands, and `unflip list`. Modules of commands import nothing heavy before a command runs."""
 
 from typing import Annotated
 
@@ -6,18 +6,17 @@ import typer
 
 from unflip._version import __version__
 from unflip.cli.clean import clean
-from unflip.cli.demo import demo
 from unflip.cli.embed import embed
-from unflip.cli.export import export
 from unflip.cli.figure import figure
-from unflip.cli.listing import list_parts
+from unflip.cli.finished import export, predict, report, review
 from unflip.cli.noise import corrupt, inspect
-from unflip.cli.predict import predict
-from unflip.cli.report import report
-from unflip.cli.review import review
 from unflip.cli.sweep import sweep
 from unflip.cli.table import table
-from unflip.cli.train import train
+from unflip.cli.train import demo, train
+from unflip.errors import ConfigError, unknown
+
+KINDS = ("methods", "networks", "backbones", "text-encoders", "data", "checks", "presets", "grids")
+_NOTES = {"methods": "NAME-m, NAME-c: any of these with mean-based or covariance-based calibration, such as gce-m"}
 
 app = typer.Typer(
     name="unflip",
@@ -34,7 +33,6 @@ noise_app.command()(inspect)
 app.add_typer(noise_app, name="noise")
 for command in (table, figure, report, sweep, review, export):
     app.command()(command)
-app.command("list")(list_parts)
 
 
 def _show_version(wanted: bool) -> None:
@@ -50,3 +48,54 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+@app.command("list")
+def list_parts(
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            help="methods, networks, backbones, text-encoders, data, checks, presets or grids; everything by default.",
+            metavar="[KIND]",
+        ),
+    ] = None,
+) -> None:
+    """List methods, networks, backbones, text encoders, data sets, checks, presets or grids, with one line on each."""
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(unknown("kind", kind, KINDS))
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    for chosen in [kind] if kind else KINDS:
+        rows = _rows(chosen)
+        console.print(chosen, style="bold")
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, summary in rows:
+            console.print(f"  {name:<{width}}  {summary}")
+        if chosen in _NOTES:
+            console.print(f"  {_NOTES[chosen]}")
+
+
+def _rows(kind: str) -> list[tuple[str, str]]:
+    """Return name and summary of every part of a kind."""
+    from unflip.data import datasets
+    from unflip.encoders import text_encoders
+    from unflip.issues import checks
+    from unflip.methods import methods
+    from unflip.nn import backbones, networks
+    from unflip.presets import preset_names, preset_text
+    from unflip.reproduce.grids import grid_names, grid_text
+
+    registries = {
+        "methods": methods,
+        "networks": networks,
+        "backbones": backbones,
+        "text-encoders": text_encoders,
+        "data": datasets,
+        "checks": checks,
+    }
+    files = {"presets": (preset_names, preset_text), "grids": (grid_names, grid_text)}
+    if kind in files:
+        names, text = files[kind]
+        return [(name, text(name).splitlines()[0].lstrip("# ")) for name in names()]
+    return [(entry.name, entry.summary) for entry in registries[kind]]

@@ -13,8 +13,7 @@ from unflip.cli.flags import Quiet, takes
 from unflip.errors import one_line
 
 if TYPE_CHECKING:
-    from unflip.api.clean import CleanResult
-    from unflip.api.decided import Decided
+    from unflip.api.clean import CleanResult, Decided
 
 _PAIRS = 5  # pairs of classes that the summary names
 _NAME = 40  # characters of a class name that it shows

@@ -26,7 +26,7 @@ from unflip.errors import ConfigError, unknown
 from unflip.issues import checks
 from unflip.issues.duplicates import Alike
 from unflip.progress import Track, untracked
-from unflip.runs.findings import Finding, findings_table
+from unflip.runs.labels import Finding, findings_table
 
 _NEXT = 100  # examples without a flag that are listed all the same, those with the highest scores
 

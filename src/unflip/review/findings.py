@@ -8,7 +8,7 @@ import pyarrow.compute
 
 from unflip.data.files.arrays import Array
 from unflip.errors import RunFolderError
-from unflip.runs.findings import SCHEMA
+from unflip.runs.labels import SCHEMA
 
 
 class Found(NamedTuple):

@@ -37,8 +37,7 @@ from unflip.files import (
 )
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, read_toml
-from unflip.runs.findings import read_findings
-from unflip.runs.labels import read_labels, read_table
+from unflip.runs.labels import read_findings, read_labels, read_table
 from unflip.runs.model_file import Model, load_model
 from unflip.stats.gaussians import ClassGaussians
 from unflip.stats.kept import HALF_MOST
@@ -128,7 +127,7 @@ class Run:
         return read_labels(self.folder / layout.LABELS, columns)
 
     def findings(self) -> pa.Table | None:
-        """What else was found in the data, None where nothing was looked for; see :mod:`unflip.runs.findings`."""
+        """What else was found in the data, None where nothing was looked for; see :mod:`unflip.runs.labels`."""
         self._check_format()
         path = self.folder / layout.FINDINGS
         return read_findings(path) if path.exists() and layout.FINDINGS in self.owned() else None

@@ -7,7 +7,7 @@ import pytest
 
 from unflip.errors import RunFolderError
 from unflip.runs.folder import Run
-from unflip.runs.targets import check_output
+from unflip.runs.layout import check_output
 
 
 def test_a_target_among_the_inputs_or_no_ordinary_file_is_refused_even_with_force(tmp_path: Path) -> None:
