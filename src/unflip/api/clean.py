@@ -25,7 +25,6 @@ from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
 from unflip.engine.rehearsal import rehearse
 from unflip.engine.run import train_run
-from unflip.errors import InputError, RunFolderError, Stopped
 from unflip.errors import InputError, RunFolderError, Stopped, UnflipError
 from unflip.files import write_atomically
 from unflip.issues.audit import Examined, check_names, run_checks

@@ -29,9 +29,6 @@ from unflip.report.noise_figure import PmdCurve, draw_noise
 from unflip.runs.config import check_section
 from unflip.runs.layout import check_output
 from unflip.runs.options import Execution, Seed
-from unflip.runs.targets import check_output
-from unflip.training.posterior import posterior_fit
-from unflip.training.preparation import find_posterior
 
 
 @dataclass(frozen=True)
