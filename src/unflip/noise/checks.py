@@ -5,11 +5,9 @@ from torch import Tensor
 
 from unflip.errors import InputError
 
-ROW_SUM_TOLERANCE = 1e-6
-"""How far the sum of a row of a transition matrix may be from one; float32 files stay well below."""
-
-POSTERIOR_SUM_TOLERANCE = 1e-3
-"""How far the sum of a row of posteriors may be from one; float16 files stay below."""
+# How far the sum of a row may be from one.
+_MATRIX_TOLERANCE = 1e-6  # float32 files stay well below
+_POSTERIOR_TOLERANCE = 1e-3  # float16 files stay below
 
 
 def check_level(level: float) -> float:
@@ -51,20 +49,15 @@ def check_matrix(matrix: Tensor, num_classes: int | None = None) -> Tensor:
     if num_classes is not None and len(matrix) != num_classes:
         raise InputError(f"transition matrix is for {len(matrix)} classes; the data have {num_classes}")
     matrix = matrix.detach().cpu().double()
-    if not matrix.isfinite().all():
-        row, column = (~matrix.isfinite()).nonzero()[0].tolist()
+    outside = ~((matrix >= 0) & matrix.isfinite())  # NaN, too
+    if outside.any():
+        row, column = outside.nonzero()[0].tolist()
         raise InputError(
-            f"transition matrix: row {row}, column {column} holds {float(matrix[row, column])}; "
-            "probabilities must be finite"
-        )
-    if (matrix < 0).any():
-        row, column = (matrix < 0).nonzero()[0].tolist()
-        raise InputError(
-            f"transition matrix: row {row}, column {column} holds {float(matrix[row, column]):g}; "
-            "probabilities must not be negative"
+            f"transition matrix: row {row}, column {column} holds {float(matrix[row, column]):g}; probabilities must "
+            "be finite and not negative"
         )
     sums = matrix.sum(dim=1)
-    wrong = (sums - 1).abs() > ROW_SUM_TOLERANCE
+    wrong = (sums - 1).abs() > _MATRIX_TOLERANCE
     if wrong.any():
         row = int(wrong.int().argmax())
         raise InputError(
@@ -76,7 +69,7 @@ def check_matrix(matrix: Tensor, num_classes: int | None = None) -> Tensor:
 
 def check_posterior(posterior: Tensor, num_examples: int, num_classes: int) -> Tensor:
     """Return ``posterior`` on the CPU if it holds one distribution over the classes for every example."""
-    if posterior.ndim != 2 or posterior.shape[0] != num_examples or posterior.shape[1] != num_classes:
+    if posterior.shape != (num_examples, num_classes):
         raise InputError(
             f"posterior has shape {tuple(posterior.shape)}; expected ({num_examples}, {num_classes}), "
             "one row per example and one column per class"
@@ -86,22 +79,13 @@ def check_posterior(posterior: Tensor, num_examples: int, num_classes: int) -> T
     posterior = posterior.detach().cpu()
     if posterior.dtype not in (torch.float32, torch.float64):
         posterior = posterior.float()
-    sums = posterior.sum(dim=1)
-    smallest = posterior.amin(dim=1)
+    sums, smallest = posterior.sum(dim=1), posterior.amin(dim=1)
     # This finds NaN too, since every comparison with NaN is false.
-    good = ((sums - 1).abs() <= POSTERIOR_SUM_TOLERANCE) & (smallest >= 0)
+    good = ((sums - 1).abs() <= _POSTERIOR_TOLERANCE) & (smallest >= 0)
     if not good.all():
         row = int((~good).int().argmax())
-        raise InputError(_posterior_problem(row, posterior[row]))
+        raise InputError(
+            f"posterior: row {row} sums to {float(sums[row]):.6g}, its smallest value is {float(smallest[row]):g}; "
+            "rows must sum to 1 within 0.001 and not be negative; apply softmax to logits first"
+        )
     return posterior
-
-
-def _posterior_problem(row: int, probs: Tensor) -> str:
-    for problem, hint in (
-        (~probs.isfinite(), "probabilities must be finite"),
-        (probs < 0, "probabilities must not be negative; apply softmax to logits first"),
-    ):
-        if problem.any():
-            column = int(problem.int().argmax())
-            return f"posterior: row {row}, class {column} holds {float(probs[column]):g}; {hint}"
-    return f"posterior: row {row} sums to {float(probs.sum()):.6g}; every row must sum to 1 within 0.001"

@@ -17,30 +17,35 @@ from unflip.seeding import generator
 
 T = TypeVar("T")
 
-DIGITS = 6
-"""Decimals of rates in the record, enough to show one label in a million."""
+_DIGITS = 6  # decimals of rates in the record, enough to show one label in a million
 
 
 @dataclass(frozen=True)
 class NoisyLabels:
-    """The result of a recipe."""
+    """The result of a recipe.
+
+    Attributes:
+        labels: (n,) int64.
+        provenance: ready for JSON: recipe, seed, what each step did, the resulting noise and hashes of the inputs.
+    """
 
     labels: Tensor
-    """(n,) int64."""
     provenance: dict[str, Any]
-    """Ready for JSON: recipe, seed, what each step did, the resulting noise and hashes of the inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassRelations:
-    """What the steps ``asym``, ``asym-pairs``, ``asym-cycle`` and ``matrix`` need to know about the classes."""
+    """What the steps ``asym``, ``asym-pairs``, ``asym-cycle`` and ``matrix`` need to know about the classes.
+
+    Attributes:
+        class_map: which class is mistaken for which, by id.
+        superclasses: the superclass of each class.
+        matrix: (k, k), row-stochastic.
+    """
 
     class_map: Mapping[int, int] | None = None
-    """Which class is mistaken for which, by id."""
     superclasses: Sequence[int] | None = None
-    """The superclass of each class."""
     matrix: Tensor | None = None
-    """(k, k), row-stochastic."""
 
 
 def corrupt(
@@ -93,7 +98,7 @@ def corrupt(
         "num_examples": len(clean),
         "num_classes": num_classes,
         "steps": steps,
-        "noise_rate": round(measured.rate, DIGITS),
+        "noise_rate": round(measured.rate, _DIGITS),
         "class_rates": _rounded(measured.class_rates),
         "class_counts": measured.class_counts.tolist(),
         "transition": [_rounded(row) for row in measured.matrix],
@@ -121,7 +126,7 @@ def _pmd_step(
     drawn = pmd(clean, posterior, num_classes=num_classes, kind=kind, level=level, generator=draws)
     return drawn.labels, {
         "realised": _share(drawn.labels != clean),
-        "expected": round(drawn.expected_rate, DIGITS),
+        "expected": round(drawn.expected_rate, _DIGITS),
         "factor": drawn.factor,
     }
 
@@ -150,9 +155,9 @@ def _class_step(
 
 
 def _class_map(step: Step, relations: ClassRelations, num_classes: int, draws: torch.Generator) -> Mapping[int, int]:
-    if step.name == "asym" and relations.class_map is not None:
-        return relations.class_map
     by_map = step.name == "asym"
+    if by_map and relations.class_map is not None:
+        return relations.class_map
     what, value = ("a class map or superclasses", "FILE.json") if by_map else ("superclasses", "cifar100")
     superclasses = _needed(relations.superclasses, step, what, f"--class-map {value}", f"class_map={value}")
     if len(superclasses) != num_classes:
@@ -169,11 +174,11 @@ def _needed(value: T | None, step: Step, what: str, flag: str | None = None, key
 
 
 def _share(flags: Tensor) -> float:
-    return round(float(flags.double().mean()), DIGITS) if len(flags) else 0.0
+    return round(float(flags.double().mean()), _DIGITS) if len(flags) else 0.0
 
 
 def _rounded(values: Tensor) -> list[float]:
-    return [round(value, DIGITS) for value in values.tolist()]
+    return [round(value, _DIGITS) for value in values.tolist()]
 
 
 def _sha256(tensor: Tensor) -> str:

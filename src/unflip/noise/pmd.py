@@ -1,4 +1,9 @@
-"""PMD noise of types I, II and III: labels become one of the two most probable classes, at a requested level."""
+"""Polynomial-margin-diminishing (PMD) noise: the less clear an example is, the likelier its label is wrong.
+
+:func:`pmd` draws types I, II and III for any number of classes at a requested level: every label becomes one of the two
+most probable classes. Below it stands Definition 1, the binary case: noise functions that satisfy it
+(:class:`BinaryPmd`), and the smallest c1 for any other (:func:`smallest_c1`).
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,31 +14,37 @@ from torch import Tensor
 from unflip.errors import InputError
 from unflip.noise.checks import check_labels, check_level, check_posterior
 
-LARGEST_FACTOR = 1e6
-"""Beyond this factor practically no label becomes u."""
+_LARGEST_FACTOR = 1e6  # beyond it practically no label becomes u
 
 
 class TopTwo(NamedTuple):
-    """The two most probable classes of every example, all (n,)."""
+    """The two most probable classes of every example, all (n,).
+
+    Attributes:
+        first: u, the most probable class.
+        second: s, the second most probable class.
+        margin: eta_u - eta_s in [0, 1], float64.
+    """
 
     first: Tensor
-    """u, the most probable class."""
     second: Tensor
-    """s, the second most probable class."""
     margin: Tensor
-    """eta_u - eta_s in [0, 1], float64."""
 
 
 @dataclass(frozen=True)
 class PmdLabels:
-    """Labels drawn from PMD noise, and how they were drawn."""
+    """Labels drawn from PMD noise, and how they were drawn.
+
+    Attributes:
+        labels: (n,) int64, u or s of every example.
+        factor: what 1 - rho is divided by.
+        expected_rate: expected share of wrong labels at that factor.
+        top_two: the classes u and s that were drawn from.
+    """
 
     labels: Tensor
-    """(n,) int64, u or s of every example."""
     factor: float
-    """What 1 - rho is divided by."""
     expected_rate: float
-    """Expected share of wrong labels at that factor."""
     top_two: TopTwo
 
 
@@ -149,7 +160,7 @@ def _rate_at_knots(steepness: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
     slopes = (sign * steepness).flip(0).cumsum(0).flip(0)  # of the examples from i on, those not yet clipped at w_i
     knots = 1 / steepness
     at_knots = -(sign.cumsum(0) - sign) - slopes * knots
-    smallest = torch.tensor([1 / LARGEST_FACTOR], dtype=torch.float64)
+    smallest = torch.tensor([1 / _LARGEST_FACTOR], dtype=torch.float64)
     at_smallest = -slopes[:1].sum() * smallest
     weights = torch.cat([smallest, knots])
     beyond = 2 * weights[-1:]
@@ -181,16 +192,18 @@ class BinaryPmd:
     rho_01 = P(noisy = 1 | y = 0, x) <= c1 * eta^(1 + c2) wherever eta <= 1/2 - t0, and
     rho_10 = P(noisy = 0 | y = 1, x) <= c1 * (1 - eta)^(1 + c2) wherever eta >= 1/2 + t0.
     Here both equal the bound there, capped at ``level``, and equal ``level`` where the noise is unrestricted.
+
+    Attributes:
+        t0: the margin, in (0, 1/2): closer than this to 1/2 the noise is unrestricted.
+        c1: scale of the bound, above 0.
+        c2: how much faster than linearly the bound vanishes, above 0.
+        level: the noise where it is unrestricted, in (0, 1].
     """
 
     t0: float
-    """The margin, in (0, 1/2): closer than this to 1/2 the noise is unrestricted."""
     c1: float
-    """Scale of the bound, above 0."""
     c2: float
-    """How much faster than linearly the bound vanishes, above 0."""
     level: float = 0.5
-    """The noise where it is unrestricted, in (0, 1]."""
 
     def __post_init__(self) -> None:
         _check_constants(self.t0, self.c2)
@@ -212,9 +225,9 @@ class BinaryPmd:
     def draw(self, clean_labels: Tensor, eta: Tensor, generator: torch.Generator) -> Tensor:
         """Flip each clean label (0 or 1) independently with its probability."""
         clean = check_labels(clean_labels, 2, what="clean labels")
-        eta = _check_eta(eta)
-        if len(eta) != len(clean):
-            raise InputError(f"eta has {len(eta)} rows for {len(clean)} clean labels; give one for each")
+        eta = eta.detach().cpu().double()
+        if eta.shape != clean.shape or not ((eta >= 0) & (eta <= 1)).all():
+            raise InputError(f"eta must hold P(y = 1 | x) in [0, 1] of {len(clean)} examples; came {tuple(eta.shape)}")
         flip = torch.where(clean == 1, self.rho_10(eta), self.rho_01(eta))
         uniform = torch.rand(len(clean), generator=generator, dtype=torch.float64)
         return torch.where(uniform < flip, 1 - clean, clean)
@@ -247,14 +260,3 @@ def _check_constants(t0: float, c2: float) -> None:
         raise InputError(f"t0 is {t0:g}; Definition 1 needs 0 < t0 < 1/2")
     if c2 <= 0:
         raise InputError(f"c2 is {c2:g}; Definition 1 needs c2 > 0")
-
-
-def _check_eta(eta: Tensor) -> Tensor:
-    eta = eta.detach().cpu().double()
-    if eta.ndim != 1:
-        raise InputError(f"eta has shape {tuple(eta.shape)}; expected P(y = 1 | x) of every example, (n,)")
-    outside = ~((eta >= 0) & (eta <= 1))
-    if outside.any():
-        row = int(outside.int().argmax())
-        raise InputError(f"eta: row {row} holds {float(eta[row]):g}; probabilities must be in [0, 1]")
-    return eta

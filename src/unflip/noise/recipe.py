@@ -21,16 +21,19 @@ STEPS: dict[str, str] = {
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
 _LEVEL = re.compile(r"[^\s+]+")
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?", re.IGNORECASE)
-_SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One kind of noise and how much of it."""
+    """One kind of noise and how much of it.
+
+    Attributes:
+        name: one of :data:`STEPS`.
+        level: a fraction in (0, 1); None for ``matrix``, whose matrix defines it.
+    """
 
     name: str
     level: float | None
-    """A fraction in (0, 1); None for ``matrix``, whose matrix defines it."""
 
     @property
     def pmd_kind(self) -> int | None:
@@ -112,8 +115,7 @@ def _parse_level(text: str, start: int, name: str) -> tuple[Step, int]:
 
 
 def _skip_space(text: str, start: int) -> int:
-    match = _SPACE.match(text, start)
-    return match.end() if match else start
+    return len(text) - len(text[start:].lstrip())
 
 
 def _found(text: str, position: int) -> str:

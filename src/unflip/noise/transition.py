@@ -1,4 +1,8 @@
-"""Class-dependent noise: a row-stochastic matrix T with T_ij = P(noisy = j | label = i)."""
+"""Class-dependent noise: a row-stochastic matrix T with T_ij = P(noisy = j | label = i).
+
+Matrices by formula, drawing from one, measuring one; below, the maps that asymmetric noise follows: which class is
+mistaken for which, for the usual data sets, within superclasses, and by name.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +31,8 @@ def asymmetric(num_classes: int, level: float, mapping: Mapping[int, int]) -> Te
         raise InputError("the class map is empty; name at least one class and where its labels go")
     matrix = torch.eye(num_classes, dtype=torch.float64)
     for source, target in mapping.items():
-        for class_id in (source, target):
-            if not 0 <= class_id < num_classes:
-                raise InputError(
-                    f"the class map names class {class_id}; there are {num_classes} classes, 0 to {num_classes - 1}"
-                )
+        _check_class_id(source, num_classes)
+        _check_class_id(target, num_classes)
         if source == target:
             raise InputError(f"the class map sends class {source} to itself; leave it out or name another class")
         matrix[source, source] = 1 - level
@@ -59,16 +60,19 @@ def apply_matrix(labels: Tensor, matrix: Tensor, generator: torch.Generator) -> 
 
 @dataclass(frozen=True)
 class NoiseProfile:
-    """The noise in labels, measured against clean ones."""
+    """The noise in labels, measured against clean ones.
+
+    Attributes:
+        rate: share of labels that are wrong.
+        class_rates: (k,) the same, among the examples of each clean class; 0 for a class without examples.
+        class_counts: (k,) examples of each clean class.
+        matrix: (k, k) shares of noisy class j among clean class i; the identity's row for a class without examples.
+    """
 
     rate: float
-    """Share of labels that are wrong."""
     class_rates: Tensor
-    """(k,) the same, among the examples of each clean class; 0 for a class without examples."""
     class_counts: Tensor
-    """(k,) examples of each clean class."""
     matrix: Tensor
-    """(k, k) shares of noisy class j among clean class i; the identity's row for a class without examples."""
 
 
 def measure_noise(clean_labels: Tensor, noisy_labels: Tensor, num_classes: int) -> NoiseProfile:
@@ -181,9 +185,12 @@ def _class_id(name: str | int, class_names: Sequence[str]) -> int:
         return class_names.index(name)
     if isinstance(name, str) and not name.isdecimal():
         raise InputError(f"class map: {unknown('class', name, class_names)}")
-    class_id = int(name)
-    if not 0 <= class_id < len(class_names):
+    _check_class_id(int(name), len(class_names))
+    return int(name)
+
+
+def _check_class_id(class_id: int, num_classes: int) -> None:
+    if not 0 <= class_id < num_classes:
         raise InputError(
-            f"the class map names class {class_id}; there are {len(class_names)} classes, 0 to {len(class_names) - 1}"
+            f"the class map names class {class_id}; there are {num_classes} classes, 0 to {num_classes - 1}"
         )
-    return class_id
