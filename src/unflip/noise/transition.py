@@ -30,9 +30,8 @@ def asymmetric(num_classes: int, level: float, mapping: Mapping[int, int]) -> Te
     if not mapping:
         raise InputError("the class map is empty; name at least one class and where its labels go")
     matrix = torch.eye(num_classes, dtype=torch.float64)
+    _check_class_ids([*mapping, *mapping.values()], num_classes)
     for source, target in mapping.items():
-        _check_class_id(source, num_classes)
-        _check_class_id(target, num_classes)
         if source == target:
             raise InputError(f"the class map sends class {source} to itself; leave it out or name another class")
         matrix[source, source] = 1 - level
@@ -185,12 +184,10 @@ def _class_id(name: str | int, class_names: Sequence[str]) -> int:
         return class_names.index(name)
     if isinstance(name, str) and not name.isdecimal():
         raise InputError(f"class map: {unknown('class', name, class_names)}")
-    _check_class_id(int(name), len(class_names))
+    _check_class_ids([int(name)], len(class_names))
     return int(name)
 
 
-def _check_class_id(class_id: int, num_classes: int) -> None:
-    if not 0 <= class_id < num_classes:
-        raise InputError(
-            f"the class map names class {class_id}; there are {num_classes} classes, 0 to {num_classes - 1}"
-        )
+def _check_class_ids(ids: Sequence[int], num_classes: int) -> None:
+    for wrong in set(ids) - set(range(num_classes)):
+        raise InputError(f"the class map names class {wrong}; there are {num_classes} classes, 0 to {num_classes - 1}")
