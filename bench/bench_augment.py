@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from limits import Limits
-from unflip.data.images.sources import ImageSource, byte_normalisation
+from unflip.data.images import ImageSource, byte_normalisation
 
 LIMIT = 60_000  # images per second by the clock, with two threads on two cores: at least
 BATCH, BATCHES, ROUNDS = 128, 10, 60

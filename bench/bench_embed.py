@@ -27,8 +27,8 @@ from torch import Tensor
 
 from frozen import folder
 from limits import Limits
-from unflip.data.images.files import Frame, ImageFiles
-from unflip.data.images.sources import FileSource
+from unflip.data.files import Frame, ImageFiles
+from unflip.data.images import FileSource
 from unflip.data.sources import Standardisation
 from unflip.nn.backbone import Backbone
 from unflip.nn.efficientnet import efficientnet_lite0

@@ -17,10 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limits import Limits
-from unflip.data.images.sources import ImageSource, byte_normalisation
-from unflip.data.labelled import EvaluationSet
+from unflip.data.images import ImageSource, byte_normalisation
 from unflip.engine.distributed import Processes
-from unflip.engine.evaluation import Truth, accuracies
+from unflip.engine.evaluation import EvaluationSet, Truth, accuracies
 from unflip.engine.trainer import Trainer
 from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting

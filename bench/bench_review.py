@@ -21,7 +21,7 @@ from PIL import Image
 
 from limits import Limits
 from unflip import train
-from unflip.data.viewing.pictures import Pictures
+from unflip.data.preview import Pictures
 from unflip.review.decisions import Choice, State
 from unflip.review.order import Order
 from unflip.review.review import open_review

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from limits import Limits
-from unflip.data.cells import Cells
+from unflip.data.columns import Cells
 from unflip.encoders.table import TableEncoder
 
 ROWS, GAPS = 1_000_000, 0.05

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from unflip.data.dataset import Dataset
-from unflip.data.labelled import label_data
-from unflip.data.loader import load_raw
+from unflip.data.labeling import label_data
+from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.data.split import split
 

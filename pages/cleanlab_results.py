@@ -45,9 +45,9 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     from sklearn.model_selection import StratifiedKFold
 
     import unflip
-    from unflip.data.corruption import corrupt_labels
-    from unflip.data.labelled import label_data
-    from unflip.data.loader import load_raw
+    from unflip.data.corrupt import corrupt_labels
+    from unflip.data.labeling import label_data
+    from unflip.data.loaders import load_raw
     from unflip.data.split import split
 
     torch.set_num_threads(1)

@@ -145,9 +145,9 @@ def texts(name: str, seed: int, work: Path) -> Examples:
     import pyarrow as pa
     import pyarrow.csv
 
-    from unflip.data.cells import Cells
+    from unflip.data.columns import Cells
+    from unflip.data.dataset import Dataset, Split
     from unflip.data.options import DataOptions
-    from unflip.data.raw import LabelledSet, RawData
     from unflip.encoders.table import encode_raw
 
     table = pa.csv.read_csv(
@@ -161,8 +161,8 @@ def texts(name: str, seed: int, work: Path) -> Examples:
             made.append(change_text(found[source], kind, random))
             sources.append(source)
             kinds.append(kind)
-    parts = [LabelledSet(Cells(pa.table({"text": some})), None) for some in (found, made)]
-    raw = RawData(parts[0], tests={"copies": parts[1]})
+    parts = [Split(Cells(pa.table({"text": some})), None) for some in (found, made)]
+    raw = Dataset(parts[0], tests={"copies": parts[1]})
     data = encode_raw(raw, DataOptions(path=name, text_column=("text",)))
     return Examples(data, {"train": parts[0].inputs, "copies": parts[1].inputs}, np.array(sources), kinds)
 
@@ -199,7 +199,7 @@ def measure(name: str, seed: int, way: str, work: Path) -> dict[str, Any]:
     """Return a line of the file."""
     from sklearn.metrics import average_precision_score
 
-    from unflip.data.duplicates import identities
+    from unflip.data.split import identities
 
     examples = (texts if name == "banking77" else pictures)(name, seed, work)
     started = time.perf_counter()

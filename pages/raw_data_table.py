@@ -65,7 +65,7 @@ def mixed(name: str, seed: int) -> own_data.Problem:
     """Return a table of scikit-learn, made what tables are like, and encoded."""
     import pyarrow as pa
 
-    from unflip.data.cells import Cells
+    from unflip.data.columns import Cells
     from unflip.encoders.table import TableEncoder
 
     plain = own_data.load(name, seed)
@@ -117,7 +117,7 @@ def make_noisy(name: str, problem: own_data.Problem, noise: str, seed: int) -> A
 
 
 def _raw(options: Any) -> Any:
-    from unflip.data.loader import load_raw
+    from unflip.data.loaders import load_raw
 
     return load_raw(options)
 

@@ -73,7 +73,7 @@ def images(row: str, seed: int, keep: Path) -> Problem:
 def _embed(seed: int) -> tuple[Array, Array]:
     import torch
 
-    from unflip.data.loader import load_raw
+    from unflip.data.loaders import load_raw
     from unflip.data.options import DataOptions
     from unflip.encoders.image import ImageEncoder
 
@@ -97,7 +97,7 @@ def _embed(seed: int) -> tuple[Array, Array]:
 
 def texts(seed: int) -> Problem:
     """Return questions of some intents of BANKING77, and foreign ones of the others."""
-    from unflip.data.loader import load_raw
+    from unflip.data.loaders import load_raw
     from unflip.data.options import DataOptions
     from unflip.encoders.table import encode_raw
 
@@ -122,14 +122,14 @@ def find(features: Array, given: Array, num_classes: int) -> Any:
     import pyarrow as pa
     import torch
 
-    from unflip.data.raw import LabelledSet, RawData
+    from unflip.data.dataset import Dataset, Split
     from unflip.issues.audit import Examined
     from unflip.issues.outlier import find_strangers
 
     torch.set_num_threads(1)
     names = [str(number) for number in range(num_classes)]
     table = pa.table({"given": given, "current": given, "reviewed": np.zeros(len(given), bool)})
-    return find_strangers(Examined(table, names, RawData(LabelledSet(features, given))))
+    return find_strangers(Examined(table, names, Dataset(Split(features, given))))
 
 
 def run_one(task: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unflip.data.raw import LabelledSet, RawData
+from unflip.data.dataset import Dataset, Split
 from unflip.issues.audit import Examined
 from unflip.labels.store import LabelStore
 from unflip.runs.labels import Assessment, label_table
@@ -43,8 +43,8 @@ def made(
     )  # fmt: skip
     splits = ["train"] * (count - val) + ["val"] * val
     table = label_table(LabelStore(labels, classes), assessment, splits=splits, class_names=names)
-    whole = LabelledSet(features, given, image_stats=image_stats)
-    data = RawData(whole[: count - val], whole[count - val :] if val else None, class_names=tuple(names))
+    whole = Split(features, given, image_stats=image_stats)
+    data = Dataset(whole[: count - val], whole[count - val :] if val else None, class_names=tuple(names))
     return Examined(table, names, replace(data, name="made"))
 
 

@@ -118,9 +118,9 @@ def forget_quality(folder: Path, rows: Sequence[int]) -> None:
 
 def open_dataset(options: Any, seed: int = 0, noise: Any = None, estimate: Any = None, **own: Any) -> "Dataset":
     """Load, encode, corrupt and split a data set; ``own`` are options of loaders by name."""
-    from unflip.data.corruption import corrupt_labels
-    from unflip.data.labelled import label_data
-    from unflip.data.loader import load_raw
+    from unflip.data.corrupt import corrupt_labels
+    from unflip.data.labeling import label_data
+    from unflip.data.loaders import load_raw
     from unflip.data.split import split
     from unflip.encoders.table import encode_raw
     from unflip.engine.prepare import find_posterior

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers import blobs
-from unflip.data.files.arrays import read_npz
-from unflip.data.files.labels import find_classes, read_labels, to_class_numbers
+from unflip.data.arrays import read_npz
+from unflip.data.labels import find_classes, read_labels, to_class_numbers
 from unflip.data.loaders.manifest import manifest
 from unflip.data.loaders.table import table
 from unflip.data.options import DataOptions

@@ -15,9 +15,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from unflip.api.options import choose_size
-from unflip.data.cells import TEXT, Cells
-from unflip.data.files.arrays import Array
-from unflip.data.raw import Inputs, LabelledSet, RawData
+from unflip.data.arrays import Array
+from unflip.data.columns import TEXT, Cells
+from unflip.data.dataset import Dataset, Inputs, Split
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.base import restore
 from unflip.engine.distributed import Processes
@@ -136,7 +136,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         try:
             config = self._configure(len(labels), seed)
-            raw = RawData(LabelledSet(inputs, codes, groups=group_column), name="X, y")
+            raw = Dataset(Split(inputs, codes, groups=group_column), name="X, y")
             reviewed = torch.from_numpy(np.where(mask, codes, -1)) if mask.any() else None
             done = train_in_memory(config, raw, Processes(self.device, config.common.precision), reviewed)
         except UnflipError as error:

@@ -25,8 +25,8 @@ from unflip import predict
 from unflip.api import embed as module
 from unflip.api import kept_parts
 from unflip.api.embed import embed
-from unflip.data.files.arrays import write_npz as write_arrays
-from unflip.data.files.features import read_origin
+from unflip.data.arrays import write_npz as write_arrays
+from unflip.data.loaders.arrays import read_origin
 from unflip.data.options import DataOptions
 from unflip.errors import ConfigError, InputError, MissingExtraError, RunFolderError, Stopped, UnflipWarning
 from unflip.nn import backbones
@@ -71,7 +71,7 @@ def test_a_feature_file_holds_features_labels_names_paths_and_parts(folder: Path
         assert torch.equal(getattr(direct, name), getattr(through, name))
     assert direct.ids == through.ids
     assert direct.class_names == through.class_names
-    assert torch.equal(direct.tests["test"].labels, through.tests["test"].labels)
+    assert torch.equal(direct.tests["test"].class_numbers, through.tests["test"].class_numbers)
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith("f.npz")] == ["f.npz"]
 
 
@@ -385,7 +385,7 @@ def test_a_cluster_that_is_not_there_or_not_asked_for_is_refused(folder: Path, t
 def test_a_folder_of_shards_holds_what_a_file_holds(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unflip.data.files.features._SHARD_ROWS", 7)
+    monkeypatch.setattr("unflip.data.loaders.arrays._SHARD_ROWS", 7)
     monkeypatch.setattr(kept_parts, "PART", 8)
     embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
     made = embed(folder, tmp_path / "features", backbone="tiny", device="cpu")
@@ -424,7 +424,7 @@ def test_an_unfinished_folder_of_shards_is_refused_and_finished_by_the_same_comm
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr("unflip.data.files.features._write_beside", die)
+        patch.setattr("unflip.data.loaders.arrays._write_beside", die)
         with pytest.raises(Crash):
             embed(folder, tmp_path / "features", backbone="tiny", device="cpu")
     with pytest.raises(InputError, match="features: its features are not whole; let `unflip embed` finish"):

@@ -14,7 +14,7 @@ from helpers import Outcome, blobs, write_npz
 from pictures import write_picture
 from unflip.api import embed
 from unflip.cli.clean import summary
-from unflip.data.files.arrays import read_npz
+from unflip.data.arrays import read_npz
 from unflip.engine import rehearsal
 from unflip.errors import ConfigError
 

@@ -141,7 +141,7 @@ def test_noise_is_inspected_against_whatever_has_labels(cli: Cli, tmp_path: Path
 
 def digits() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The labels of the built-in data set, as they are."""
-    from unflip.data.loader import load_raw
+    from unflip.data.loaders import load_raw
     from unflip.data.options import DataOptions
 
     labels = load_raw(DataOptions(path="digits")).train.labels

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.data import duplicates
-from unflip.data.duplicates import identities, repeats_by_nature, row_hashes, same_examples
-from unflip.data.files.arrays import Array
-from unflip.data.images.files import ImageFiles
-from unflip.data.raw import LabelledSet
+from unflip.data import split
+from unflip.data.arrays import Array
+from unflip.data.dataset import Split
+from unflip.data.files import ImageFiles
+from unflip.data.split import identities, repeats_by_nature, row_hashes, same_examples
 
 DTYPES = [np.uint8, np.int16, np.float16, np.float32, np.float64]
 
@@ -68,13 +68,13 @@ def test_the_order_of_columns_matters_and_their_place_in_memory_does_not() -> No
 @pytest.mark.parametrize("block", [1, 7, 4096])
 def test_keys_are_the_same_in_blocks(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     rows = rows_of(np.float32, 3)
-    monkeypatch.setattr(duplicates, "_ROWS", block)
-    assert identities(LabelledSet(rows, None)).tolist() == row_hashes(rows).tolist()
+    monkeypatch.setattr(split, "_ROWS", block)
+    assert identities(Split(rows, None)).tolist() == row_hashes(rows).tolist()
 
 
 def test_pictures_are_the_same_by_their_digest() -> None:
     digests = np.array(["a", "b", "a"])
-    part = LabelledSet(np.arange(3.0)[:, None], None, digests=digests)
+    part = Split(np.arange(3.0)[:, None], None, digests=digests)
     assert identities(part).tolist() == ["a", "b", "a"]
     same = same_examples(part)
     assert same is not None
@@ -92,7 +92,7 @@ def test_equal_rows_and_groups_join_step_by_step(seed: int, count: int) -> None:
     random = np.random.default_rng(seed)
     rows, groups = random.integers(0, count, count), random.integers(0, count, count)
     rows[0], rows[-1] = 0, 1
-    same = same_examples(LabelledSet(wide(rows), None, groups=groups))
+    same = same_examples(Split(wide(rows), None, groups=groups))
     number = list(range(count))
     for _ in range(count):  # the smallest number spreads until nothing changes
         for i in range(count):
@@ -108,25 +108,25 @@ def test_equal_rows_and_groups_join_step_by_step(seed: int, count: int) -> None:
 
 def test_groups_may_have_names_and_join_rows_that_join_groups() -> None:
     rows = wide([1, 2, 2, 3, 4])
-    same = same_examples(LabelledSet(rows, None, groups=np.array(["x", "x", "y", "y", "z"])))
+    same = same_examples(Split(rows, None, groups=np.array(["x", "x", "y", "y", "z"])))
     assert same is not None
     assert by_loop(same.tolist()) == [0, 0, 0, 0, 4]
 
 
 def test_where_all_differ_there_is_nothing_to_say() -> None:
     rows = np.arange(5.0)[:, None]
-    assert same_examples(LabelledSet(rows, None)) is None
-    assert same_examples(LabelledSet(rows, None, groups=np.arange(5))) is None
+    assert same_examples(Split(rows, None)) is None
+    assert same_examples(Split(rows, None, groups=np.arange(5))) is None
     images = ImageFiles(Path("nowhere"), np.array(["a.png", "b.png", "c.png"]))
-    assert same_examples(LabelledSet(images, None)) is None  # their files are not read for this
-    same = same_examples(LabelledSet(images, None, groups=np.array([7, 3, 7])))
+    assert same_examples(Split(images, None)) is None  # their files are not read for this
+    same = same_examples(Split(images, None, groups=np.array([7, 3, 7])))
     assert same is not None
     assert by_loop(same.tolist()) == [0, 1, 0]
 
 
 def test_examples_that_are_alike_join_those_that_are_equal() -> None:
     rows = wide([1, 1, 2, 3, 4])
-    same = same_examples(LabelledSet(rows, None, alike=np.array([7, 5, 5, 3, 2])))
+    same = same_examples(Split(rows, None, alike=np.array([7, 5, 5, 3, 2])))
     assert same is not None
     assert by_loop(same.tolist()) == [0, 0, 0, 3, 4]
 
@@ -135,18 +135,18 @@ def test_rows_that_repeat_by_nature_are_no_copies() -> None:
     """A few categories give equal rows; one of them among numbers, or many categories, do not."""
     random = np.random.default_rng(0)
     few = random.integers(0, 3, (300, 3)).astype(np.float32)
-    assert repeats_by_nature(LabelledSet(few, None))
-    assert same_examples(LabelledSet(few, None)) is None
+    assert repeats_by_nature(Split(few, None))
+    assert same_examples(Split(few, None)) is None
     many = random.integers(0, 3, (300, 30)).astype(np.float32)
     many[7] = many[3]
-    assert not repeats_by_nature(LabelledSet(many, None))
-    same = same_examples(LabelledSet(many, None))
+    assert not repeats_by_nature(Split(many, None))
+    same = same_examples(Split(many, None))
     assert same is not None
     assert by_loop(same.tolist()) == [3 if i == 7 else i for i in range(300)]
     mixed = np.hstack([few, random.normal(size=(300, 3)).astype(np.float32)])
     mixed[7] = mixed[3]
-    assert not repeats_by_nature(LabelledSet(mixed, None))
-    assert not repeats_by_nature(LabelledSet(few, None, digests=np.zeros(300, np.int64)))
+    assert not repeats_by_nature(Split(mixed, None))
+    assert not repeats_by_nature(Split(few, None, digests=np.zeros(300, np.int64)))
 
 
 @given(st.integers(0, 100), st.integers(1, 4))
@@ -159,7 +159,7 @@ def test_how_many_equal_rows_are_expected_is_what_independent_columns_have(seed:
         shuffled = random.permuted(rows, axis=0)
         sizes = np.unique(shuffled, axis=0, return_counts=True)[1]
         counts.append((sizes * (sizes - 1) / 2).sum())
-    assert repeats_by_nature(LabelledSet(rows, None)) == (np.mean(counts) >= 0.01)
+    assert repeats_by_nature(Split(rows, None)) == (np.mean(counts) >= 0.01)
 
 
 def test_equal_numbers_are_equal_whatever_the_file_has() -> None:
@@ -167,4 +167,4 @@ def test_equal_numbers_are_equal_whatever_the_file_has() -> None:
     rows[0, 0] = 0.0
     other = rows.astype(np.float64)
     other[0, 0] = -0.0
-    assert identities(LabelledSet(rows, None)).tolist() == identities(LabelledSet(other, None)).tolist()
+    assert identities(Split(rows, None)).tolist() == identities(Split(other, None)).tolist()

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from helpers import quick_train, write_npz
-from unflip.data import scaling
-from unflip.data.files.arrays import Array
-from unflip.data.labelled import LabelledData, label_data
-from unflip.data.loader import load_raw
+from unflip.data import labeling
+from unflip.data.arrays import Array
+from unflip.data.dataset import Dataset
+from unflip.data.labeling import label_data, settle_scale
+from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
-from unflip.data.scaling import settle_scale
 from unflip.data.sources import fit_standardisation
 from unflip.stats.discriminant import fit_discriminant, held_out_log_posterior, least_surprise
 
@@ -35,7 +35,7 @@ def one_unit_with_small_noise(seed: int = 0, count: int = 400) -> tuple[Array, t
 
 def data_of(
     folder: Path, array: Array, labels: torch.Tensor, limit: float = 100.0, more: dict[str, Array] | None = None
-) -> LabelledData:
+) -> Dataset:
     content = {"train": array, "train_labels": labels.numpy()} | (more or {})
     for name, value in content.items():
         np.save(folder / f"{name}.npy", value)
@@ -43,13 +43,13 @@ def data_of(
     return label_data(load_raw(options, {}), options).joined()
 
 
-def assert_scaled(data: LabelledData, array: Array, *, one_scale: bool) -> None:
+def assert_scaled(data: Dataset, array: Array, *, one_scale: bool) -> None:
     """The data has the scale of the array, and so have its inputs."""
     expected, found = fit_standardisation(array, one_scale=one_scale), data.standardisation
     assert found is not None
     assert torch.equal(found.mean, expected.mean)
     torch.testing.assert_close(found.std, expected.std, rtol=1e-4, atol=0)
-    inputs = data.train.fetch(torch.arange(len(array)))
+    inputs = data.source.fetch(torch.arange(len(array)))
     torch.testing.assert_close(inputs, expected(torch.from_numpy(array.copy())), rtol=1e-3, atol=1e-4)
 
 
@@ -102,7 +102,7 @@ def test_of_many_rows_evenly_spaced_ones_are_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: int, one_scale: bool
 ) -> None:
     """The classes of every tenth row are in a small column, those of all others in a large one."""
-    monkeypatch.setattr(scaling, "_TRIED", asked)
+    monkeypatch.setattr(labeling, "_TRIED", asked)
     random = np.random.default_rng(0)
     labels, rows = np.arange(1000) // 3 % 2, random.normal(size=(1000, 2))
     few = np.linspace(0, 999, 100).astype(int)
@@ -127,9 +127,9 @@ def test_examples_that_validate_or_test_follow_and_have_no_say(tmp_path: Path) -
     data = settle_scale(data_of(tmp_path, array, labels, more=more))
     expected = fit_standardisation(array, one_scale=True)
     torch.testing.assert_close(
-        data.train.fetch(torch.arange(400, 800)), expected(torch.from_numpy(other)), rtol=1e-3, atol=1e-4
+        data.source.fetch(torch.arange(400, 800)), expected(torch.from_numpy(other)), rtol=1e-3, atol=1e-4
     )
-    assert torch.equal(data.tests["test"].source.fetch(torch.arange(50)), data.train.fetch(torch.arange(400, 450)))
+    assert torch.equal(data.tests["test"].source.fetch(torch.arange(50)), data.source.fetch(torch.arange(400, 450)))
 
 
 def test_a_declared_class_without_examples_is_no_trouble(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unflip.encoders as text_package
-from unflip.data.cells import Cells
-from unflip.data.encoding import Encoding
-from unflip.data.files.arrays import Array
-from unflip.data.loader import load_raw
+from unflip.data.arrays import Array
+from unflip.data.columns import Cells
+from unflip.data.dataset import Encoding
+from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.encoders import encoders
 from unflip.encoders.base import TextEncoder

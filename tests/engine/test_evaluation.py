@@ -6,10 +6,9 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_score, roc_auc_score, top_k_accuracy_score
 
 from helpers import passthrough
-from unflip.data.labelled import EvaluationSet
 from unflip.data.sources import ArraySource
 from unflip.engine.distributed import Processes
-from unflip.engine.evaluation import Truth, accuracies, accuracy, full_report, separation
+from unflip.engine.evaluation import EvaluationSet, Truth, accuracies, accuracy, full_report, separation
 from unflip.engine.inference import _batch_size, predict_probs
 from unflip.nn.ensemble import Ensemble
 

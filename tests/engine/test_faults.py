@@ -17,7 +17,7 @@ import pytest
 from safetensors import SafetensorError
 
 import tiny_backbone
-import unflip.data.files.arrays
+import unflip.data.arrays
 import unflip.files
 from helpers import Crash, Outcome, assert_same_run, blobs, quick_train, write_npz
 from pictures import write_picture
@@ -32,8 +32,8 @@ _MOST = 100  # calls of one function by which a run writes
 _WRITERS: list[tuple[Any, str]] = [
     (Path, "write_text"),
     (unflip.files, "save_file"),
-    (unflip.data.files.arrays, "_fill_npy"),
-    (unflip.data.files.arrays, "_fill_npz"),
+    (unflip.data.arrays, "_fill_npy"),
+    (unflip.data.arrays, "_fill_npz"),
     (pyarrow.parquet, "write_table"),
     (pyarrow.csv, "write_csv"),
     (Path, "write_bytes"),

@@ -15,7 +15,7 @@ from pictures import write_picture
 from unflip import predict, train
 from unflip.api.options import EmbeddingOptions
 from unflip.api.train import layers_of, plan_training
-from unflip.data.images.sources import IMAGENET
+from unflip.data.images import IMAGENET
 from unflip.engine.distributed import Processes
 from unflip.engine.posterior import posterior_fit
 from unflip.engine.prepare import prepare_data

@@ -15,7 +15,7 @@ import torch
 from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_after
 from pictures import write_clothing, write_picture, write_webvision
 from unflip import predict, train
-from unflip.data.images.files import Frame
+from unflip.data.files import Frame
 from unflip.engine.checkpoints import EpochProgress
 from unflip.errors import ConfigError, InputError
 from unflip.runs.folder import Run
@@ -224,16 +224,11 @@ def test_what_images_a_model_takes_that_are_no_square_is_said(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("side", "settings", "message"),
     [
-        (24, {"data.resample": "bicubic"}, r"data\.resample is not used: images that small are used as they are"),
-        (24, {"data.image_resize": 30}, r"data\.image_resize is not used: images that small are used as they are"),
-        (24, {"data.crop": "random"}, r"data\.crop is not used: images of at most 64 x 64 are shifted instead"),
-        (90, {"data.crop": "random", "data.image_size": 32}, r"data\.crop is not used: images of at most 64 x 64"),
-        (90, {"data.shift": 2}, r"data\.shift is not used: it is for images of at most 64 x 64, larger ones are"),
         (24, {"data.shift": 24}, r"data\.shift = 24: must be below the images' side, 24; 0 leaves them be$"),
         (24, {"data.shift": 100_000}, r"data\.shift = 100000: must be below the images' side, 24"),
     ],
 )
-def test_what_nothing_would_read_for_images_of_this_size_is_refused(
+def test_a_shift_beyond_the_images_is_refused(
     tmp_path: Path, side: int, settings: dict[str, Any], message: str
 ) -> None:
     for i in range(6):

@@ -224,8 +224,9 @@ def test_other_data_is_refused_and_says_what_is_different(
 def test_examples_are_known_by_their_names_too() -> None:
     dataset = open_dataset(DataOptions(path="digits"))
     assert difference(data_fingerprint(dataset), data_fingerprint(dataset)) is None
-    ids = tuple(str(i) for i in range(len(dataset.given)))
-    named, renamed = (data_fingerprint(replace(dataset, ids=names)) for names in (ids, ids[::-1]))
+    ids = np.arange(len(dataset.given)).astype(np.str_)
+    trains = (replace(dataset.train, ids=names) for names in (ids, ids[::-1]))
+    named, renamed = (data_fingerprint(replace(dataset, train=train)) for train in trains)
     assert difference(named, renamed) == "the names of the examples are not those that the run began with"
 
 
@@ -238,5 +239,6 @@ def test_another_way_of_rounding_is_no_other_data() -> None:
 
 def test_of_large_data_evenly_spaced_rows_are_looked_at() -> None:
     array = np.zeros((300_000, 200), np.float32)
-    dataset = replace(open_dataset(DataOptions(path="digits")), source=ArraySource(array))
+    dataset = open_dataset(DataOptions(path="digits"))
+    dataset = replace(dataset, train=replace(dataset.train, opened=ArraySource(array)))
     assert len(data_fingerprint(dataset)["inputs"]) == 2**25 // 200

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from examining import clusters, made
-from unflip.data.raw import LabelledSet
+from unflip.data.dataset import Split
 from unflip.issues.ambiguous import find_ambiguous
 from unflip.issues.audit import Found
 from unflip.issues.class_quality import find_weak_classes
@@ -219,7 +219,7 @@ def test_each_partner_is_called_the_same_or_nearly_so() -> None:
 def test_a_leak_is_told_once_with_the_closest_partner() -> None:
     features, given = clusters(20, 2)
     examined = made(features, given, ["cat", "dog"], val=5)
-    tests = {"test": LabelledSet(features[:3], given[:3])}
+    tests = {"test": Split(features[:3], given[:3])}
     keys = np.r_[np.arange(20), 0, 15, 16]  # train 0 is in the test set, val 15 and 16, too, and val 17 is like train 0
     alike = Alike({"train": 15, "val": 5, "test": 3}, keys, np.array([[0, 17]]), np.array([0.97]))
     found = find_leaks(replace(examined, alike=alike, data=replace(examined.data, tests=tests)))

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unflip.data.cells import Cells
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
+from unflip.data.columns import Cells
+from unflip.data.dataset import Dataset, Split
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
 from unflip.encoders.table import encode_raw
 from unflip.issues.duplicates import Alike, find_alike
 from unflip.issues.similarity import LEAST_TEXT, compare_texts, plain_text
 
 
 def found_in(rows: Array) -> set[tuple[int, int]]:
-    alike = find_alike(RawData(LabelledSet(rows, None)), {"train": rows})
+    alike = find_alike(Dataset(Split(rows, None)), {"train": rows})
     first = np.unique(alike.keys, return_index=True)[1]
     return {tuple(sorted(pair)) for pair in first[alike.pairs].tolist()}
 
@@ -33,11 +33,11 @@ def test_rows_that_are_close_by_chance_are_not() -> None:
     assert found_in(np.random.default_rng(0).normal(size=(3000, 3))) == set()
 
 
-def encoded(texts: list[str], more: dict[str, list[float]] | None = None) -> tuple[RawData, Cells]:
+def encoded(texts: list[str], more: dict[str, list[float]] | None = None) -> tuple[Dataset, Cells]:
     cells = Cells(pa.table({"text": texts, **(more or {})}))
     labels = np.arange(len(texts)) % 2
     options = DataOptions(path="t", text_column=("text",), text_encoder="tfidf")
-    return encode_raw(RawData(LabelledSet(cells, labels)), options), cells
+    return encode_raw(Dataset(Split(cells, labels)), options), cells
 
 
 TEXTS = [
@@ -161,7 +161,7 @@ def test_what_was_removed_is_alike_nothing() -> None:
 
 def test_rows_that_repeat_by_nature_are_neither_copies_nor_leaks() -> None:
     rows = np.random.default_rng(0).integers(0, 3, (300, 3)).astype(np.float32)
-    data = RawData(LabelledSet(rows, np.arange(300) % 2), tests={"test": LabelledSet(rows[:50], np.arange(50) % 2)})
+    data = Dataset(Split(rows, np.arange(300) % 2), tests={"test": Split(rows[:50], np.arange(50) % 2)})
     alike = find_alike(data, {"train": rows, "test": rows[:50]})
     assert len(np.unique(alike.group(300)[0])) == 300
     assert len(alike.partners(alike.rows_of("train"), alike.rows_of("test"))[0]) == 0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unflip.data.files.shards import Shards
+from unflip.data.arrays import Shards
 from unflip.errors import InputError
 from unflip.stats import nearest as module
 from unflip.stats.nearest import all_nearest, nearest

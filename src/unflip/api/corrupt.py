@@ -10,11 +10,12 @@ import numpy as np
 from torch import Tensor
 
 from unflip.api.options import CORRUPT, option_tree
-from unflip.data.corruption import check_noise_used, corrupt_labels, needs_posterior
-from unflip.data.files.arrays import write_array
-from unflip.data.files.labels import are_misleading
-from unflip.data.labelled import LabelledData, label_data
-from unflip.data.loader import check_used, load_raw
+from unflip.data.arrays import write_array
+from unflip.data.corrupt import corrupt_labels, needs_posterior
+from unflip.data.dataset import Dataset
+from unflip.data.labeling import label_data
+from unflip.data.labels import are_misleading
+from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.encoders.table import encode_raw
 from unflip.engine.distributed import start_processes
@@ -39,7 +40,7 @@ class CorruptResult:
     record: Path
     picture: Path
     measured: NoiseProfile
-    class_names: list[str] | None
+    class_names: tuple[str, ...] | None
 
 
 class _Drawing(Options):
@@ -85,7 +86,6 @@ def corrupt(
     data_options = check_section(DataOptions, {"path": str(data), **tree.get("data", {})}, "data.")
     noise_options = check_section(NoiseOptions, {"recipe": str(recipe), **tree.get("noise", {})}, "noise.")
     check_used(data_options, tree.get("data", {}))
-    check_noise_used(noise_options, tree.get("noise", {}))
     if save_posterior is not None and not needs_posterior(noise_options):
         raise ConfigError(f"--save-posterior is not used: the recipe {noise} has no pmd step; leave it out")
     processes = start_processes(execution.device, execution.threads)
@@ -108,7 +108,7 @@ def corrupt(
     return CorruptResult(out, record, picture, measured, after.class_names)
 
 
-def _write_labels(out: Path, labels: Tensor, data: LabelledData) -> None:
+def _write_labels(out: Path, labels: Tensor, data: Dataset) -> None:
     numbers = labels.numpy().astype(np.min_scalar_type(data.num_classes - 1))
     if out.suffix.lower() == ".npy":
         write_array(out, np.array(data.class_names)[numbers] if are_misleading(data.class_names or ()) else numbers)

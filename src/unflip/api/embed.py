@@ -15,14 +15,14 @@ import torch
 
 from unflip.api.kept_parts import KeptParts, Part, cut_into_parts
 from unflip.api.options import EMBED, EmbeddingOptions, option_tree
-from unflip.data.cells import Cells
-from unflip.data.files.arrays import Array
-from unflip.data.files.features import FeatureOrigin, feature_folder, is_file, read_origin, write_features, write_labels
-from unflip.data.images.files import Frame, ImageFiles, Skipped
-from unflip.data.images.opening import check_broken
-from unflip.data.loader import check_used, load_raw
+from unflip.data.arrays import Array
+from unflip.data.columns import Cells
+from unflip.data.dataset import Dataset, Inputs, Split
+from unflip.data.files import Frame, ImageFiles, Skipped
+from unflip.data.images import check_broken
+from unflip.data.loaders import check_used, load_raw
+from unflip.data.loaders.arrays import FeatureOrigin, feature_folder, is_file, read_origin, write_features, write_labels
 from unflip.data.options import DataOptions
-from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.encoders.base import restore
 from unflip.encoders.image import (
     Advance,
@@ -56,7 +56,7 @@ class EmbedResult:
     """A finished feature file."""
 
     path: Path
-    features: RawData
+    features: Dataset
     """What the file holds."""
     examples: Mapping[str, Inputs]
     """What the features of each part were computed from."""
@@ -129,7 +129,7 @@ def check_images_only(tree: Tree, data: str | Path) -> None:
         raise ConfigError(f"--{next(iter(typed)).replace('_', '-')} is for images, and {data} holds none; leave it out")
 
 
-def _encode_table(raw: RawData, out: Path, options: DataOptions, reporter: Reporter) -> EmbedResult:
+def _encode_table(raw: Dataset, out: Path, options: DataOptions, reporter: Reporter) -> EmbedResult:
     started = time.perf_counter()
     raw.check_trainable(options.path)
     features = encode_raw(raw, options, reporter.track)
@@ -155,9 +155,9 @@ class EmbedPlan:
 
     out: Path
     origin: FeatureOrigin
-    raw: RawData
+    raw: Dataset
     """The images."""
-    sets: Mapping[str, LabelledSet]
+    sets: Mapping[str, Split]
     """The images by part, as the backbone sees them; some may turn out to be broken."""
     kept: KeptParts
     options: DataOptions
@@ -219,7 +219,7 @@ class EmbedPlan:
         each = (time.perf_counter() - started) / done
         return each * sum(map(len, self.kept.missing())), features.shape[1]
 
-    def stand_in(self, width: int) -> RawData:
+    def stand_in(self, width: int) -> Dataset:
         """Return random rows in place of the features, which may take long, to check labels and measure training."""
         random = np.random.default_rng(0)
         sets = {
@@ -250,10 +250,10 @@ class EmbedPlan:
             self.out, features, examples, origin, origin.skipped, reused, seconds, self.encoder.describe()
         )
 
-    def _written(self) -> dict[str, LabelledSet]:
+    def _written(self) -> dict[str, Split]:
         return load_raw(self.options.model_copy(update={"path": str(self.out)})).parts()
 
-    def _labelled(self, origin: FeatureOrigin, reused: bool) -> dict[str, LabelledSet]:
+    def _labelled(self, origin: FeatureOrigin, reused: bool) -> dict[str, Split]:
         """Return the features that are written, with the labels that the images have now."""
         found = self._written()
         readable = self._readable(origin.skipped)
@@ -271,7 +271,7 @@ class EmbedPlan:
             write_labels(self.out, sets, self.raw.class_names, origin)
         return sets
 
-    def _readable(self, skipped: Sequence[Skipped]) -> dict[str, LabelledSet]:
+    def _readable(self, skipped: Sequence[Skipped]) -> dict[str, Split]:
         """Return the images without those that could not be read."""
         sets = dict(self.sets)
         for name in {image.part for image in skipped}:
@@ -349,7 +349,7 @@ class EmbedPlan:
 
 
 def plan_embedding(
-    raw: RawData,
+    raw: Dataset,
     out: Path,
     options: DataOptions,
     embedding: EmbeddingOptions,

@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from unflip.data.images.files import is_image
-from unflip.data.viewing.moved import ask_where
-from unflip.data.viewing.rows import Rows
+from unflip.data.files import is_image
+from unflip.data.preview import Rows, ask_where
 from unflip.errors import ConfigError, unknown
 from unflip.files import write_atomically, write_text
 from unflip.runs.folder import Run

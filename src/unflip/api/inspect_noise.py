@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from unflip.data.files.arrays import Array, read_npz
-from unflip.data.files.labels import find_classes, read_labels, to_class_numbers
-from unflip.data.loader import load_raw
+from unflip.data.arrays import Array, read_npz
+from unflip.data.labels import find_classes, read_labels, to_class_numbers
+from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.errors import ConfigError, InputError
 from unflip.noise.transition import NoiseProfile, measure_noise
@@ -20,7 +20,7 @@ class InspectResult:
     """The noise between two sets of labels."""
 
     measured: NoiseProfile
-    class_names: list[str] | None
+    class_names: tuple[str, ...] | None
 
 
 def inspect_noise(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from unflip.data.files.arrays import Array, Pieces, read_npz, write_npz
-from unflip.data.images.decoding import BrokenImageError, make_pool
-from unflip.data.images.files import ImageFiles
-from unflip.data.raw import LabelledSet
+from unflip.data.arrays import Array, Pieces, read_npz, write_npz
+from unflip.data.dataset import Split
+from unflip.data.decoding import BrokenImageError, make_pool
+from unflip.data.files import ImageFiles
 from unflip.encoders.image import Embedded
 from unflip.errors import RunFolderError
 from unflip.files import LOCK, locked, naming_target, remove_partial
@@ -44,7 +44,7 @@ class Part:
 
 
 def cut_into_parts(
-    sets: Mapping[str, LabelledSet], made: str, workers: int | None, track: Track, *, skip_missing: bool
+    sets: Mapping[str, Split], made: str, workers: int | None, track: Track, *, skip_missing: bool
 ) -> list[Part]:
     """Cut every set into parts, with fingerprints: files by size and date.
 

@@ -9,15 +9,14 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from unflip.data.cells import Cells
-from unflip.data.encoding import Encoding
-from unflip.data.files.shards import Shards
-from unflip.data.images.decoding import OtherSizeError
-from unflip.data.images.files import ImageFiles, Skipped
-from unflip.data.labelled import make_source, open_sets
-from unflip.data.loader import check_used, load_raw
+from unflip.data.arrays import Shards
+from unflip.data.columns import Cells
+from unflip.data.dataset import Dataset, Encoding, Inputs
+from unflip.data.decoding import OtherSizeError
+from unflip.data.files import ImageFiles, Skipped
+from unflip.data.labeling import make_source, open_sets
+from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import DataOptions
-from unflip.data.raw import Inputs, RawData
 from unflip.data.sources import check_finite
 from unflip.encoders.image import ImageEncoder, embed_command, image_options
 from unflip.encoders.table import TableEncoder, columns_of
@@ -147,7 +146,7 @@ def _size(model: Model) -> str:
 
 def _encode(
     inputs: Inputs,
-    raw: RawData,
+    raw: Dataset,
     model: Model,
     what: str,
     weights: str | Path | None,
@@ -200,7 +199,7 @@ def _takes(model: Model) -> str:
     return f"a table with the columns {', '.join(columns[:_LISTED])}{more}"
 
 
-def _check_encoding(trained: Encoding | None, raw: RawData, what: str) -> None:
+def _check_encoding(trained: Encoding | None, raw: Dataset, what: str) -> None:
     """Refuse features that were made in another way than those that the model learnt from."""
     if trained is None and raw.encoding is None:
         return

@@ -7,14 +7,11 @@ from typing import Any
 from unflip.api.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
 from unflip.api.options import TRAIN, EmbeddingOptions, SourceOptions, option_tree
 from unflip.api.report import report_finished
-from unflip.data.corruption import check_noise_used
+from unflip.data.dataset import Dataset
 from unflip.data.hugging_face import write_dataset
-from unflip.data.images.files import ImageFiles
-from unflip.data.images.opening import SIZED, check_sizes_used
-from unflip.data.labelled import choose_labels
-from unflip.data.loader import check_used, load_raw
+from unflip.data.labeling import choose_labels
+from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import ImageOptions
-from unflip.data.raw import RawData
 from unflip.engine.run import train_run
 from unflip.errors import ConfigError, UnflipError
 from unflip.nn.backbone import PretrainedOptions
@@ -94,7 +91,7 @@ class TrainPlan:
     """What a run learns from."""
 
     config: RunConfig
-    raw: RawData | None
+    raw: Dataset | None
     """The data, if it had to be read in order to know."""
     embedding: EmbedPlan | None
     """How images become the features that the run learns from; None where it learns from the data as it is."""
@@ -107,16 +104,11 @@ def plan_training(run: Run, layers: Layers, embedding: EmbeddingOptions, executi
     """
     config = layers.resolve()
     data, typed = config.common.data, layers.typed("data")
-    check_noise_used(config.common.noise, layers.typed("noise"))
     _check_learning_used(config, layers)
     chosen = any("network" in layer for layer in layers.trees)
     raw = None if chosen else load_raw(data, config.parts)
     of_images = raw is not None and raw.holds_images
     check_used(data, typed, EMBEDDING_USES if of_images else ())
-    if chosen and typed & SIZED:
-        raw = load_raw(data, config.parts)
-        if isinstance(raw.train.inputs, ImageFiles):
-            check_sizes_used(raw.train.inputs, data, typed)
     if raw is None or not of_images:
         why = "a --network learns from pixels" if chosen else f"{data.path} holds no images"
         if unused := next(iter(embedding.model_fields_set), None):

@@ -16,14 +16,14 @@ _LEAST = 0.005  # smaller shares would be shown as 0.00
 _CALLED = 4  # what a class is called instead, at most, where there is no room for a matrix
 
 
-def print_noise(measured: NoiseProfile, class_names: list[str] | None) -> None:
+def print_noise(measured: NoiseProfile, class_names: Sequence[str] | None) -> None:
     """Print rates and matrix; where that is too wide, what each class became; of many classes, the worst."""
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
     for line in noise_lines(measured, class_names, console.width):
         console.print(line)
 
 
-def noise_lines(measured: NoiseProfile, class_names: list[str] | None, width: int) -> list[str]:
+def noise_lines(measured: NoiseProfile, class_names: Sequence[str] | None, width: int) -> list[str]:
     """Return the lines to print, for a terminal of ``width`` columns."""
     count, counts = len(measured.matrix), measured.class_counts.tolist()
     names = [one_line(name) for name in class_names or map(str, range(count))]

@@ -7,12 +7,12 @@ datasets = Registry(
     Entry(
         "texts",
         ".txt files: one folder per class, or train/CLASS, val/, test/",
-        "unflip.data.loaders.text_folder:text_folder",
+        "unflip.data.loaders.class_folders:text_folder",
     ),
     Entry(
         "images",
         "images: one folder per class, or train/CLASS, val/, test/",
-        "unflip.data.loaders.image_folder:image_folder",
+        "unflip.data.loaders.class_folders:image_folder",
     ),
     Entry(
         "manifest", "images in a .csv or .parquet table: path,label[,split]", "unflip.data.loaders.manifest:manifest"
@@ -46,4 +46,4 @@ datasets = Registry(
     ),
     Entry("digits", "1,797 handwritten digits, built in; their labels are clean", "unflip.data.loaders.digits:digits"),
 )
-"""Loaders by name; a target is an instance of :class:`unflip.data.loader.Loader`."""
+"""Loaders by name; a target is an instance of :class:`unflip.data.loaders.Loader`."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
-from unflip.data.images.decoding import to_upright_rgb
+from unflip.data.arrays import Array
+from unflip.data.decoding import to_upright_rgb
 from unflip.errors import InputError, unknown
 from unflip.files import write_atomically
 

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.files.arrays import Array
-from unflip.data.files.shards import Shards
+from unflip.data.arrays import Array, Shards
 from unflip.errors import InputError
 
 _CHUNK = 2**24  # values read at once when a whole array is scanned

@@ -1,59 +1,44 @@
 """split: chooses the validation examples, a share of every class; groups stay together."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from unflip.data.dataset import Dataset
-from unflip.data.files.arrays import Array
-from unflip.data.labelled import LabelledData
+from unflip.data.arrays import Array, Shards
+from unflip.data.dataset import Dataset, Split
+from unflip.data.files import ImageFiles
 from unflip.errors import InputError
 from unflip.seeding import generator
 
 
-def split(data: LabelledData, fraction: float, seed: int) -> Dataset:
+def split(data: Dataset, fraction: float, seed: int) -> Dataset:
     """Return the data with ``fraction`` of its training examples held out, or with the validation set it came with."""
     data = data.joined()
     given = data.given
-    if data.is_val is not None:
+    came_with_val = bool(data.is_val.any())
+    if came_with_val:
         is_val = data.is_val
     elif fraction:
-        groups = None if data.groups is None else group_numbers(data.groups)
+        groups = None if data.train.groups is None else group_numbers(data.train.groups)
         is_val = stratified_split(given, data.num_classes, fraction, seed, groups)
     else:
         is_val = torch.zeros(len(given), dtype=torch.bool)
-    if data.is_val is None and data.same is not None:
+    if not came_with_val and data.same is not None:
         whole = untorn(is_val, data.same)
         if 2 * int(whole.sum()) < int(is_val.sum()):  # where most rows are equal to others, hardly any would be left
             whole = stratified_split(given, data.num_classes, fraction, seed, data.same)
         is_val = whole
+    split_up = replace(data, is_val=is_val & ~data.removed)
     initial = given if data.reviewed is None else torch.where(data.reviewed < 0, given, data.reviewed)
-    dataset = Dataset(
-        name=data.name,
-        source=data.train,
-        given=given,
-        reviewed=data.reviewed,
-        removed=data.removed,
-        is_val=is_val & ~data.removed,
-        clean=data.clean,
-        tests=data.tests,
-        num_classes=data.num_classes,
-        class_names=data.class_names,
-        ids=data.ids,
-        pictures_path=data.pictures_path,
-        encoding=data.encoding,
-        standardisation=data.standardisation,
-        frame=data.frame,
-        skipped=data.skipped,
-        groups=data.same,
-        clean_val=data.clean_val,
-        noise_record=data.noise_record,
-    )
-    if len(initial[dataset.trains].unique()) < 2:
+    if len(initial[split_up.trains].unique()) < 2:
         raise InputError(
-            f"{data.name}: the {int(dataset.trains.sum())} examples left for training hold fewer than two classes"
+            f"{data.name}: the {int(split_up.trains.sum())} examples left for training hold fewer than two classes"
         )
-    return dataset
+    return split_up
 
 
 def untorn(is_val: Tensor, same: Tensor) -> Tensor:
@@ -111,3 +96,86 @@ def _grouped_split(labels: Tensor, num_classes: int, fraction: float, seed: int,
             is_val[members[group]] = True
             room -= taken
     return is_val
+
+
+_ROWS = 4096  # examples hashed at once
+_SAMPLE = 20_000  # rows that tell whether equal ones are expected
+_BY_CHANCE = 0.01  # equal pairs from which on they are
+
+
+def identities(part: Split) -> Array:
+    """Return a key per example (n,), equal for equal examples: the digest of its picture, or 64 bits of its row.
+
+    Numbers count in single precision, whatever the file has, and -0 as 0.
+    """
+    if part.digests is not None:
+        return part.digests
+    assert isinstance(part.inputs, np.ndarray | Shards)
+    keys = np.empty(len(part.inputs), np.uint64)
+    for start in range(0, len(keys), _ROWS):
+        rows = np.asarray(part.inputs[start : start + _ROWS])
+        keys[start : start + _ROWS] = row_hashes(rows.astype(np.float32) + 0.0 if rows.dtype.kind == "f" else rows)
+    return keys
+
+
+def row_hashes(rows: Array) -> Array:
+    """Return 64 bits per row (n,), equal for equal rows; of a million different ones two are equal once in 10^7 times.
+
+    Each word of a row is mixed with its position by the finaliser of SplitMix64 (Steele, Lea and Flood 2014), then all
+    are added up.
+    """
+    rows = np.ascontiguousarray(rows).reshape(len(rows), -1)
+    raw = rows.view(np.uint8).reshape(len(rows), -1)
+    padded = np.zeros((len(rows), -(-raw.shape[1] // 8) * 8), np.uint8)
+    padded[:, : raw.shape[1]] = raw
+    words = padded.view(np.uint64)
+    with np.errstate(over="ignore"):
+        words = words + np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+        hashes: Array = (words ^ (words >> np.uint64(31))).sum(axis=1, dtype=np.uint64)
+    return hashes
+
+
+def repeats_by_nature(part: Split) -> bool:
+    """Whether equal rows are expected by chance, as in a table of a few categories: they are no copies then.
+
+    With columns drawn independently, ``n (n - 1) / 2`` times the product over columns of the share of equal pairs is
+    how many pairs of n rows are equal; from 0.01 on they are expected. Pictures never are.
+    """
+    inputs, count = part.inputs, len(part.inputs)
+    if part.digests is not None or not isinstance(inputs, np.ndarray | Shards):
+        return False
+    rows = np.asarray(inputs[np.linspace(0, count - 1, min(count, _SAMPLE)).astype(np.int64)])
+    expected = count * (count - 1) / 2
+    for column in rows.reshape(len(rows), -1).T:
+        sizes = np.unique(column, return_counts=True)[1]
+        expected *= float((sizes * (sizes - 1.0)).sum()) / max(1, len(rows) * (len(rows) - 1))
+        if expected < _BY_CHANCE:
+            return False
+    return True
+
+
+def same_examples(part: Split) -> Tensor | None:
+    """Return a number per example (n,), the same where they are equal, alike or of one group; None if all differ."""
+    if part.digests is None and isinstance(part.inputs, ImageFiles):
+        keys: Array = np.arange(len(part.inputs))
+    else:
+        keys = np.unique(identities(part), return_inverse=True)[1]
+        if int(keys.max(initial=-1)) + 1 < len(keys) and repeats_by_nature(part):
+            keys = np.arange(len(keys))
+    for others in (part.alike, part.groups):
+        if others is not None:
+            keys = _joined(keys, np.unique(others, return_inverse=True)[1])
+    if len(np.unique(keys)) == len(keys):
+        return None
+    return torch.from_numpy(keys.astype(np.int64))
+
+
+def _joined(keys: Array, groups: Array) -> Array:
+    """Return numbers (n,) that are the same for examples which a chain of equal keys or groups, from 0 on, joins."""
+    first = int(keys.max()) + 1
+    total = first + int(groups.max()) + 1
+    edges = coo_array((np.ones(len(keys), bool), (keys, groups + first)), shape=(total, total))
+    joined: Array = connected_components(edges, directed=False)[1][keys]
+    return joined

@@ -18,12 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unflip.data.encoding import Encoding
-from unflip.data.files.arrays import Array
-from unflip.data.images.decoding import BrokenImageError
-from unflip.data.images.files import ImageFiles
-from unflip.data.images.opening import are_small, with_margin
-from unflip.data.images.sources import FileSource, ImageSource
+from unflip.data.arrays import Array
+from unflip.data.dataset import Encoding
+from unflip.data.decoding import BrokenImageError
+from unflip.data.files import ImageFiles
+from unflip.data.images import FileSource, ImageSource, are_small, with_margin
 from unflip.data.options import DataOptions
 from unflip.data.sources import Source, Standardisation
 from unflip.encoders.base import Encoded, Encoder
@@ -209,7 +208,7 @@ class Embedded(NamedTuple):
     Attributes:
         features: of the images that could be read (m, d).
         digests: of their pixels (m,), equal for equal images.
-        image_stats: what is noted of them (m, 4): see :class:`unflip.data.raw.LabelledSet`.
+        image_stats: what is noted of them (m, 4): see :class:`unflip.data.dataset.Split`.
         broken: why the others could not be read, by their number within the part.
     """
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.encoders.base import TextEncoder, blocks
 from unflip.errors import ConfigError, InputError, MissingExtraError, described
 from unflip.progress import Track, untracked

@@ -9,12 +9,11 @@ from typing import Self
 
 import numpy as np
 
-from unflip.data.cells import Cells
-from unflip.data.duplicates import row_hashes
-from unflip.data.encoding import Encoding
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
+from unflip.data.columns import Cells
+from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
+from unflip.data.split import row_hashes
 from unflip.encoders.base import Encoded, Encoder
 from unflip.encoders.columns.deciding import ColumnChoices, decide
 from unflip.encoders.columns.kinds import KINDS, Column, LeftOut, numbered, refusal
@@ -156,7 +155,7 @@ _FEWEST = 20  # examples below which a column may repeat the labels by chance
 _FIRST = 1000  # rows that tell most columns from labels
 
 
-def encode_raw(raw: RawData, options: DataOptions, track: Track = untracked) -> RawData:
+def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> Dataset:
     """Return data whose tables have become rows of features, by an encoder that learnt from the training rows."""
     if not isinstance(raw.train.inputs, Cells):
         return raw
@@ -178,7 +177,7 @@ def fit_table(cells: Cells, options: DataOptions) -> TableEncoder:
     return TableEncoder.fit(cells, choices, options.text_encoder)
 
 
-def _warn_of_labels(train: LabelledSet, columns: Sequence[str], path: str) -> None:
+def _warn_of_labels(train: Split, columns: Sequence[str], path: str) -> None:
     """Say which columns repeat the labels, so that no label can look wrong."""
     assert isinstance(train.inputs, Cells)
     if train.labels is None or len(train.labels) < _FEWEST:
@@ -200,7 +199,7 @@ def _warn_of_labels(train: LabelledSet, columns: Sequence[str], path: str) -> No
                 )
 
 
-def _encoded(part: LabelledSet, encoder: TableEncoder, track: Track) -> LabelledSet:
+def _encoded(part: Split, encoder: TableEncoder, track: Track) -> Split:
     assert isinstance(part.inputs, Cells)
     features = encoder.encode(part.inputs, track).features
     digests = part.digests

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.encoders.base import TextEncoder, blocks
 from unflip.errors import InputError
 from unflip.progress import Track, untracked

@@ -3,7 +3,7 @@
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from unflip._version import __version__
+from unflip.data.arrays import Array
 from unflip.data.dataset import Dataset
-from unflip.data.labelled import EvaluationSet
-from unflip.data.loader import is_built_in
+from unflip.data.loaders import is_built_in
+from unflip.data.sources import Source
 from unflip.engine.checkpoints import RunState
 from unflip.engine.distributed import Processes
 from unflip.engine.inference import predict_probs
@@ -26,6 +27,16 @@ from unflip.labels.store import LabelStore
 from unflip.nn.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import RunConfig
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """Test examples with their labels (n,)."""
+
+    source: Source
+    labels: Tensor
+    leaked: Array | None = None
+    """As in :class:`unflip.data.dataset.Split` (n,)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class Truth:
         """Take the truth from a data set and move it to the device."""
         clean = None if dataset.clean is None else dataset.clean.to(processes.device)
         tests = {
-            name: replace(test, source=test.source.to(processes.device), labels=test.labels.to(processes.device))
+            name: EvaluationSet(test.source.to(processes.device), test.class_numbers.to(processes.device), test.leaked)
             for name, test in dataset.tests.items()
         }
         return cls(clean, tests, dataset.clean_val)
@@ -185,8 +196,8 @@ def make_result(
         "method": common.method,
         "data": dataset.name,
         "data_path": _absolute(common.data.path),
-        "pictures_path": _absolute(dataset.pictures_path),
-        "classes": dataset.class_names or [str(i) for i in range(dataset.num_classes)],
+        "pictures_path": _absolute(dataset.images_path),
+        "classes": list(dataset.class_names or ()) or [str(i) for i in range(dataset.num_classes)],
         "seed": common.seed,
         "epochs": common.epochs,
         "selection": effective_rule(common.select, clean_val=truth.clean_val),

@@ -7,15 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.corruption import corrupt_labels, given_posterior, needs_posterior
+from unflip.data.arrays import Shards
+from unflip.data.corrupt import corrupt_labels, given_posterior, needs_posterior
 from unflip.data.dataset import Dataset
-from unflip.data.files.shards import Shards
-from unflip.data.images.sources import IMAGENET
-from unflip.data.labelled import LabelledData, label_data
-from unflip.data.loader import load_raw
+from unflip.data.images import IMAGENET
+from unflip.data.labeling import label_data, settle_scale
+from unflip.data.loaders import load_raw
 from unflip.data.options import NoiseOptions
-from unflip.data.raw import RawData
-from unflip.data.scaling import settle_scale
 from unflip.data.sources import Standardisation
 from unflip.data.split import split
 from unflip.encoders.table import encode_raw
@@ -37,7 +35,7 @@ from unflip.runs.model_file import Model
 
 
 def prepare_data(
-    config: RunConfig, estimate: PosteriorEstimator, raw: RawData | None = None, track: Track = untracked
+    config: RunConfig, estimate: PosteriorEstimator, raw: Dataset | None = None, track: Track = untracked
 ) -> Dataset:
     """Return the data of a run, with noise if the configuration asks for it, split and checked.
 
@@ -65,7 +63,7 @@ def prepare_data(
     return dataset
 
 
-def _network_normalisation(config: RunConfig, raw: RawData) -> Standardisation | None:
+def _network_normalisation(config: RunConfig, raw: Dataset) -> Standardisation | None:
     """Return how the network wants its images, whatever the data; None if that is for the data to say.
 
     A network with weights wants arrays of images as bytes, unless `data.standardize` is off.
@@ -92,12 +90,12 @@ def _network_normalisation(config: RunConfig, raw: RawData) -> Standardisation |
     return Standardisation(*(value.mean().view(1, 1, 1) for value in (IMAGENET.mean, IMAGENET.std)))
 
 
-def find_posterior(data: LabelledData, noise: NoiseOptions, estimate: PosteriorEstimator) -> Tensor | None:
+def find_posterior(data: Dataset, noise: NoiseOptions, estimate: PosteriorEstimator) -> Tensor | None:
     """Return the class probabilities (n, k) that a noise recipe needs, read or estimated; None if it needs none."""
     if not needs_posterior(noise):
         return None
     given = given_posterior(noise, data)
-    return estimate(data.train, data.truth, data.num_classes, noise.posterior) if given is None else given
+    return estimate(data.source, data.truth, data.num_classes, noise.posterior) if given is None else given
 
 
 _Trainer = TypeVar("_Trainer", bound=Trainer)
@@ -148,7 +146,7 @@ def make_trainer(
         device=device,
         has_val=bool(dataset.is_val.any()),
         of_rows=len(dataset.source.shape) == 1,
-        groups=None if dataset.groups is None else dataset.groups.to(device)[train],
+        groups=None if dataset.same is None else dataset.same.to(device)[train],
     )
     recipe = find_recipe(common.method)
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unflip.data.dataset import Dataset
 from unflip.data.options import IN_SAMPLE
-from unflip.data.raw import RawData
 from unflip.data.sources import Source
 from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.distributed import start_processes
@@ -101,7 +101,7 @@ class DryRun:
         return text + (f" in {phase.views} views" if phase.views > 1 else "")
 
 
-def rehearse(config: RunConfig, execution: Execution, raw: RawData | None = None) -> DryRun:
+def rehearse(config: RunConfig, execution: Execution, raw: Dataset | None = None) -> DryRun:
     """Check everything that a run would check, and rehearse the first epoch of each kind.
 
     The steps are real, on the real data and networks, but there are fewer of them; the rest is extrapolated. Posteriors

@@ -14,10 +14,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from unflip.data.arrays import write_array
 from unflip.data.dataset import Dataset
-from unflip.data.files.arrays import write_array
-from unflip.data.images.files import skipped_csv
-from unflip.data.raw import RawData
+from unflip.data.files import skipped_csv
 from unflip.engine.checkpoints import BestEpoch, Checkpoints, EpochProgress, RunState, data_fingerprint, difference
 from unflip.engine.distributed import Processes, start_processes
 from unflip.engine.evaluation import (
@@ -52,7 +51,7 @@ def train_run(
     config: RunConfig,
     execution: Execution,
     *,
-    raw: RawData | None = None,
+    raw: Dataset | None = None,
     resume: bool = False,
     force: bool = False,
 ) -> Run:
@@ -374,7 +373,7 @@ class MemoryRun(NamedTuple):
     """The estimated noise of the given labels, if there is an estimate."""
 
 
-def train_in_memory(config: RunConfig, raw: RawData, processes: Processes, reviewed: Tensor | None = None) -> MemoryRun:
+def train_in_memory(config: RunConfig, raw: Dataset, processes: Processes, reviewed: Tensor | None = None) -> MemoryRun:
     """Train to the end and return the results; the selection rule is ``last`` or ``noisy-val``.
 
     ``reviewed`` (n,) are labels decided by people, -1 for the others.

@@ -19,9 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from unflip.data.files.arrays import Array
-from unflip.data.files.shards import Shards
-from unflip.data.raw import RawData
+from unflip.data.arrays import Array, Shards
+from unflip.data.dataset import Dataset
 from unflip.errors import ConfigError, unknown
 from unflip.issues import checks
 from unflip.issues.duplicates import Alike
@@ -38,7 +37,7 @@ class Examined:
     table: pa.Table
     """The run's labels; see :func:`unflip.runs.labels.label_table`."""
     class_names: Sequence[str]
-    data: RawData
+    data: Dataset
     """What was learnt from, as rows of features."""
     alike: Alike | None = None
     """Which examples are the same or nearly so, if anybody looked."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.issues.audit import Examined, Found
 from unflip.runs.labels import OUT_OF_SAMPLE, REMOVED, peoples_labels
 

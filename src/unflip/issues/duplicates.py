@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unflip.data.cells import Cells
-from unflip.data.duplicates import identities, repeats_by_nature
-from unflip.data.encoding import Encoding
-from unflip.data.files.arrays import Array
-from unflip.data.files.shards import Shards
-from unflip.data.images.files import ImageFiles
-from unflip.data.raw import Inputs, LabelledSet, RawData
+from unflip.data.arrays import Array, Shards
+from unflip.data.columns import Cells
+from unflip.data.dataset import Dataset, Encoding, Inputs, Split
+from unflip.data.files import ImageFiles
+from unflip.data.split import identities, repeats_by_nature
 from unflip.encoders.table import TableEncoder, text_columns
 from unflip.issues.similarity import (
     LEAST_IMAGE,
@@ -96,11 +94,11 @@ class Alike:
         keys[gone] = int(keys.max(initial=-1)) + 1 + np.arange(len(gone))
         return replace(self, keys=keys)
 
-    def mark_groups(self, data: RawData) -> RawData:
+    def mark_groups(self, data: Dataset) -> Dataset:
         """Return the data with the groups of its training examples, so that they share a fold."""
         return replace(data, train=replace(data.train, alike=self.group(self.parts["train"])[0]))
 
-    def mark_leaks(self, data: RawData) -> RawData:
+    def mark_leaks(self, data: Dataset) -> Dataset:
         """Return the data with the test examples that are alike others, so that they are counted apart."""
         leak = {name: np.zeros(len(part.inputs), bool) for name, part in data.tests.items()}
         seen = slice(0, sum(self.parts[name] for name in self.parts if name not in data.tests))
@@ -122,7 +120,7 @@ class Scored(NamedTuple):
     """From which score on they are nearly the same."""
 
 
-def find_alike(data: RawData, came: Mapping[str, Inputs], track: Track = untracked) -> Alike:
+def find_alike(data: Dataset, came: Mapping[str, Inputs], track: Track = untracked) -> Alike:
     """Find examples that are the same or nearly so in all parts of a data set; none where rows repeat by nature.
 
     Args:
@@ -143,7 +141,7 @@ def find_alike(data: RawData, came: Mapping[str, Inputs], track: Track = untrack
 
 
 def score_pairs(
-    data: RawData, parts: Mapping[str, tuple[LabelledSet, Inputs]], first: Array, track: Track = untracked
+    data: Dataset, parts: Mapping[str, tuple[Split, Inputs]], first: Array, track: Track = untracked
 ) -> Scored:
     """Return the candidates among the rows ``first`` of all parts, and how alike the examples of each pair are."""
     came = [inputs for _, inputs in parts.values()]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.issues.audit import Examined, Found, nothing
 
 _BLANK = 0.02  # standard deviation of the brightness, of 1

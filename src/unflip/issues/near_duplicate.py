@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.issues.audit import Examined, Found, nothing
 from unflip.runs.labels import names_of
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.issues.audit import Examined, Found, nothing
 from unflip.runs.labels import peoples_labels
 from unflip.stats.nearest import Rows, all_nearest

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unflip.data.files.arrays import Array
-from unflip.data.images.decoding import cut_images, make_pool, open_images, sizes_of
-from unflip.data.images.files import Frame, ImageFiles
-from unflip.data.images.opening import are_small
+from unflip.data.arrays import Array
+from unflip.data.decoding import cut_images, make_pool, open_images, sizes_of
+from unflip.data.files import Frame, ImageFiles
+from unflip.data.images import are_small
 from unflip.issues.image_similarity import SIDE, same_images
 from unflip.progress import Track
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.errors import InputError
 from unflip.report.page import write_page
 from unflip.report.run_names import name_runs

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as compute
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.report.views import Views
 
 _SHOWN = 12  # examples of a finding

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 
 _NAMED = 20  # largest number of classes shown as a table with names
 _DRAWN = 150  # largest number of classes drawn in full

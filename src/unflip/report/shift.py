@@ -8,7 +8,7 @@ import pyarrow.compute
 import torch
 from torch import Tensor
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.errors import RunFolderError
 from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians

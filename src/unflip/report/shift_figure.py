@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.errors import RunFolderError
 from unflip.report.figure_file import COLOURS, save
 from unflip.report.shift import measure_shift

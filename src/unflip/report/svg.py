@@ -7,7 +7,7 @@ from math import ceil, floor, isclose, log10
 import numpy as np
 from markupsafe import Markup
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.report.shift import Panel, Shift
 
 COLOURS = 8  # number of colours in the style sheet, the classes c0 to c7

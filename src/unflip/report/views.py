@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from unflip.data.viewing.pictures import Pictures
-from unflip.data.viewing.rows import Rows
+from unflip.data.preview import Pictures, Rows
 from unflip.errors import InputError, UnflipError
 from unflip.report.page import embedded
 from unflip.runs.folder import Run

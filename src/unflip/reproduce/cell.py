@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from unflip.data.loader import is_built_in
+from unflip.data.loaders import is_built_in
 from unflip.engine.run import train_run
 from unflip.errors import InputError, RunFolderError, UnflipError, described
 from unflip.files import LOCK, locked, remove_partial, write_json

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.errors import InputError, RunFolderError, UnflipError
 
 _FORMAT = 2  # of the file; stored in its user_version

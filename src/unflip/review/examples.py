@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.errors import InputError, RunFolderError, unknown
 from unflip.review.decisions import State
 from unflip.review.findings import Findings

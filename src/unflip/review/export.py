@@ -6,8 +6,8 @@ from pathlib import PurePath
 
 import numpy as np
 
-from unflip.data.files.reviewed import LABEL, REMOVE
-from unflip.data.images.files import is_image
+from unflip.data.files import is_image
+from unflip.data.labels import LABEL, REMOVE
 from unflip.review.decisions import DecisionStore, State
 from unflip.review.examples import Examples
 from unflip.runs.labels import REMOVED

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.errors import RunFolderError
 from unflip.runs.labels import SCHEMA
 

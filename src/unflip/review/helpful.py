@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.stats.nearest import all_nearest
 
 _POOL = 10_000  # the most uncertain examples, among which neighbours are looked for

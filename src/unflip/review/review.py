@@ -7,10 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
-from unflip.data.viewing.moved import ask_where
-from unflip.data.viewing.pictures import Pictures
-from unflip.data.viewing.rows import Rows
+from unflip.data.arrays import Array
+from unflip.data.preview import Pictures, Rows, ask_where
 from unflip.errors import InputError, RunFolderError
 from unflip.files import locked
 from unflip.review.decisions import Decision, DecisionStore, State, check_decisions

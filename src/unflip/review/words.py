@@ -5,8 +5,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
-from unflip.data.viewing.rows import Rows
+from unflip.data.arrays import Array
+from unflip.data.preview import Rows
 from unflip.encoders.base import TextEncoder, restore
 from unflip.encoders.columns.kinds import Text
 from unflip.encoders.table import TableEncoder

@@ -19,11 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from unflip.data.files.arrays import Array, read_array, write_array
-from unflip.data.files.features import read_origin
+from unflip.data.arrays import Array, read_array, write_array
+from unflip.data.loaders.arrays import read_origin
 from unflip.data.options import DataOptions
-from unflip.data.viewing.pictures import Pictures, open_pictures
-from unflip.data.viewing.rows import Rows, open_rows
+from unflip.data.preview import Pictures, Rows, open_pictures, open_rows
 from unflip.encoders.table import text_columns
 from unflip.errors import ConfigError, RunFolderError, UnflipWarning
 from unflip.files import (

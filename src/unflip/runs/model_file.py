@@ -10,8 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from unflip.data.encoding import Encoding
-from unflip.data.images.files import Frame
+from unflip.data.dataset import Encoding
+from unflip.data.files import Frame
 from unflip.data.sources import Standardisation
 from unflip.errors import RunFolderError
 from unflip.files import write_tensors

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unflip.data.files.arrays import Pieces, read_array, read_npz, write_array, write_npz
+from unflip.data.arrays import Pieces, read_array, read_npz, write_array, write_npz
 from unflip.errors import InputError
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.data.files.labels import find_classes, read_labels, to_class_numbers
+from unflip.data.labels import find_classes, read_labels, to_class_numbers
 from unflip.errors import InputError
 
 
@@ -23,7 +23,7 @@ def write(folder: Path, name: str, content: Any) -> Path:
     return path
 
 
-def classes_of(path: Path) -> tuple[list[int], list[str] | None]:
+def classes_of(path: Path) -> tuple[list[int], tuple[str, ...] | None]:
     """Read a file as a run does."""
     raw = read_labels(path)
     number, names = find_classes(raw, None, "labels")
@@ -69,11 +69,11 @@ def test_numbers_are_read_from_every_kind_of_file(tmp_path: Path, name: str, con
     ],
 )
 def test_names_are_numbered_in_alphabetical_order(tmp_path: Path, name: str, content: Any) -> None:
-    assert classes_of(write(tmp_path, name, content)) == ([1, 0, 2], ["cat", "dog", "été"])
+    assert classes_of(write(tmp_path, name, content)) == ([1, 0, 2], ("cat", "dog", "été"))
 
 
 def test_a_number_among_names_is_a_name(tmp_path: Path) -> None:
-    assert classes_of(write(tmp_path, "a.txt", "7\ncat\n7\n")) == ([0, 1, 0], ["7", "cat"])
+    assert classes_of(write(tmp_path, "a.txt", "7\ncat\n7\n")) == ([0, 1, 0], ("7", "cat"))
 
 
 def test_truth_values_are_two_classes(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_labels_of_a_wrong_kind_are_refused(labels: np.ndarray, message: str) ->
 
 def test_declared_classes_win_over_those_in_the_labels() -> None:
     assert find_classes(np.array([0, 1]), 5, "x") == (5, None)
-    assert find_classes(np.array(["b"]), ("b", "a"), "x") == (2, ["b", "a"])
+    assert find_classes(np.array(["b"]), ("b", "a"), "x") == (2, ("b", "a"))
     assert to_class_numbers(np.array(["b", "a"]), 2, ["b", "a"], "x").tolist() == [0, 1]
     assert to_class_numbers(np.array([1, 0]), 2, ["b", "a"], "x").tolist() == [1, 0]
 
@@ -221,7 +221,7 @@ def test_text_that_is_the_name_of_a_class_is_a_name_also_if_it_looks_like_a_numb
 
 
 def test_an_underscore_makes_a_name(tmp_path: Path) -> None:
-    assert classes_of(write(tmp_path, "a.txt", "1_1\n1_2\n")) == ([0, 1], ["1_1", "1_2"])
+    assert classes_of(write(tmp_path, "a.txt", "1_1\n1_2\n")) == ([0, 1], ("1_1", "1_2"))
 
 
 def test_accents_are_the_same_however_they_are_encoded() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unflip.data.files.pickled_batch import read_batch
+from unflip.data.loaders.cifar import read_batch
 from unflip.errors import InputError
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from helpers import Crash, Outcome, assert_same_run, blobs, crash_after, quick_train, write_npz
-from unflip.data.files.reviewed import read_reviewed
+from unflip.data.labels import read_reviewed
 from unflip.errors import ConfigError, InputError, RunFolderError
 from unflip.methods import methods
 from unflip.runs.labels import looks_wrong

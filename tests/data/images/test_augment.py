@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unflip.data.images.augment import central_boxes, flip_crop, mirror, normalise, random_boxes, random_squares
+from unflip.data.decoding import central_boxes, flip_crop, mirror, normalise, random_boxes, random_squares
 
 
 def seeded(seed: int = 0) -> torch.Generator:

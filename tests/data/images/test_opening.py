@@ -9,11 +9,19 @@ import torch
 from PIL import Image
 
 from pictures import write_picture
-from unflip.data.images.augment import central_boxes, mirror, random_boxes, random_squares
-from unflip.data.images.decoding import cut_images, make_pool, open_images, sizes_of, to_rgb
-from unflip.data.images.files import Frame, ImageFiles, Skipped, as_names, find_images, skipped_csv
-from unflip.data.images.opening import OpenedImages, open_files
-from unflip.data.images.sources import IMAGENET, FileSource
+from unflip.data.decoding import (
+    central_boxes,
+    cut_images,
+    make_pool,
+    mirror,
+    open_images,
+    random_boxes,
+    random_squares,
+    sizes_of,
+    to_rgb,
+)
+from unflip.data.files import Frame, ImageFiles, Skipped, as_names, find_images, skipped_csv
+from unflip.data.images import IMAGENET, FileSource, OpenedImages, open_files
 from unflip.data.options import ImageOptions
 from unflip.errors import ConfigError, InputError
 

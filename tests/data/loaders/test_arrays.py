@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from helpers import blobs, write_npz
-from unflip.data.files.shards import Shards
-from unflip.data.labelled import label_data
-from unflip.data.loader import load_raw
+from unflip.data.arrays import Shards
+from unflip.data.dataset import Dataset
+from unflip.data.labeling import label_data
+from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
-from unflip.data.raw import RawData
 from unflip.errors import InputError
 
 
-def load_from(path: Path, **options: Any) -> RawData:
+def load_from(path: Path, **options: Any) -> Dataset:
     return load_raw(DataOptions(path=str(path), **options))
 
 
@@ -34,7 +34,7 @@ def test_an_npz_and_a_folder_hold_the_same(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.train.inputs, content["train"])
         np.testing.assert_array_equal(found.train.labels, content["train_labels"])
         np.testing.assert_array_equal(found.tests["test"].inputs, content["test"])
-        np.testing.assert_array_equal(found.tests["test"].labels, content["test_labels"])
+        np.testing.assert_array_equal(found.tests["test"].class_numbers, content["test_labels"])
         assert found.val is None
         assert found.class_names == ("a", "b", "c")
 
@@ -121,7 +121,7 @@ def test_shards_of_a_folder_are_one_array(tmp_path: Path) -> None:
     write_npz(tmp_path / "x.npz", train=whole, train_labels=labels)
     one, other = (label_data(load_from(path), DataOptions(path="x")) for path in (tmp_path, tmp_path / "x.npz"))
     chosen = torch.tensor([8, 0, 4, 4, 5])
-    torch.testing.assert_close(one.train.fetch(chosen), other.train.fetch(chosen))
+    torch.testing.assert_close(one.source.fetch(chosen), other.source.fetch(chosen))
     np.save(tmp_path / "train.npy", whole)
     with pytest.raises(InputError, match=r"train\.npy, and train-00000\.npy beside it"):
         load_raw(DataOptions(path=str(tmp_path)))

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from helpers import open_dataset, shrink_cifar
-from unflip.data.loader import load_raw
+from unflip.data.dataset import Dataset
+from unflip.data.loaders import load_raw
 from unflip.data.loaders.cifar import CIFAR10, CIFAR100, Cifar
 from unflip.data.options import DataOptions, NoiseOptions
-from unflip.data.raw import RawData
 from unflip.errors import InputError
 from unflip.noise.transition import CIFAR100_SUPERCLASSES
 
@@ -49,7 +49,7 @@ def _four_records(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink_cifar(monkeypatch, 4, 4)
 
 
-def load(folder: Path) -> RawData:
+def load(folder: Path) -> Dataset:
     return load_raw(DataOptions(path=str(folder)))
 
 
@@ -79,7 +79,7 @@ def test_a_record_is_labels_then_rows_of_red_green_and_blue(tmp_path: Path, monk
         assert isinstance(test.inputs, np.ndarray)
         assert test.inputs[0, 1, 5, 7] == 9
         assert test.labels is not None
-        assert test.labels.tolist() == [6]
+        assert test.class_numbers.tolist() == [6]
 
 
 def test_classes_are_named_in_the_order_of_their_numbers() -> None:

@@ -27,7 +27,7 @@ def test_noisy_labels_train_and_clean_ones_validate_and_test(tmp_path: Path, lis
     assert dataset.given.tolist() == [i % 14 for i in range(28)] + list(range(7))
     assert dataset.is_val.tolist() == [False] * 28 + [True] * 7
     assert dataset.clean_val
-    assert dataset.tests["test"].labels.tolist() == list(range(7))
+    assert dataset.tests["test"].class_numbers.tolist() == list(range(7))
     assert dataset.ids is not None
     assert dataset.ids[3] == f"{images}3/03/3,noisy_train.jpg"
     assert dataset.clean is None

@@ -10,13 +10,13 @@ import torch
 from helpers import blobs, shrink_cifar, write_npz
 from pictures import write_clothing, write_picture, write_webvision
 from unflip.data import datasets
-from unflip.data.cells import Cells
-from unflip.data.images.files import ImageFiles
-from unflip.data.labelled import label_data
-from unflip.data.loader import FOR_ALL, Loader, check_used, find_loader, load_raw
+from unflip.data.columns import Cells
+from unflip.data.dataset import Dataset, Split
+from unflip.data.files import ImageFiles
+from unflip.data.labeling import label_data
+from unflip.data.loaders import FOR_ALL, Loader, check_used, find_loader, load_raw
 from unflip.data.loaders.cifar import CIFAR10, CIFAR100, Cifar
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
 from unflip.data.split import split
 from unflip.encoders.table import encode_raw
 from unflip.errors import ConfigError, UnflipError
@@ -104,11 +104,11 @@ def path(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return EXAMPLES[name](folder)
 
 
-def load(path: Path) -> RawData:
+def load(path: Path) -> Dataset:
     return load_raw(DataOptions(path=str(path)))
 
 
-def count(part: LabelledSet) -> int:
+def count(part: Split) -> int:
     return len(part.inputs)
 
 
@@ -169,7 +169,7 @@ def test_it_reads_the_same_twice_and_writes_nothing(path: Path, tmp_path: Path) 
 def test_it_goes_through_all_steps(path: Path) -> None:
     options = DataOptions(path=str(path), image_size=None, text_encoder="tfidf")
     data = label_data(encode_raw(load(path), options), options)
-    assert len(data.train) == len(data.given)
+    assert len(data.source) == len(data.given)
     assert int(data.given.min()) >= 0
     assert int(data.given.max()) < data.num_classes
     dataset = split(data, 0.3, seed=0)

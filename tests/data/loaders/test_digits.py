@@ -14,10 +14,11 @@ def test_all_digits_are_there_once_in_train_or_test() -> None:
     assert (len(dataset.source), len(test.source)) == (1347, 450)
     assert dataset.name == "digits"
     assert dataset.num_classes == 10
-    assert dataset.class_names == [str(digit) for digit in range(10)]
+    assert dataset.class_names == tuple(str(digit) for digit in range(10))
     together = torch.cat([dataset.source.fetch(torch.arange(1347)), test.source.fetch(torch.arange(450))]).numpy()
     images, labels = load_digits(return_X_y=True)
-    found = {image.tobytes(): label for image, label in zip(together, [*dataset.given, *test.labels], strict=True)}
+    known = [*dataset.given, *test.class_numbers]
+    found = {image.tobytes(): label for image, label in zip(together, known, strict=True)}
     expected = {image.tobytes(): label for image, label in zip(images.astype(np.float32), labels, strict=True)}
     assert len(together) == len(images)
     assert found == expected
@@ -34,5 +35,5 @@ def test_an_id_leads_back_to_the_picture() -> None:
 
 def test_the_test_set_is_the_same_for_every_seed() -> None:
     one, other = (open_dataset(DataOptions(path="digits"), seed).tests["test"] for seed in (0, 1))
-    assert torch.equal(one.labels, other.labels)
+    assert torch.equal(one.class_numbers, other.class_numbers)
     assert torch.equal(one.source.fetch(torch.arange(450)), other.source.fetch(torch.arange(450)))

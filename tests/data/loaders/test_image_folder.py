@@ -9,7 +9,7 @@ import torch
 from helpers import open_dataset
 from pictures import write_picture
 from unflip.data.dataset import Dataset
-from unflip.data.loader import load_raw
+from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.errors import InputError, UnflipWarning
 
@@ -30,7 +30,7 @@ def test_class_folders_are_the_training_examples_in_the_order_of_their_names(tmp
     (tmp_path / "README.txt").write_text("no class")
     dataset = opened(tmp_path)
     assert dataset.name == tmp_path.name
-    assert dataset.class_names == ["cat", "dog"]
+    assert dataset.class_names == ("cat", "dog")
     assert dataset.ids == ("cat/deep/er/c.png", "dog/a.JPG", "dog/b.png")
     assert dataset.given.tolist() == [0, 1, 1]
     assert dataset.tests == {}
@@ -40,11 +40,11 @@ def test_class_folders_are_the_training_examples_in_the_order_of_their_names(tmp
 def test_train_val_and_test_stand_side_by_side(tmp_path: Path) -> None:
     write(tmp_path, "train/x/1.png", "train/y/2.png", "train/z/3.png", "val/y/4.png", "test/z/5.png", "test/x/6.png")
     dataset = opened(tmp_path)
-    assert dataset.class_names == ["x", "y", "z"]
+    assert dataset.class_names == ("x", "y", "z")
     assert dataset.ids == ("train/x/1.png", "train/y/2.png", "train/z/3.png", "val/y/4.png")
     assert dataset.given.tolist() == [0, 1, 2, 1]
     assert dataset.is_val.tolist() == [False, False, False, True]
-    assert dataset.tests["test"].labels.tolist() == [0, 2]
+    assert dataset.tests["test"].class_numbers.tolist() == [0, 2]
     assert not dataset.clean_val
 
 
@@ -74,8 +74,8 @@ def test_other_folders_are_refused(tmp_path: Path, names: list[str], folders: li
 def test_a_test_set_of_another_size_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "train/x/1.png", "train/y/1.png")
     write(tmp_path, "test/x/1.png", size=(30, 30))
-    message = r"'test': examples of shape \(3, 30, 30\), the training examples have \(3, 20, 20\); to bring all to one "
-    with pytest.raises(InputError, match=message + r"size: --set data\.image_size=20$"):
+    message = r"'test': examples of shape \(3, 30, 30\), the training examples have \(3, 20, 20\); to bring images to "
+    with pytest.raises(InputError, match=message + r"one size: --set data\.image_size=20$"):
         opened(tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_a_hidden_folder_with_images_is_named_unless_a_tool_made_it(tmp_path: Pa
         opened(root)
     write(root, ".c/1.png")
     with pytest.warns(UnflipWarning, match=r": \.c: hidden, so not a class; rename what is one, without the dot"):
-        assert opened(root).class_names == ["a", "b"]
+        assert opened(root).class_names == ("a", "b")
 
 
 def test_parts_may_be_called_as_people_call_them_and_are_not_mixed_with_classes(tmp_path: Path) -> None:

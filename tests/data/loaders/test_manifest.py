@@ -11,7 +11,7 @@ import torch
 from helpers import open_dataset
 from pictures import write_picture
 from unflip.data.dataset import Dataset
-from unflip.data.loader import load_raw
+from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 
@@ -46,10 +46,10 @@ def test_splits_labels_and_paths_are_those_of_the_table(root: Path) -> None:
     dataset = opened(path)
     assert dataset.name == "m.csv"
     assert dataset.ids == ("pictures/0.png", f"../{outside.name}", f"{root}/pictures/2.png")
-    assert dataset.class_names == ["cat", "dog"]
+    assert dataset.class_names == ("cat", "dog")
     assert dataset.given.tolist() == [0, 1, 0]
     assert dataset.is_val.tolist() == [False, False, True]
-    assert {name: test.labels.tolist() for name, test in dataset.tests.items()} == {"test": [1], "test2": [0]}
+    assert {name: test.class_numbers.tolist() for name, test in dataset.tests.items()} == {"test": [1], "test2": [0]}
 
 
 def test_without_splits_all_train_and_numbers_are_classes(root: Path) -> None:
@@ -75,7 +75,7 @@ BAD = {
     "no train": (("pictures/0.png,cat,test",), "path,label,split", "no row of split train"),
     "split": ((*GOOD, "pictures/2.png,cat,valid"), "path,label,split", "m.csv, row 2: split 'valid'; must be train,"),
     "empty path": ((*GOOD, ",cat,train"), "path,label,split", "m.csv, row 2: the column 'path' is empty"),
-    "empty label": ((*GOOD, "pictures/2.png,,train"), "path,label,split", "m.csv, line 4: the column 'label' is empty"),
+    "empty label": ((*GOOD, "pictures/2.png,,train"), "path,label,split", "row 2: the label is empty"),
     "no labels": (("pictures/0.png,", "pictures/1.png, "), "path,label", "the column 'label' is empty; give a file"),
     "two paths": (("pictures/0.png,a,b",), "path,label,Path", "two columns 'path', whatever their case; keep one"),
     "semicolons": (("pictures/0.png;a",), "path;label", "m.csv: its columns are separated by ';'; separate them by"),
@@ -107,7 +107,7 @@ def test_a_bad_manifest_says_what_is_wrong_in_one_line(
 def test_a_row_without_a_file_can_be_skipped(root: Path) -> None:
     rows = ("gone.png,cow,train", *GOOD, "gone2.png,cat,val", "pictures/2.png,cat,val")
     dataset = opened(write(root, *rows), skip_broken=True, most_broken=0.6)
-    assert dataset.class_names == ["cat", "cow", "dog"]
+    assert dataset.class_names == ("cat", "cow", "dog")
     assert [(image.part, image.id) for image in dataset.skipped] == [("train", "gone.png"), ("val", "gone2.png")]
     assert dataset.given.tolist() == [0, 2, 0]
 
@@ -121,7 +121,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_an_empty_cell_of_a_parquet_table_is_named(root: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"path": ["pictures/0.png"] * 2, "label": ["a", None]}), root / "m.parquet")
-    with pytest.raises(InputError, match=r"m\.parquet, row 1: the column 'label' is empty"):
+    with pytest.raises(InputError, match=r"m\.parquet, column 'label', row 1: the label is empty"):
         opened(root / "m.parquet")
 
 
@@ -129,7 +129,7 @@ def test_text_that_a_parquet_table_stores_as_bytes_is_text(root: Path) -> None:
     table = {"path": [f"pictures/{i}.png".encode() for i in range(2)], "label": ["été".encode(), b" a"]}
     pyarrow.parquet.write_table(pa.table(table), root / "m.parquet")
     dataset = opened(root / "m.parquet")
-    assert (dataset.class_names, dataset.ids) == (["a", "été"], ("pictures/0.png", "pictures/1.png"))
+    assert (dataset.class_names, dataset.ids) == (("a", "été"), ("pictures/0.png", "pictures/1.png"))
     pyarrow.parquet.write_table(pa.table(table | {"label": [b"\xff", b"a"]}), root / "m.parquet")
     with pytest.raises(InputError, match="column 'label', row 0: not text in UTF-8"):
         opened(root / "m.parquet")

@@ -24,13 +24,13 @@ def test_fifty_classes_train_and_there_are_two_test_sets(tmp_path: Path, numbere
     assert dataset.name == "webvision"
     assert dataset.num_classes == 50
     assert dataset.class_names is not None
-    assert dataset.class_names[:2] == ["thing 0", "thing 1"]
+    assert dataset.class_names[:2] == ("thing 0", "thing 1")
     assert dataset.given.tolist() == [label for label in range(6) for _ in range(4)]
     assert dataset.ids is not None
     assert dataset.ids[5] == "google/q0001/1-1.jpg"
     assert list(dataset.tests) == ["webvision", "imagenet"]
-    assert dataset.tests["webvision"].labels.tolist() == list(range(6))
-    assert dataset.tests["imagenet"].labels.tolist() == [label for label in range(6) for _ in range(2)]
+    assert dataset.tests["webvision"].class_numbers.tolist() == list(range(6))
+    assert dataset.tests["imagenet"].class_numbers.tolist() == [label for label in range(6) for _ in range(2)]
     assert dataset.source.shape == (3, 224, 224)
 
 

@@ -11,7 +11,7 @@ from helpers import open_dataset, shrink_cifar
 from pictures import COLOURS, write_clothing, write_picture, write_webvision
 from unflip.data.loaders.digits import training_images
 from unflip.data.options import DataOptions
-from unflip.data.viewing.pictures import Pictures, open_pictures
+from unflip.data.preview import Pictures, open_pictures
 from unflip.errors import InputError
 from unflip.noise.transition import CIFAR100_SUPERCLASSES
 

@@ -8,7 +8,7 @@ import pytest
 
 from helpers import blobs, quick_train, write_npz
 from unflip.data.options import DataOptions
-from unflip.data.viewing.rows import open_rows
+from unflip.data.preview import open_rows
 from unflip.errors import InputError
 
 

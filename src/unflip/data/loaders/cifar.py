@@ -1,16 +1,17 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in both official layouts: binary files, and Python batches."""
 
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
-from unflip.data.files.pickled_batch import read_batch
-from unflip.data.images.sources import byte_normalisation
-from unflip.data.loader import Loader
+from unflip.data.arrays import Array
+from unflip.data.dataset import Dataset, Split
+from unflip.data.images import byte_normalisation
+from unflip.data.loaders import Loader
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError
 from unflip.noise.transition import CIFAR100_CLASSES
 from unflip.options import Options
@@ -41,15 +42,15 @@ class Cifar(Loader):
         """Whether ``path`` is a folder with the first training file of either layout."""
         return any((path / f"{self.train[0]}{suffix}").is_file() for suffix in (".bin", ""))
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
+    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
         """Read the training and test images, with their (clean) labels, in the official order."""
         binary = (path / f"{self.train[0]}.bin").is_file()
         read = self._read_binary if binary else self._read_pickled
         parts = [read(path / name, self.records[0]) for name in self.train]
         images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return RawData(
-            train=LabelledSet(images, labels),
-            tests={"test": LabelledSet(*read(path / self.test, self.records[1]))},
+        return Dataset(
+            train=Split(images, labels),
+            tests={"test": Split(*read(path / self.test, self.records[1]))},
             class_names=self.class_names,
             class_map=self.name,
             normalisation=byte_normalisation(self.mean, self.std),
@@ -118,3 +119,74 @@ CIFAR100 = Cifar(
     mean=(0.5071, 0.4866, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
 )
+
+
+def read_batch(path: Path) -> dict[str, Any]:
+    """Read a pickled dictionary; arrays of bytes become numpy arrays, all else that a pickle can name is refused."""
+    try:
+        with path.open("rb") as file:
+            content = _Unpickler(file, path).load()
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    except Exception as error:  # a broken pickle can raise anything
+        raise InputError(f"{path}: not a readable pickle ({error})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: holds a {type(content).__name__}; a batch must be a dictionary")
+    named = {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
+    return {key: _plain(value, f"{path}, '{key}'") for key, value in named.items()}
+
+
+class _Dtype:
+    """Stands in for numpy.dtype."""
+
+    def __init__(self, code: str | bytes = "", *rest: Any) -> None:
+        self.code = code.decode("latin1") if isinstance(code, bytes) else code
+
+    def __setstate__(self, state: object) -> None:
+        """Ignore byte order and the like, which bytes do not have."""
+
+
+class _Array:
+    """Stands in for numpy.ndarray, and for the function that makes an empty one."""
+
+    def __init__(self, *rest: Any) -> None:
+        self.state: Any = None
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+
+_STAND_INS: dict[tuple[str, str], type] = {
+    ("numpy", "dtype"): _Dtype,
+    ("numpy", "ndarray"): _Array,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows only the names that an array needs, and replaces them by harmless stand-ins."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        super().__init__(file, encoding="bytes")
+        self._path = path
+
+    def find_class(self, module: str, name: str) -> type:
+        """Refuse every name that is not needed for arrays: names are how a pickle runs code."""
+        if (module, name) not in _STAND_INS:
+            raise InputError(f"{self._path}: refused, this pickle asks for {module}.{name}; a batch holds arrays only")
+        return _STAND_INS[module, name]
+
+
+def _plain(value: object, what: str) -> object:
+    if not isinstance(value, _Array):
+        return value
+    match value.state:
+        case (int(), tuple() as shape, _Dtype(code="u1"), columns_first, bytes() as raw):
+            if int(np.prod(shape)) == len(raw):
+                flat: Array = np.frombuffer(bytearray(raw), np.uint8)
+                return flat.reshape(shape, order="F" if columns_first else "C")
+            raise InputError(f"{what}: expected {np.prod(shape)} bytes for an array {shape}, found {len(raw)}")
+    raise InputError(f"{what}: not an array of bytes")

@@ -5,12 +5,11 @@ from typing import Literal
 
 import numpy as np
 
-from unflip.data.files.lists import read_labelled_list, read_list
-from unflip.data.images.files import ImageFiles, as_names
-from unflip.data.images.sources import byte_normalisation
-from unflip.data.loader import FOR_IMAGE_FILES, Loader
+from unflip.data.dataset import Dataset, Split
+from unflip.data.files import ImageFiles, as_names, read_labelled_list, read_list
+from unflip.data.images import byte_normalisation
+from unflip.data.loaders import FOR_IMAGE_FILES, Loader
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError
 from unflip.options import Options
 
@@ -40,9 +39,9 @@ class Clothing1M(Loader):
         """Whether ``path`` is a folder with the list of the noisy training images."""
         return (_lists(path) / "noisy_train_key_list.txt").is_file()
 
-    def load(self, path: Path, options: DataOptions, own: Clothing1MOptions) -> RawData:
+    def load(self, path: Path, options: DataOptions, own: Clothing1MOptions) -> Dataset:
         """Read the lists: noisy labels (or the 50,000 clean ones) to train, clean ones to validate and test."""
-        return RawData(
+        return Dataset(
             train=_read(path, own.train, "train"),
             val=_read(path, "clean", "val") if own.val == "clean" else None,
             tests={"test": _read(path, "clean", "test")},
@@ -56,7 +55,7 @@ def _lists(path: Path) -> Path:
     return path / "annotations" if (path / "annotations").is_dir() else path
 
 
-def _read(root: Path, kind: str, part: str) -> LabelledSet:
+def _read(root: Path, kind: str, part: str) -> Split:
     keys_path, labels_path = _lists(root) / f"{kind}_{part}_key_list.txt", _lists(root) / f"{kind}_label_kv.txt"
     keys = read_list(keys_path)
     known = dict(zip(*read_labelled_list(labels_path), strict=True))
@@ -66,7 +65,7 @@ def _read(root: Path, kind: str, part: str) -> LabelledSet:
     outer = "" if (root / "images").is_dir() else "images/"  # the archives hold the folders 0 to 9 without it
     names = as_names([key.removeprefix(outer) for key in keys])
     files = ImageFiles(root, names, keys_path, np.arange(len(keys)))
-    return LabelledSet(files, np.array([known[key] for key in keys], np.int64), ids=names)
+    return Split(files, np.array([known[key] for key in keys], np.int64), ids=names)
 
 
 clothing1m = Clothing1M()

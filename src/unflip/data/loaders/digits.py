@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from unflip.data.files.arrays import Array
-from unflip.data.loader import FOR_ROWS, Loader
+from unflip.data.arrays import Array
+from unflip.data.dataset import Dataset, Split
+from unflip.data.loaders import FOR_ROWS, Loader
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
 from unflip.options import Options
 from unflip.seeding import generator
 
@@ -22,14 +22,14 @@ class Digits(Loader):
     built_in = True
     uses = FOR_ROWS
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
+    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
         """Return all digits; they come with scikit-learn, and ``path`` is not used."""
         digits = _digits()
         images, labels = digits.data.astype(np.float32), digits.target
         train, test = _split(len(labels))
-        return RawData(
-            train=LabelledSet(images[train], labels[train], ids=np.array([f"digit-{i}" for i in train])),
-            tests={"test": LabelledSet(images[test], labels[test])},
+        return Dataset(
+            train=Split(images[train], labels[train], ids=np.array([f"digit-{i}" for i in train])),
+            tests={"test": Split(images[test], labels[test])},
             class_names=tuple(str(digit) for digit in range(10)),
             class_map="mnist",
             as_pixels=_as_pixels,

@@ -4,22 +4,21 @@ from pathlib import Path
 
 import numpy as np
 
-from unflip.data.files.columns import (
+from unflip.data.columns import (
     check_filled,
     column_names,
     find_label_column,
-    first_unlabelled,
     label_cells,
     read_columns,
     rows_by_split,
     why_untrainable,
 )
-from unflip.data.files.labels import numbers_or_names
-from unflip.data.images.files import ImageFiles, as_names
-from unflip.data.images.sources import IMAGENET
-from unflip.data.loader import FOR_IMAGE_FILES, Loader
+from unflip.data.dataset import Dataset, Split
+from unflip.data.files import ImageFiles, as_names
+from unflip.data.images import IMAGENET
+from unflip.data.labels import numbers_or_names
+from unflip.data.loaders import FOR_IMAGE_FILES, Loader
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError
 from unflip.options import Options
 
@@ -41,7 +40,7 @@ class Manifest(Loader):
         except InputError:  # which the loader of tables will report
             return False
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
+    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
         """Read the table; the images stay where they are."""
         wanted = None if options.label_column is None else options.label_column.lower()
         by_group = (options.groups or "").lower()
@@ -60,13 +59,13 @@ class Manifest(Loader):
         sets, splits = {}, rows_by_split(path, table.get("split", ["train"] * len(names)))
         for split, rows in splits.items():
             files = ImageFiles(path.parent, names[rows], path, rows)
-            sets[split] = LabelledSet(
+            sets[split] = Split(
                 files,
                 None if labels is None else labels[rows],
                 ids=files.names,
                 groups=None if groups is None else groups[rows],
             )
-        return RawData(
+        return Dataset(
             train=sets.pop("train"),
             val=sets.pop("val", None),
             tests=sets,
@@ -75,7 +74,6 @@ class Manifest(Loader):
             if blank
             else f"no column 'label' in it; it has {', '.join(header)}: say which with --label-column",
             label_column=label,
-            incomplete=None if blank else first_unlabelled(path, label, cells),
             untrainable=why_untrainable(splits),
         )
 

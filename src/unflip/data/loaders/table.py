@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unflip.data.cells import Cells
-from unflip.data.files.arrays import Array
-from unflip.data.files.columns import (
+from unflip.data.arrays import Array
+from unflip.data.columns import (
+    Cells,
     check_filled,
     check_text_table,
     decode_binary,
     find_label_column,
-    first_unlabelled,
     label_cells,
     read_parquet,
     rows_by_split,
     why_untrainable,
 )
-from unflip.data.files.labels import numbers_or_names
-from unflip.data.loader import FOR_CELLS, FOR_ROWS, Loader
+from unflip.data.dataset import Dataset, Split
+from unflip.data.labels import numbers_or_names
+from unflip.data.loaders import FOR_CELLS, FOR_ROWS, Loader
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError, UnflipWarning, unknown
 from unflip.options import Options
 
@@ -47,7 +46,7 @@ class Table(Loader):
         """Whether ``path`` is a table; the loader of manifests is tried first."""
         return path.suffix.lower() in _SUFFIXES and path.is_file()
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> RawData:
+    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
         """Read the table."""
         import pyarrow as pa
 
@@ -103,7 +102,7 @@ class Table(Loader):
         groups = None if group_column is None else np.array([str(cell) for cell in cells[group_column]], np.str_)
         splits = rows_by_split(path, ["train"] * len(examples) if split_column is None else cells[split_column])
         sets = {
-            split: LabelledSet(
+            split: Split(
                 examples[rows],
                 None if labels is None else labels[rows],
                 ids=None if ids is None else ids[rows],
@@ -111,13 +110,12 @@ class Table(Loader):
             )
             for split, rows in splits.items()
         }
-        return RawData(
+        return Dataset(
             train=sets.pop("train"),
             val=sets.pop("val", None),
             tests=sets,
             unlabelled=unlabelled,
             label_column=label,
-            incomplete=first_unlabelled(path, label, given),
             untrainable=why_untrainable(splits),
         )
 

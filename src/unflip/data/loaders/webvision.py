@@ -4,12 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from unflip.data.files.lists import read_labelled_list, read_list
-from unflip.data.images.files import ImageFiles, as_names, find_images
-from unflip.data.images.sources import IMAGENET
-from unflip.data.loader import FOR_IMAGE_FILES, Loader
+from unflip.data.dataset import Dataset, Split
+from unflip.data.files import ImageFiles, as_names, find_images, read_labelled_list, read_list
+from unflip.data.images import IMAGENET
+from unflip.data.loaders import FOR_IMAGE_FILES, Loader
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
 from unflip.errors import InputError
 from unflip.options import Options
 
@@ -35,7 +34,7 @@ class WebVision(Loader):
         """Whether ``path`` is a folder with WebVision's list of Google images."""
         return (path / "info" / "train_filelist_google.txt").is_file()
 
-    def load(self, path: Path, options: DataOptions, own: WebVisionOptions) -> RawData:
+    def load(self, path: Path, options: DataOptions, own: WebVisionOptions) -> Dataset:
         """Read the lists; ILSVRC12's validation images, if found, are the second test set."""
         declared = options.classes if options.classes is not None else _CLASSES
         count = declared if isinstance(declared, int) else len(declared)
@@ -47,7 +46,7 @@ class WebVision(Loader):
         imagenet = _find_imagenet(path, own.imagenet)
         if imagenet is not None:
             tests["imagenet"] = _read_imagenet(imagenet, synsets, count)
-        return RawData(
+        return Dataset(
             train=_read(path, "train_filelist_google.txt", "google", count),
             tests=tests,
             class_names=names,
@@ -55,14 +54,14 @@ class WebVision(Loader):
         )
 
 
-def _read(root: Path, name: str, folder: str, count: int) -> LabelledSet:
+def _read(root: Path, name: str, folder: str, count: int) -> Split:
     """Read the examples of the first ``count`` classes; the official lists already include ``google/``."""
     path = root / "info" / name
     listed, labels = read_labelled_list(path)
     rows = (labels < count).nonzero()[0]
     names = [listed[row] if listed[row].startswith(f"{folder}/") else f"{folder}/{listed[row]}" for row in rows]
     files = ImageFiles(root, as_names(names), path, rows)
-    return LabelledSet(files, labels[rows], ids=files.names)
+    return Split(files, labels[rows], ids=files.names)
 
 
 def _read_synsets(path: Path, count: int) -> tuple[list[str], tuple[str, ...] | None]:
@@ -85,7 +84,7 @@ def _find_imagenet(path: Path, given: str | None) -> Path | None:
     return next((path / folder for folder in _IMAGENET_FOLDERS if (path / folder).is_dir()), None)
 
 
-def _read_imagenet(folder: Path, synsets: list[str], count: int) -> LabelledSet:
+def _read_imagenet(folder: Path, synsets: list[str], count: int) -> Split:
     """Read ILSVRC12's validation images from one folder per synset, or per class number."""
     names, labels = [], []
     for number in range(count):
@@ -97,7 +96,7 @@ def _read_imagenet(folder: Path, synsets: list[str], count: int) -> LabelledSet:
         names += [f"{own}/{image}" for image in images]
         labels += [number] * len(images)
     files = ImageFiles(folder, as_names(names))
-    return LabelledSet(files, np.array(labels, np.int64), ids=files.names)
+    return Split(files, np.array(labels, np.int64), ids=files.names)
 
 
 webvision = WebVision()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.encoders.base import choose_text_encoder
 from unflip.encoders.columns.kinds import (
     Category,

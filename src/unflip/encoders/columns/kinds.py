@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.encoders.base import TextEncoder
 from unflip.encoders.columns.reading import Misfit, can_be_read, is_text, measures, names
 from unflip.errors import InputError

@@ -6,16 +6,18 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.errors import InputError, unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 Columns = dict[str, list[Any]]
 _UTF16 = "not a text file in UTF-8 but in UTF-16; save it as UTF-8 (in Excel: CSV UTF-8)"
@@ -236,25 +238,6 @@ def check_filled(path: Path, columns: Columns) -> None:
             raise InputError(f"{path}, row {empty}: the column '{name}' is empty; fill it, or remove the column")
 
 
-def first_unlabelled(path: Path, column: str | None, cells: Sequence[Any] | None) -> str | None:
-    """Say where the first of the :func:`label_cells` of a table is empty; None if none is."""
-    row = next((row for row, cell in enumerate(cells or ()) if isinstance(cell, str) and cell == ""), None)
-    return None if row is None else f"{_place(path, row)}: the column '{column}' is empty; every example needs a label"
-
-
-def _place(path: Path, row: int) -> str:
-    """Name the line in which a row of a .csv or .jsonl begins; the row where there are no lines."""
-    is_csv, quoted, starts = path.suffix.lower() == ".csv", False, []
-    if path.suffix.lower() != ".parquet":
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip() and not quoted:
-                    starts.append(number)
-                quoted ^= is_csv and line.count(b'"') % 2 == 1
-    at = row + is_csv  # after the header
-    return f"line {starts[at]}" if at < len(starts) else f"row {row}"
-
-
 def rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
     """Return the rows of each split, in the order of the splits' names; `train` is there even if it has none."""
     splits = np.array(cells, np.str_)
@@ -279,3 +262,55 @@ def label_cells(cells: Sequence[Any]) -> list[Any]:
     """Return labels with "" for those that are missing, in whatever way."""
     missing = (cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()) for cell in cells)
     return ["" if empty else cell for cell, empty in zip(cells, missing, strict=True)]
+
+
+TEXT = "text"
+"""What the only column is called where texts came by themselves."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Rows of a table without its labels and ids; the inputs of a :class:`unflip.data.dataset.Split`."""
+
+    table: "pa.Table"
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, rows: slice | Array) -> "Cells":
+        import numpy as np
+
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self.table))
+            if step == 1:
+                return Cells(self.table.slice(start, max(0, stop - start)))
+            rows = np.arange(start, stop, step)
+        return Cells(self.table.filter(rows) if rows.dtype == bool else self.table.take(rows))
+
+    @classmethod
+    def of_array(cls, rows: Array, names: Sequence[str], what: str) -> "Cells":
+        """Return an array (n, columns) as a table with these names of columns."""
+        import pyarrow as pa
+
+        if rows.shape[1:] != (len(names),):
+            raise InputError(f"{what}: examples of shape {rows.shape[1:]}, the model takes {len(names)} columns")
+        return cls(pa.table({name: rows[:, place] for place, name in enumerate(names)}))
+
+    def numbers(self, what: str) -> Array:
+        """Return the table as an array (n, columns), if all its cells are numbers."""
+        import numpy as np
+        import pyarrow as pa
+
+        try:
+            columns = [column.cast(pa.float64()) for column in self.table.columns]
+        except pa.ArrowException as error:
+            raise InputError(f"{what}: not all of its columns are numbers, which the model takes ({error})") from error
+        empty = next((i for i, column in enumerate(columns) if column.null_count), None)
+        if empty is not None:
+            raise InputError(f"{what}: the column '{self.table.column_names[empty]}' has empty cells; fill them")
+        return np.column_stack([column.to_numpy() for column in columns])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, before they are encoded."""
+        return self.table.num_rows, self.table.num_columns

@@ -4,15 +4,15 @@ import csv
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.files.arrays import Array, decoded, read_array, stripped
-from unflip.data.files.columns import Columns, not_utf8
-from unflip.data.files.matching import NAMING, find_examples, name_column, whole_number
+from unflip.data.arrays import Array, decoded, read_array, stripped
+from unflip.data.columns import Columns, not_utf8, read_columns
 from unflip.errors import InputError, unknown
 
 _MOST_CLASSES = 1_000_000
@@ -36,7 +36,7 @@ def read_labels(
             case ".npy":
                 return _by_name(stripped(decoded(read_array(path), what)), names)
             case ".csv":
-                cells = _read_csv(path, ids, count, what)
+                cells = _read_label_csv(path, ids, count, what)
             case ".txt":
                 cells = [line.strip() for line in path.read_text("utf-8-sig").rstrip().split("\n")]
             case other:
@@ -67,7 +67,7 @@ def are_misleading(names: Sequence[str]) -> bool:
     return any(name.isdecimal() and name != str(number) for number, name in enumerate(names))
 
 
-def _read_csv(path: Path, ids: Sequence[str] | None, count: int | None, what: str) -> list[str]:
+def _read_label_csv(path: Path, ids: Sequence[str] | None, count: int | None, what: str) -> list[str]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.reader(file))
     while rows and not any(rows[-1]):
@@ -146,7 +146,9 @@ def are_names(labels: Array) -> bool:
     return bool(labels.dtype.kind == "U")
 
 
-def find_classes(labels: Array, declared: int | tuple[str, ...] | None, what: str) -> tuple[int, list[str] | None]:
+def find_classes(
+    labels: Array, declared: int | tuple[str, ...] | None, what: str
+) -> tuple[int, tuple[str, ...] | None]:
     """Return the number of classes, and their names if they have any: as declared, else from the labels."""
     if isinstance(declared, int):
         return declared, None
@@ -156,15 +158,15 @@ def find_classes(labels: Array, declared: int | tuple[str, ...] | None, what: st
         if len(set(declared)) < len(declared):
             twice = next(name for name in declared if declared.count(name) > 1)
             raise InputError(f"{what}: the class name '{twice}' is declared twice; give every class its own")
-        return len(declared), list(declared)
+        return len(declared), declared
     if are_names(labels):
-        names = sorted(set(labels.tolist()))
+        names = tuple(sorted(set(labels.tolist())))
         return len(names), names
     numbers = to_class_numbers(labels, _MOST_CLASSES, None, what)
     return (int(numbers.max()) + 1 if len(numbers) else 0), None
 
 
-def to_class_numbers(labels: Array, num_classes: int, names: list[str] | None, what: str) -> Tensor:
+def to_class_numbers(labels: Array, num_classes: int, names: Sequence[str] | None, what: str) -> Tensor:
     """Turn labels into class numbers 0..k-1; an error names the first row with a wrong label."""
     if labels.ndim != 1:
         raise InputError(f"{what}: shape {labels.shape}; labels must be (n,)")
@@ -180,7 +182,7 @@ def to_class_numbers(labels: Array, num_classes: int, names: list[str] | None, w
     return torch.from_numpy(values.astype(np.int64))
 
 
-def _names_to_numbers(labels: Array, num_classes: int, names: list[str] | None, what: str) -> Tensor:
+def _names_to_numbers(labels: Array, num_classes: int, names: Sequence[str] | None, what: str) -> Tensor:
     known = {name: number for number, name in enumerate(names or map(str, range(num_classes)))}
     composed = {normalize("NFC", name): number for name, number in known.items()}  # macOS decomposes accents in paths
     numbers = []
@@ -196,3 +198,146 @@ def _names_to_numbers(labels: Array, num_classes: int, names: list[str] | None, 
             )
         numbers.append(number)
     return torch.from_numpy(np.array(numbers, np.int64)[inverse])
+
+
+NAMING = ("index", "path", "id")
+"""Columns that say which example a row is about."""
+
+
+def find_examples(columns: Columns, count: int, ids: Sequence[str] | None, what: str) -> list[int]:
+    """Return the example that each row is about: by ``index``, else by ``path`` or ``id``; where both, they must agree.
+
+    Args:
+        columns: those of :data:`NAMING` that the table has, at least one.
+        count: the number of examples.
+        ids: what they are called, if they have names.
+        what: what errors call the table.
+    """
+    by_name = name_column(columns)
+    if "index" not in columns:
+        assert by_name is not None
+        return _find_names(columns[by_name], ids, by_name, what)
+    indices = [whole_number(cell) for cell in columns["index"]]
+    wrong = next((i for i, index in enumerate(indices) if index is None or not 0 <= index < count), None)
+    if wrong is not None:
+        raise InputError(
+            f"{what}, row {wrong}: index {columns['index'][wrong]!r} is not an example; give 0 to {count - 1}"
+        )
+    found = [index for index in indices if index is not None]
+    if by_name and ids is not None:
+        for row, (index, name) in enumerate(zip(found, columns[by_name], strict=True)):
+            if str(name) != ids[index]:
+                raise InputError(
+                    f"{what}, row {row}: index {index} is '{ids[index]}' in the data, but {by_name} is '{name}'; leave "
+                    "out the column that is wrong"
+                )
+    return found
+
+
+def name_column(columns: Collection[str]) -> str | None:
+    """Return the column that holds names of examples, if there is one."""
+    return next((name for name in ("path", "id") if name in columns), None)
+
+
+def _find_names(cells: Sequence[Any], ids: Sequence[str] | None, column: str, what: str) -> list[int]:
+    if ids is None:
+        raise InputError(f"{what}: examples of this data have no {column}; use the column 'index'")
+    places: dict[str, int] = {}
+    twice = set()
+    for place, name in enumerate(ids):
+        if places.setdefault(name, place) != place:
+            twice.add(name)
+    found = []
+    for row, name in enumerate(map(str, cells)):
+        if name not in places:
+            raise InputError(f"{what}, row {row}: the data has no {column} '{name}'; write it as labels.csv does")
+        if name in twice:
+            raise InputError(f"{what}, row {row}: several examples are called '{name}'; use the column 'index'")
+        found.append(places[name])
+    return found
+
+
+def whole_number(cell: Any) -> int | None:
+    """Return the whole number that a cell holds, if it holds one."""
+    try:
+        return int(float(cell)) if float(cell).is_integer() else None
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
+LABEL, REMOVE = "label", "remove"
+"""What the column ``decision`` may hold: the example has this label, or it is to be left out."""
+_COMPARED = 50  # classes that an error compares with
+_REMOVED = -1  # stands for a label
+
+
+class Reviewed(NamedTuple):
+    """What people decided about each of n examples."""
+
+    labels: Tensor
+    """The label that they decided (n,), -1 for all others."""
+    removed: Tensor
+    """Whether they removed the example (n,)."""
+
+
+def read_reviewed(path: Path, count: int, ids: Sequence[str] | None, names: Sequence[str]) -> Reviewed:
+    """Return what people decided about each of ``count`` examples.
+
+    An example is identified by its row in ``labels.csv`` (``index``), or by its ``path``, which is the column ``id``
+    there and may have that name here too. If a table has both, they must agree. A label is a class name or, if no class
+    has that name, a class number. A table may have a column ``decision``: ``label``, or ``remove`` in a row without
+    one.
+    """
+    what = f"reviewed {path}"
+    columns, header = read_columns(path, (*NAMING, "label", "decision"), what)
+    by_path = name_column(columns)
+    if "label" not in columns or not ("index" in columns or by_path):
+        missing = "'label'" if "label" not in columns else "'index' or 'path'"
+        raise InputError(f"{what}: no column {missing}; it has {', '.join(header) or 'none'}")
+    if not columns["label"]:
+        raise InputError(f"{what}: no rows; leave out --reviewed if nothing is reviewed")
+    rows = find_examples(columns, count, ids, what)
+    wanted = _removals(columns.get("decision"), columns["label"], what)
+    numbers = _decided_classes(columns["label"], wanted, names, what)
+    labels, removed = torch.full((count,), -1), torch.zeros(count, dtype=torch.bool)
+    seen: dict[int, int] = {}
+    for row, (index, label) in enumerate(zip(rows, numbers, strict=True)):
+        first = seen.setdefault(index, row)
+        if numbers[first] != label:
+            now, then = ("removed" if i == _REMOVED else f"'{names[i]}'" for i in (label, numbers[first]))
+            raise InputError(
+                f"{what}, row {row}: example {columns[by_path or 'index'][row]} is {now}, in row {first} it was "
+                f"{then}; keep one of them"
+            )
+        labels[index], removed[index] = label, label == _REMOVED
+    return Reviewed(labels, removed)
+
+
+def _removals(decisions: Sequence[Any] | None, labels: Sequence[Any], what: str) -> list[bool]:
+    """Return which rows remove their example."""
+    if decisions is None:
+        return [False] * len(labels)
+    wanted = []
+    for row, (decision, label) in enumerate(zip(decisions, labels, strict=True)):
+        if decision not in (LABEL, REMOVE):
+            raise InputError(f"{what}, row {row}: {unknown('decision', str(decision), (LABEL, REMOVE))}")
+        if decision == REMOVE and label not in ("", None):
+            raise InputError(
+                f"{what}, row {row}: the decision is {REMOVE}, but there is a label, '{label}'; leave one of them out"
+            )
+        wanted.append(decision == REMOVE)
+    return wanted
+
+
+def _decided_classes(cells: Sequence[Any], removals: Sequence[bool], names: Sequence[str], what: str) -> list[int]:
+    known = {name: number for number, name in enumerate(names)}
+    numbers = []
+    for row, (cell, remove) in enumerate(zip(cells, removals, strict=True)):
+        number = _REMOVED if remove else known.get(str(cell), whole_number(cell))
+        if number is None or not (remove or 0 <= number < len(names)):
+            raise InputError(
+                f"{what}, row {row}: {unknown('class', str(cell), names[:_COMPARED])} (a class without training "
+                "examples must be declared: data.classes)"
+            )
+        numbers.append(number)
+    return numbers

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,10 +10,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
-from unflip.data.files.class_folders import FileKind, find_files
+from unflip.data.arrays import Array
+from unflip.data.columns import not_utf8
 from unflip.data.options import Resample
-from unflip.errors import check_text
+from unflip.errors import InputError, check_text
+
+
+class FileKind(NamedTuple):
+    """Files that are examples."""
+
+    noun: str
+    suffixes: tuple[str, ...]
+
+    def fits(self, name: str) -> bool:
+        """Whether a file name is that of an example."""
+        return name.lower().endswith(self.suffixes) and not name.startswith(".")
+
+    def __str__(self) -> str:
+        return ", ".join(self.suffixes)
+
 
 IMAGES = FileKind("images", (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 
@@ -92,5 +108,57 @@ def is_image(name: str) -> bool:
 
 
 def find_images(folder: Path, besides: Iterable[Path] = ()) -> list[str]:
-    """Return the images in ``folder`` and below; see :func:`unflip.data.files.class_folders.find_files`."""
+    """Return the images in ``folder`` and below; see :func:`unflip.data.files.find_files`."""
     return find_files(folder, IMAGES, besides)
+
+
+def read_list(path: Path) -> list[str]:
+    """Return the lines of a list."""
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: {not_utf8(path, error)}") from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def read_labelled_list(path: Path) -> tuple[list[str], Array]:
+    """Return the images of a list and their class numbers."""
+    names, labels = [], []
+    for row, line in enumerate(read_list(path)):
+        name, _, label = line.rpartition(" ")
+        if not name or not label.isdecimal():
+            raise InputError(f"{path}, row {row}: '{line}' has no label; a line is a path, a space and a class number")
+        names.append(name.strip())
+        labels.append(int(label))
+    return names, np.array(labels, np.int64)
+
+
+def find_files(folder: Path, kind: FileKind, besides: Iterable[Path] = ()) -> list[str]:
+    """Return the files of a kind in ``folder`` and below, relative to it, in order; hidden folders are skipped.
+
+    Links to folders are followed, but no folder is entered twice, nor one of ``besides``, so that a link cannot lead
+    round in circles. Of a folder and a link to it, the folder is taken.
+    """
+    found: list[str] = []
+    entered = {_identity(path) for path in besides} - {_identity(folder)}
+    starts = [folder]
+    for start in starts:  # links are appended while the folders are searched
+        for where, folders, files in os.walk(start):
+            identity = _identity(Path(where))
+            if identity in entered:
+                folders.clear()
+                continue
+            entered.add(identity)
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            starts += [inner for name in folders if (inner := Path(where, name)).is_symlink()]
+            inside = os.path.relpath(where, folder)
+            before = "" if inside == os.curdir else inside.replace(os.sep, "/") + "/"
+            found += [before + name for name in files if kind.fits(name)]
+    return sorted(found)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    state = folder.stat()
+    return state.st_dev, state.st_ino

@@ -5,7 +5,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -42,7 +42,7 @@ def read_array(path: Path, mmap_mode: Any = None) -> Array:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or 'not a readable .npy file'}") from error
     except _UNREADABLE as error:
-        raise InputError(f"{path}: not a readable .npy file ({_reason(path, error)})") from error
+        raise InputError(f"{path}: not a readable .npy file ({_why_unreadable(path, error)})") from error
     if not isinstance(array, np.ndarray):
         array.close()
         raise InputError(f"{path}: holds several arrays, one is needed; name it .npz if it is a data file")
@@ -70,7 +70,7 @@ def read_npz(path: Path, *, only: tuple[str, ...] | None = None, map_above_mb: f
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or 'not a readable .npz file'}") from error
     except _UNREADABLE as error:
-        raise InputError(f"{path}: not a readable .npz file ({_reason(path, error)})") from error
+        raise InputError(f"{path}: not a readable .npz file ({_why_unreadable(path, error)})") from error
 
 
 def _map_entry(path: Path, entry: zipfile.ZipInfo) -> Array | None:
@@ -111,15 +111,15 @@ def _fill_npz(path: Path, arrays: Mapping[str, Array | Pieces]) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
-                _write(file, array)
+                _write_npy(file, array)
 
 
 def _fill_npy(path: Path, array: Array | Pieces) -> None:
     with path.open("wb") as file:
-        _write(file, array)
+        _write_npy(file, array)
 
 
-def _write(file: IO[bytes], array: Array | Pieces) -> None:
+def _write_npy(file: IO[bytes], array: Array | Pieces) -> None:
     """Write an array as .npy; pickles are refused."""
     if not isinstance(array, Pieces):
         np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
@@ -146,10 +146,83 @@ def stripped(array: Array) -> Array:
     return np.char.strip(array) if array.dtype.kind == "U" else array
 
 
-def _reason(path: Path, error: Exception) -> str:
+def _why_unreadable(path: Path, error: Exception) -> str:
     """Say why numpy cannot read a file; its own message takes any file that is not an array for a pickle."""
     with path.open("rb") as file:
         begins = file.read(6)
     if not begins.startswith((b"\x93NUMPY", b"PK")):
         return f"it begins with {begins!r}, unlike any array or archive of arrays" if begins else "it is empty"
     return str(error)
+
+
+class Shards:
+    """Rows of several arrays of one shape and type, one after the other; the arrays may be memory maps.
+
+    A slice is another view, rows by number or by a mask are read, and ``np.asarray`` reads all of them.
+    """
+
+    def __init__(self, arrays: "Sequence[Array | Shards]") -> None:
+        self._arrays = [*arrays]
+        self._starts = np.cumsum([0, *map(len, arrays)])
+        self.shape: tuple[int, ...] = (int(self._starts[-1]), *arrays[0].shape[1:])
+        self.dtype: np.dtype[Any] = arrays[0].dtype
+        self.ndim = len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Return a view of a slice, else the rows at the numbers ``rows``, or where that mask is true, or one row."""
+        if isinstance(rows, slice):
+            return self._slice(*rows.indices(len(self)))
+        if np.ndim(rows) == 0:
+            return self[[rows]][0]
+        rows = np.asarray(rows)
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        which = np.searchsorted(self._starts, rows, side="right") - 1
+        found = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        for shard in np.unique(which):
+            here = which == shard
+            found[here] = self._arrays[shard][rows[here] - self._starts[shard]]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.concatenate(self._arrays).astype(dtype or self.dtype, copy=False)
+
+    def _slice(self, start: int, stop: int, step: int) -> "Shards":
+        if step != 1:
+            raise IndexError("only rows that follow each other can be sliced")
+        cut = [
+            array[max(start - first, 0) : max(stop - first, 0)]
+            for array, first in zip(self._arrays, self._starts.tolist(), strict=False)
+        ]
+        return Shards([array for array in cut if len(array)] or cut[:1])
+
+
+def shard_name(name: str, number: int) -> str:
+    """Return what the file of a shard is called.
+
+    >>> shard_name("train", 3)
+    'train-00003.npy'
+    """
+    return f"{name}-{number:05}.npy"
+
+
+def open_shards(folder: Path, name: str) -> Shards | None:
+    """Map the files ``NAME-00000.npy``, ``NAME-00001.npy`` and so on; None if there are none, an error if one lacks."""
+    files = sorted(folder.glob(f"{name}-{'[0-9]' * 5}.npy"))
+    if not files:
+        return None
+    arrays: list[Array] = []
+    for number, file in enumerate(files):
+        if file.name != shard_name(name, number):
+            raise InputError(f"{folder}: {shard_name(name, number)} is missing, although {files[-1].name} is there")
+        array = read_array(file, mmap_mode="r")
+        first = arrays[0] if arrays else array
+        if array.ndim < 2 or (array.shape[1:], array.dtype) != (first.shape[1:], first.dtype):
+            raise InputError(
+                f"{file}: shape {array.shape}, type {array.dtype}; shards hold (examples, columns) as {files[0].name} "
+                f"does: {first.shape}, {first.dtype}"
+            )
+        arrays.append(array)
+    return Shards(arrays)

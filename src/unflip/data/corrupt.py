@@ -1,7 +1,7 @@
 """corrupt: adds noise to the labels of loaded data; finds and checks the files and maps that a recipe needs."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.files.arrays import read_array, read_npz
-from unflip.data.labelled import LabelledData
+from unflip.data.arrays import read_array, read_npz
+from unflip.data.dataset import Dataset
 from unflip.data.options import CROSS_FIT, IN_SAMPLE, NoiseOptions
 from unflip.errors import ConfigError, InputError, unknown
 from unflip.noise.checks import check_posterior
@@ -26,18 +26,7 @@ def needs_posterior(options: NoiseOptions) -> bool:
     return options.recipe is not None and parse(options.recipe).needs_posterior
 
 
-def check_noise_used(options: NoiseOptions, typed: Collection[str]) -> None:
-    """Refuse options of noise that a person typed although no step of the recipe reads them."""
-    steps = [] if options.recipe is None else [step.name for step in parse(options.recipe).steps]
-    readers = {"posterior": "pmd", "class_map": "asym", "matrix": "matrix"}
-    for key, step in readers.items():
-        if key in typed and not any(name.startswith(step) for name in steps):
-            raise ConfigError(
-                f"noise.{key} is not used: the recipe {options.recipe or '(none)'} has no step {step}; leave it out"
-            )
-
-
-def given_posterior(options: NoiseOptions, data: LabelledData) -> Tensor | None:
+def given_posterior(options: NoiseOptions, data: Dataset) -> Tensor | None:
     """Read the class probabilities (n, k) that the options name; None where they are to be estimated."""
     _check_unseen(data, options)
     if options.posterior in (CROSS_FIT, IN_SAMPLE):
@@ -45,7 +34,7 @@ def given_posterior(options: NoiseOptions, data: LabelledData) -> Tensor | None:
     return check_posterior(read_posterior(Path(options.posterior)), len(data.given), data.num_classes)
 
 
-def corrupt_labels(data: LabelledData, options: NoiseOptions, posterior: Tensor | None, seed: int) -> LabelledData:
+def corrupt_labels(data: Dataset, options: NoiseOptions, posterior: Tensor | None, seed: int) -> Dataset:
     """Return the data with noisy labels by ``options.recipe``; the labels before it are the truth from now on.
 
     ``posterior`` (n, k) is what pmd steps draw from. The recipe is applied to the given labels of the training examples
@@ -63,11 +52,12 @@ def corrupt_labels(data: LabelledData, options: NoiseOptions, posterior: Tensor 
         relations=_relations(options, data.num_classes, data.class_names, data.class_map),
     )
     clean = data.given if data.clean is None and data.own_labels else data.clean
-    clean_val = data.clean_val and data.is_val is None  # those that were joined are noisy now
-    return replace(data, given=made.labels, clean=clean, clean_val=clean_val, noise_record=made.provenance)
+    train = replace(data.train, labels=made.labels.numpy(), truth=None if clean is None else clean.numpy())
+    clean_val = data.clean_val and not bool(data.is_val.any())  # those that were joined are noisy now
+    return replace(data, train=train, clean_val=clean_val, noise_record=made.provenance)
 
 
-def _check_unseen(data: LabelledData, options: NoiseOptions) -> None:
+def _check_unseen(data: Dataset, options: NoiseOptions) -> None:
     if data.unseen:
         missing = ", ".join(map(str, data.unseen[:_LISTED])) + (", ..." if len(data.unseen) > _LISTED else "")
         raise InputError(
@@ -96,7 +86,7 @@ def read_posterior(path: Path) -> Tensor:
 
 
 def _relations(
-    options: NoiseOptions, num_classes: int, class_names: list[str] | None, default_map: str | None
+    options: NoiseOptions, num_classes: int, class_names: Sequence[str] | None, default_map: str | None
 ) -> ClassRelations:
     name = options.class_map or default_map
     class_map = superclasses = matrix = None

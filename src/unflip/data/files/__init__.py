@@ -1,1 +1,0 @@
-"""Files that hold arrays, columns, labels or lists; no reader executes anything in them."""

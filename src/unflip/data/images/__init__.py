@@ -1,1 +1,0 @@
-"""Images: files, decoding, augmentation, and sources of batches."""
