@@ -14,13 +14,13 @@ import pyarrow.csv
 from unflip.api.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_embedding
 from unflip.api.options import CLEAN, AuditOptions, EmbeddingOptions, choose_size, option_tree
 from unflip.api.report import report_finished
-from unflip.data.cells import Cells
-from unflip.data.files.arrays import Array
-from unflip.data.images.files import ImageFiles, Skipped
-from unflip.data.labelled import choose_labels, label_data
-from unflip.data.loader import check_used, load_raw
+from unflip.data.arrays import Array
+from unflip.data.columns import Cells
+from unflip.data.dataset import Dataset, Inputs, Split
+from unflip.data.files import ImageFiles, Skipped
+from unflip.data.labeling import choose_labels, label_data
+from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import DataOptions
-from unflip.data.raw import Inputs, LabelledSet, RawData
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
 from unflip.engine.rehearsal import rehearse
@@ -105,7 +105,7 @@ class CleanPlan:
     run: Run
     config: RunConfig
     execution: Execution
-    raw: RawData
+    raw: Dataset
     embedding: EmbedPlan | None
     """Images only: how they become features."""
     force: bool
@@ -160,7 +160,7 @@ class CleanPlan:
         report_finished(self.run)
         return cleaned
 
-    def _look_for_alike(self, raw: RawData, came: Mapping[str, Inputs]) -> tuple[RawData, Alike | None]:
+    def _look_for_alike(self, raw: Dataset, came: Mapping[str, Inputs]) -> tuple[Dataset, Alike | None]:
         """Find examples that are nearly the same, before training: they must share a fold."""
         skip = self.audit.skip_check
         if "near_duplicate" in skip and "leak" in skip:
@@ -173,7 +173,7 @@ class CleanPlan:
             raw = alike.mark_groups(raw)
         return raw if "leak" in skip else alike.mark_leaks(raw), alike
 
-    def _find(self, raw: RawData, alike: Alike | None) -> CleanResult:
+    def _find(self, raw: Dataset, alike: Alike | None) -> CleanResult:
         """Write the labels that look wrong, and what else is found."""
         run, table = self.run, self.run.labels()
         of_images = raw.encoding is not None and raw.encoding.encoder == "images"
@@ -327,7 +327,7 @@ def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width
 
     def seconds(rows: int) -> float:
         features = np.random.default_rng(0).standard_normal((rows, width), np.float32).astype(np.float16)
-        return rehearse(config, execution, RawData(LabelledSet(features, np.arange(rows) % classes))).seconds
+        return rehearse(config, execution, Dataset(Split(features, np.arange(rows) % classes))).seconds
 
     few = max(min(max(count // _MORE**3, _REHEARSED[0]), _REHEARSED[1]), _MORE * classes)
     more = _MORE * few
@@ -337,7 +337,7 @@ def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width
     return second + max(second - first, 0.0) * (count - more) / (more - few)
 
 
-def _pictures(features: RawData) -> dict[str, Inputs]:
+def _pictures(features: Dataset) -> dict[str, Inputs]:
     """Return the image files that features were computed from, by part; none where they are not there any more."""
     found: dict[str, Inputs] = {}
     try:
@@ -356,7 +356,7 @@ def _pictures(features: RawData) -> dict[str, Inputs]:
     return found
 
 
-def _texts(raw: RawData, encoded: RawData) -> dict[str, list[str]]:
+def _texts(raw: Dataset, encoded: Dataset) -> dict[str, list[str]]:
     """Return the columns of texts in a table, for all examples that train or validate."""
     found: dict[str, list[str]] = {}
     names = text_columns(encoded.encoding) if encoded.encoding is not None else ()

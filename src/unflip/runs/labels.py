@@ -11,8 +11,8 @@ import pyarrow.parquet
 import torch
 from torch import Tensor
 
-from unflip.data.files.arrays import Array
-from unflip.data.images.files import is_image
+from unflip.data.arrays import Array
+from unflip.data.files import is_image
 from unflip.errors import RunFolderError
 from unflip.labels.store import LabelStore
 
