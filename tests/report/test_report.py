@@ -1,6 +1,5 @@
 """The report and the comparison: what they say, that nothing in them runs, and that a run never suffers from them."""
 
-import json
 import re
 import shutil
 import warnings
@@ -20,20 +19,19 @@ from pictures import write_picture
 from reviewing import finding, write_findings
 from unflip.api import report as reported
 from unflip.errors import RunFolderError, UnflipWarning
-from unflip.report import shift, svg
+from unflip.report import shift
+from unflip.report.charts import Line, heat, heat_map, line_chart, scatter
 from unflip.report.comparison import write_comparison
-from unflip.report.doubtful import find_doubtful
-from unflip.report.findings import find_findings
+from unflip.report.examples import find_doubtful, find_findings, open_views
 from unflip.report.label_changes import class_rows, count_changes
 from unflip.report.run_report import truth_notes, write_report
 from unflip.report.shift import measure_shift
-from unflip.report.views import open_views
 from unflip.runs.folder import Run
 
 Cli = Callable[..., Outcome]
 CORRECT = {"plc.warmup": 2, "calibration.head_lr": 0.01}
 HOSTILE = ["<script>alert(1)</script>", "a\"onload='x'", "}</style><img src=x onerror=alert(2)>"]
-VOID = {"meta", "img", "br", "path", "line", "rect", "circle"}
+VOID = {"meta", "img", "br", "path", "rect", "image"}
 
 
 class Page(HTMLParser):
@@ -169,8 +167,8 @@ def test_nothing_that_a_class_or_an_example_is_called_becomes_part_of_the_page(t
         assert {name for name, _ in page.tags} <= {
             "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "div", "h1", "h2",
             "h3", "p", "ul", "li", "dl", "dt", "dd", "table", "caption", "thead", "tbody", "tr", "th", "td", "figure",
-            "figcaption", "details", "summary", "pre", "code", "strong", "small", "span", "svg", "path", "line", "rect",
-            "circle", "text",
+            "figcaption", "details", "summary", "pre", "code", "strong", "small", "span", "svg", "g", "path", "rect",
+            "text",
         }  # fmt: skip
         assert not any(name.startswith("on") or name == "style" for _, tag in page.tags for name in tag)
     assert HOSTILE[0] in page_of(paths[0]).text
@@ -228,7 +226,7 @@ def test_data_that_has_moved_costs_the_pictures_only(tmp_path: Path, cli: Cli) -
     page = page_of(run.folder / "report.html")
     assert page.all("img") == []
     assert "The images are missing (data" in page.text
-    assert "current labels of its nearest neighbours" in page.text
+    assert "current labels of its nearest neighbors" in page.text
     before = (run.folder / "report.html").read_bytes()
     answer = cli("report", run.folder, "--data", tmp_path / "nowhere")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
@@ -245,38 +243,37 @@ def test_doubtful_texts_are_shown_and_only_ever_text(tmp_path: Path, cli: Cli) -
     options: dict[str, Any] = {"label_column": "label", "text_encoder": "tfidf", "method": "standard", "epochs": 1}
     run = quick_train(tmp_path / "mail.csv", tmp_path / "run", **options)
     doubts = find_doubtful(run, run.labels(), ["a", "b"], open_views(run, None))
-    for each in doubts.examples:
+    for each in doubts:
         own = int(each.id)
         assert each.text is not None
         assert each.text.startswith(f"{subjects[own % 2]} {own} ")
         assert each.text.endswith(HOSTILE[2] if own % 2 else "…")
         assert len(each.text) <= 301
-        assert each.neighbours
+        assert each.neighbors
     page = page_of(write_report(run))
     assert page.all("img") == []
-    assert all(str(each.text) in page.text for each in doubts.examples)
+    assert all(str(each.text) in page.text for each in doubts)
     (tmp_path / "mail.csv").rename(tmp_path / "moved.csv")
     assert "The texts are missing (" in page_of(write_report(run)).text
     assert cli("report", run.folder, "--data", tmp_path / "moved.csv").code == 0
-    assert str(doubts.examples[0].text) in page_of(run.folder / "report.html").text
+    assert str(doubts[0].text) in page_of(run.folder / "report.html").text
 
 
 def test_doubtful_examples_are_those_of_lowest_quality_with_their_neighbours(run: Run) -> None:
     table = run.labels()
     doubts = find_doubtful(run, table, ["zero", "1", "2"], open_views(run, None))
     quality = np.sort(table["quality"].to_numpy())
-    assert [each.quality for each in doubts.examples] == pytest.approx(quality[:24].tolist())
-    assert doubts.below_half == (quality < 0.5).sum()
+    assert [each.quality for each in doubts] == pytest.approx(quality[:24].tolist())
     features = torch.from_numpy(run.features).float()
     current = table["current"].to_pylist()
-    for each in doubts.examples[:5]:
+    for each in doubts[:5]:
         own = int(each.id)
         around = torch.linalg.vector_norm(features - features[own], dim=1)
         around[own] = torch.inf
         called = [current[i] for i in around.argsort()[:10].tolist()]
         counts = {"zero" if c == 0 else str(c): called.count(c) for c in set(called)}
-        assert dict(each.neighbours) == counts
-        assert [count for _, count in each.neighbours] == sorted(counts.values(), reverse=True)
+        assert dict(each.neighbors) == counts
+        assert [count for _, count in each.neighbors] == sorted(counts.values(), reverse=True)
 
 
 def test_the_report_says_how_many_wrong_labels_to_expect(run: Run, tmp_path: Path) -> None:
@@ -295,10 +292,11 @@ def test_quality_that_is_not_known_comes_last_and_counts_nowhere(run: Run, tmp_p
     known = sorted(order[::8])
     forget_quality(copy.folder, [i for i in range(150) if i not in known])
     doubts = find_doubtful(copy, copy.labels(), ["0", "1", "2"], open_views(copy, None))
-    assert [int(each.id) for each in doubts.examples[:19]] == order[::8]
-    assert [each.quality for each in doubts.examples[19:]] == [None] * 5
-    assert doubts.below_half == (run.labels()["quality"].to_numpy()[known] < 0.5).sum()
+    assert [int(each.id) for each in doubts[:19]] == order[::8]
+    assert [each.quality for each in doubts[19:]] == [None] * 5
     page = page_of(write_report(copy, tmp_path / "r.html"))
+    below = (run.labels()["quality"].to_numpy()[known] < 0.5).sum()
+    assert f"doubtful labels {below} of 150, with a quality below 50 %" in page.text
     assert page.text.count("not known") == 5 + 1
     assert "Of classes with too few examples it is not known" in page.text
     forget_quality(copy.folder, range(150))
@@ -334,11 +332,11 @@ def test_what_people_changed_is_told_apart(features: Path, tmp_path: Path) -> No
 
 def test_what_a_person_decided_is_not_doubtful(run: Run) -> None:
     table = run.labels()
-    first = find_doubtful(run, table, ["0", "1", "2"], open_views(run, None)).examples[0].id
+    first = find_doubtful(run, table, ["0", "1", "2"], open_views(run, None))[0].id
     reviewed = pa.array([name == first for name in table["id"].to_pylist()])
     place = table.column_names.index("reviewed")
     kept = find_doubtful(run, table.set_column(place, "reviewed", reviewed), ["0", "1", "2"], open_views(run, None))
-    assert first not in [each.id for each in kept.examples]
+    assert first not in [each.id for each in kept]
 
 
 def table_of(given: list[int], current: list[int]) -> pa.Table:
@@ -434,41 +432,52 @@ def test_many_rows_are_thinned_for_spreads_but_not_for_means(run: Run, monkeypat
     assert thinned.classes == whole.classes
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        (0.5, 0.58, [0.5, 0.52, 0.54, 0.56, 0.58]),
-        (0, 8123, [0, 2000, 4000, 6000, 8000, 10000]),
-        (3, 3, [3]),
-    ],
-)
-def test_ticks_are_round_and_enclose(low: float, high: float, expected: list[float]) -> None:
-    assert svg.ticks(low, high) == pytest.approx(expected)
-
-
-def test_ticks_of_epochs_are_whole_and_within() -> None:
-    assert svg.ticks(1, 40, whole=True) == [10, 20, 30, 40]
-    assert svg.ticks(1, 3, whole=True) == [1, 2, 3]
-    assert svg.ticks(1, 1, whole=True) == [1]
-
-
 @pytest.mark.parametrize("options", [{}, {"percent": True}, {"zero": True}, {"bars": True}])
 @pytest.mark.parametrize("points", [[(1, 0.0)], [(1, 0.5), (2, 0.5)], [(1, -3.0), (5, 1e6)]])
 def test_any_line_can_be_drawn(options: dict[str, bool], points: list[tuple[float, float]]) -> None:
-    text = svg.line_chart([svg.Line("a", points, 9, 1)], label="<&>", **options)
+    lines = [Line("a", points, 9, 1)]
+    text = line_chart(lines, label="<&>", **options)
     assert "nan" not in text
     assert "inf" not in text
     assert "&lt;&amp;&gt;" in text
+    assert text == line_chart(lines, label="<&>", **options)
     Page(str(text))
 
 
+def words_of(chart: str) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", chart)
+
+
+def test_axes_have_round_numbers_and_whole_epochs() -> None:
+    forty = line_chart([Line("a", [(i, 0.5 + i / 500) for i in range(1, 41)], 0)], label="x", percent=True)
+    assert words_of(forty) == ["10", "20", "30", "40", "epoch", "48%", "50%", "52%", "54%", "56%", "58%", "60%"]
+    assert words_of(line_chart([Line("a", [(1, 8123)], 0)], label="x", bars=True)) == [
+        "1", "epoch", "0", "2,000", "4,000", "6,000", "8,000", "10,000",
+    ]  # fmt: skip
+
+
+def test_charts_have_nothing_that_could_clash_or_run(run: Run) -> None:
+    found = measure_shift(run)
+    charts = [
+        line_chart([Line("a", [(1, 0.5), (2, 0.7)], 0, 2), Line("b", [(1, 0.5), (2, 0.7)], 11)], label="x", chosen=2),
+        heat_map(np.eye(30)[::-1], label="x"),
+        scatter(found, found.panels[-1], label="x"),
+    ]
+    for chart in charts:
+        assert "url(" not in chart
+        page = Page(str(chart))
+        assert {name for name, _ in page.tags} <= {"svg", "g", "path", "text", "image"}
+        assert not any(
+            name in ("id", "style") or "href" in name for tag, of in page.tags for name in of if tag != "image"
+        )
+    assert all(
+        (image["href"] or "").startswith("data:image/png;base64,") for image in Page(str(charts[1])).all("image")
+    )
+    assert 'stroke-dasharray="6,3"' in charts[0]
+
+
 def test_heat_goes_by_share_of_the_row() -> None:
-    assert [svg.heat(share) for share in (0, 0.005, 0.015, 0.03, 0.07, 0.15, 0.5)] == list(range(7))
-    shares = np.zeros((30, 30))
-    shares[3, 7], shares[2, 2] = 0.5, 1.0
-    drawn = str(svg.heat_map(shares, label="x"))
-    assert re.findall(r'class="heat h(\d)" d="(M[^"]*)"', drawn) == [("6", "M116.7 42h10.7v10.7h-10.7z")]
+    assert [heat(share) for share in (0, 0.005, 0.015, 0.03, 0.07, 0.15, 0.5)] == list(range(7))
 
 
 def test_train_writes_a_report_from_python_and_from_the_command_line(cli: Cli, features: Path, tmp_path: Path) -> None:
@@ -583,13 +592,6 @@ def test_a_damaged_folder_is_one_line(cli: Cli, features: Path, tmp_path: Path) 
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert words in done.err
         (folder / name).write_bytes(whole)
-    result = Run(folder).result
-    del result["tests"]
-    (folder / "result.json").write_text(json.dumps(result))
-    done = cli("report", folder)
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "result.json: 'tests' is missing; was it written by another version of unflip?" in done.err
-    (folder / "result.json").write_text(json.dumps(result | {"tests": {}}))
     assert not (folder / "report.html").exists()
     assert cli("report", folder).code == 0
 

@@ -100,11 +100,11 @@ def test_text_and_lines_stand_out(browser: Any, pages: dict[str, Path], dark: bo
         (".tile dt", "color", read(".tile", "backgroundColor"), 4.5),
         (".box p", "color", read(".box", "backgroundColor"), 4.5),
         (".chart text", "fill", paper, 4.5),
-        (".line.c0", "stroke", paper, 3.0),
-        (".line.c1", "stroke", paper, 3.0),
-        (".line.c2", "stroke", paper, 3.0),
-        (".line.c4", "stroke", paper, 3.0),
-        (".line.c5", "stroke", paper, 3.0),
+        ('.chart [stroke="#0072b2"]', "stroke", paper, 3.0),
+        ('.chart [stroke="#d55e00"]', "stroke", paper, 3.0),
+        ('.chart [stroke="#00805d"]', "stroke", paper, 3.0),
+        ('.chart [stroke="#8a6d00"]', "stroke", paper, 3.0),
+        ('.chart [stroke="#5b4bb5"]', "stroke", paper, 3.0),
     ):
         assert contrast(read(selector, key), behind) >= least, (selector, contrast(read(selector, key), behind))
     page.context.close()

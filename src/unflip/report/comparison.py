@@ -11,10 +11,9 @@ import numpy as np
 
 from unflip.data.arrays import Array
 from unflip.errors import InputError
+from unflip.report.charts import Line, line_chart
 from unflip.report.page import write_page
-from unflip.report.run_names import name_runs
-from unflip.report.run_report import CURVES, checked_result, lines_of, truth_notes
-from unflip.report.svg import Line, line_chart, swatch
+from unflip.report.run_report import CURVES, lines_of, truth_notes
 from unflip.runs.config import Tree
 from unflip.runs.folder import Run
 from unflip.runs.labels import wrong_share
@@ -25,13 +24,19 @@ _AGREEING = 12  # largest number of runs whose labels are compared pairwise
 
 @dataclass(frozen=True)
 class Figure:
-    """A column of the table: its name, its value for each run, and whether higher is better."""
+    """A column of the table.
+
+    Attributes:
+        name: its heading.
+        values: of each run; None where a run has none.
+        ranked: whether higher is better.
+        form: the number format, if not a percentage.
+    """
 
     name: str
     values: tuple[float | None, ...]
     ranked: bool = False
     form: str | None = None
-    """The number format, if not a percentage."""
 
     @property
     def best(self) -> float | None:
@@ -45,7 +50,7 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
     named = name_runs(runs)
     if len(named) < 2:
         raise InputError("a comparison needs at least two different runs")
-    names, results = list(named), [checked_result(run) for run in named.values()]
+    names, results = list(named), [run.result for run in named.values()]
     trees = [run.config.tree() for run in named.values()]
     labels = [_read_labels(run) for run in named.values()]
     write_page(
@@ -54,7 +59,7 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
         names=names,
         results=results,
         truths=[truth_notes(result) for result in results],
-        marks=[swatch(Line("", (), place)) for place in range(len(names))],
+        legend=[Line(name, (), place) for place, name in enumerate(names)],
         figures=_figures(results, labels),
         same_task=len({_task(tree) for tree in trees}) == 1,
         groups=_groups(trees, results),
@@ -63,6 +68,12 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
         agreement=_agreement(labels),
     )
     return out
+
+
+def name_runs(runs: Sequence[Run]) -> dict[str, Run]:
+    """Name runs by their folder, or by its full path if two folders have the same name."""
+    names = [run.folder.resolve().name for run in runs]
+    return {name if names.count(name) == 1 else str(run.folder): run for name, run in zip(names, runs, strict=True)}
 
 
 def _figures(results: Sequence[Mapping[str, Any]], labels: Sequence["_Labels | None"]) -> list[Figure]:

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from unflip.errors import InputError
+from unflip.report.comparison import name_runs
 from unflip.report.figure_file import COLOURS, save
-from unflip.report.run_names import name_runs
 from unflip.runs.folder import Run
 
 _PANELS = {

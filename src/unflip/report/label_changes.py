@@ -15,46 +15,56 @@ _PAIRS = 12
 
 @dataclass(frozen=True)
 class Pair:
-    """Labels of one class that were changed to another."""
+    """Labels of one class that were changed to another; ``share`` is that of the labels with this given class."""
 
     given: str
     now: str
     count: int
     share: float
-    """As a fraction of the labels with this given class."""
 
 
 @dataclass(frozen=True)
 class ClassRow:
-    """The figures of one class."""
+    """The figures of one class.
+
+    Attributes:
+        name: of the class.
+        given: how many given labels name it.
+        now: how many current labels do.
+        left: fraction of the labels given as this class that were changed; None if the run changed no label.
+        noise: estimated fraction of its true examples that were given another label; None where there is no estimate.
+        accuracy: on the first test set.
+    """
 
     name: str
     given: int
     now: int
     left: float | None
-    """Fraction of the labels given as this class that were changed; None if the run changed no label."""
     noise: float | None
-    """Estimated fraction of the class's true examples that were given another label; None if none could be judged."""
     accuracy: float | None
-    """On the first test set."""
 
 
 @dataclass(frozen=True)
 class LabelChanges:
-    """Given labels against those that replace them."""
+    """Given labels against those that replace them.
+
+    Attributes:
+        kind: what replaces them: ``current`` if the run corrected any, otherwise ``suggested``.
+        counts: (k, k), given labels by row; with very many classes, only those with the most changes.
+        names: of the classes in ``counts``.
+        total: number of examples.
+        changed: number of labels that differ.
+        num_classes: of the run, shown or not.
+        pairs: the most frequent changes.
+    """
 
     kind: str
-    """What replaces them: ``current`` if the run corrected any, otherwise ``suggested``."""
     counts: Array
-    """(k, k), given labels by row; with very many classes, only those with the most changes."""
     names: tuple[str, ...]
-    """Names of the classes in ``counts``."""
     total: int
-    """Number of examples."""
     changed: int
     num_classes: int
     pairs: tuple[Pair, ...]
-    """The most frequent changes."""
 
     @property
     def is_small(self) -> bool:

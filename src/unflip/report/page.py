@@ -14,27 +14,22 @@ from markupsafe import Markup
 from unflip._version import __version__
 from unflip.files import write_text
 from unflip.progress import duration
+from unflip.report.charts import HEAT, THEME
 
 
 def write_page(path: Path, template: str, **content: Any) -> None:
-    """Fill a template and write the page atomically."""
-    write_text(path, render(template, **content))
+    """Fill a template and write the page atomically.
 
-
-def render(template: str, **content: Any) -> str:
-    """Fill a template. The content security policy allows only the page's own style and embedded images."""
+    The content security policy allows only the page's own style sheet, by its hash, and embedded images.
+    """
     environment = _environment()
-    style = environment.get_template("style.css").render()
+    style = environment.get_template("style.css").render(theme=THEME, heat=HEAT)
     digest = b64encode(sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
-    return environment.get_template(template).render(
+    page = environment.get_template(template).render(
         style=Markup(style), policy=policy, version=__version__, written=datetime.now(UTC), **content
     )
-
-
-def embedded(content: bytes, media_type: str) -> str:
-    """Return an image as a data URL."""
-    return f"data:{media_type};base64,{b64encode(content).decode()}"
+    write_text(path, page)
 
 
 def written_quality(share: float | None) -> str:
@@ -58,26 +53,10 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "percent": _percent,
+        "percent": lambda share: "unknown" if share is None else f"{100 * share:.1f}\u00a0%",
         "quality": written_quality,
-        "count": _count,
-        "moment": _moment,
-        "duration": _duration,
+        "count": lambda number: f"{number:,}",
+        "moment": lambda when: f"{when:%Y-%m-%d %H:%M} UTC",
+        "duration": lambda seconds: duration(seconds).replace(" ", "\u00a0"),
     }
     return environment
-
-
-def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{100 * share:.1f}\u00a0%"
-
-
-def _count(number: int) -> str:
-    return f"{number:,}"
-
-
-def _moment(when: datetime) -> str:
-    return f"{when:%Y-%m-%d %H:%M} UTC"
-
-
-def _duration(seconds: float) -> str:
-    return duration(seconds).replace(" ", "\u00a0")

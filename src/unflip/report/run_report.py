@@ -1,22 +1,18 @@
 """report.html: what a run did and found, on one self-contained page."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute
-from markupsafe import Markup
+import pyarrow.compute as compute
 
-from unflip.errors import RunFolderError, UnflipError
-from unflip.files import write_text
-from unflip.report.doubtful import find_doubtful
-from unflip.report.findings import find_findings
-from unflip.report.label_changes import LabelChanges, class_rows, count_changes
-from unflip.report.page import render
+from unflip.errors import UnflipError
+from unflip.report.charts import Line, heat, heat_legend, heat_map, line_chart, scatter
+from unflip.report.examples import find_doubtful, find_findings, open_views
+from unflip.report.label_changes import class_rows, count_changes
+from unflip.report.page import write_page
 from unflip.report.shift import measure_shift
-from unflip.report.svg import Line, bar, heat, heat_legend, heat_map, line_chart, scatter, swatch
-from unflip.report.views import open_views
 from unflip.runs import layout
 from unflip.runs.folder import Run
 from unflip.runs.labels import HELD, REMOVED, expect_errors, wrong_share
@@ -27,11 +23,6 @@ CURVES = {
     "label_accuracy": "correct training labels",
 }
 """The metrics drawn by epoch, if a run has them."""
-_RESULT = (
-    "data", "epochs", "label_accuracy_all", "method", "noise", "noise_rate", "noise_rate_by_class",
-    "noise_rate_estimate", "peak_rss_mb", "protocol", "quality_auroc", "restores", "seconds", "seconds_per_epoch",
-    "seed", "selected_epoch", "skipped", "test_accuracy", "tests", "val_accuracy", "versions",
-)  # fmt: skip
 
 
 def write_report(run: Run, out: Path | None = None, data: str | None = None) -> Path:
@@ -39,18 +30,18 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
 
     ``data`` is where the run's data is now, if it was moved; images are read from there.
     """
-    result, metrics, whole = checked_result(run), run.metrics, run.labels()
-    table = whole.filter(pyarrow.compute.not_equal(whole["split"], REMOVED))
-    if not metrics:
-        raise RunFolderError(f"{run.folder / layout.METRICS}: contains no epochs; train the run again with --force")
-    names = run.class_names
+    result, metrics, whole = run.result, run.metrics, run.labels()
+    table = whole.filter(compute.not_equal(whole["split"], REMOVED))
+    names, tests = run.class_names, result["tests"]
     changes = count_changes(table, names)
-    tests = result["tests"]
-    trains = int(pyarrow.compute.equal(table["split"], "train").to_numpy().sum())
+    changed, reviewed, quality = (table[name].to_numpy() for name in ("changed", "reviewed", "quality"))
+    trains = int(compute.sum(compute.equal(table["split"], "train")).as_py() or 0)
     views, findings = open_views(run, data), run.findings()
-    changed, reviewed = (table[name].to_numpy() for name in ("changed", "reviewed"))
+    matrix = f"Given labels by row, {changes.kind} ones by column, as fractions of the row; the list shows the largest."
     epochs, columns = _by_epoch(metrics)
-    content = render(
+    path = out or run.own(layout.REPORT)
+    write_page(
+        path,
         "run.html",
         result=result,
         config=run.config_text,
@@ -64,39 +55,24 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         changes=changes,
         changed_count=int((changed & ~reviewed).sum()),
         changed_by_people=int((changed & reviewed).sum()),
-        matrix_map=None if changes.is_small else _matrix_map(changes),
+        matrix_map=None if changes.is_small else heat_map(changes.shares, label=matrix),
         heat=heat,
         heat_legend=heat_legend(),
         classes=class_rows(
             table, names, result["noise_rate_by_class"], next(iter(tests.values()))["per_class"] if tests else None
         ),
-        bar=bar,
         shift=_shift(run, names),
         doubts=find_doubtful(run, whole, names, views),
+        below_half=int((whole["quality"].to_numpy() < 0.5).sum()),
         findings=None if findings is None else find_findings(whole, findings, names, views),
-        small=views.small,
-        errors=expect_errors(table["quality"].to_numpy()),
+        views=views,
+        errors=expect_errors(quality),
         wrong_share=wrong_share(table),
         held=HELD,
         epochs=epochs,
         columns=columns,
     )
-    path = out or run.own(layout.REPORT)
-    write_text(path, content)
     return path
-
-
-def checked_result(run: Run) -> dict[str, Any]:
-    """Return a run's result after checking that it has everything the pages show."""
-    result = run.result
-    _check_keys(run.folder / layout.RESULT, result, _RESULT)
-    return result
-
-
-def _check_keys(path: Path, there: Collection[str], needed: Sequence[str]) -> None:
-    missing = next((key for key in needed if key not in there), None)
-    if missing is not None:
-        raise RunFolderError(f"{path}: '{missing}' is missing; was it written by another version of unflip?")
 
 
 def truth_notes(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,13 +125,8 @@ def _charts(metrics: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> 
 
 
 def _chart(title: str, lines: Sequence[Line], label: str, **options: Any) -> dict[str, Any]:
-    legend = [(swatch(line), line.name) for line in lines] if len(lines) > 1 else []
-    return {"title": title, "svg": line_chart(lines, label=label, **options), "legend": legend}
-
-
-def _matrix_map(changes: LabelChanges) -> Markup:
-    label = f"Given labels by row, {changes.kind} ones by column, as fractions of the row; the list shows the largest."
-    return heat_map(changes.shares, label=label)
+    """Return a chart for the template, with a legend if it has several lines."""
+    return {"title": title, "svg": line_chart(lines, label=label, **options), "legend": lines if len(lines) > 1 else []}
 
 
 def _shift(run: Run, names: Sequence[str]) -> dict[str, Any]:
@@ -168,16 +139,11 @@ def _shift(run: Run, names: Sequence[str]) -> dict[str, Any]:
         (panel.title, scatter(shift, panel, label=f"Class means and 2-sigma ellipses: {panel.title}."))
         for panel in shift.panels
     ]
-    legend = [(swatch(Line("", (), place)), names[c]) for place, c in enumerate(shift.classes)]
-    few, total = len(shift.classes), shift.num_classes
+    legend = [Line(names[c], (), place) for place, c in enumerate(shift.classes)]
     return {
-        "missing": None,
-        "panels": panels,
-        "legend": legend,
-        "few": few,
-        "total": total,
+        "missing": None, "panels": panels, "legend": legend, "few": len(shift.classes), "total": shift.num_classes,
         "calibrated": shift.calibrated,
-    }
+    }  # fmt: skip
 
 
 def _by_epoch(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, str]]:
