@@ -37,7 +37,8 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "unflip", "path.simplify": False, "font.size": 11,
     "axes.edgecolor": THEME["rule"], "axes.labelcolor": THEME["soft"], "axes.labelpad": 2, "axes.facecolor": "none",
     "grid.color": THEME["rule"], "xtick.labelcolor": THEME["soft"], "ytick.labelcolor": THEME["soft"],
-    "xtick.bottom": False, "ytick.left": False, "axes.axisbelow": True, "lines.linewidth": 2, "lines.scale_dashes": False,
+    "xtick.bottom": False, "ytick.left": False, "axes.axisbelow": True, "lines.linewidth": 2,
+    "lines.scale_dashes": False,
 }  # fmt: skip
 
 
