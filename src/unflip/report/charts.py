@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 from markupsafe import Markup
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.report.shift import Panel, Shift
 
 if TYPE_CHECKING:  # imported when a chart is drawn: training shall not wait for it

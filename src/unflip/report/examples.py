@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as compute
 
-from unflip.data.files.arrays import Array
-from unflip.data.viewing.pictures import Pictures
-from unflip.data.viewing.rows import Rows
+from unflip.data.arrays import Array
+from unflip.data.preview import Pictures, Rows
 from unflip.errors import InputError, UnflipError
 from unflip.runs.folder import Run
 from unflip.runs.labels import most_doubtful_first
