@@ -112,15 +112,6 @@ def test_classes_without_names_are_numbers(cli: Callable[..., Outcome], features
     )
 
 
-def test_a_result_of_something_else_is_told_in_one_line(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
-    (tmp_path / "labels.parquet").write_bytes((run.folder / "labels.parquet").read_bytes())
-    (tmp_path / "result.json").write_text("{}")
-    answer = cli("export", tmp_path, "--format", "label-studio", "--out", tmp_path / "tasks.json")
-    assert answer.code == 2
-    assert "result.json: no 'method' in it" in answer.err
-    assert not (tmp_path / "tasks.json").exists()
-
-
 def test_a_prefix_that_nothing_uses_is_refused(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
     answer = cli("export", run.folder, "--out", tmp_path / "l.csv", "--prefix", "photos/")
     assert answer.code == 2

@@ -38,13 +38,6 @@ def test_a_folder_without_a_finished_run_is_refused(cli: Cli, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_result_of_something_else_is_refused(cli: Cli, run: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(run, tmp_path / "run"))
-    for content in ("{}", "[]"):
-        (folder / "result.json").write_text(content)
-        assert_refused(cli("review", folder), "result.json: no 'method' in it; was it written by unflip?")
-
-
 def test_a_port_in_use_is_refused(cli: Cli, run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

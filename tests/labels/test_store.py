@@ -20,7 +20,6 @@ from unflip.engine.checkpoints import load_tree, save_tree
 from unflip.labels.store import LabelStore
 from unflip.runs.folder import Run
 from unflip.runs.labels import (
-    COLUMNS,
     Assessment,
     expect_errors,
     in_turns,
@@ -146,7 +145,7 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
     said = some_assessment(len(store))
     assert said.votes is not None
     table = label_table(store, said, splits=["train"] * len(store))
-    assert tuple(table.column_names) == COLUMNS
+    assert table.column_names[:5] == ["index", "id", "split", "given", "current"]
     history = rows(store.history())
     for i, row in enumerate(table.to_pylist()):
         given, current, suggested = int(store.initial[i]), int(store.current[i]), int(said.suggested[i])
@@ -197,7 +196,7 @@ def test_the_table_has_ids_splits_and_names_where_the_data_has_them() -> None:
         ids=["a", "b", "c"],
         class_names=["cat", "dog"],
     )
-    assert tuple(table.column_names) == (*COLUMNS, "given_name", "current_name", "suggested_name")
+    assert table.column_names[-3:] == ["given_name", "current_name", "suggested_name"]
     assert table["id"].to_pylist() == ["a", "b", "c"]
     assert table["split"].to_pylist() == ["train", "val", "train"]
     assert table["given_name"].to_pylist() == ["cat", "dog", "dog"]

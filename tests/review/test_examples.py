@@ -85,13 +85,6 @@ def test_a_damaged_run_is_one_line_that_names_the_file(run: Path, name: str) -> 
         Examples(Run(run))
 
 
-def test_a_run_of_before_there_were_suggestions_says_so(run: Path) -> None:
-    table = pyarrow.parquet.read_table(run / "labels.parquet")
-    pyarrow.parquet.write_table(table.drop_columns(["suggested"]), run / "labels.parquet")
-    with pytest.raises(RunFolderError, match="no column 'suggested'; train again"):
-        Examples(Run(run))
-
-
 def test_what_people_had_reviewed_before_training_is_not_offered_again(run: Path) -> None:
     table = pyarrow.parquet.read_table(run / "labels.parquet")
     place = table.column_names.index("reviewed")

@@ -226,7 +226,7 @@ def test_a_setting_that_is_none_says_how_to_write_one(text: str) -> None:
     ("content", "message"),
     [
         (b"epochs = ", "not TOML"),
-        (b"\xff\xfe", "not a text file in UTF-8"),
+        (b"\xff\xfe", "not TOML"),
         (None, "No such file or directory"),
     ],
 )

@@ -9,11 +9,16 @@ from unflip.api.options import TRAIN, EmbeddingOptions, SourceOptions, option_tr
 from unflip.api.report import report_finished
 from unflip.data.dataset import Dataset
 from unflip.data.hugging_face import write_dataset
+from unflip.data.corrupt import check_noise_used
+from unflip.data.dataset import Dataset
+from unflip.data.files import ImageFiles
+from unflip.data.hugging_face import write_dataset
+from unflip.data.images import SIZED, check_sizes_used
 from unflip.data.labeling import choose_labels
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import ImageOptions
 from unflip.engine.run import train_run
-from unflip.errors import ConfigError, UnflipError
+from unflip.errors import ConfigError
 from unflip.nn.backbone import PretrainedOptions
 from unflip.progress import make_reporter
 from unflip.runs import layout
@@ -60,14 +65,8 @@ def train(
         own = tree.setdefault("data", {})
         run.begin()
         columns = {"label_column": own.pop("label_column", None), "ignore": own.pop("ignore", ())}
-        try:
-            data = write_dataset(data, run.own(layout.DATA), **columns)
-            finished = _train(run, data, tree, execution, resume=resume, force=force)
-        except UnflipError:
-            run.abandon()
-            raise
-    else:
-        finished = _train(run, data, tree, execution, resume=resume, force=force)
+        data = write_dataset(data, run.own(layout.DATA), **columns)
+    finished = _train(run, data, tree, execution, resume=resume, force=force)
     report_finished(finished)
     return finished
 

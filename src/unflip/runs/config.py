@@ -27,15 +27,9 @@ from unflip.runs.options import Common, OptimizerOptions
 
 Tree = dict[str, Any]
 FILE_KEYS = (
-    ("data", "path"),
-    ("data", "labels"),
-    ("data", "reviewed"),
-    ("data", "groups"),
-    ("webvision", "imagenet"),
-    ("noise", "posterior"),
-    ("noise", "class_map"),
-    ("noise", "matrix"),
-)
+    ("data", "path"), ("data", "labels"), ("data", "reviewed"), ("data", "groups"), ("webvision", "imagenet"),
+    ("noise", "posterior"), ("noise", "class_map"), ("noise", "matrix"),
+)  # fmt: skip
 """Keys whose values may be files or folders."""
 FOR = "for"
 """The section of a file in which each method may have values of its own."""
@@ -74,8 +68,8 @@ class RunConfig:
                     f"section '{key}' is not used by method '{method}' with network '{network}'; "
                     f"in use: {', '.join(sections)}"
                 )
-            _check_loader(key, tree)
         common = _check_common(tree, sections)
+        check_text(common.data.path, "data")
         outline = Outline(common.epochs, common.optimizer.lr, of_rows=network == "mlp")
         tree = _merge(recipe.options_for(outline), tree)
         if issubclass(sections[network_section(network)], PretrainedOptions):  # kept where a run is resumed for longer
@@ -168,9 +162,7 @@ def read_toml(path: Path, what: str = "config") -> Tree:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{what} {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{what} {path}: not a text file in UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also of a file that is not UTF-8
         raise ConfigError(f"{what} {path}: not TOML: {error}") from error
 
 
@@ -241,15 +233,6 @@ def network_section(network: str) -> str:
     return network.partition(":")[0]
 
 
-def _check_loader(section: str, tree: Tree) -> None:
-    """Refuse options that somebody typed for a loader which does not read the data."""
-    path = tree.get("data", {}).get("path") if isinstance(tree.get("data"), dict) else None
-    if section not in datasets or not isinstance(path, str) or not (is_built_in(path) or Path(path).exists()):
-        return
-    if (found := find_loader(Path(path))) != section:
-        raise ConfigError(f"section '{section}' is not used: data {path} is read as '{found}'")
-
-
 def _merge(below: Tree, above: Tree) -> Tree:
     merged = dict(below)
     for key, value in above.items():
@@ -263,13 +246,13 @@ def _check_common(tree: Tree, sections: Mapping[str, type[Options]]) -> Common:
 
 
 def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str, type[Options]]) -> _Model:
+    """Validate ``values``; what is wrong is one line that names the key, the value and what is allowed."""
     try:
-        checked = model.model_validate(values)
-        _check_texts(checked, prefix)
-        return checked
+        return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = (prefix + ".".join(_location(model, first["loc"]))).rstrip(".")
+        parts, field = _locate(model, first["loc"])
+        key = (prefix + ".".join(parts)).rstrip(".")
         if first["type"] == "extra_forbidden":
             raise ConfigError(unknown("configuration key", key, _all_keys(sections))) from error
         if first["type"] == "missing":
@@ -280,51 +263,32 @@ def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str,
             raise ConfigError(unknown(key, str(first["input"]), choices)) from error
         message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         if kind := {"int_parsing": "a whole number", "float_parsing": "a number"}.get(first["type"]):
-            others = [e for e in error.errors() if e["type"] == "literal_error" and e["loc"][:-1] == first["loc"][:-1]]
-            message = " or ".join([kind, *(e["ctx"]["expected"] for e in others)])  # that, or a word such as 'auto'
-        raise ConfigError(f"{key} = {first['input']!r}: must be {message}{_range(model, first['loc'])}") from error
+            others = [e["ctx"]["expected"] for e in error.errors() if e["type"] == "literal_error"]
+            message = " or ".join([kind, *others])  # that, or a word such as 'auto'
+        raise ConfigError(f"{key} = {first['input']!r}: must be {message}{_range(field)}") from error
 
 
-def _check_texts(options: Options, prefix: str) -> None:
-    """Refuse text that no file could hold: names of files may be any bytes."""
-    for name, value in options:
-        if isinstance(value, Options):
-            _check_texts(value, f"{prefix}{name}.")
-        elif isinstance(value, str):
-            check_text(value, f"{prefix}{name}")
-
-
-def _location(model: type[Options], location: Sequence[str | int]) -> list[str]:
-    """Return where a wrong value is, without what pydantic adds for the members of a union."""
+def _locate(model: type[Options], location: Sequence[str | int]) -> tuple[list[str], FieldInfo | None]:
+    """Return where a wrong value is, without what pydantic adds for the members of a union, and its field."""
     parts: list[str] = []
-    leaf = False
-    for part in location:
-        if not leaf or isinstance(part, int):
-            parts.append(str(part))
-        field = model.model_fields.get(str(part))
-        if field and isinstance(field.annotation, type) and issubclass(field.annotation, Options):
-            model = field.annotation
-        else:
-            leaf = True
-    return parts
-
-
-def _range(model: type[Options], location: Sequence[str | int]) -> str:
-    """Say both ends of a field's range, where it has any."""
     field: FieldInfo | None = None
-    for name in location:
-        if not isinstance(name, str) or name not in model.model_fields:
-            break
-        field = model.model_fields[name]
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Options):
-            model = field.annotation
+    section: type[Options] | None = model
+    for part in location:
+        if section is not None or isinstance(part, int):
+            parts.append(str(part))
+        if section is not None:
+            field = section.model_fields.get(str(part))
+            kind = field.annotation if field else None
+            section = kind if isinstance(kind, type) and issubclass(kind, Options) else None
+    return parts, field
+
+
+def _range(field: FieldInfo | None) -> str:
+    """Say both ends of a field's range, where it has two."""
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    bounds = [
-        f"{signs[name]} {getattr(entry, name)}"
-        for entry in (field.metadata if field else ())
-        for name in signs
-        if getattr(entry, name, None) is not None
-    ]
+    entries = field.metadata if field else ()
+    limits = [(sign, getattr(entry, name, None)) for entry in entries for name, sign in signs.items()]
+    bounds = [f"{sign} {limit}" for sign, limit in limits if limit is not None]
     return f" (allowed: {' and '.join(bounds)})" if len(bounds) > 1 else ""
 
 

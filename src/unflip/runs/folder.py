@@ -1,9 +1,6 @@
 """Run: a run's folder. Report, review, export, tables and predict read it through this and through nothing else."""
 
-import errno
 import json
-import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +26,7 @@ from unflip.files import (
     LOCK,
     OwnedFolder,
     locked,
+    naming_target,
     remove_partial,
     write_atomically,
     write_tensors,
@@ -36,7 +34,7 @@ from unflip.files import (
 )
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, read_toml
-from unflip.runs.labels import read_findings, read_labels, read_table
+from unflip.runs.labels import read_findings, read_table
 from unflip.runs.model_file import Model, load_model
 from unflip.stats.gaussians import ClassGaussians
 from unflip.stats.kept import HALF_MOST
@@ -85,23 +83,19 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """The content of ``result.json`` as it is now: a resumed run writes it anew."""
-        content = self._read(layout.RESULT, json.loads, "finished run", "JSON")
-        if not isinstance(content, dict) or "method" not in content:
-            raise RunFolderError(f"{self.folder / layout.RESULT}: no 'method' in it; was it written by unflip?")
+        content: dict[str, Any] = self._read(layout.RESULT, json.loads, "finished run", "JSON")
         return content
 
     @property
     def class_names(self) -> list[str]:
         """The name of every class, by class number; its number where classes have no names."""
-        names = self.result.get("classes")
-        if not isinstance(names, list):
-            raise RunFolderError(f"{self.folder / layout.RESULT}: no 'classes' in it; was it written by unflip?")
-        return [str(name) for name in names]
+        return [str(name) for name in self.result["classes"]]
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``, one per epoch."""
-        return self._read(layout.METRICS, _parse_lines, "run", "lines of JSON")
+        parse: Callable[[str], list[dict[str, Any]]] = lambda text: list(map(json.loads, text.splitlines()))  # noqa: E731
+        return self._read(layout.METRICS, parse, "run", "lines of JSON")
 
     @property
     def config(self) -> RunConfig:
@@ -123,7 +117,7 @@ class Run:
     def labels(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of ``labels.parquet``, one per example; see ``unflip.runs.labels.label_table``."""
         self._check_format()
-        return read_labels(self.folder / layout.LABELS, columns)
+        return read_table(self.folder / layout.LABELS, columns)
 
     def findings(self) -> pa.Table | None:
         """What else was found in the data, None where nothing was looked for; see :mod:`unflip.runs.labels`."""
@@ -214,15 +208,11 @@ class Run:
 
     def _check_format(self) -> None:
         """Refuse a run that another version of unflip wrote in a way that this one does not know."""
-        path, found = self.folder / layout.MARKER, None
+        path = self.folder / layout.MARKER
+        if not path.exists():
+            raise RunFolderError(f"{self.folder}: holds no run: no {layout.MARKER}; name the folder of a finished run")
         try:
             found = json.loads(path.read_text("utf-8"))["format"]
-        except FileNotFoundError as error:
-            if not self.config_path.exists():
-                return  # no run at all: whoever asked says what is missing
-            raise RunFolderError(
-                f"{self.folder}: holds no run, as there is no {layout.MARKER} in it; name the folder of one"
-            ) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunFolderError(f"{path}: not what unflip writes ({error})") from error
         if found != FORMAT:
@@ -258,33 +248,21 @@ class Run:
     @contextmanager
     def claimed(self, *, resume: bool, force: bool) -> Iterator[None]:
         """Create the folder and have it for this process alone; with ``force`` remove what a run before left."""
-        with self._writing():
+        with naming_target(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         busy = "another process is at work on this run; wait until it has ended"
         with locked(self.folder / LOCK, busy=busy):
             self.check_free(resume=resume, force=force)  # again: one that just ended may have left a run
-            with self._writing():
-                remove_partial(self.folder)
-                remove_partial(self.checkpoints)
-                if force:
-                    self._clear()
+            remove_partial(self.folder)
+            remove_partial(self.checkpoints)
+            if force and self._owner.is_marked:
+                self.remove(layout.REPLACED)
             self.begin()
             yield
 
     def begin(self) -> None:
         """Create the folder, if it is not there, and mark it as a run's."""
         self._owner.begin()
-
-    def abandon(self) -> None:
-        """Leave nothing behind of a run that was refused before it began; one that has begun stays."""
-        if self.config_path.exists() or set(self.owned()) - {layout.DATA}:
-            return
-        with suppress(OSError):
-            for name in self.owned():
-                shutil.rmtree(self.folder / name)
-            for name in (layout.MARKER, LOCK):
-                (self.folder / name).unlink(missing_ok=True)
-            self.folder.rmdir()
 
     def check_own(self, names: Iterable[str]) -> None:
         """Refuse a folder that is neither new nor a run's, and one in which something is in the way of ``names``."""
@@ -339,13 +317,6 @@ class Run:
                     stacklevel=2,
                 )
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.folder}: {error.strerror}") from error
-
     def remove(self, names: Iterable[str]) -> None:
         """Remove those of the named files that the run wrote; whatever else is in its folders stays.
 
@@ -367,25 +338,9 @@ class Run:
                 _unlink(path)
         self._owner.record([name for name in owned if name not in names or (self.folder / name).exists()])
 
-    def _clear(self) -> None:
-        """Remove the run, as far as a new one replaces it; nothing if some of it cannot be removed."""
-        if not self._owner.is_marked:
-            return
-        for folder in (self.folder, *(self.folder / name for name in layout.WITHIN if name in self.owned())):
-            if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
-                raise RunFolderError(f"{folder}: nothing can be removed from it: {os.strerror(errno.EACCES)}")
-        self.remove(layout.REPLACED)
-
 
 def _unlink(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be removed: {error.strerror}; allow that, and try again") from error
-
-
-def _parse_lines(text: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in text.splitlines()]
-    if not all(isinstance(line, dict) and "epoch" in line for line in lines):
-        raise ValueError("a line is not the figures of an epoch")
-    return lines

@@ -16,13 +16,6 @@ from unflip.data.files import is_image
 from unflip.errors import RunFolderError
 from unflip.labels.store import LabelStore
 
-COLUMNS = (
-    "index", "id", "split", "given", "current", "changed", "confidence_current", "confidence_given", "network_given",
-    "vote_given", "suggested", "confidence_suggested", "network_suggested", "vote_suggested", "likeliest",
-    "confidence_likeliest", "second", "confidence_second", "last_change", "changes", "quality", "log_odds", "judged",
-    "fold", "reviewed",
-)  # fmt: skip
-"""Every table of labels has these."""
 REMOVED = "removed"
 """The ``split`` of examples that people removed."""
 OUT_OF_SAMPLE, IN_SAMPLE = "out-of-sample", "in-sample"
@@ -202,15 +195,6 @@ def names_of(table: pa.Table, column: str) -> pa.ChunkedArray:
     return table[f"{column}_name" if f"{column}_name" in table.column_names else column]
 
 
-def read_labels(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a table of labels, all columns or some; refuse one that lacks any."""
-    table = read_table(path, columns)
-    missing = next((name for name in columns or COLUMNS if name not in table.column_names), None)
-    if missing is not None:
-        raise RunFolderError(f"{path}: no column '{missing}'; train again with this version of unflip")
-    return table
-
-
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a Parquet file of a run, all columns or some."""
     try:
@@ -291,8 +275,4 @@ def read_findings(path: Path) -> pa.Table:
         )
     except (OSError, pa.ArrowException) as error:
         raise RunFolderError(f"{path}: not a readable list of findings ({error})") from error
-    table = table.rename_columns(["id" if name == "path" else name for name in table.column_names])
-    missing = next((name for name in SCHEMA.names if name not in table.column_names), None)
-    if missing is not None:
-        raise RunFolderError(f"{path}: no column '{missing}'; run clean again with this version of unflip")
-    return table
+    return table.rename_columns(["id" if name == "path" else name for name in table.column_names])

@@ -80,10 +80,8 @@ def check_output(
         raise ConfigError(f"{option} {path}: cannot write '{path.suffix}'; name a {allowed} file")
     if not path.absolute().parent.is_dir():
         raise RunFolderError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
-    if path.is_dir():
-        raise RunFolderError(f"{option} {path}: is a folder; name a file")
     if path.exists() and not path.is_file():
-        raise RunFolderError(f"{option} {path}: is not an ordinary file; choose another name")
+        raise RunFolderError(f"{option} {path}: is a folder or no ordinary file; name a file")
     for given in inputs:
         if given is not None and path.exists() and is_within(path, Path(given)):
             raise RunFolderError(f"{option} {path}: is what the command reads; choose another name")
