@@ -142,7 +142,7 @@ def test_a_wrong_format_or_file_is_told_in_one_line(
 def test_a_folder_without_a_run_is_refused(cli: Callable[..., Outcome], tmp_path: Path) -> None:
     answer = cli("export", tmp_path, "--out", tmp_path / "l.csv")
     assert answer.code == 2
-    assert "no labels.parquet; is this the folder of a finished run?" in answer.err
+    assert "no run.json; is this the folder of a finished run?" in answer.err
 
 
 def test_findings_and_removals_are_known_to_every_format(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:

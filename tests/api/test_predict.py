@@ -93,7 +93,7 @@ def test_inputs_that_do_not_fit_are_refused(
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path, features: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"no such file; is this the folder of a finished run\?"):
+    with pytest.raises(RunFolderError, match=r"no run.json; is this the folder of a finished run\?"):
         predict(tmp_path, features)
 
 

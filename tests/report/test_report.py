@@ -561,7 +561,7 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["x"], "x: no result.json; is this the folder of a finished run?"),
+        (["x"], "x: no run.json; is this the folder of a finished run?"),
         (["x", "y"], "x: no result.json"),
         (["RUN", "RUN"], "a comparison needs at least two different runs"),
         (["RUN", "--out", "a.pdf"], "--out a.pdf: cannot write '.pdf'; name a .html or .htm file"),

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from unflip.errors import RunFolderError
 from unflip.runs.labels import Finding, findings_table, read_findings, without_removed
 
 
@@ -32,9 +31,6 @@ def test_what_is_written_is_read_again(labels: pa.Table, tmp_path: Path) -> None
     assert again.rename_columns(table.column_names).to_pylist() == table.to_pylist()
     assert again["index"].to_pylist() == [3, 1, None, 2]
     assert again["group"].to_pylist() == [None, None, None, 7]
-    (tmp_path / "findings.csv").write_text("index,id\n1,a\n")
-    with pytest.raises(RunFolderError, match="no column 'finding'"):
-        read_findings(tmp_path / "findings.csv")
 
 
 def test_removed_examples_are_no_findings(labels: pa.Table) -> None:

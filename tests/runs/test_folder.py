@@ -52,7 +52,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="is a file; name a folder"):
         Run(tmp_path / "file").check_free(resume=False, force=False)
-    with pytest.raises(RunFolderError, match=r"cannot write to .*sub: Not a directory"):
+    with pytest.raises(RunFolderError, match=r"cannot write .*sub: Not a directory"):
         Run(tmp_path / "file" / "sub").claimed(resume=False, force=False).__enter__()
 
 
@@ -208,7 +208,7 @@ def test_results_and_metrics_are_read(finished: Run) -> None:
 
 def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    with pytest.raises(RunFolderError, match=r"holds no run: no run\.json; name the folder of a finished run"):
+    with pytest.raises(RunFolderError, match=r"no run\.json; is this the folder of a finished run"):
         run.result  # noqa: B018
     run.begin()
     assert not run.is_finished
@@ -329,7 +329,7 @@ def test_a_run_in_another_format_or_without_its_marker_is_refused_in_one_line(
         path.write_text(json.dumps(json.loads(path.read_text()) | marker))
     said = "a run in format 99, this version of unflip reads format 2; train again into another folder"
     if marker is None:
-        said = f"{run.folder}: holds no run: no run.json; name the folder of a finished run"
+        said = f"{run.folder}: no run.json; is this the folder of a finished run?"
     for arguments in (
         ["report", run.folder],
         ["predict", run.folder, "--data", features],

@@ -19,7 +19,7 @@ def test_a_target_among_the_inputs_or_no_ordinary_file_is_refused_even_with_forc
             check_output(tmp_path / "data" / "train_labels.npy", force=True, inputs=[tmp_path / given])
     check_output(tmp_path / "data" / "new.npy", force=False, inputs=[tmp_path / "data"])
     os.mkfifo(tmp_path / "pipe.csv")
-    with pytest.raises(RunFolderError, match="is not an ordinary file"):
+    with pytest.raises(RunFolderError, match="no ordinary file"):
         check_output(tmp_path / "pipe.csv", force=True)
 
 

@@ -9,11 +9,6 @@ from unflip.api.options import TRAIN, EmbeddingOptions, SourceOptions, option_tr
 from unflip.api.report import report_finished
 from unflip.data.dataset import Dataset
 from unflip.data.hugging_face import write_dataset
-from unflip.data.corrupt import check_noise_used
-from unflip.data.dataset import Dataset
-from unflip.data.files import ImageFiles
-from unflip.data.hugging_face import write_dataset
-from unflip.data.images import SIZED, check_sizes_used
 from unflip.data.labeling import choose_labels
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import ImageOptions

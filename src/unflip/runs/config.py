@@ -13,7 +13,6 @@ from pydantic.fields import FieldInfo
 
 from unflip.calibration import calibrators
 from unflip.data import datasets
-from unflip.data.loaders import find_loader, is_built_in
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.errors import ConfigError, check_text, unknown
 from unflip.methods import methods

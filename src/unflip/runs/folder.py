@@ -210,7 +210,7 @@ class Run:
         """Refuse a run that another version of unflip wrote in a way that this one does not know."""
         path = self.folder / layout.MARKER
         if not path.exists():
-            raise RunFolderError(f"{self.folder}: holds no run: no {layout.MARKER}; name the folder of a finished run")
+            raise RunFolderError(f"{self.folder}: no {layout.MARKER}; is this the folder of a finished run?")
         try:
             found = json.loads(path.read_text("utf-8"))["format"]
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -232,9 +232,9 @@ class Run:
         if resume and force:
             raise ConfigError("--resume continues a run and --force replaces it; give one of them")
         if resume:
+            if not self.config_path.exists():
+                raise RunFolderError(f"{self.folder}: holds no run to resume; leave --resume out to start one")
             self._check_format()
-        if resume and not self.config_path.exists():
-            raise RunFolderError(f"{self.folder}: holds no run to resume; leave --resume out to start one")
         self._owner.check(layout.REPLACED if force else ())
         if self.exists and not (resume or force):
             raise RunFolderError(
