@@ -123,7 +123,7 @@ def _raw(options: Any) -> Any:
 
 
 def _fit(raw: Any) -> Any:
-    from unflip.encoders.columns.deciding import ColumnChoices
+    from unflip.encoders.columns import ColumnChoices
     from unflip.encoders.table import TableEncoder
 
     return TableEncoder.fit(raw.train.inputs, ColumnChoices(text_column=("text",)))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.encoders import text_encoders
+from unflip.encoders import base, text_encoders
 from unflip.encoders import wordllama as module
 from unflip.encoders.base import blocks, choose_text_encoder
 from unflip.encoders.tfidf import Tfidf
@@ -74,7 +74,7 @@ def test_order_and_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None
     features = encoder.encode(texts)
     order = rng.sample(range(60), 60)
     np.testing.assert_array_equal(encoder.encode([texts[i] for i in order]), features[order])
-    monkeypatch.setattr(module, "blocks", lambda texts: blocks(texts, most=50))
+    monkeypatch.setattr(base, "blocks", lambda texts: blocks(texts, most=50))
     np.testing.assert_array_equal(encoder.encode(texts), features)
     np.testing.assert_array_equal(np.concatenate([encoder.encode([text]) for text in texts]), features)
 

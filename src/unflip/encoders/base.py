@@ -1,7 +1,7 @@
 """The contracts of encoders and of text encoders, and what text encoders share.
 
 An encoder turns raw examples into rows of features. It is fitted to the training examples, never to their labels, and
-travels with the features and the model as an :class:`~unflip.data.dataset.Encoding`: JSON and arrays, no code.
+travels with the features and the model as an :class:`~unflip.data.encoding.Encoding`: JSON and arrays, no code.
 """
 
 import importlib.util
@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from unflip.data.arrays import Array
-from unflip.data.dataset import Encoding
+import numpy as np
+
+from unflip.data.encoding import Encoding
+from unflip.data.files.arrays import Array
 from unflip.encoders import encoders, text_encoders
 from unflip.errors import UnflipWarning
 from unflip.progress import Track, untracked
@@ -65,9 +67,11 @@ class TextEncoder(ABC):
 
     Attributes:
         extra: the extra that installs what it needs.
+        width: the number of features.
     """
 
     extra: ClassVar[str | None] = None
+    width: int
 
     @classmethod
     @abstractmethod
@@ -75,8 +79,16 @@ class TextEncoder(ABC):
         """Return an encoder for texts like these; refuse, in one line, if a package or a model is missing."""
 
     @abstractmethod
+    def encode_block(self, texts: list[str]) -> Array:
+        """Return features (n, width) of a few texts; an empty text has zeros."""
+
     def encode(self, texts: Sequence[str], track: Track = untracked) -> Array:
-        """Return features (n, d) in float32; an empty text has zeros."""
+        """Return features (n, width) in float32, computed block by block."""
+        features, end = np.zeros((len(texts), self.width), np.float32), 0
+        for block in blocks(track(texts, "encoding texts", len(texts))):
+            features[end : end + len(block)] = self.encode_block(block)
+            end += len(block)
+        return features
 
     @abstractmethod
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:

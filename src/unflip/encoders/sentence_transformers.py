@@ -15,10 +15,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from unflip.data.arrays import Array
-from unflip.encoders.base import TextEncoder, blocks
+from unflip.data.files.arrays import Array
+from unflip.encoders.base import TextEncoder
 from unflip.errors import ConfigError, InputError, MissingExtraError, described
-from unflip.progress import Track, untracked
 
 _FAMILY = "sentence-transformers"
 _FETCHED = ["*.json", "*.txt", "*.model", "*.safetensors"]
@@ -34,7 +33,7 @@ class SentenceTransformers(TextEncoder):
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._features = int(self._encode(["a"]).shape[1])
+        self.width = int(self._encode(["a"]).shape[1])
 
     @classmethod
     def fit(cls, texts: Sequence[str]) -> Self:
@@ -42,15 +41,12 @@ class SentenceTransformers(TextEncoder):
         _demand_package()
         return cls(_load(cls.name))
 
-    def encode(self, texts: Sequence[str], track: Track = untracked) -> Array:
+    def encode_block(self, texts: list[str]) -> Array:
         """Return what the model says of each text; zeros for one without a character that is no space."""
-        features = np.zeros((len(texts), self._features), np.float32)
-        start = 0
-        for block in blocks(track(texts, "encoding texts", len(texts))):
-            full = [index for index, text in enumerate(block) if text.strip()]
-            if full:
-                features[start + np.array(full)] = self._encode([block[index] for index in full])
-            start += len(block)
+        features = np.zeros((len(texts), self.width), np.float32)
+        full = [index for index, text in enumerate(texts) if text.strip()]
+        if full:
+            features[full] = self._encode([texts[index] for index in full])
         return features
 
     def _encode(self, texts: list[str]) -> Array:
@@ -59,7 +55,7 @@ class SentenceTransformers(TextEncoder):
 
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
         """Return the model's name, and which weights and vocabulary it has."""
-        return {"model": self.name, "weights": self._digest(), "features": self._features}, {}
+        return {"model": self.name, "weights": self._digest(), "features": self.width}, {}
 
     def _digest(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -105,7 +101,7 @@ def import_package() -> Any:
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-        from unflip.nn.timm import declare_operators
+        from unflip.nn.torchvision_fix import declare_operators
 
         declare_operators()
     return importlib.import_module("sentence_transformers")
@@ -114,25 +110,25 @@ def import_package() -> Any:
 def _load(name: str) -> Any:
     path = Path(name).expanduser()
     folder = path if path.is_dir() else _fetch(name)
-    _refuse_code(folder, name)
     try:
+        _refuse_code(folder, name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return import_package().SentenceTransformer(
                 str(folder), trust_remote_code=False, local_files_only=True, model_kwargs={"use_safetensors": True}
             )
+    except InputError:
+        raise
     except Exception as error:  # a folder may be damaged in any way
-        raise InputError(f"{_FAMILY}:{name} cannot be loaded from {folder}: {_shortened(error)}") from error
+        reason = described(error)[:_REASON]
+        raise InputError(f"{_FAMILY}:{name} cannot be loaded from {folder}: {reason}") from error
 
 
 def _fetch(name: str) -> Path:
     """Return the folder of a model of the hub, fetched now or before."""
+    hub = importlib.import_module("huggingface_hub")
     try:
-        return Path(
-            importlib.import_module("huggingface_hub").snapshot_download(
-                name, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED
-            )
-        )
+        return Path(hub.snapshot_download(name, allow_patterns=_FETCHED, ignore_patterns=_NOT_FETCHED))
     except Exception as error:  # no network, no such name, no right to it: each hub library has its own
         raise InputError(
             f"no model {_FAMILY}:{name}: not a folder here, and the hub gave none ({type(error).__name__}); "
@@ -142,25 +138,12 @@ def _fetch(name: str) -> Path:
 
 def _refuse_code(folder: Path, name: str) -> None:
     """Refuse a model that names classes of others, which loading would import, or that has weights only as pickles."""
-    try:
-        modules = json.loads((folder / "modules.json").read_text("utf-8"))
-        parts = [(str(module["type"]), folder / str(module["path"])) for module in modules]
-        for kind, part in parts:
-            settings = part / "config.json"
-            function = (
-                json.loads(settings.read_text("utf-8")).get("activation_function") if settings.is_file() else None
-            )
-            for wanted, allowed in ((kind, "sentence_transformers."), (function, "torch.nn.")):
-                if wanted is not None and not str(wanted).startswith(allowed):
-                    raise InputError(f"{_FAMILY}:{name} wants to run {wanted}, which is not of {allowed[:-1]}; refused")
-            if any(part.glob("*.bin")) and not any(part.glob("*.safetensors")):
-                raise InputError(f"{_FAMILY}:{name} has its weights as pickles; save it as .safetensors")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{folder}: not a model of {_FAMILY} (modules.json or a config.json: {_shortened(error)})"
-        ) from error
-
-
-def _shortened(error: BaseException) -> str:
-    text = described(error)
-    return text if len(text) <= _REASON else f"{text[:_REASON]}…"
+    for module in json.loads((folder / "modules.json").read_text("utf-8")):
+        part = folder / module["path"]
+        settings = part / "config.json"
+        function = json.loads(settings.read_text("utf-8")).get("activation_function") if settings.is_file() else None
+        for wanted, allowed in ((module["type"], "sentence_transformers."), (function, "torch.nn.")):
+            if wanted is not None and not str(wanted).startswith(allowed):
+                raise InputError(f"{_FAMILY}:{name} wants to run {wanted}, which is not of {allowed[:-1]}; refused")
+        if any(part.glob("*.bin")) and not any(part.glob("*.safetensors")):
+            raise InputError(f"{_FAMILY}:{name} has its weights as pickles; save it as .safetensors")

@@ -1,7 +1,6 @@
-"""TableEncoder: cells of a table as features, whatever the columns hold."""
+"""Tables: columns as features, whatever they hold; :mod:`unflip.encoders.columns` decides what each one is."""
 
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -9,32 +8,34 @@ from typing import Self
 
 import numpy as np
 
-from unflip.data.arrays import Array
-from unflip.data.columns import Cells
-from unflip.data.dataset import Dataset, Encoding, Split
+from unflip.data.cells import Cells
+from unflip.data.duplicates import row_hashes
+from unflip.data.encoding import Encoding
+from unflip.data.files.arrays import Array
 from unflip.data.options import DataOptions
-from unflip.data.split import row_hashes
+from unflip.data.raw import LabelledSet, RawData
 from unflip.encoders.base import Encoded, Encoder
-from unflip.encoders.columns.deciding import ColumnChoices, decide
-from unflip.encoders.columns.kinds import KINDS, Column, LeftOut, numbered, refusal
-from unflip.encoders.columns.reading import BLOCK, Misfit, block_of, plain
+from unflip.encoders.columns import Column, ColumnChoices, LeftOut, decide, restore_column
+from unflip.encoders.reading import kind_of, plain
 from unflip.errors import InputError, UnflipWarning, one_line
 from unflip.progress import Track, untracked
 
 _LISTED = 20  # most columns that an error lists
 _LONGEST = 40  # characters of a column's name that a description shows
 _NOTHING = ColumnChoices()
+_FEWEST = 20  # examples below which a column may repeat the labels by chance
+_FIRST = 1000  # rows that tell most columns from labels
 
 
 class TableEncoder(Encoder):
     """Makes features of columns, in the table's order; what a column is was decided when it was fitted.
 
-    - A number x becomes (x - median) / scale, computed in float64, so that a column far from 0 loses nothing; the scale
-      is the standard deviation of the training column. An empty cell gets the median; if the training examples had
-      empty cells, a second feature is 1 where a cell is empty. Dates and times likewise, in microseconds.
+    - A number x becomes (x - mean) / standard deviation of the training column, computed in float64. An empty cell
+      gets the median; if the training examples had empty cells, a second feature is 1 where a cell is empty. Dates and
+      times likewise, in microseconds.
     - A boolean, also a column of 0 and 1, stays 0 or 1; an empty cell gets the more frequent one; as above otherwise.
     - A category becomes a feature of 0 and 1 for each frequent name, in the order of the names; then one for all other
-      names if the training examples had rare ones; then one for empty cells if they had any.
+      names if the training examples had rare ones. An empty cell is a name, too.
     - A text becomes the features that the text encoder gives.
 
     So a table of numbers without empty cells has one feature for each column.
@@ -47,10 +48,8 @@ class TableEncoder(Encoder):
     def fit(cls, cells: Cells, choices: ColumnChoices = _NOTHING, text_encoder: str | None = None) -> Self:
         """Decide what the columns of the training examples are, as far as ``choices`` do not say."""
         header = cells.table.column_names
-        if (twice := next((name for name in header if header.count(name) > 1), None)) is not None:
-            raise InputError(f"two columns '{twice}'; rename one of them")
         choices.check(header)
-        columns = tuple(_decided(cells, name, choices, text_encoder) for name in header)
+        columns = tuple(decide(name, cells.table[name], choices.of(name), text_encoder) for name in header)
         if all(isinstance(column, LeftOut) for column in columns):
             reasons = ", ".join(f"{column.name} ({column.why})" for column in columns[:_LISTED])
             raise InputError(
@@ -67,29 +66,24 @@ class TableEncoder(Encoder):
     def encode(self, inputs: Cells, track: Track = untracked) -> Encoded:
         """Return the features of cells; columns are found by name, so their order and others do not matter."""
         header = inputs.table.column_names
-        used = [column for column in self.columns if not isinstance(column, LeftOut)]
-        for column in used:
-            if header.count(column.name) != 1:
-                had = ", ".join(header[:_LISTED]) + (", ..." if len(header) > _LISTED else "")
-                what = "two columns" if column.name in header else "no column"
-                raise InputError(f"{what} '{column.name}', of which the training examples had one; it has {had}")
-        tables = [plain(inputs.table[column.name]) for column in used]
         features = np.empty((len(inputs), self.width), np.float32)
-        ends = np.cumsum([column.width for column in used]).tolist()
-        seen = [Counter[str]() for _ in used]
-        for start in range(0, len(inputs), BLOCK):
-            rows = features[start : start + BLOCK]
-            for column, cells, end, found in zip(used, tables, ends, seen, strict=True):
-                try:
-                    column.encode(block_of(cells, start), rows[:, end - column.width : end], found, track)
-                except Misfit as misfit:
-                    raise refusal(misfit, column.name, column.kind, start) from misfit
-        remarks = (
-            f"{one_line(column.name)}: {count:,} {what}{'' if count == 1 else 's'}"
-            for column, found in zip(used, seen, strict=True)
-            for what, count in found.items()
-            if count
-        )
+        remarks, end = [], 0
+        for column in self.columns:
+            if isinstance(column, LeftOut) or not len(inputs):
+                continue
+            if column.name not in header:
+                had = ", ".join(header[:_LISTED]) + (", ..." if len(header) > _LISTED else "")
+                raise InputError(f"no column '{column.name}', of which the training examples had one; it has {had}")
+            cells = plain(inputs.table[column.name])
+            kind_of(cells.type, column.name)
+            made, found = column.encode(cells, track)
+            features[:, end : end + column.width] = made
+            end += column.width
+            remarks += [
+                f"{one_line(column.name)}: {count:,} {what}{'' if count == 1 else 's'}"
+                for what, count in found.items()
+                if count
+            ]
         return Encoded(features, tuple(remarks))
 
     def encoding(self) -> Encoding:
@@ -104,40 +98,21 @@ class TableEncoder(Encoder):
     @classmethod
     def restore(cls, encoding: Encoding) -> Self:
         """Return the encoder of these columns."""
-        columns = []
-        for place, settings in enumerate(encoding.settings["columns"]):
-            own = {
-                key.removeprefix(f"{place}/"): array
-                for key, array in encoding.arrays.items()
-                if key.startswith(f"{place}/")
-            }
-            columns.append(KINDS[settings["kind"]].restore(settings, own))
-        return cls(tuple(columns))
+        arrays: list[dict[str, Array]] = [{} for _ in encoding.settings["columns"]]
+        for key, array in encoding.arrays.items():
+            place, _, name = key.partition("/")
+            arrays[int(place)][name] = array
+        return cls(tuple(map(restore_column, encoding.settings["columns"], arrays)))
 
     def describe(self) -> list[str]:
         """Say of each column what it was taken for, and why."""
-        names = [_short(column.name) for column in self.columns]
+        names = [one_line(column.name) for column in self.columns]
+        names = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..." for name in names]
         widest = max(map(len, names), default=0)
         return [
             f"{name:<{widest}}  {column.kind:<9}  {column.why}"
             for name, column in zip(names, self.columns, strict=True)
         ]
-
-
-def _decided(cells: Cells, name: str, choices: ColumnChoices, text_encoder: str | None) -> Column:
-    import pyarrow as pa
-
-    try:
-        return decide(name, cells.table[name], choices.of(name), text_encoder)
-    except pa.ArrowException as error:
-        raise InputError(
-            f"column '{name}' cannot be read ({error}); correct it, or leave it out with --ignore {name}"
-        ) from error
-
-
-def _short(name: str) -> str:
-    name = one_line(name)
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."
 
 
 def columns_of(encoding: Encoding) -> tuple[str, ...]:
@@ -151,17 +126,17 @@ def text_columns(encoding: Encoding) -> tuple[str, ...]:
     return tuple(column["name"] for column in columns if column["kind"] == "text")
 
 
-_FEWEST = 20  # examples below which a column may repeat the labels by chance
-_FIRST = 1000  # rows that tell most columns from labels
+def encode_raw(raw: RawData, options: DataOptions, track: Track = untracked) -> RawData:
+    """Return data whose tables have become rows of features, by an encoder that was fitted to the training rows.
 
-
-def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> Dataset:
-    """Return data whose tables have become rows of features, by an encoder that learnt from the training rows."""
+    Data without a table is returned as it is: it holds rows of features already, or images.
+    """
     if not isinstance(raw.train.inputs, Cells):
         return raw
     raw.check_trainable(options.path)
+    choices = ColumnChoices(numeric=options.numeric, categorical=options.categorical, text_column=options.text_column)
     try:
-        encoder = fit_table(raw.train.inputs, options)
+        encoder = TableEncoder.fit(raw.train.inputs, choices, options.text_encoder)
         short = [column.name for column in encoder.columns if column.kind not in ("left out", "text")]
         _warn_of_labels(raw.train, short, options.path)
         parts = {name: _encoded(part, encoder, track) for name, part in raw.parts().items()}
@@ -171,35 +146,28 @@ def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> 
     return replace(raw, train=train, val=val, tests=parts, encoding=encoder.encoding())
 
 
-def fit_table(cells: Cells, options: DataOptions) -> TableEncoder:
-    """Return an encoder for a table, with what a person said of its columns."""
-    choices = ColumnChoices(numeric=options.numeric, categorical=options.categorical, text_column=options.text_column)
-    return TableEncoder.fit(cells, choices, options.text_encoder)
-
-
-def _warn_of_labels(train: Split, columns: Sequence[str], path: str) -> None:
+def _warn_of_labels(train: LabelledSet, columns: Sequence[str], path: str) -> None:
     """Say which columns repeat the labels, so that no label can look wrong."""
     assert isinstance(train.inputs, Cells)
     if train.labels is None or len(train.labels) < _FEWEST:
         return
     classes, labels = np.unique(train.labels, return_inverse=True)
     for name in columns:
-        column = plain(train.inputs.table[name])
+        column = train.inputs.table[name]
         if len(column.slice(0, _FIRST).unique()) > len(classes):  # most columns of numbers, without a look at all rows
             continue
-        places, values = numbered(column.combine_chunks(), name)
-        if len(values) <= len(classes):  # an empty cell may be one more
-            pairs = np.unique(np.column_stack([places, labels]), axis=0)
-            if len(pairs) == len(classes) == len(np.unique(places)) > 1:
-                warnings.warn(
-                    f"{path}: the column '{name}' has one value for each class, so every label agrees with it; leave "
-                    f"it out with --ignore {name} if it was made from the label",
-                    UnflipWarning,
-                    stacklevel=3,
-                )
+        values = plain(column).dictionary_encode("encode").indices.to_numpy()  # (n,), an empty cell is a value, too
+        pairs = len(np.unique(values.astype(np.int64) * len(classes) + labels))
+        if pairs == len(classes) == values.max() + 1 > 1:
+            warnings.warn(
+                f"{path}: the column '{name}' has one value for each class, so every label agrees with it; leave "
+                f"it out with --ignore {name} if it was made from the label",
+                UnflipWarning,
+                stacklevel=3,
+            )
 
 
-def _encoded(part: Split, encoder: TableEncoder, track: Track) -> Split:
+def _encoded(part: LabelledSet, encoder: TableEncoder, track: Track) -> LabelledSet:
     assert isinstance(part.inputs, Cells)
     features = encoder.encode(part.inputs, track).features
     digests = part.digests

@@ -13,21 +13,12 @@ import numpy as np
 from unflip.data.arrays import Array
 from unflip.encoders.base import TextEncoder, blocks
 from unflip.errors import InputError
-from unflip.progress import Track, untracked
 
 _FEATURES = 256
-_PIECES = 20_000
-"""At most so many, the most frequent; the stored encoder then has 20 MB."""
-_MANY = 1000
-"""From so many texts on, a piece must occur in two of them."""
-_LEARNT = 10_000_000
-"""Characters to learn from; of more, every second, third, ... text is used, so that memory stays small."""
-_SETTINGS: dict[str, Any] = {
-    "analyzer": "char_wb",
-    "ngram_range": (2, 4),
-    "sublinear_tf": True,
-    "dtype": np.float32,
-}
+_PIECES = 20_000  # at most so many, the most frequent; the stored encoder then has 20 MB
+_MANY = 1000  # from so many texts on, a piece must occur in two of them
+_LEARNT = 10_000_000  # characters to learn from; of more, every second, third, ... text is used, to save memory
+_SETTINGS: Any = {"analyzer": "char_wb", "ngram_range": (2, 4), "sublinear_tf": True, "dtype": np.float32}
 
 
 class Tfidf(TextEncoder):
@@ -40,6 +31,7 @@ class Tfidf(TextEncoder):
         self._components: Array = np.ascontiguousarray(components, np.float32)  # (pieces, features)
         self._vectorizer = TfidfVectorizer(vocabulary={piece: i for i, piece in enumerate(self._pieces)}, **_SETTINGS)
         self._vectorizer.idf_ = self._idf
+        self.width = self._components.shape[1]
 
     @classmethod
     def fit(cls, texts: Sequence[str]) -> Self:
@@ -63,13 +55,9 @@ class Tfidf(TextEncoder):
             svd = TruncatedSVD(most, random_state=0).fit(weights)
         return cls(pieces, vectorizer.idf_, svd.components_.T)
 
-    def encode(self, texts: Sequence[str], track: Track = untracked) -> Array:
-        """Return the texts' weights in the learnt directions; zeros for a text of unknown pieces."""
-        features = np.zeros((len(texts), self._components.shape[1]), np.float32)
-        start = 0
-        for block in blocks(track(texts, "encoding texts", len(texts))):
-            features[start : start + len(block)] = self._vectorizer.transform(block) @ self._components
-            start += len(block)
+    def encode_block(self, texts: list[str]) -> Array:
+        """Return the texts' weights in the learned directions; zeros for a text of unknown pieces."""
+        features: Array = self._vectorizer.transform(texts) @ self._components
         return features
 
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
@@ -78,20 +66,8 @@ class Tfidf(TextEncoder):
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Return the encoder with these pieces; refuse arrays that do not fit them."""
-        pieces, idf, components = settings.get("pieces"), arrays.get("idf"), arrays.get("components")
-        if not isinstance(pieces, list) or idf is None or components is None:
-            raise InputError("tfidf: pieces, idf or components are missing from the stored encoder; train again")
-        if (
-            not pieces
-            or len(set(pieces)) != len(pieces)
-            or idf.shape != (len(pieces),)
-            or len(components) != len(pieces)
-        ):
-            raise InputError(
-                f"tfidf: {len(pieces)} pieces, idf {idf.shape} and components {components.shape} do not fit"
-            )
-        return cls(pieces, idf, components)
+        """Return the encoder with these pieces."""
+        return cls(settings["pieces"], arrays["idf"], arrays["components"])
 
 
 def _fitted(texts: list[str], min_df: int) -> tuple[Any, Any]:

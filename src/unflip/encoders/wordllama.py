@@ -22,7 +22,6 @@ import numpy as np
 from unflip.data.arrays import Array
 from unflip.encoders.base import TextEncoder, blocks
 from unflip.errors import InputError, MissingExtraError
-from unflip.progress import Track, untracked
 
 _VECTORS = "weights/l2_supercat_256.safetensors"
 _TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
@@ -37,28 +36,21 @@ class WordLlama(TextEncoder):
 
     def __init__(self, vectors: Array, tokenizer: Any, digest: str) -> None:
         self._vectors, self._tokenizer, self._digest = vectors, tokenizer, digest
+        self.width = vectors.shape[1]
 
     @classmethod
     def fit(cls, texts: Sequence[str]) -> Self:
         """Read the package's vectors."""
         return cls(*_read(_folder()))
 
-    def encode(self, texts: Sequence[str], track: Track = untracked) -> Array:
+    def encode_block(self, texts: list[str]) -> Array:
         """Return the mean of the vectors of each text's tokens."""
-        features = np.zeros((len(texts), self._vectors.shape[1]), np.float32)
-        start = 0
-        for block in blocks(track(texts, "encoding texts", len(texts))):
-            features[start : start + len(block)] = self._means(block)
-            start += len(block)
-        return features
-
-    def _means(self, texts: list[str]) -> Array:
         from scipy.sparse import csr_array
 
         words = [text.split() for text in texts]
         flat = list(itertools.chain.from_iterable(words))
         if not flat:
-            return np.zeros((len(texts), self._vectors.shape[1]), np.float32)
+            return np.zeros((len(texts), self.width), np.float32)
         numbers = {word: number for number, word in enumerate(dict.fromkeys(flat))}
         sums, tokens = self._sums(list(numbers))
         indices = np.fromiter(map(numbers.__getitem__, flat), np.int32, len(flat))
@@ -96,7 +88,7 @@ class WordLlama(TextEncoder):
 
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
         """Return which vectors these are, not the vectors."""
-        return {"vectors": self._digest, "features": self._vectors.shape[1]}, {}
+        return {"vectors": self._digest, "features": self.width}, {}
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
@@ -118,34 +110,26 @@ def _starts(lengths: Sequence[int]) -> Array:
 
 def _folder() -> Path:
     """Return the package's folder, without importing it: it would set up logging and ask for a hub."""
-    for package in ("wordllama", "tokenizers"):
-        spec = importlib.util.find_spec(package)
+    specs = {package: importlib.util.find_spec(package) for package in ("wordllama", "tokenizers")}
+    for package, spec in specs.items():
         if spec is None:
             raise MissingExtraError(f"the package {package}", "text")
-        if package == "wordllama":
-            folder = Path((spec.submodule_search_locations or ["."])[0])
-    for name in (_VECTORS, _TOKENIZER):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder}: {name} is missing from the package wordllama; try: pip install 'unflip[text]'")
-    return folder
+    return Path((specs["wordllama"].submodule_search_locations or ["."])[0])  # type: ignore[union-attr]
 
 
 @cache
 def _read(folder: Path) -> tuple[Array, Any, str]:
-    from safetensors import SafetensorError, safe_open
+    """Return vectors (tokens, features), tokenizer, and a hash of both."""
+    from safetensors import safe_open
 
-    rules = (folder / _TOKENIZER).read_text("utf-8")
     try:
+        rules = (folder / _TOKENIZER).read_text("utf-8")
         with safe_open(folder / _VECTORS, "numpy") as file:
             vectors: Array = file.get_tensor("embedding.weight")
         tokenizer = importlib.import_module("tokenizers").Tokenizer.from_str(rules)
-        tokenizer.encode_special_tokens = True  # a text that holds "<s>" means these characters
-    except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{folder}: not readable ({error}); try to install wordllama again") from error
     except Exception as error:  # tokenizers raises nothing more precise
-        raise InputError(f"{folder / _TOKENIZER}: not readable ({error}); try to install wordllama again") from error
-    if vectors.ndim != 2 or len(vectors) < tokenizer.get_vocab_size():
-        raise InputError(f"{folder}: vectors {vectors.shape} for {tokenizer.get_vocab_size()} tokens; install it again")
+        raise InputError(f"{folder}: not readable ({error}); try to install wordllama again") from error
+    tokenizer.encode_special_tokens = True  # a text that holds "<s>" means these characters
     shape = json.dumps([str(vectors.dtype), *vectors.shape])
     digest = hashlib.blake2b(shape.encode(), digest_size=16)
     digest.update(np.ascontiguousarray(vectors).data)

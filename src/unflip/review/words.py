@@ -8,7 +8,7 @@ import numpy as np
 from unflip.data.arrays import Array
 from unflip.data.preview import Rows
 from unflip.encoders.base import TextEncoder, restore
-from unflip.encoders.columns.kinds import Text
+from unflip.encoders.columns import Text
 from unflip.encoders.table import TableEncoder
 from unflip.errors import UnflipError
 from unflip.runs.folder import Run

@@ -1,1 +1,0 @@
-"""Columns of a table: what a column is, what becomes of its cells, and how cells are read."""
