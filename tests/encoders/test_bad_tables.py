@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from unflip.data.files import columns
-from unflip.data.loader import load_raw
+from unflip.data import columns
+from unflip.data.dataset import Dataset
+from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
-from unflip.data.raw import RawData
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw
 from unflip.errors import InputError, UnflipWarning
@@ -21,7 +21,7 @@ ROWS = range(40)
 LABELS = ["ab"[i % 2] for i in ROWS]
 
 
-def encoded(path: Path, **options: Any) -> RawData:
+def encoded(path: Path, **options: Any) -> Dataset:
     chosen = DataOptions(path=str(path), **options)
     return encode_raw(load_raw(chosen), chosen)
 
@@ -115,7 +115,7 @@ def test_nested_cells_are_no_labels_splits_or_ids(tmp_path: Path, role: str) -> 
 
 def test_labels_that_are_missing_or_all_differ(tmp_path: Path) -> None:
     path = parquet(tmp_path, label=[float(i % 2) if i != 4 else float("nan") for i in ROWS])
-    from unflip.data.labelled import choose_labels
+    from unflip.data.labeling import choose_labels
 
     options = DataOptions(path=str(path))
     with pytest.raises(InputError, match="row 4: the column 'label' is empty"):

@@ -1,7 +1,7 @@
 """The contracts of encoders and of text encoders, and what text encoders share.
 
 An encoder turns raw examples into rows of features. It is fitted to the training examples, never to their labels, and
-travels with the features and the model as an :class:`~unflip.data.encoding.Encoding`: JSON and arrays, no code.
+travels with the features and the model as an :class:`~unflip.data.dataset.Encoding`: JSON and arrays, no code.
 """
 
 import importlib.util
@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from unflip.data.encoding import Encoding
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
+from unflip.data.dataset import Encoding
 from unflip.encoders import encoders, text_encoders
 from unflip.errors import UnflipWarning
 from unflip.progress import Track, untracked

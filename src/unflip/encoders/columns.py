@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.encoders.base import TextEncoder, choose_text_encoder
 from unflip.encoders.reading import kind_of, measures, names, parses, plain, shown_moment, words
 from unflip.errors import InputError, UnflipWarning, one_line, unknown

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.errors import InputError, one_line
 
 # Empty cells among numbers and dates: pyarrow's list for .csv files, Python's and pandas' words, what people type

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
 from unflip.encoders.base import TextEncoder
 from unflip.errors import ConfigError, InputError, MissingExtraError, described
 
@@ -101,7 +101,7 @@ def import_package() -> Any:
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-        from unflip.nn.torchvision_fix import declare_operators
+        from unflip.nn.timm import declare_operators
 
         declare_operators()
     return importlib.import_module("sentence_transformers")

@@ -8,12 +8,11 @@ from typing import Self
 
 import numpy as np
 
-from unflip.data.cells import Cells
-from unflip.data.duplicates import row_hashes
-from unflip.data.encoding import Encoding
-from unflip.data.files.arrays import Array
+from unflip.data.arrays import Array
+from unflip.data.columns import Cells
+from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.options import DataOptions
-from unflip.data.raw import LabelledSet, RawData
+from unflip.data.split import row_hashes
 from unflip.encoders.base import Encoded, Encoder
 from unflip.encoders.columns import Column, ColumnChoices, LeftOut, decide, restore_column
 from unflip.encoders.reading import kind_of, plain
@@ -126,7 +125,7 @@ def text_columns(encoding: Encoding) -> tuple[str, ...]:
     return tuple(column["name"] for column in columns if column["kind"] == "text")
 
 
-def encode_raw(raw: RawData, options: DataOptions, track: Track = untracked) -> RawData:
+def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> Dataset:
     """Return data whose tables have become rows of features, by an encoder that was fitted to the training rows.
 
     Data without a table is returned as it is: it holds rows of features already, or images.
@@ -146,7 +145,7 @@ def encode_raw(raw: RawData, options: DataOptions, track: Track = untracked) -> 
     return replace(raw, train=train, val=val, tests=parts, encoding=encoder.encoding())
 
 
-def _warn_of_labels(train: LabelledSet, columns: Sequence[str], path: str) -> None:
+def _warn_of_labels(train: Split, columns: Sequence[str], path: str) -> None:
     """Say which columns repeat the labels, so that no label can look wrong."""
     assert isinstance(train.inputs, Cells)
     if train.labels is None or len(train.labels) < _FEWEST:
@@ -167,7 +166,7 @@ def _warn_of_labels(train: LabelledSet, columns: Sequence[str], path: str) -> No
             )
 
 
-def _encoded(part: LabelledSet, encoder: TableEncoder, track: Track) -> LabelledSet:
+def _encoded(part: Split, encoder: TableEncoder, track: Track) -> Split:
     assert isinstance(part.inputs, Cells)
     features = encoder.encode(part.inputs, track).features
     digests = part.digests
