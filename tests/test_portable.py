@@ -30,7 +30,7 @@ for module in pkgutil.walk_packages(unflip.__path__, "unflip."):
         assert (error.name or "").split(".")[0] not in (*ABSENT, "unflip"), error
 assert count > 100, count
 
-from unflip.data.files import read_parquet
+from unflip.data.columns import read_parquet
 from unflip.api.review import reviewer_name
 
 run = unflip.train("a.npz", "run", preset="features", epochs=1)
