@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from limits import Limits
-from unflip.stats.agnostic_mean import class_agnostic_means
+from unflip.stats.robust_mean import class_agnostic_means
 
 CASES = ((10, 4_500, 512, 1.5), (100, 450, 512, 2.0), (10, 4_500, 256, 1.5), (100, 450, 256, 1.5))
 """Classes, members, features, and how many times as fast as the direct recursion we must at least be, at best.

@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 
 from limits import Limits
-from unflip.calibration.covariance import CovarianceCalibrator, CovarianceOptions
-from unflip.calibration.mean import MeanCalibrator, MeanOptions
+from unflip.methods.mddc import CovarianceCalibrator, CovarianceOptions, MeanCalibrator, MeanOptions
 
 EXAMPLES, DIM, CLASSES = 1_000_000, 512, 14
 LIMIT = 2.5  # peak memory by the size of the features, these included: at most

@@ -5,8 +5,8 @@ import time
 import torch
 
 from limits import Limits
-from unflip.labels.correction import CorrectionOptions, Corrector
-from unflip.labels.store import LabelStore
+from unflip.methods.labels import LabelStore
+from unflip.methods.plc import CorrectionOptions, Corrector
 
 COUNT, CLASSES = 1_000_000, 14
 LIMIT = 0.4  # seconds, for the window mean and the correction together, by either rule: at most

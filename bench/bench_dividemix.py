@@ -20,9 +20,9 @@ import frozen
 from limits import Limits
 from unflip.engine.distributed import Processes
 from unflip.engine.trainer import Trainer
-from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
 from unflip.methods.dividemix import DivideMix, DivideMixOptions
+from unflip.methods.labels import LabelStore
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions
 from unflip.progress import Reporter

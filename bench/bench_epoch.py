@@ -16,9 +16,8 @@ import frozen
 from limits import Limits
 from unflip.engine.distributed import Processes
 from unflip.engine.trainer import Trainer
-from unflip.labels.store import LabelStore
-from unflip.methods.base import Setting
-from unflip.methods.standard import Standard
+from unflip.methods.base import Setting, Standard
+from unflip.methods.labels import LabelStore
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions
 from unflip.options import Options

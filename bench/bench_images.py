@@ -21,9 +21,9 @@ from unflip.data.images import ImageSource, byte_normalisation
 from unflip.engine.distributed import Processes
 from unflip.engine.evaluation import EvaluationSet, Truth, accuracies
 from unflip.engine.trainer import Trainer
-from unflip.labels.store import LabelStore
+from unflip.methods import find_method
 from unflip.methods.base import Setting
-from unflip.methods.recipes import find_recipe
+from unflip.methods.labels import LabelStore
 from unflip.nn.base import Network, build_network
 from unflip.nn.ensemble import Ensemble
 from unflip.nn.preact_resnet import PreAct8Options
@@ -52,7 +52,7 @@ def make_trainer(source: ImageSource, labels: Tensor) -> Trainer:
     setting = Setting(
         CLASSES, torch.arange(EXAMPLES), PAIRS + 1, 0, BATCH, partial(optimizer.lr_factor, epochs=PAIRS + 1), CPU
     )
-    method = find_recipe("mddc").build(config.parts, setting)
+    method = find_method("mddc").build(config.parts, setting)
     return Trainer(method, [build()], source, LabelStore(labels, CLASSES), optimizer, Processes("cpu"), Reporter())
 
 

@@ -15,7 +15,7 @@ import torch
 from sklearn.covariance import MinCovDet
 from torch import Tensor
 
-from unflip.stats.agnostic_mean import agnostic_mean
+from unflip.stats.robust_mean import agnostic_mean
 
 N, FRACTIONS = 4_500, (0.1, 0.2)
 SEEDS = {16: 5, 128: 1, 512: 1}  # by dimension; in many dimensions errors hardly differ from seed to seed

@@ -103,7 +103,7 @@ def members(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     import torch
 
     import unflip
-    from unflip.labels.prior import class_shares, offsets_to
+    from unflip.methods.unflip.posterior import class_prior, fit_prior_offsets
 
     data, _, _ = files(task["row"])
     given = folder / "given.npy"
@@ -121,7 +121,7 @@ def members(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     with np.load(data) as content:
         truth, clean = torch.from_numpy(content["test_labels"].astype(np.int64)), content["train_labels"][:TAKE]
     mean = torch.stack(probs).mean(0).clamp(min=1e-12).log()
-    moved = mean + offsets_to(mean, (believed * class_shares(mean).log()).softmax(0))
+    moved = mean + fit_prior_offsets(mean, (believed * class_prior(mean).log()).softmax(0))
     counts = np.zeros((len(clean), mean.shape[1]))
     for current in votes:
         counts[np.arange(len(clean)), current] += 1

@@ -86,11 +86,11 @@ def _command(name: str, command: Any) -> str:
 
 def options(method: str, *sections: str) -> str:
     """Return a table of the options that a method reads; of all its sections, or of some."""
-    from unflip.methods.recipes import find_recipe  # not at the top: it imports torch, which most parts do without
+    from unflip.methods import find_method  # not at the top: it imports torch, which most parts do without
 
     rows = [
         [f"`{section}.{key}`", _default(field), _allowed(field), " ".join((field.description or "").split())]
-        for section, kind in find_recipe(method).sections.items()
+        for section, kind in find_method(method).sections.items()
         if not sections or section in sections
         for key, field in kind.model_fields.items()
     ]

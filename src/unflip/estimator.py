@@ -24,7 +24,7 @@ from unflip.engine.distributed import Processes
 from unflip.engine.inference import predict_probs
 from unflip.engine.run import train_in_memory
 from unflip.errors import ConfigError, UnflipError, one_line
-from unflip.labels.judging import judge
+from unflip.methods.unflip.posterior import score_labels
 from unflip.runs.config import RunConfig, Tree, nest
 from unflip.runs.labels import in_turns, looks_wrong, wrong_so_far
 
@@ -387,7 +387,7 @@ def _judge_own(probs: Array, given: Array) -> tuple[Array, Array, Array]:
     sums = probs.sum(1)
     if not np.isfinite(probs).all() or (probs < 0).any() or (np.abs(sums - 1) > _SUM_TOLERANCE).any():
         raise ValueError("pred_probs: each row must hold probabilities, from 0 to 1, that add up to 1")
-    judged = judge(
+    judged = score_labels(
         torch.from_numpy(np.require(probs, np.float32, ["C", "W"])), torch.from_numpy(codes.astype(np.int64))
     )
     return classes[judged.labels.numpy()], judged.quality.numpy(), judged.log_odds.numpy()

@@ -1,5 +1,6 @@
-"""Per-sample losses: logits (b, k) and labels (b,) in, one loss per example out."""
+"""Per-sample losses: logits (b, k) and labels (b,) in, one loss per example out; and mixup."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -38,3 +39,19 @@ def symmetric_cross_entropy(logits: Tensor, labels: Tensor, alpha: float, beta: 
         log_zero: A, which stands for log 0 in reverse cross-entropy; negative.
     """
     return alpha * cross_entropy(logits, labels) + beta * reverse_cross_entropy(logits, labels, log_zero)
+
+
+def mix(
+    inputs: Tensor, targets: Tensor, alpha: float, generator: torch.Generator, dim: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Mixup (Zhang et al. 2018): mix each example with another one, inputs and targets; examples lie along ``dim``.
+
+    All share one weight ``l = max(l, 1 - l), l ~ Beta(alpha, alpha)``, so each stays closer to itself (MixMatch,
+    Berthelot et al. 2019, equations 8 to 11).
+    """
+    seed = int(torch.randint(2**62, (), generator=generator))  # torch cannot draw a Beta from a given generator
+    draw = float(np.random.default_rng(seed).beta(alpha, alpha))
+    other = torch.randperm(inputs.shape[dim], generator=generator).to(inputs.device)
+    weight = max(draw, 1 - draw)
+    mixed, mixed_targets = (part.index_select(dim, other).lerp_(part, weight) for part in (inputs, targets))
+    return mixed, mixed_targets

@@ -18,7 +18,7 @@ from unflip.engine.posterior import PosteriorFit
 from unflip.engine.rehearsal import DryRun, Rehearsal
 from unflip.errors import ConfigError, RunFolderError
 from unflip.methods import methods
-from unflip.methods.standard import Standard
+from unflip.methods.base import Standard
 from unflip.progress import duration
 
 SETTINGS: dict[str, dict[str, Any]] = {

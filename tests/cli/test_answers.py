@@ -18,7 +18,7 @@ import tiny_backbone
 from helpers import Outcome, blobs, quick_train, spawn, spawn_python, write_npz
 from pictures import write_picture
 from unflip.errors import InputError
-from unflip.methods.recipes import find_recipe
+from unflip.methods import find_method
 from unflip.nn.backbone import read_weights
 
 Cli = Callable[..., Outcome]
@@ -156,7 +156,7 @@ def test_the_list_of_methods_tells_of_those_with_calibration(cli: Cli) -> None:
     told = cli("list", "methods").out.splitlines()[-1]
     assert told.split()[:2] == ["NAME-m,", "NAME-c:"]
     example = told.split()[-1]
-    assert find_recipe(example) is not None
+    assert find_method(example) is not None
     assert told in cli("list").out
     assert "NAME-m" not in cli("list", "networks").out
 

@@ -15,8 +15,8 @@ import pytest
 from helpers import Outcome, assert_same_run, blobs, quick_train, write_npz
 from unflip.errors import DivergedError, RunFolderError, Stopped, UnflipWarning
 from unflip.files import Interruption
-from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Method, Observed, Phase, Step
+from unflip.methods.labels import LabelStore
 from unflip.methods.plc import PLC
 from unflip.runs.folder import Run
 
@@ -172,7 +172,7 @@ class Diverging(Method):
 
 @pytest.fixture
 def diverging(monkeypatch: pytest.MonkeyPatch) -> type[Diverging]:
-    monkeypatch.setattr("unflip.methods.standard.Standard", Diverging)
+    monkeypatch.setattr("unflip.methods.base.Standard", Diverging)
     return Diverging
 
 

@@ -14,8 +14,8 @@ from unflip.data.sources import ArraySource
 from unflip.engine.distributed import Processes
 from unflip.engine.trainer import Trainer
 from unflip.errors import DivergedError
-from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step
+from unflip.methods.labels import LabelStore
 from unflip.nn.base import bare, build_network
 from unflip.nn.mlp import MLPOptions
 from unflip.progress import Reporter

@@ -10,13 +10,18 @@ from torch import Tensor
 
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
 from observing import Unseen
-from unflip.calibration.covariance import CovarianceCalibrator, CovarianceOptions
-from unflip.calibration.mean import MeanCalibrator, MeanOptions
 from unflip.errors import ConfigError
-from unflip.labels.store import LabelStore
+from unflip.methods import find_method
 from unflip.methods.base import Method, Scan, Setting
-from unflip.methods.calibrated import Calibrated, CalibrationOptions
-from unflip.methods.recipes import find_recipe
+from unflip.methods.labels import LabelStore
+from unflip.methods.mddc import (
+    Calibrated,
+    CalibrationOptions,
+    CovarianceCalibrator,
+    CovarianceOptions,
+    MeanCalibrator,
+    MeanOptions,
+)
 from unflip.nn.mlp import MLP, MLPOptions
 from unflip.options import Options
 from unflip.stats.gaussians import ClassGaussians
@@ -170,7 +175,7 @@ def test_plc_m_is_mddc(features: Path, tmp_path: Path) -> None:
 
 def test_a_name_that_cannot_be_calibrated_says_the_closest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'gce'"):
-        find_recipe("gcc-m")
+        find_method("gcc-m")
 
 
 @pytest.mark.parametrize("method", ["mddc", "cddc"])

@@ -234,7 +234,7 @@ def assert_close_runs(alone: Run, shared: Run) -> None:
 
 
 def test_the_shortest_method_is_the_contract_itself() -> None:
-    from unflip.methods.standard import Standard
+    from unflip.methods.base import Standard
 
     assert issubclass(Standard, Method)
     hooks = [name for name in vars(Standard) if not name.startswith("__")]

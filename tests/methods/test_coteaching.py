@@ -12,10 +12,10 @@ from torch import Tensor
 from helpers import blobs, passthrough, quick_train, write_npz
 from observing import Unseen
 from unflip.errors import ConfigError
-from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.methods.base import Batch, Phase, Setting
 from unflip.methods.coteaching import Coteaching, CoteachingOptions, forget_rate, noise_rate, pick
+from unflip.methods.labels import LabelStore
 from unflip.runs.config import RunConfig
 
 BATCHES = st.lists(st.tuples(st.floats(0, 9, width=32), st.booleans()), min_size=1, max_size=20)

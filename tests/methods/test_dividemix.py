@@ -15,9 +15,8 @@ from torch import Tensor
 from helpers import blobs, capture_trainers, quick_train, write_npz
 from observing import Unseen
 from unflip.engine.trainer import Trainer
-from unflip.labels.store import LabelStore
+from unflip.losses import mix
 from unflip.methods.base import Batch, Phase, Setting
-from unflip.methods.calibrated import Calibrated
 from unflip.methods.dividemix import (
     DivideMix,
     DivideMixOptions,
@@ -30,7 +29,8 @@ from unflip.methods.dividemix import (
     soft_cross_entropy,
     squared_error,
 )
-from unflip.methods.mixup import mix
+from unflip.methods.labels import LabelStore
+from unflip.methods.mddc import Calibrated
 from unflip.nn.base import bare
 from unflip.nn.mlp import MLP, MLPOptions
 
@@ -346,7 +346,7 @@ def test_it_corrects_labels_and_calibration_sees_both_networks(tmp_path: Path, m
         assert np.mean(quality[1]) < 0.3 < 0.7 < np.mean(quality[0])
     for trainer in trainers[1:]:
         assert isinstance(trainer.method, Calibrated)
-        assert [head.gaussians is not None for head in trainer.method.heads] == [True, True]
+        assert [fitted is not None for fitted in trainer.method.fitted] == [True, True]
 
 
 def test_jitter_is_what_tells_the_views_of_a_feature_row_apart(

@@ -4,18 +4,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.methods.folds import choose_folds, members_rows
+from unflip.methods.unflip.folds import assign_folds, members_rows
 
 
 @given(st.integers(0, 1000), st.integers(2, 8), st.integers(1, 60))
 def test_every_fold_has_as_many_of_every_class(seed: int, count: int, size: int) -> None:
     labels = torch.randint(4, (size,), generator=torch.Generator().manual_seed(seed))
-    folds = choose_folds(labels, None, count, seed)
+    folds = assign_folds(labels, None, count, seed)
     assert set(folds.tolist()) <= set(range(count))
     for members in (folds, *(folds[labels == c] for c in range(4))):
         sizes = members.bincount(minlength=count)
         assert int(sizes.max() - sizes.min()) <= 1
-    assert torch.equal(folds, choose_folds(labels, None, count, seed))
+    assert torch.equal(folds, assign_folds(labels, None, count, seed))
 
 
 @given(st.integers(0, 1000), st.integers(2, 5), st.integers(1, 60))
@@ -23,7 +23,7 @@ def test_groups_share_a_fold_and_are_spread_themselves(seed: int, count: int, si
     random = torch.Generator().manual_seed(seed)
     groups = torch.randint(size, (size,), generator=random) * 3  # some numbers belong to nobody
     labels = torch.randint(3, (3 * size,), generator=random)[groups]  # one class per group
-    folds = choose_folds(labels, groups, count, seed)
+    folds = assign_folds(labels, groups, count, seed)
     of_group = {int(group): int(fold) for group, fold in zip(groups, folds, strict=True)}
     assert [of_group[int(group)] for group in groups] == folds.tolist()
     for c in range(3):
@@ -38,11 +38,11 @@ def test_groups_share_a_fold_and_are_spread_themselves(seed: int, count: int, si
 
 def test_folds_depend_on_the_seed_and_are_random() -> None:
     labels = torch.zeros(400, dtype=torch.long)
-    first, other = (choose_folds(labels, None, 4, seed) for seed in (0, 1))
+    first, other = (assign_folds(labels, None, 4, seed) for seed in (0, 1))
     assert 0.15 < float((first == other).float().mean()) < 0.35
     assert 0.15 < float((first[1:] == first[:-1]).float().mean()) < 0.35
     alone = torch.arange(400)
-    assert torch.equal(choose_folds(labels, alone, 4, 0), first)  # groups of one are none
+    assert torch.equal(assign_folds(labels, alone, 4, 0), first)  # groups of one are none
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(1, 5))

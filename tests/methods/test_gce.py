@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from observing import Unseen
-from unflip.labels.store import LabelStore
 from unflip.losses import generalized_cross_entropy
 from unflip.methods.base import Setting
 from unflip.methods.gce import GCE, GCEOptions
+from unflip.methods.labels import LabelStore
 
 PROBS = st.lists(st.lists(st.floats(-5, 5), min_size=3, max_size=3), min_size=1, max_size=12)
 

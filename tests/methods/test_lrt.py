@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from observing import Unseen
-from unflip.labels.store import LabelStore
 from unflip.methods.base import Setting
+from unflip.methods.labels import LabelStore
 from unflip.methods.lrt import LRT, LRTOptions
 
 EPSILON, RHO = 1e-4, 0.9

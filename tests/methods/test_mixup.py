@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from unflip.methods.mixup import mix
+from unflip.losses import mix
 
 
 def draw(seed: int) -> torch.Generator:

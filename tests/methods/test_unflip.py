@@ -16,25 +16,18 @@ from torch import Tensor, nn
 from helpers import Crash, assert_same_run, assert_same_tree, blobs, crash_after, quick_train, write_npz
 from observing import Unseen
 from unflip.errors import ConfigError, UnflipWarning
-from unflip.labels import judging
-from unflip.labels.judging import label_odds, label_weights
-from unflip.labels.store import LabelStore
-from unflip.labels.transition import posterior
-from unflip.methods import unflip as module
+from unflip.methods import find_method
 from unflip.methods.base import Batch, Observed, Outline, Phase, Setting
-from unflip.methods.folds import members_rows
-from unflip.methods.recipes import find_recipe
-from unflip.methods.unflip import (
-    Unflip,
-    UnflipOptions,
-    _Belief,
-    _Views,
-    count_members,
-)
+from unflip.methods.labels import LabelStore
+from unflip.methods.unflip import method as module
+from unflip.methods.unflip import posterior as formulas
+from unflip.methods.unflip.folds import members_rows
+from unflip.methods.unflip.method import Unflip, UnflipOptions, Views, count_members
+from unflip.methods.unflip.posterior import PosteriorState, label_odds, label_weights, posterior
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions, StackedMLP
 from unflip.runs.folder import Run
-from unflip.stats import kept
+from unflip.stats import rows as tables
 from unflip.stats.discriminant import fit_discriminant, held_out_log_posterior
 from unflip.stats.stacking import pool
 
@@ -115,22 +108,22 @@ def prepared(method: Unflip, seen: Seen, labels: LabelStore, epoch: int = 1) -> 
     return phase.indices
 
 
-def watched(method: Unflip, monkeypatch: pytest.MonkeyPatch) -> list[_Views]:
+def watched(method: Unflip, monkeypatch: pytest.MonkeyPatch) -> list[Views]:
     """Return a list of what the views of a committee will have said, epoch by epoch."""
-    found: list[_Views] = []
-    plain = method._look
+    found: list[Views] = []
+    plain = method._predict_out_of_fold
 
-    def look(observed: Observed, given: Tensor) -> _Views:
+    def look(observed: Observed, given: Tensor) -> Views:
         found.append(plain(observed, given))
         return found[-1]
 
-    monkeypatch.setattr(method, "_look", look)
+    monkeypatch.setattr(method, "_predict_out_of_fold", look)
     return found
 
 
-def together(views: _Views) -> Tensor:
+def together(views: Views) -> Tensor:
     """Return the pool of views (m, k)."""
-    return pool([view for view in (views.network, views.votes) if view is not None], views.weights)
+    return pool([view for view in (views.network, views.gaussian) if view is not None], views.stacked.weights)
 
 
 # learning
@@ -159,12 +152,12 @@ def test_nobody_learns_from_their_own_fold(mixup: float, batch_norm: bool) -> No
     before = gradients()
     for fold in range(4):
         rows = (method.folds == fold).nonzero()[:, 0]
-        kept = seen.rows[rows].clone(), method.targets.clone()
+        saved = seen.rows[rows].clone(), method.targets.clone()
         seen.rows[rows] = 100.0
         method.targets[method.position[rows]] = torch.tensor([1.0, 0.0, 0.0])
         changed = [not torch.allclose(one, other) for one, other in zip(before, gradients(), strict=True)]
         assert changed == [member != fold for member in range(4)]
-        seen.rows[rows], method.targets = kept
+        seen.rows[rows], method.targets = saved
 
 
 def test_the_loss_is_each_members_cross_entropy_on_the_rows_it_takes() -> None:
@@ -233,7 +226,7 @@ def test_targets_are_given_labels_then_beliefs_and_always_what_people_decided() 
         if not soft:
             assert torch.equal(method.targets, given_targets)
             continue
-        belief = method.belief
+        belief = method.posterior
         assert belief is not None
         given_labels = labels.initial[method.setting.train]
         expected = posterior(
@@ -254,7 +247,7 @@ def test_each_example_is_judged_by_the_member_that_has_not_seen_it(monkeypatch: 
     views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1)
     assert method.folds is not None
-    members = method.averaged.members.split()
+    members = method.ema.module.split()
     assert len(seen.asked) == 4
     for member, (network, rows) in enumerate(seen.asked):
         assert bool((method.folds[rows] == member).all())
@@ -272,14 +265,14 @@ def test_gaussians_leave_each_example_out_and_follow_the_targets(monkeypatch: py
     learn(method, seen, labels, epoch=1)
     prepared(method, seen, labels, epoch=2)
     assert method.targets is not None
-    assert method.belief is not None
-    assert method.belief.gaussians is not None
-    targets, shrink = method.targets.clone(), method.belief.gaussians.shrink
+    assert method.posterior is not None
+    assert method.posterior.gaussians is not None
+    targets, shrink = method.targets.clone(), method.posterior.gaussians.shrink
     learn(method, seen, labels, epoch=2)
     rows = seen.rows[method.setting.train]
     fitted = fit_discriminant(rows.__getitem__, targets, CLASSES, shrink=shrink)
-    assert views[1].votes is not None
-    torch.testing.assert_close(views[1].votes, held_out_log_posterior(fitted, rows.__getitem__, targets))
+    assert views[1].gaussian is not None
+    torch.testing.assert_close(views[1].gaussian, held_out_log_posterior(fitted, rows.__getitem__, targets))
 
 
 @pytest.mark.parametrize("gaussians", [True, False])
@@ -292,10 +285,10 @@ def test_views_are_pooled_by_chosen_weights_and_moved_to_equal_classes(
         method = committee(seen, warmup=1, gaussians=gaussians, view_weights=(0.7, 0.2), prior=prior)
         views = watched(method, monkeypatch)
         figures = learn(method, seen, labels, epoch=1)
-        belief = method.belief
+        belief = method.posterior
         assert belief is not None
         assert figures["view_weights"] == pytest.approx([0.7, 0.2][: 1 + gaussians])
-        assert (views[0].votes is not None) == gaussians
+        assert (views[0].gaussian is not None) == gaussians
         expected = (together(views[0]) + belief.offset).log_softmax(1)
         torch.testing.assert_close(belief.log_probs, expected)
         if prior == "kept":
@@ -308,7 +301,7 @@ def test_views_are_pooled_by_chosen_weights_and_moved_to_equal_classes(
 def test_the_classes_come_nearer_to_equality_in_each_epoch_as_far_as_inequality_is_not_believed(
     monkeypatch: pytest.MonkeyPatch, inequality: float
 ) -> None:
-    monkeypatch.setattr(module, "believed_inequality", lambda *_: inequality)
+    monkeypatch.setattr(formulas, "prior_trust", lambda *_: inequality)
     seen = Seen()
     seen.truth[5:35] = 0  # far more examples of one class
     seen.rows[5:35] = seen.rows[[0]] + seen.rows[5:35] / 4
@@ -316,7 +309,7 @@ def test_the_classes_come_nearer_to_equality_in_each_epoch_as_far_as_inequality_
     views = watched(method, monkeypatch)
     for epoch in range(1, 7):
         learn(method, seen, labels, epoch, steps=3)
-        belief = method.belief
+        belief = method.posterior
         assert (belief is None) == (epoch < 2)
         if belief is None:
             continue
@@ -335,13 +328,13 @@ def test_a_given_label_counts_less_from_epoch_to_epoch(monkeypatch: pytest.Monke
         figures = learn(method, seen, labels, epoch, steps=3)
         if epoch < 2:
             assert figures == {}
-            assert method.belief is None
+            assert method.posterior is None
             continue
-        belief = method.belief
+        belief = method.posterior
         assert belief is not None
         believed = together(views[-1]).argmax(1)
         wrong = (believed != labels.given[method.setting.train]) * belief.informative
-        last = label_weights(belief.background, float(wrong.sum() / belief.informative.sum()), CLASSES)
+        last = label_weights(belief.uniform_noise_rate, float(wrong.sum() / belief.informative.sum()), CLASSES)
         assert belief.label_weight == pytest.approx(last[1], abs=1e-5)
         counts.append((belief.target_weight, last[0]))
     for step, (weight, last_weight) in enumerate(counts):
@@ -352,7 +345,7 @@ def test_labels_become_the_likeliest_class_and_people_have_the_last_word() -> No
     seen = Seen()
     labels, method = some_labels(seen, {7: 2, 8: 0}), committee(seen, warmup=1)
     figures = learn(method, seen, labels, epoch=1, steps=60)
-    belief, train = method.belief, method.setting.train
+    belief, train = method.posterior, method.setting.train
     assert belief is not None
     initial = labels.initial[train]
     believed = posterior(belief.log_probs, initial, belief.informative, belief.log_matrix, belief.label_weight)
@@ -374,11 +367,12 @@ def test_gaussians_that_say_nothing_are_dropped_where_they_cost_time(
     labels, method = some_labels(seen), committee(seen, warmup=1)
     monkeypatch.setattr(seen, "outputs", lambda network, rows: 2 * torch.eye(3)[seen.truth[rows]])
     learn(method, seen, labels, epoch=1)
-    assert method.belief is not None
-    assert (method.belief.votes is None) == (method.model().gaussians is None) == dropped
-    assert len(method.belief.weights) == 2 - dropped
+    assert method.posterior is not None
+    assert (method.posterior.gaussian_pair is None) == (method.model().gaussians is None) == dropped
+    assert method.posterior.weights is not None
+    assert len(method.posterior.weights) == 2 - dropped
     learn(method, seen, labels, epoch=2)
-    assert (method.belief.votes is None) == dropped  # for good
+    assert (method.posterior.gaussian_pair is None) == dropped  # for good
 
 
 def test_gaussians_that_say_something_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,8 +380,8 @@ def test_gaussians_that_say_something_stay(monkeypatch: pytest.MonkeyPatch) -> N
     seen = Seen()
     method = committee(seen, warmup=1)
     learn(method, seen, some_labels(seen), epoch=1)
-    assert method.belief is not None
-    assert method.belief.votes is not None
+    assert method.posterior is not None
+    assert method.posterior.gaussian_pair is not None
 
 
 def test_a_judgement_is_what_each_view_says_of_given_and_current_labels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,13 +389,13 @@ def test_a_judgement_is_what_each_view_says_of_given_and_current_labels(monkeypa
     labels, method = some_labels(seen, {7: 2, 8: 0}), committee(seen, warmup=1)
     views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1, steps=60)
-    judgement, belief, train = method.judgement(labels), method.belief, method.setting.train
+    judgement, belief, train = method.judgement(labels), method.posterior, method.setting.train
     assert judgement is not None
     assert belief is not None
     assert bool((labels.given != labels.current).any())
     for said, log_probs in zip(
         (judgement.probs, judgement.network, judgement.votes),
-        (belief.log_probs, views[0].network, views[0].votes),
+        (belief.log_probs, views[0].network, views[0].gaussian),
         strict=True,
     ):
         assert said is not None
@@ -412,13 +406,13 @@ def test_a_judgement_is_what_each_view_says_of_given_and_current_labels(monkeypa
 
 def test_a_large_committee_says_the_same_in_half_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, found = Seen(), []
-    for above in (kept.HALF_ABOVE, 1):
-        monkeypatch.setattr(kept, "HALF_ABOVE", above)
+    for above in (tables.HALF_ABOVE, 1):
+        monkeypatch.setattr(tables, "HALF_ABOVE", above)
         labels, method = some_labels(seen), committee(seen, warmup=1)
         for epoch in (1, 2):
             learn(method, seen, labels, epoch, steps=30)
-        assert method.belief is not None
-        assert method.belief.log_probs.dtype == (torch.float32 if above > 1 else torch.float16)
+        assert method.posterior is not None
+        assert method.posterior.log_probs.dtype == (torch.float32 if above > 1 else torch.float16)
         found.append((labels.current, method.judgement(labels)))
     (current, judgement), (current_half, judgement_half) = found
     assert judgement is not None
@@ -450,17 +444,17 @@ def test_labels_count_fully_where_all_noise_is_chance_and_least_where_none_is() 
     assert label_weights(0.3, 0.05, 10) > label_weights(0.1, 0.05, 10) > label_weights(0.1, 0.1, 10)
 
 
-def belief_of(label_weight: float, offset: Tensor | None = None, background: float = 0.2) -> _Belief:
+def belief_of(label_weight: float, offset: Tensor | None = None, background: float = 0.2) -> PosteriorState:
     matrix = torch.tensor([[0.8, 0.1, 0.1], [0.05, 0.9, 0.05], [0.3, 0.0001, 0.6999]])
     nothing = torch.empty(0)
-    return _Belief(
+    return PosteriorState(
         log_probs=nothing,
         informative=nothing,
         log_matrix=matrix.log(),
         weights=torch.ones(1),
         offset=torch.zeros(3) if offset is None else offset,
-        background=background,
-        inequality=1.0,
+        uniform_noise_rate=background,
+        prior_trust=1.0,
         target_weight=0.5,
         label_weight=label_weight,
     )
@@ -473,7 +467,7 @@ def test_odds_are_those_of_the_posterior(seed: int, label_weight: float) -> None
     labels, share = torch.randint(3, (8,), generator=random), torch.rand(8, generator=random)
     belief = belief_of(label_weight)
     got = label_odds(log_probs, labels, share, belief.log_matrix, belief.label_weight)
-    M, g = belief.log_matrix.exp().tolist(), min(1.0, label_weight + judging._QUALITY_MORE)
+    M, g = belief.log_matrix.exp().tolist(), min(1.0, label_weight + formulas._QUALITY_MORE)
     for i, y in enumerate(labels.tolist()):
         p, u = log_probs[i].exp().tolist(), float(share[i])
         moved = [p[c] * M[c][y] ** g for c in range(3)]
@@ -499,7 +493,7 @@ def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_for
     labels = torch.randint(3, (20,), generator=random)
     assert method.correct(probs, labels).tolist() == labels.tolist()  # before anything is believed
     torch.testing.assert_close(method.odds(probs, labels).sigmoid(), probs.gather(1, labels[:, None])[:, 0])
-    belief = method.belief = belief_of(0.5, offset)
+    belief = method.posterior = belief_of(0.5, offset)
     method.small, method.known = torch.tensor([False, False, False]), torch.tensor([True, True, True])
     share = []
     for p, y in zip(probs.tolist(), labels.tolist(), strict=True):
@@ -527,10 +521,11 @@ def test_the_model_predicts_what_the_committee_believes_of_a_new_example() -> No
     labels, method = some_labels(seen), committee(seen, warmup=1)
     assert method.model().weights is None
     learn(method, seen, labels, epoch=1)
-    belief, new = method.belief, torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
+    belief, new = method.posterior, torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
     assert belief is not None
     assert belief.gaussians is not None
-    mean = torch.stack([member(new).softmax(1) for member in method.averaged.members.split()]).mean(0)
+    assert belief.weights is not None
+    mean = torch.stack([member(new).softmax(1) for member in method.ema.module.split()]).mean(0)
     expected = pool([mean.log(), belief.gaussians.log_posterior(new)], belief.weights) + belief.offset
     torch.testing.assert_close(method.model().probs(new), expected.softmax(1))
 
@@ -576,7 +571,7 @@ def test_a_warm_up_that_never_ends_is_refused() -> None:
 def test_it_cannot_be_calibrated() -> None:
     for name in ("unflip-m", "unflip-c"):
         with pytest.raises(ConfigError, match="calibration trains the head of one network"):
-            find_recipe(name)
+            find_method(name)
 
 
 # whole runs
@@ -744,7 +739,7 @@ def test_without_noise_right_labels_stay(tmp_path: Path) -> None:
 def test_a_class_without_labels_is_never_suggested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, believed: float
 ) -> None:
-    monkeypatch.setattr(module, "believed_inequality", lambda *_: believed)
+    monkeypatch.setattr(formulas, "prior_trust", lambda *_: believed)
     random = np.random.default_rng(0)
     labels = np.repeat([0, 2, 3], [200, 100, 100])  # nobody is called 1
     rows = (6 * random.normal(size=(4, 8))[labels] + random.normal(size=(400, 8))).astype(np.float32)

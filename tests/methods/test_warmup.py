@@ -9,10 +9,10 @@ import torch
 
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
 from observing import Unseen
-from unflip.labels.store import LabelStore
 from unflip.methods.base import Scan, Setting
+from unflip.methods.labels import LabelStore
 from unflip.methods.lrt import LRT, LRTOptions
-from unflip.methods.warmup import Warmup, warmup_end
+from unflip.methods.plc import Warmup, warmup_end
 
 CORRECTING = ("plc", "mddc", "cddc", "lrt")
 SECTION = {"lrt": "lrt"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unflip.errors import ConfigError
-from unflip.methods.recipes import find_recipe
+from unflip.methods import find_method
 from unflip.nn import networks
 from unflip.reproduce.paper_numbers import Number, contradictions, paper_table, paper_tables
 from unflip.reproduce.tables import best_two
@@ -62,7 +62,7 @@ def test_the_printed_digits_are_kept() -> None:
 def test_methods_and_networks_are_ours_too() -> None:
     for table in paper_tables().values():
         for method in table.methods:
-            find_recipe(method)
+            find_method(method)
         for row in table.rows:
             assert "network" not in row.where or row.where["network"] in networks
 

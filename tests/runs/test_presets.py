@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from unflip.methods import methods
+from unflip.methods import find_method, methods
 from unflip.methods.base import Setting
-from unflip.methods.recipes import find_recipe
 from unflip.nn.base import build_network
 from unflip.presets import preset_names, preset_text
 from unflip.runs.config import RunConfig, read_preset
 
 PLAIN = [name for name in methods.names() if not name.endswith(("-m", "-c"))]
-CALIBRATED = [f"{name}-{end}" for name in PLAIN if find_recipe(name).can_be_calibrated for end in "mc"]
+CALIBRATED = [f"{name}-{end}" for name in PLAIN if find_method(name).method.can_be_calibrated for end in "mc"]
 METHODS = list(dict.fromkeys([*methods.names(), *CALIBRATED]))  # some have an entry of their own
 SGD = {"optimizer.momentum": 0.9}
 CIFAR = SGD | {
@@ -131,7 +130,7 @@ def test_a_preset_serves_every_method(preset: str) -> None:
             device=torch.device("cpu"),
         )
         config.check()
-        built = find_recipe(method).build(config.parts, setting)
+        built = find_method(method).build(config.parts, setting)
         assert built.warmup < config.common.epochs, f"{method} would never leave its warm-up"
 
 

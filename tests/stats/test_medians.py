@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unflip.stats.medians import even_length, middle_two
+from unflip.stats.robust_mean import even_length, middle_two
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 511, 512, 513, 1_023, 1_025, 4_153, 20_001])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from unflip.stats.mixture import low_probability, normalised, spread
+from unflip.stats.mixture import low_probability, normalised, subsample
 
 
 def two_heaps(low: int = 300, high: int = 200) -> torch.Tensor:
@@ -48,8 +48,8 @@ def test_it_is_close_to_a_slow_expectation_maximisation() -> None:
             total = sum(share[c] for share in shares)
             weights[c] = total / len(points)
             means[c] = sum(share[c] * x for share, x in zip(shares, points, strict=True)) / total
-            spread = sum(share[c] * (x - means[c]) ** 2 for share, x in zip(shares, points, strict=True))
-            variances[c] = spread / total + 5e-4
+            subsample = sum(share[c] * (x - means[c]) ** 2 for share, x in zip(shares, points, strict=True))
+            variances[c] = subsample / total + 5e-4
     low = means.index(min(means))
     expected = torch.tensor([share[low] for share in shares])
     torch.testing.assert_close(low_probability(values, seed=0), expected, atol=0.05, rtol=0)  # ours stops early
@@ -95,7 +95,7 @@ def test_many_values_are_fitted_by_evenly_spaced_ones() -> None:
     whole = GaussianMixture(n_components=2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(line)
     expected = torch.from_numpy(whole.predict_proba(line)[:, whole.means_.argmin()]).float()
     torch.testing.assert_close(low_probability(values, 0), expected, atol=0.02, rtol=0)
-    assert spread(torch.tensor([3.0, 0.0, 5.0, 1.0, 2.0, 4.0]), 2).tolist() == [1.0, 4.0]
+    assert subsample(torch.tensor([3.0, 0.0, 5.0, 1.0, 2.0, 4.0]), 2).tolist() == [1.0, 4.0]
 
 
 def test_normalised_values_reach_from_0_to_1() -> None:

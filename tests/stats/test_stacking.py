@@ -45,7 +45,7 @@ def test_weights_are_those_of_a_general_optimiser(background: float) -> None:
     best = minimize(
         lambda w: -penalised(w, views, labels, background), [0.5, 0.5], bounds=[(0, 4)] * 2, options={"ftol": 1e-12}
     )
-    assert found.background == background
+    assert found.uniform_noise_rate == background
     np.testing.assert_allclose(
         found.weights.numpy(), best.x, atol=0.02 if background < 0.9 else 0.04
     )  # few labels mean anything there
@@ -56,12 +56,12 @@ def test_weights_are_those_of_a_general_optimiser(background: float) -> None:
 def test_the_share_of_labels_that_mean_nothing_is_found(background: float) -> None:
     truth, _, labels = views_and_labels(background=background)
     found = stack([truth], labels)
-    assert found.background == pytest.approx(background, abs=0.07)
+    assert found.uniform_noise_rate == pytest.approx(background, abs=0.07)
     best = max(
         (penalised(stack([truth], labels, e).weights.double().numpy(), [truth], labels, e), e)
         for e in np.linspace(0, 0.94, 48).tolist()
     )
-    mine = penalised(found.weights.double().numpy(), [truth], labels, found.background)
+    mine = penalised(found.weights.double().numpy(), [truth], labels, found.uniform_noise_rate)
     assert mine > best[0] - 2e-4  # no other of a fine grid is better
 
 
@@ -103,7 +103,7 @@ def test_of_many_examples_evenly_spaced_ones_are_asked(monkeypatch: pytest.Monke
     some = stack([truth[rows], noise[rows]], labels[rows])
     every = stack([truth, noise], labels)
     assert torch.equal(every.weights, some.weights)
-    assert every.background == some.background
+    assert every.uniform_noise_rate == some.uniform_noise_rate
 
 
 def test_views_that_rule_a_label_out_are_believed_to_a_limit() -> None:

@@ -43,7 +43,7 @@ from unflip.progress import Reporter, Track, make_reporter, untracked
 from unflip.runs.config import Tree, check_section
 from unflip.runs.layout import check_output
 from unflip.runs.options import Execution
-from unflip.stats.spread import spread
+from unflip.stats.rows import evenly_spaced
 
 EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Options of data that matter for images of every kind, once they become features."""
@@ -191,7 +191,7 @@ class EmbedPlan:
             images = self._images(name)
             if not isinstance(images, ImageFiles):
                 continue
-            rows = spread(len(images), _LOOKED_AT, torch.device("cpu"))
+            rows = evenly_spaced(len(images), _LOOKED_AT, torch.device("cpu"))
             source = self.encoder.source(images, self.options.workers)
             found = [batch.broken for batch in read_batches(source, rows.split(self.encoder.batch_size))]
             if len(rows) == len(images) or not self.options.skip_broken:

@@ -23,7 +23,7 @@ from unflip.engine.inference import predict_probs
 from unflip.engine.scoring import Outcome
 from unflip.engine.trainer import Trainer
 from unflip.errors import ConfigError
-from unflip.labels.store import LabelStore
+from unflip.methods.labels import LabelStore
 from unflip.nn.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import RunConfig

@@ -13,7 +13,7 @@ from unflip.methods.base import Scan
 from unflip.nn.base import bare
 from unflip.nn.ensemble import Ensemble
 from unflip.parallel import prepared
-from unflip.stats.members import NotFiniteError
+from unflip.stats.rows import NotFiniteError
 
 _BATCH, _VALUES = 1024, 2**23  # examples, and values in them, per batch
 _FEW, _CACHED = 16, 2**19  # the same on a processor, whose cache should hold them: twice as fast on 32 x 32 images

@@ -12,9 +12,8 @@ from unflip.data.sources import Source
 from unflip.engine.distributed import Processes
 from unflip.engine.inference import scan
 from unflip.engine.trainer import Trainer
-from unflip.labels.store import LabelStore
-from unflip.methods.base import Observed, Setting
-from unflip.methods.standard import Standard
+from unflip.methods.base import Observed, Setting, Standard
+from unflip.methods.labels import LabelStore
 from unflip.nn.base import build_network, initial_seed
 from unflip.nn.mlp import MLPOptions
 from unflip.options import Options

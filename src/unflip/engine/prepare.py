@@ -23,9 +23,9 @@ from unflip.engine.evaluation import check_selection
 from unflip.engine.posterior import PosteriorEstimator
 from unflip.engine.trainer import Trainer
 from unflip.errors import InputError
-from unflip.labels.store import LabelStore
+from unflip.methods import find_method
 from unflip.methods.base import Setting
-from unflip.methods.recipes import find_recipe
+from unflip.methods.labels import LabelStore
 from unflip.nn import networks
 from unflip.nn.backbone import PretrainedOptions
 from unflip.nn.base import Network, build_network, initial_seed
@@ -148,7 +148,7 @@ def make_trainer(
         of_rows=len(dataset.source.shape) == 1,
         groups=None if dataset.same is None else dataset.same.to(device)[train],
     )
-    recipe = find_recipe(common.method)
+    recipe = find_method(common.method)
 
     def build(position: int) -> Network:
         shape, seed = dataset.source.shape, initial_seed(common.seed, position)

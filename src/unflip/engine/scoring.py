@@ -9,14 +9,14 @@ from torch import Tensor
 from unflip.engine.checkpoints import BestEpoch
 from unflip.engine.inference import predictions, scans
 from unflip.engine.trainer import Trainer, finite
-from unflip.labels.odds import calibrate, log_odds
-from unflip.labels.store import LabelStore
 from unflip.methods.base import Judgement, Setting
+from unflip.methods.labels import LabelStore
 from unflip.nn.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.labels import Assessment
 from unflip.stats.discriminant import Fetch, by_group, fit_discriminant, held_out
-from unflip.stats.kept import HALF_MOST, kind_for
+from unflip.stats.odds import calibrate, log_odds
+from unflip.stats.rows import HALF_MOST, storage_dtype
 
 _ROWS = 1024  # examples at once
 _LARGE = 1e15  # features beyond it are scaled down, since their squares may not add up to a finite number
@@ -84,7 +84,7 @@ def _ask(model: Ensemble, trainer: Trainer, asked: Tensor) -> tuple[Tensor, Tens
 
 
 def _table(rows: int, columns: int, device: torch.device) -> Tensor:
-    return torch.empty(rows, columns, dtype=kind_for(rows * columns), device=device)
+    return torch.empty(rows, columns, dtype=storage_dtype(rows * columns), device=device)
 
 
 def _adopt(

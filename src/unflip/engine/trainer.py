@@ -15,16 +15,15 @@ from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.distributed import Processes
 from unflip.engine.inference import scan
 from unflip.errors import DivergedError
-from unflip.labels.store import LabelStore
 from unflip.methods.base import Batch, Method, Phase, Scan, Step
+from unflip.methods.labels import LabelStore
 from unflip.nn.backbone import parameter_groups, pretrained_parts
 from unflip.nn.base import Network, bare
 from unflip.parallel import prepared
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.seeding import derive, generator
-from unflip.stats.kept import kind_for
-from unflip.stats.members import NotFiniteError
+from unflip.stats.rows import NotFiniteError, storage_dtype
 
 AfterStep = Callable[[int, EpochProgress], None]
 """Called after every step, with the epoch and its progress."""
@@ -178,7 +177,7 @@ class Trainer:
         """Return what is recorded of a step: its probabilities, if the method asks for them."""
         if not self.method.records_probs or step.logits is None:
             return None
-        kind = kind_for(len(self.method.setting.train) * step.logits.shape[1])
+        kind = storage_dtype(len(self.method.setting.train) * step.logits.shape[1])
         return step.logits.detach().softmax(1).to(kind)
 
     def _order(self, epoch: int, number: int, phase: Phase) -> Tensor:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from unflip.errors import ConfigError
-from unflip.labels.odds import Calibration, log_odds
-from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
+from unflip.methods.labels import LabelStore
 from unflip.nn.base import Network
 from unflip.nn.ensemble import Ensemble
 from unflip.options import Options
 from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
+from unflip.stats.odds import PlattScaling, log_odds
 
 WARM_UP, FIRST, LATER, CALIBRATED = "warm-up", "end of the warm-up", "after the warm-up", "calibrated"
 """Stages of a run."""
@@ -148,7 +148,7 @@ class Judgement(NamedTuple):
     """Probabilities (m, 2) of the given and the current label by all views together."""
     odds: Tensor
     """Log-odds that each label is right, before calibration; NaN where nothing can be said."""
-    calibration: Calibration
+    calibration: PlattScaling
     """What makes them log-odds to count on, and those of ``Method.odds``."""
     network: Tensor
     """Those (m, 2) by networks that have not learnt the example's label."""
@@ -280,3 +280,39 @@ class Method:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
+
+
+class Standard(Method):
+    """Cross-entropy on the given labels, the baseline of every table: a method with all defaults."""
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """What the name of a method stands for; see :func:`unflip.methods.find_method`."""
+
+    name: str
+    """Also the name of its section of the configuration."""
+    method: type[Method]
+
+    @property
+    def sections(self) -> dict[str, type[Options]]:
+        """The configuration sections that it reads."""
+        return {self.name: self.method.Options}
+
+    def build(self, options: Mapping[str, Options], setting: Setting) -> Method:
+        """Return the method, with options by section."""
+        return self.method(options[self.name], setting)
+
+    def assemble(
+        self, options: Mapping[str, Options], setting: Setting, build: Callable[[int], Network]
+    ) -> list[Network]:
+        """Return the networks that learn; see :meth:`Method.assemble`."""
+        return self.method.assemble(options[self.name], setting, build)
+
+    def options_for(self, outline: Outline) -> dict[str, Any]:
+        """Return options by section where nobody chose them; see :meth:`Method.options_for`."""
+        return self.method.options_for(self.name, outline)
+
+    def check(self, options: Mapping[str, Options], epochs: int) -> None:
+        """Refuse options that make no sense in a run of ``epochs`` epochs."""
+        self.method.check_options(self.name, options[self.name], epochs)

@@ -6,9 +6,9 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step
+from unflip.methods.labels import LabelStore
 from unflip.options import Options
 from unflip.seeding import derive
 from unflip.stats.mixture import low_probability

@@ -8,11 +8,11 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from unflip.labels.correction import ProbabilityWindow
-from unflip.labels.store import LabelStore
-from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, Method, Observed, Outline, Phase, Setting, Step
-from unflip.methods.mixup import mix
+from unflip.losses import cross_entropy, mix
+from unflip.methods.base import Batch, Method, MethodSpec, Observed, Outline, Phase, Setting, Step
+from unflip.methods.labels import LabelStore
+from unflip.methods.mddc import calibrated
+from unflip.methods.plc import ProbabilityWindow
 from unflip.nn.base import bare
 from unflip.options import Options
 from unflip.seeding import derive
@@ -250,3 +250,7 @@ def negative_entropy(log_probs: Tensor) -> Tensor:
 def climb(progress: float, warmup: int, rampup: int) -> float:
     """Return the factor on lambda_u: 0 at the end of the warm-up, 1 ``rampup`` epochs later."""
     return min(1.0, max(0.0, (progress - warmup) / rampup))
+
+
+dividemix_m = calibrated(MethodSpec("dividemix", DivideMix), "mean")
+dividemix_c = calibrated(MethodSpec("dividemix", DivideMix), "covariance")

@@ -7,9 +7,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from unflip.errors import ConfigError
-from unflip.labels.store import LabelStore
 from unflip.losses import generalized_cross_entropy
 from unflip.methods.base import Method, Observed, Phase, Setting
+from unflip.methods.labels import LabelStore
 from unflip.options import Options
 
 

@@ -7,11 +7,10 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unflip.labels.correction import ProbabilityWindow, ratio_rule
-from unflip.labels.store import LabelStore
 from unflip.losses import cross_entropy
 from unflip.methods.base import Method, Observed, Setting
-from unflip.methods.warmup import Warmup
+from unflip.methods.labels import LabelStore
+from unflip.methods.plc import ProbabilityWindow, Warmup, ratio_rule
 from unflip.options import Options
 
 _SPREAD = 1e-4  # weight in the retroactive loss of each class that was not predicted

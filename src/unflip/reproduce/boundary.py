@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unflip.calibration.covariance import CovarianceCalibrator, CovarianceOptions
-from unflip.calibration.mean import MeanCalibrator, MeanOptions
 from unflip.losses import cross_entropy
+from unflip.methods.mddc import CovarianceCalibrator, CovarianceOptions, MeanCalibrator, MeanOptions
 from unflip.noise.pmd import BinaryPmd
 from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians

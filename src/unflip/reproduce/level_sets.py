@@ -6,8 +6,8 @@ from math import inf
 import torch
 from torch import Tensor
 
-from unflip.labels.correction import CorrectionOptions, Corrector
-from unflip.labels.store import LabelStore
+from unflip.methods.labels import LabelStore
+from unflip.methods.plc import CorrectionOptions, Corrector
 from unflip.noise.pmd import BinaryPmd
 from unflip.seeding import generator
 

@@ -11,13 +11,11 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from unflip.calibration import calibrators
 from unflip.data import datasets
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.errors import ConfigError, check_text, unknown
-from unflip.methods import methods
+from unflip.methods import calibrators, find_method, methods
 from unflip.methods.base import Outline
-from unflip.methods.recipes import find_recipe
 from unflip.nn import networks
 from unflip.nn.backbone import PretrainedOptions, usual_head_epochs
 from unflip.options import Options
@@ -52,7 +50,7 @@ class RunConfig:
         named = _merged(layers)
         tree = _merged([_chosen(layer, _part_name(named, "method")) for layer in layers])
         method, network = (_part_name(tree, key) for key in ("method", "network"))
-        recipe = find_recipe(method)
+        recipe = find_method(method)
         sections = dict(recipe.sections)
         sections[network_section(network)] = networks.load(network).Options
         sections |= {key: datasets.load(key).Options for key in tree if key in datasets}
@@ -80,7 +78,7 @@ class RunConfig:
 
     def check(self) -> None:
         """Refuse what makes no sense in a run of this length; apart from `resolve`, since old runs are to be read."""
-        find_recipe(self.common.method).check(self.parts, self.common.epochs)
+        find_method(self.common.method).check(self.parts, self.common.epochs)
         if isinstance(self.network_options, PretrainedOptions):
             self.network_options.check_length(network_section(self.common.network), self.common.epochs)
 
@@ -215,7 +213,7 @@ def _chosen(layer: Tree, method: str) -> Tree:
     if not isinstance(special, dict) or not all(isinstance(value, dict) for value in special.values()):
         raise ConfigError(f"'{FOR}': write a section per method, such as [{FOR}.unflip]")
     for name in special:
-        find_recipe(name)
+        find_method(name)
     rest = {key: value for key, value in layer.items() if key != FOR}
     return _merge(rest, special.get(method, {}))
 

@@ -37,7 +37,7 @@ from unflip.runs.config import RunConfig, read_toml
 from unflip.runs.labels import read_findings, read_table
 from unflip.runs.model_file import Model, load_model
 from unflip.stats.gaussians import ClassGaussians
-from unflip.stats.kept import HALF_MOST
+from unflip.stats.rows import HALF_MOST
 
 FORMAT = 2
 """Of run folders. It is raised when an older version's folders can no longer be read."""

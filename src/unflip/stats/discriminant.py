@@ -8,10 +8,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
 from unflip.errors import ConfigError
-from unflip.stats.kept import kind_for
-from unflip.stats.left_out import MOST_LOST, NOBODY, distances_without, refitted_without
-from unflip.stats.members import NOT_FINITE, NotFiniteError
-from unflip.stats.spread import spread
+from unflip.stats.rows import NOT_FINITE, NotFiniteError, evenly_spaced, storage_dtype
 
 Fetch = Callable[[Tensor], Tensor]
 """Returns rows, such as features (b, d), at given positions (b,); so they need not be in memory at once."""
@@ -20,6 +17,10 @@ SHRINKS = (0.03, 0.1, 0.3, 0.6, 1.0)
 """Candidates for how far the covariance is shrunk."""
 FLOOR = -30.0
 """The least log-probability that a view is believed."""
+NOBODY = 1e-3
+"""A class with fewer members than this has none."""
+MOST_LOST = 0.99
+"""Share of the covariance in one direction that examples may take with them."""
 _ROWS = 4096  # features at once; they fit in the cache
 _ENOUGH, _PER_DIMENSION = 8192, 16  # examples that a covariance is estimated from
 _LEAST_LOG = -1e4
@@ -83,7 +84,7 @@ class Discriminant:
     def held_out_groups(self, features: Tensor, members: Tensor, in_covariance: Tensor) -> Tensor:
         """Return log P(c | h) (b, m, k) of b groups of m examples, each as if its whole group had been left out.
 
-        Exact as :meth:`held_out_log_posterior` is; see :mod:`unflip.stats.left_out` for the formula. A group of one, or
+        Exact as :meth:`held_out_log_posterior` is; see :func:`distances_without` for the formula. A group of one, or
         of equal examples of one class, gives what that gives.
         """
         white = self._whitened(features.flatten(0, 1)).view(features.shape)
@@ -191,7 +192,7 @@ def fit_discriminant(
         surprise = 0.0
         if len(shrinks) > 1:
             assert given is not None
-            tried = picked[spread(len(picked), _TRIED, picked.device)]
+            tried = picked[evenly_spaced(len(picked), _TRIED, picked.device)]
             surprise = least_surprise(held_out_log_posterior(fitted, fetch, members, groups, tried), given[tried])
         found.append((surprise, fitted))
     return min(found, key=lambda pair: pair[0])[1]
@@ -263,7 +264,7 @@ def held_out_log_posterior(
     """Return what :func:`held_out` says at ``rows`` or of all examples (m, k), in half precision if that is large."""
     rows = torch.arange(len(members), device=members.device) if rows is None else rows
     say, num_classes = held_out(discriminant, fetch, members, groups), len(discriminant.means)
-    result = torch.empty(len(rows), num_classes, dtype=kind_for(len(rows) * num_classes), device=members.device)
+    result = torch.empty(len(rows), num_classes, dtype=storage_dtype(len(rows) * num_classes), device=members.device)
     for places in by_group(len(rows), None if groups is None else groups[rows], rows.device).split(_ROWS):
         result[places] = say(rows[places]).to(result)
     return result
@@ -271,7 +272,7 @@ def held_out_log_posterior(
 
 def _picked(members: Tensor, d: int) -> Tensor:
     """Return the positions of the examples that the covariance is estimated from."""
-    return spread(len(members), max(_ENOUGH, _PER_DIMENSION * d), members.device)
+    return evenly_spaced(len(members), max(_ENOUGH, _PER_DIMENSION * d), members.device)
 
 
 def least_surprise(log_probs: Tensor, labels: Tensor) -> float:
@@ -293,3 +294,80 @@ def _means(fetch: Fetch, members: Tensor, num_classes: int) -> tuple[Tensor, Ten
     if not bool(means.isfinite().all()):
         raise NotFiniteError(NOT_FINITE)
     return counts, means
+
+
+def distances_without(
+    white: Tensor, shares: Tensor, in_covariance: Tensor, means: Tensor, counts: Tensor, lost: float
+) -> Tensor:
+    """Return the squared distances (b, m, k) of b groups of m examples from the classes without their own group.
+
+    Taking a group of examples h_j with shares t_jc out of :func:`fit_discriminant` leaves ``r_c = n_c - sum_j t_jc``
+    members and the mean ``μ'_c = (n_c μ_c - sum_j t_jc h_j) / r_c``. The scatter of a class about its own mean loses
+    ``sum_j t_jc (h_j - μ_c) (h_j - μ_c)ᵀ + r_c (μ'_c - μ_c) (μ'_c - μ_c)ᵀ`` (Chan, Golub and LeVeque 1983, the other
+    way round). With u_j = h_j - Σ_c t_jc μ_c in place of h_j - μ_c, which is the same for an example of one class, all
+    classes together lose
+
+        U (I + Σ_c t_c t_cᵀ / r_c) Uᵀ        U = (u_1, ..., u_m),  t_c = (t_1c, ..., t_mc)
+
+    which is exact for examples of one class each; for others it leaves out what the class means alone add. Means and
+    features are whitened, Σ = I, so that the new Σ' is I - a U (...) Uᵀ with a = (1 - s) / n: the trace in Σ stays.
+    Members that the covariance was not estimated from have u = 0. A class that the group leaves without members has no
+    mean any more, so its term 1 / r_c is omitted.
+
+    By the formula of Woodbury (1950), with the factor F Fᵀ = U (...) Uᵀ and the eigenvectors V and values λ of FᵀF,
+
+        D_c = |v|² + a Σ_e (V_eᵀ Fᵀ v)² / (1 - a λ_e)        v = h - μ'_c
+
+    which takes (m, m) products of the members instead of their means (k, d).
+
+    Args:
+        white: whitened features (b, m, d).
+        shares: t (b, m, k).
+        in_covariance: which of them the covariance was estimated from (b, m).
+        means: whitened (k, d).
+        counts: n_c (k,).
+        lost: a.
+    """
+    white, shares, means, counts = white.double(), shares.double(), means.double(), counts.double()
+    others = (counts - shares.sum(1, keepdim=True)).clamp(min=NOBODY)  # r_c (b, 1, k)
+    along = white @ means.T
+    sums = white @ white.mT @ shares  # h_j · sum_l t_lc h_l
+    to_means = (counts * along - sums) / others
+    norms = counts.square() * means.square().sum(1) - 2 * counts * (shares * along).sum(1) + (shares * sums).sum(1)
+    squares = white.square().sum(2, keepdim=True) - 2 * to_means + norms[:, None] / others.square()  # |v|²
+
+    own = (white - shares @ means) * in_covariance[..., None]
+    within = shares * in_covariance[..., None]
+    weights = torch.eye(white.shape[1]).to(white) + within / others.where(others > NOBODY, torch.inf) @ within.mT
+    factor = torch.linalg.cholesky(weights).mT @ own  # Fᵀ (b, m, d)
+    values, vectors = torch.linalg.eigh(factor @ factor.mT)
+    taken = (MOST_LOST / values.clamp(min=1e-30)).clamp(max=lost)
+    stretch = (taken / (1 - taken * values)).sqrt()[..., None] * (vectors.mT @ factor)
+    here = stretch @ white.mT  # (b, e, m)
+    there = (counts * (stretch @ means.T) - here @ shares) / others
+    gained = here.square().sum(1)[..., None] + there.square().sum(1, keepdim=True) - 2 * here.mT @ there
+    found: Tensor = (squares + gained).clamp(min=0).float()
+    return found
+
+
+def refitted_without(
+    blocks: Iterable[tuple[Tensor, Tensor, Tensor]], means: Tensor, counts: Tensor, lost: float
+) -> tuple[Tensor, Tensor]:
+    """Return the means (k, d) without one large group, and what whitens once more (d, d), by sums over its members.
+
+    The blocks hold what :func:`distances_without` takes, of some members each: (m, d), (m, k) and (m,).
+    """
+    means, counts = means.double(), counts.double()
+    total, scatter = torch.zeros_like(counts), means.new_zeros(means.shape[1], means.shape[1])
+    sums, moved = torch.zeros_like(means), torch.zeros_like(means)
+    for white, shares, in_covariance in blocks:
+        white, shares = white.double(), shares.double()
+        own = (white - shares @ means) * in_covariance[:, None]
+        total += shares.sum(0)
+        sums += shares.T @ white
+        moved += shares.T @ own
+        scatter += own.T @ own
+    others = (counts - total).clamp(min=NOBODY)[:, None]
+    values, vectors = torch.linalg.eigh(scatter + (moved / others.where(others > NOBODY, torch.inf)).T @ moved)
+    kept = (1 - lost * values).clamp(min=1 - MOST_LOST)
+    return (counts[:, None] * means - sums) / others, vectors / kept.sqrt()

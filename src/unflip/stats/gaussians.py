@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from unflip.errors import ConfigError, InputError
-from unflip.stats.members import NOT_FINITE, NotFiniteError, class_members
-from unflip.stats.subspace import add_upper
+from unflip.stats.rows import NOT_FINITE, NotFiniteError, add_upper, class_indices
 
 _JITTER = 1e-6  # added to the diagonal of a singular correlation matrix
 
@@ -119,7 +118,7 @@ def fit_gaussians(
     variances = torch.zeros(num_classes, device=features.device)
     present = torch.zeros(num_classes, dtype=torch.bool, device=features.device)
     factors = [fitted[:0]] * num_classes
-    for c, members in enumerate(class_members(labels.to(features.device), num_classes)):
+    for c, members in enumerate(class_indices(labels.to(features.device), num_classes)):
         if len(members) >= 2:
             rows = features.index_select(0, members).to(torch.float32)
             fitted[c] = rows.mean(0) if means is None else means[c]

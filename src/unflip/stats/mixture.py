@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from unflip.stats.members import NotFiniteError
+from unflip.stats.rows import NotFiniteError
 
 _FITTED = 5_000  # most values that a mixture is fitted to
 
@@ -27,7 +27,7 @@ def low_probability(values: Tensor, seed: int) -> Tensor:
         raise NotFiniteError("losses hold NaN, infinity or values too large to compute with")
     if not bool(line.any()):
         return torch.ones_like(values)
-    column = spread(line, _FITTED).double().cpu().numpy()[:, None]
+    column = subsample(line, _FITTED).double().cpu().numpy()[:, None]
     mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=seed % 2**32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -40,7 +40,7 @@ def low_probability(values: Tensor, seed: int) -> Tensor:
     return (scores[:, low] - scores[:, 1 - low]).sigmoid()
 
 
-def spread(values: Tensor, count: int) -> Tensor:
+def subsample(values: Tensor, count: int) -> Tensor:
     """Return ``count`` of the sorted values, the middles of as many equal parts; all if there are fewer."""
     if len(values) <= count:
         return values

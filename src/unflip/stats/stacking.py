@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from unflip.stats.discriminant import FLOOR
-from unflip.stats.spread import spread
+from unflip.stats.rows import evenly_spaced
 
 _MOST = 4000  # examples that weights are fitted to
 _RIDGE = 1e-3  # pulls weights towards 1/2
 _TOP = 4.0  # the largest weight
 _GRID = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _FINER = (-0.06, -0.03, 0.03, 0.06)
-_HIGHEST = 0.95  # share of background labels
+_HIGHEST = 0.95  # share of uniform noise
 _ROUNDS = 60
 
 
@@ -22,11 +22,11 @@ class Stacked(NamedTuple):
     """Weights (v,) of the views, and the share of labels that are drawn from all classes alike."""
 
     weights: Tensor
-    background: float
+    uniform_noise_rate: float
 
 
-def stack(views: Sequence[Tensor], labels: Tensor, background: float | None = None) -> Stacked:
-    """Find the weights w and the share e of background labels under which the labels y are likeliest.
+def stack(views: Sequence[Tensor], labels: Tensor, uniform_noise_rate: float | None = None) -> Stacked:
+    """Find the weights w and the share e of uniform noise under which the labels y are likeliest.
 
     The likelihood of a label is ``(1 - e) softmax(sum_v w_v log p_v)_y + e / k``: a log-linear pool of the views
     (Genest and Zidek 1986), whose weights may add up to less than 1 where all are too sure of themselves, and labels
@@ -39,15 +39,15 @@ def stack(views: Sequence[Tensor], labels: Tensor, background: float | None = No
     Args:
         views: class log-probabilities (n, k) of each view; lower ones than -30 count as -30.
         labels: (n,).
-        background: e, if it is known.
+        uniform_noise_rate: e, if it is known.
     """
     count, num_classes = views[0].shape
-    rows = spread(count, _MOST, labels.device)
+    rows = evenly_spaced(count, _MOST, labels.device)
     logs = torch.stack([view[rows].float().clamp(min=FLOOR) for view in views]).cpu()  # (v, m, k)
     fit = _Fit(logs, labels[rows].cpu(), num_classes)
     weights = torch.full((len(views),), 0.5)
-    if background is not None:
-        return Stacked(fit.at(background, weights)[1], background)
+    if uniform_noise_rate is not None:
+        return Stacked(fit.at(uniform_noise_rate, weights)[1], uniform_noise_rate)
     found = []
     for share in _GRID:
         score, weights = fit.at(share, weights)
@@ -62,7 +62,7 @@ def stack(views: Sequence[Tensor], labels: Tensor, background: float | None = No
 
 
 class _Fit:
-    """The likelihood of labels, for weights and a share of background labels."""
+    """The likelihood of labels, for weights and a share of uniform noise."""
 
     def __init__(self, logs: Tensor, labels: Tensor, num_classes: int) -> None:
         self.logs, self.labels, self.num_classes = logs, labels, num_classes
@@ -71,7 +71,7 @@ class _Fit:
     def at(self, share: float, weights: Tensor) -> tuple[float, Tensor]:
         """Return the best penalised mean log-likelihood for a share, and its weights; Newton's steps, damped by 2/3.
 
-        With p the pool, u the probability that a label is no background and m_v = E_p[log p_v], the gradient is
+        With p the pool, u the probability that a label is informative and m_v = E_p[log p_v], the gradient is
         ``E[u (m_v - log p_v,y)]`` and the (expected) Hessian ``E[u Cov_p(log p_a, log p_b)]``.
         """
         views, identity = len(weights), torch.eye(len(weights))

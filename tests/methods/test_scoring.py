@@ -10,7 +10,7 @@ from sklearn.model_selection import cross_val_predict
 from torch import Tensor
 
 from unflip import find_label_errors
-from unflip.labels.judging import disagreement, judge
+from unflip.methods.unflip.posterior import disagreement, score_labels
 
 
 def made_up(count: int = 3000, classes: int = 4, noise: float = 0.2) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,7 +26,7 @@ def made_up(count: int = 3000, classes: int = 4, noise: float = 0.2) -> tuple[Te
 
 def test_wrong_labels_are_corrected_and_have_a_low_quality() -> None:
     probs, labels, truth = made_up()
-    judged = judge(probs, labels)
+    judged = score_labels(probs, labels)
     before, after = (labels == truth).float().mean(), (judged.labels == truth).float().mean()
     assert before < 0.86
     assert after > 0.95
@@ -35,13 +35,13 @@ def test_wrong_labels_are_corrected_and_have_a_low_quality() -> None:
 
 def test_right_labels_stay() -> None:
     probs, _, truth = made_up()
-    assert (judge(probs, truth).labels == truth).float().mean() > 0.98
+    assert (score_labels(probs, truth).labels == truth).float().mean() > 0.98
 
 
 def test_the_order_of_classes_and_of_examples_does_not_matter() -> None:
     probs, labels, _ = made_up()
-    judged, order = judge(probs, labels), torch.tensor([2, 0, 3, 1])
-    renamed = judge(probs[:, order], order.argsort()[labels])
+    judged, order = score_labels(probs, labels), torch.tensor([2, 0, 3, 1])
+    renamed = score_labels(probs[:, order], order.argsort()[labels])
     assert (order[renamed.labels] == judged.labels).float().mean() > 0.999
     torch.testing.assert_close(renamed.quality, judged.quality, atol=1e-3, rtol=1e-2)
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from helpers import assert_same_tree
 from unflip.engine.checkpoints import load_tree, save_tree
-from unflip.labels.store import LabelStore
+from unflip.methods.labels import LabelStore
 from unflip.runs.folder import Run
 from unflip.runs.labels import (
     Assessment,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unflip.nn.averaged import Averaged
+from unflip.methods.unflip.method import EMA
 from unflip.nn.base import Members, build_network
 from unflip.nn.mlp import MLP, MLPOptions
 
@@ -32,60 +32,60 @@ def move(members: Members, random: torch.Generator) -> None:
 @given(st.sampled_from([0.0, 0.5, 0.9, 0.99]), st.integers(1, 40), st.integers(0, 100))
 def test_it_is_the_mean_of_a_loop(decay: float, steps: int, seed: int) -> None:
     members, random = some_members(), torch.Generator().manual_seed(seed)
-    averaged, expected = Averaged(members, decay), values(members)
+    averaged, expected = EMA(members, decay), values(members)
     for t in range(1, steps + 1):
         move(members, random)
-        averaged.update(members)
+        averaged.update_parameters(members)
         kept = min(decay, t / (t + 10))
         for name, value in values(members).items():
             expected[name] = kept * expected[name] + (1 - kept) * value
     assert any("running_var" in name for name in expected)  # batch-norm statistics too
-    for name, value in values(averaged.members).items():
-        torch.testing.assert_close(value, expected[name], atol=1e-5, rtol=1e-4)
-    assert averaged.steps == steps
+    for name, value in values(averaged.module).items():
+        torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=1e-6)
+    assert int(averaged.n_averaged) == 1 + steps
 
 
 def test_it_does_not_follow_by_itself_and_changes_nobody() -> None:
     members, random = some_members(), torch.Generator().manual_seed(0)
-    averaged = Averaged(members, 0.9)
-    first = values(averaged.members)
+    averaged = EMA(members, 0.9)
+    first = values(averaged.module)
     move(members, random)
     theirs = values(members)
-    for name, value in values(averaged.members).items():
+    for name, value in values(averaged.module).items():
         assert torch.equal(value, first[name])
-    averaged.update(members)
+    averaged.update_parameters(members)
     for name, value in values(members).items():
         assert torch.equal(value, theirs[name])
     copied = copy.deepcopy(averaged)
-    second = values(copied.members)
-    averaged.update(members)
-    for name, value in values(copied.members).items():
+    second = values(copied.module)
+    averaged.update_parameters(members)
+    for name, value in values(copied.module).items():
         assert torch.equal(value, second[name])
 
 
 @pytest.mark.parametrize("batch_norm", [True, False])
 def test_without_decay_it_is_the_last_weights(batch_norm: bool) -> None:
     members = some_members(batch_norm)
-    averaged = Averaged(members, 0.0)
+    averaged = EMA(members, 0.0)
     move(members, torch.Generator().manual_seed(0))
-    averaged.update(members)
-    for name, value in values(averaged.members).items():
+    averaged.update_parameters(members)
+    for name, value in values(averaged.module).items():
         torch.testing.assert_close(value, values(members)[name])
 
 
 def test_what_stays_the_same_is_its_own_mean() -> None:
     members = some_members()
-    averaged, first = Averaged(members, 0.99), values(members)
+    averaged, first = EMA(members, 0.99), values(members)
     for _ in range(5):
-        averaged.update(members)
-    for name, value in values(averaged.members).items():
+        averaged.update_parameters(members)
+    for name, value in values(averaged.module).items():
         assert torch.equal(value, first[name])
 
 
 def test_it_only_evaluates_and_the_members_go_on_learning() -> None:
     members = some_members().train()
-    averaged = Averaged(members, 0.9)
+    averaged = EMA(members, 0.9)
     assert members.training
-    assert not averaged.members.training
-    assert not any(parameter.requires_grad for parameter in averaged.members.parameters())
+    assert not averaged.module.training
+    assert not any(parameter.requires_grad for parameter in averaged.module.parameters())
     assert all(parameter.requires_grad for parameter in members.parameters())

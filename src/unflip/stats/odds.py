@@ -14,7 +14,7 @@ _MOST = 100.0  # of a shift
 _HALVINGS = 60
 
 
-class Calibration(NamedTuple):
+class PlattScaling(NamedTuple):
     """An increasing line from log-odds that views give to calibrated ones."""
 
     slope: float
@@ -32,7 +32,7 @@ def log_odds(log_probs: Tensor, labels: Tensor) -> Tensor:
     return own[:, 0] - others
 
 
-def calibrate(odds: Tensor, share: Tensor, *, explained: float, wrong: float) -> Calibration:
+def calibrate(odds: Tensor, share: Tensor, *, explained: float, wrong: float) -> PlattScaling:
     """Find the line after which of labels with quality q about a share q is right, by means of noisy labels alone.
 
     The order of the labels is what views know. The scale of their log-odds s and where these should lie can be read
@@ -49,7 +49,7 @@ def calibrate(odds: Tensor, share: Tensor, *, explained: float, wrong: float) ->
     Args:
         odds: s (n,), NaN where nothing can be said.
         share: how likely each label is informative (n,).
-        explained: x, see :func:`unflip.labels.transition.explained_noise`.
+        explained: x, see :func:`unflip.methods.unflip.posterior.class_conditional_noise`.
         wrong: r, the share of informative labels that views contradict.
     """
     known = ~odds.isnan()
@@ -60,10 +60,10 @@ def calibrate(odds: Tensor, share: Tensor, *, explained: float, wrong: float) ->
     slope = _SPREAD / max(spread, _SPREAD / _STEEPEST)
     believed = min(1.0, (wrong / _CONTRADICTED) ** 2)
     if believed == 1 or not len(odds):
-        return Calibration(slope, _SHIFT)
+        return PlattScaling(slope, _SHIFT)
     doubt = float(torch.sigmoid(-slope * odds - _SHIFT).mean())
     expected = explained + believed * (doubt - explained)
-    return Calibration(slope, _raised(slope * odds, max(expected, 0.5 / len(odds))))
+    return PlattScaling(slope, _raised(slope * odds, max(expected, 0.5 / len(odds))))
 
 
 def _raised(odds: Tensor, expected: float) -> float:

@@ -1,45 +1,49 @@
-"""unflip: a committee in which nobody judges a label that they have learnt; our own method and the default."""
+"""The method: which networks learn from which examples, and when labels are scored and corrected; hooks only."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from unflip.errors import UnflipWarning
-from unflip.labels.judging import disagreement, label_odds, label_weights
-from unflip.labels.odds import calibrate
-from unflip.labels.prior import believed_inequality, class_shares, moved_shares, offsets_to
-from unflip.labels.store import LabelStore
-from unflip.labels.transition import estimate_transition, explained_noise, informative, posterior
+from unflip.losses import mix
 from unflip.methods.base import Batch, Judgement, Method, Observed, Outline, Phase, Setting, Step
-from unflip.methods.folds import choose_folds, members_rows
-from unflip.methods.mixup import mix
-from unflip.nn.averaged import Averaged
+from unflip.methods.labels import LabelStore
+from unflip.methods.unflip.folds import assign_folds, members_rows
+from unflip.methods.unflip.posterior import (
+    PosteriorState,
+    blocks,
+    informative_prob,
+    label_odds,
+    posterior,
+    update_posterior,
+)
 from unflip.nn.base import Network, bare
 from unflip.nn.ensemble import Ensemble
 from unflip.options import Options
 from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior, shares_of
-from unflip.stats.kept import kind_for
+from unflip.stats.rows import storage_dtype
 from unflip.stats.stacking import Stacked, pool, stack
 
-_FEW = 10_000  # examples below which there are more members, and Gaussians are never dropped
+_FEW = 10_000  # examples below which there are more networks, and Gaussians are never dropped
+_TRUST = {"auto": None, "equal": 0.0, "kept": 1.0}  # how much of the classes' inequality is true
 _MEMBERS = {"few": 8, "rows": 4, "images": 2}
 _DROPPED = 0.1  # Gaussians with less than this share of the networks' weight are not worth their time
 _STEPS = 300  # fewest of a run on rows
 _LONGEST = 3.0  # norm of a member's gradient; on frozen CIFAR features, where nothing diverges, it stays below
-_ROWS = 4096  # examples at once; they fit in the cache
-_NEVER = -30.0  # log-probability of a class that nobody can judge
+_NEVER = -30.0  # log-probability of a class that no view can tell
 
 
 class UnflipOptions(Options):
     """Nothing needs to be set: no noise rate, no clean label, no validation examples."""
 
     members: PositiveInt | None = None
-    """Networks in the committee; by default 8 below 10,000 examples, 4 beyond, 2 for images."""
+    """Networks in the ensemble; by default 8 below 10,000 examples, 4 beyond, 2 for images."""
     warmup: PositiveInt | None = None
     """Epochs on the given labels; by default three tenths of all."""
     steps: PositiveInt | None = None
@@ -58,44 +62,14 @@ class UnflipOptions(Options):
     """Whether members learn what is believed of the true class; otherwise they learn given labels to the end."""
 
 
-@dataclass
-class _Belief:
-    """What the committee believes after an epoch; rows follow ``Setting.train``."""
-
-    log_probs: Tensor
-    """Of each example, by views that have not seen its label (m, k)."""
-    informative: Tensor
-    """How likely each label is no background label (m,)."""
-    log_matrix: Tensor
-    """Logarithm of the transition matrix of informative labels (k, k)."""
-    weights: Tensor
-    """Of the views."""
-    offset: Tensor
-    """Of the classes (k,): what moves their sizes."""
-    background: float
-    """Share of labels drawn from all classes alike."""
-    inequality: float
-    """How much of the classes' inequality is believed."""
-    target_weight: float
-    """What a label counts in the members' targets."""
-    label_weight: float
-    """What a label counts for the current labels."""
-    gaussians: Discriminant | None = None
-    network: Tensor | None = None
-    """What the networks say of each given and current label (m, 2)."""
-    votes: Tensor | None = None
-    """What the Gaussians say of them (m, 2)."""
-
-
-class _Views(NamedTuple):
-    """Views of every example that have not seen its label, as log-probabilities (m, k), and how they are stacked."""
+class Views(NamedTuple):
+    """Log-probabilities (m, k) of the training examples by views that have not learned their labels, and stacking."""
 
     network: Tensor
-    votes: Tensor | None
+    gaussian: Tensor | None
     """What the Gaussians say, unless they were dropped."""
     gaussians: Discriminant | None
-    weights: Tensor
-    background: float
+    stacked: Stacked
 
 
 class Unflip(Method):
@@ -103,9 +77,9 @@ class Unflip(Method):
 
     - **Members**: k networks side by side, each trained on all folds but its own, with mixup; the running mean of their
       weights speaks. Groups share a fold. Partners in mixup come from the same folds as the example.
-    - **Views**: each example is judged by the member that has not seen it, and by class Gaussians of the inputs that
-      leave it out. Views are stacked by the likelihood of the given labels, which none of them has seen, together with
-      the share of labels that mean nothing.
+    - **Views**: each label is scored by the member that has not learned from it, and by class Gaussians of the
+      inputs that leave it out. Views are stacked by the likelihood of the given labels, which none of them has seen,
+      together with the share of labels that mean nothing.
     - **Prior**: the classes' sizes are moved towards equality as far as noise may have made them unequal.
     - **Targets**: after the warm-up members learn the posterior of the true class given features *and* given label,
       under an estimated transition matrix; the given label counts less from epoch to epoch.
@@ -120,24 +94,24 @@ class Unflip(Method):
     def __init__(self, options: UnflipOptions, setting: Setting) -> None:
         super().__init__(options, setting)
         self.count = count_members(options, setting)
-        self.belief: _Belief | None = None
+        self.posterior: PosteriorState | None = None
         self.folds: Tensor | None = None  # by row of the label store, -1 where nobody is left out
         self.targets: Tensor | None = None  # by row of ``setting.train``
-        self.known = self.small = torch.empty(0, dtype=torch.bool)  # by class, see _deal
+        self.known = self.small = torch.empty(0, dtype=torch.bool)  # by class, see _assign_folds
         self.unknown = torch.empty(0, dtype=torch.long)  # classes that are not known
         self.dropped = not (options.gaussians and setting.of_rows)
-        self.warmed_up: int | None = None  # the epoch after which labels were first judged
+        self.warmed_up: int | None = None  # the epoch after which labels were first scored
         if self.count == 1:
             warnings.warn(
-                "unflip.members = 1: the only network judges labels that it has learnt, so quality is in-sample; "
-                "2 or more judge out of sample",
+                "unflip.members = 1: the only network scores labels that it has learned, so quality is in-sample; "
+                "2 or more score out of sample",
                 UnflipWarning,
                 stacklevel=2,
             )
 
     @classmethod
     def options_for(cls, section: str, outline: Outline) -> dict[str, Any]:
-        """All examples train, since each is judged out of sample anyway; rows have a schedule of their own."""
+        """All examples train, since each is scored out of sample anyway; rows have a schedule of their own."""
         if not outline.of_rows:
             return {"select": "last", "data": {"val_fraction": 0.0}}
         return {
@@ -163,7 +137,7 @@ class Unflip(Method):
     def networks(self, networks: Sequence[nn.Module]) -> None:
         self._networks = networks
         if networks:
-            self.averaged = Averaged(bare(networks[0]), self.options.averaging)  # type: ignore[arg-type]
+            self.ema = EMA(bare(networks[0]), self.options.averaging)
 
     @property
     def warmup(self) -> int:
@@ -172,8 +146,8 @@ class Unflip(Method):
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
         """Yield one pass over all examples; with few of them, over several copies."""
-        self._deal(labels)
-        self._aim(labels)
+        self._assign_folds(labels)
+        self._compute_targets(labels)
         train, setting = self.setting.train, self.setting
         steps = -(-len(train) // setting.batch_size)
         least = self.options.steps or (_STEPS if setting.of_rows else 1)
@@ -181,11 +155,11 @@ class Unflip(Method):
         if observed.phases_done == 0:
             yield Phase(train.repeat(passes))
 
-    def _deal(self, labels: LabelStore) -> None:
+    def _assign_folds(self, labels: LabelStore) -> None:
         """Deal the examples into folds, once.
 
         A class is known if there are labels of it in two folds or more: otherwise no member that has learnt any of them
-        judges another, its labels stay, and no other label becomes one of it. They have no quality, nor have those of a
+        scores another, its labels stay, and no other label becomes one of it. They have no quality, nor have those of a
         class with fewer examples than there are folds.
         """
         if self.folds is not None:
@@ -194,7 +168,7 @@ class Unflip(Method):
         given = initial[train]
         self.folds = torch.full_like(initial, -1)
         if self.count > 1:
-            self.folds[train] = choose_folds(given, setting.groups, self.count, setting.seed)
+            self.folds[train] = assign_folds(given, setting.groups, self.count, setting.seed)
         self.position = torch.zeros_like(initial).index_copy_(0, train, torch.arange(len(train)).to(train))
         places = given * self.count + self.folds[train].clamp(min=0)
         sizes = places.bincount(minlength=setting.num_classes * self.count).view(-1, self.count)
@@ -202,26 +176,26 @@ class Unflip(Method):
         self.small = (sizes.sum(1) < self.count) | ~self.known
         self.unknown = (~self.known).nonzero()[:, 0]
 
-    def _aim(self, labels: LabelStore) -> None:
+    def _compute_targets(self, labels: LabelStore) -> None:
         """Work out the targets of this epoch, unless they are there."""
         if self.targets is not None:
             return
         train = self.setting.train
         given = labels.initial[train]
         fixed = labels.trusted[train] | ~self.known[given]
-        belief = self.belief if self.options.soft_targets else None
+        state = self.posterior if self.options.soft_targets else None
         self.targets = self._table()
-        for rows in _blocks(len(train)):
+        for rows in blocks(len(train)):
             targets = shares_of(given[rows], self.setting.num_classes)
-            if belief is not None:
-                believed = self._posterior(belief, rows, given, belief.target_weight)
-                targets = torch.where(fixed[rows, None], targets, believed)
+            if state is not None:
+                soft = state.posterior(rows, given, state.target_weight)
+                targets = torch.where(fixed[rows, None], targets, soft)
             self.targets[rows] = targets
 
     def _table(self) -> Tensor:
         """Return room for a number of each training example and class (m, k)."""
         size = len(self.setting.train), self.setting.num_classes
-        return torch.empty(size, dtype=kind_for(size[0] * size[1]), device=self.setting.train.device)
+        return torch.empty(size, dtype=storage_dtype(size[0] * size[1]), device=self.setting.train.device)
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
         """Return each member's cross-entropy on mixed examples of other folds than its own."""
@@ -246,104 +220,85 @@ class Unflip(Method):
 
     def after_step(self) -> None:
         """Move the averaged weights."""
-        self.averaged.update(bare(self.networks[0]))  # type: ignore[arg-type]
+        self.ema.update_parameters(bare(self.networks[0]))
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
-        """From the end of the warm-up on: judge every example out of sample, and correct the labels."""
+        """From the end of the warm-up on: score every label out of sample, and correct the labels."""
         if epoch < self.warmup:
             return {}
         self.warmed_up = self.warmup
-        train = self.setting.train
+        train, setting, before = self.setting.train, self.setting, self.posterior
         given = labels.initial[train]
-        views = self._look(observed, given)
-        belief = self.belief = self._believe(epoch, observed, given, views)
+        views = self._predict_out_of_fold(observed, given)
+        weights = observed.broadcast(views.stacked.weights.to(views.network.device))
+        log_probs = self._table()
+        for rows in blocks(len(given)):
+            parts = [view[rows] for view in (views.network, views.gaussian) if view is not None]
+            log_probs[rows] = self._of_known(pool(parts, weights))
+        after = self.posterior = update_posterior(
+            log_probs,
+            given,
+            views.stacked.uniform_noise_rate,
+            self.known,
+            trust=before.prior_trust if before else _TRUST[self.options.prior],
+            steps=setting.epochs - self.warmup + 1,  # one per epoch
+            progress=(epoch - self.warmup) / max(1, setting.epochs - self.warmup),
+            broadcast=observed.broadcast,
+        )
+        after.weights, after.gaussians = weights, views.gaussians
         wanted, confidence = torch.empty_like(given), torch.empty(len(given), device=given.device)
-        for rows in _blocks(len(train)):
-            confidence[rows], wanted[rows] = self._posterior(belief, rows, given, belief.label_weight).max(1)
+        for rows in blocks(len(train)):
+            confidence[rows], wanted[rows] = after.posterior(rows, given, after.label_weight).max(1)
         changed = labels.change(epoch, train, wanted.where(self.known[given], given), confidence)
-        named = torch.stack([labels.given[train], labels.current[train]], 1)
-        belief.network = views.network.gather(1, named)
-        belief.votes = None if views.votes is None else views.votes.gather(1, named)
+        pair = torch.stack([labels.given[train], labels.current[train]], 1)
+        after.network_pair = views.network.gather(1, pair)
+        after.gaussian_pair = None if views.gaussian is None else views.gaussian.gather(1, pair)
         return {
             "changed": changed,
-            "view_weights": belief.weights.tolist(),
-            "background": belief.background,
-            "inequality_believed": belief.inequality,
-            "label_weight": belief.label_weight,
+            "view_weights": weights.tolist(),
+            "background": after.uniform_noise_rate,
+            "inequality_believed": after.prior_trust,
+            "label_weight": after.label_weight,
         }
 
-    def _look(self, observed: Observed, given: Tensor) -> _Views:
-        """Ask views of every example that have not seen its label, and choose what each counts."""
-        before = self.belief
+    def _predict_out_of_fold(self, observed: Observed, given: Tensor) -> Views:
+        """Ask views of every example that have not learned its label, and choose what each counts."""
+        before = self.posterior
         if before is not None:
             before.log_probs = before.log_probs.new_empty(0)  # as large as what is asked for now
         if self.dropped:
             self.targets = None
-        network, gaussians, votes = self._out_of_fold(observed), None, None
+        network, gaussians, gaussian = self._networks_out_of_fold(observed), None, None
         if not self.dropped:
-            gaussians, votes = self._vote(observed, given)
-            stacked = self._stack([network, votes], given, before)
+            gaussians, gaussian = self._fit_gaussians(observed, given)
+            stacked = self._stack([network, gaussian], given)
             useless = bool(stacked.weights[1] < _DROPPED * stacked.weights[0])
             self.dropped = useless and len(given) >= _FEW
         if self.dropped:
-            gaussians, votes = None, None
-            stacked = self._stack([network], given, before)
+            gaussians, gaussian = None, None
+            stacked = self._stack([network], given)
         self.targets = None
-        weights = observed.broadcast(stacked.weights.to(network.device))
-        return _Views(network, votes, gaussians, weights, stacked.background)
+        return Views(network, gaussian, gaussians, stacked)
 
-    def _believe(self, epoch: int, observed: Observed, given: Tensor, views: _Views) -> _Belief:
-        """Judge every example by the views together."""
-        setting, before, background = self.setting, self.belief, views.background
-        log_probs = self._table()
-        for rows in _blocks(len(given)):
-            log_probs[rows] = self._judged(
-                pool([view[rows] for view in (views.network, views.votes) if view is not None], views.weights)
-            )
-        share = informative(log_probs, given, background)
-        wrong = disagreement(log_probs, given, share)
-        inequality = before.inequality if before else self._inequality(log_probs, given, background)
-        offset = torch.zeros(setting.num_classes, device=log_probs.device)
-        if inequality < 1:
-            exponent = inequality ** (1 / (setting.epochs - self.warmup + 1))  # a step per epoch
-            wanted = moved_shares(class_shares(log_probs), exponent, self.known)
-            offset = observed.broadcast(offsets_to(log_probs, wanted))
-            for rows in _blocks(len(given)):
-                log_probs[rows] = (log_probs[rows].float() + offset).log_softmax(1)
-        target, label = label_weights(background, wrong, setting.num_classes)
-        target = 1 + (target - 1) * (epoch - self.warmup) / max(1, setting.epochs - self.warmup)
-        return _Belief(
-            log_probs=log_probs,
-            informative=share,
-            log_matrix=observed.broadcast(estimate_transition(log_probs, given, share, target)),
-            weights=views.weights,
-            offset=offset,
-            background=background,
-            inequality=inequality,
-            target_weight=target,
-            label_weight=label,
-            gaussians=views.gaussians,
-        )
-
-    def _judged(self, log_probs: Tensor) -> Tensor:
+    def _of_known(self, log_probs: Tensor) -> Tensor:
         """Return log-probabilities (m, k) of known classes alone."""
         if not len(self.unknown):
             return log_probs
         return log_probs.index_fill(1, self.unknown, _NEVER).log_softmax(1)
 
-    def _out_of_fold(self, observed: Observed) -> Tensor:
+    def _networks_out_of_fold(self, observed: Observed) -> Tensor:
         """Return each example's log-probabilities by the member that has not learnt from it (m, k)."""
         assert self.folds is not None
         train, result = self.setting.train, self._table()
         folds = self.folds[train].clamp(min=0)  # the only member is asked about all
-        for fold, member in enumerate(self.averaged.members.split()):
+        for fold, member in enumerate(self.ema.module.split()):
             rows = (folds == fold).nonzero()[:, 0]
             result[rows] = observed.outputs(member, train[rows]).log_softmax(1).to(result)
         return result
 
-    def _vote(self, observed: Observed, given: Tensor) -> tuple[Discriminant, Tensor]:
+    def _fit_gaussians(self, observed: Observed, given: Tensor) -> tuple[Discriminant, Tensor]:
         """Return class Gaussians of the inputs under the members' targets, and what they say of each example."""
-        train, groups, before, targets = self.setting.train, self.setting.groups, self.belief, self.targets
+        train, groups, before, targets = self.setting.train, self.setting.groups, self.posterior, self.targets
         assert targets is not None
 
         def fetch(rows: Tensor) -> Tensor:
@@ -355,122 +310,120 @@ class Unflip(Method):
         )
         return gaussians, held_out_log_posterior(gaussians, fetch, targets, groups)
 
-    def _stack(self, views: Sequence[Tensor], given: Tensor, before: "_Belief | None") -> Stacked:
-        stacked = stack(views, given, before.background if before else None)
+    def _stack(self, views: Sequence[Tensor], given: Tensor) -> Stacked:
+        """Choose the views' weights, and with the first ones how much noise is uniform."""
+        stacked = stack(views, given, self.posterior.uniform_noise_rate if self.posterior else None)
         chosen = self.options.view_weights
         if chosen is None:
             return stacked
-        return Stacked(torch.tensor((*chosen, 0.0)[: len(views)]), stacked.background)
-
-    def _inequality(self, log_probs: Tensor, given: Tensor, background: float) -> float:
-        if self.options.prior != "auto":
-            return 0.0 if self.options.prior == "equal" else 1.0
-        return believed_inequality(log_probs, given, background, self.known)
-
-    def _posterior(self, belief: _Belief, rows: slice, given: Tensor, weight: float) -> Tensor:
-        log_probs = belief.log_probs[rows].float()
-        return posterior(log_probs, given[rows], belief.informative[rows], belief.log_matrix, weight)
+        return Stacked(torch.tensor((*chosen, 0.0)[: len(views)]), stacked.uniform_noise_rate)
 
     def model(self) -> Ensemble:
         """The averaged members and, once there are any, the Gaussians."""
-        members, belief = self.averaged.members.split(), self.belief
-        if belief is None:
+        members, state = self.ema.module.split(), self.posterior
+        if state is None:
             return Ensemble(members)
-        return Ensemble(members, belief.weights, belief.offset, belief.gaussians)
+        return Ensemble(members, state.weights, state.offset, state.gaussians)
 
     def judgement(self, labels: LabelStore) -> Judgement | None:
-        """What the committee said of each training example after the last epoch."""
-        belief, train = self.belief, self.setting.train
-        if belief is None:
+        """The scores of the training labels after the last epoch."""
+        state, train = self.posterior, self.setting.train
+        if state is None:
             return None
-        self._deal(labels)  # a run may have been resumed after its last epoch
+        self._assign_folds(labels)  # a run may have been resumed after its last epoch
         given = labels.initial[train]
         assert self.folds is not None
-        assert belief.network is not None
+        assert state.network_pair is not None
         odds = torch.empty(len(train), device=train.device)
         likeliest = torch.empty(len(train), 2, dtype=torch.long, device=train.device)
         likeliest_probs = torch.empty(len(train), 2, device=train.device)
-        for rows in _blocks(len(train)):
-            log_probs = belief.log_probs[rows].float()
-            likeliest_probs[rows], likeliest[rows] = log_probs.softmax(1).topk(2)
-            share = belief.informative[rows]
-            odds[rows] = label_odds(log_probs, given[rows], share, belief.log_matrix, belief.label_weight)
+        for rows in blocks(len(train)):
+            likeliest_probs[rows], likeliest[rows] = state.log_probs[rows].float().softmax(1).topk(2)
+            odds[rows] = state.odds(rows, given)
         odds[self.small[given]] = torch.nan
-        unsure = ~labels.trusted[train]
-        calibration = calibrate(
-            odds[unsure],
-            belief.informative[unsure],
-            explained=explained_noise(belief.log_probs, given, belief.background),
-            wrong=disagreement(belief.log_probs, given, belief.informative * unsure),
-        )
-        named = torch.stack([labels.given[train], labels.current[train]], 1)
+        pair = torch.stack([labels.given[train], labels.current[train]], 1)
         return Judgement(
-            probs=belief.log_probs.gather(1, named).float().exp(),
+            probs=state.log_probs.gather(1, pair).float().exp(),
             odds=odds,
-            calibration=calibration,
-            network=belief.network.float().exp(),
-            votes=None if belief.votes is None else belief.votes.float().exp(),
+            calibration=state.fit_scaling(odds, given, ~labels.trusted[train]),
+            network=state.network_pair.float().exp(),
+            votes=None if state.gaussian_pair is None else state.gaussian_pair.float().exp(),
             likeliest=likeliest,
             likeliest_probs=likeliest_probs,
             fold=self.folds[train] if self.count > 1 else None,
         )
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return the likeliest class of examples that no member has learnt from, given their labels."""
-        if self.belief is None:
+        """Return the most likely class of examples that no member has learned from, given their labels."""
+        if self.posterior is None:
             return labels
-        log_probs, share = self._unseen(self.belief, probs, labels)
-        likeliest = posterior(log_probs, labels, share, self.belief.log_matrix, self.belief.label_weight).argmax(1)
+        state, (log_probs, share) = self.posterior, self._unseen(self.posterior, probs, labels)
+        likeliest = posterior(log_probs, labels, share, state.log_matrix, state.label_weight).argmax(1)
         return likeliest.where(self.known[labels], labels)
 
     def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return log-odds that labels are right that no member has learnt."""
-        if self.belief is None:
+        """Return log-odds that labels are right that no member has learned."""
+        if self.posterior is None:
             return super().odds(probs, labels)
-        log_probs, share = self._unseen(self.belief, probs, labels)
-        found = label_odds(log_probs, labels, share, self.belief.log_matrix, self.belief.label_weight)
+        state, (log_probs, share) = self.posterior, self._unseen(self.posterior, probs, labels)
+        found = label_odds(log_probs, labels, share, state.log_matrix, state.label_weight)
         return found.masked_fill(self.small[labels], torch.nan)
 
-    def _unseen(self, belief: _Belief, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities where no member has learnt the label, and how likely labels are informative."""
-        log_probs = self._judged(probs.clamp(min=1e-30).log())
-        as_given = (log_probs - belief.offset).log_softmax(1)
-        return log_probs, informative(as_given, labels, belief.background)
+    def _unseen(self, state: PosteriorState, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities where no member has learned the label, and how likely labels are informative."""
+        log_probs = self._of_known(probs.clamp(min=1e-30).log())
+        with_given_prior = (log_probs - state.offset).log_softmax(1)
+        return log_probs, informative_prob(with_given_prior, labels, state.uniform_noise_rate)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averaged weights and what the committee believes."""
-        belief, state = self.belief, None
-        if belief is not None:  # without a copy of what is large
-            state = vars(belief) | {"gaussians": None if belief.gaussians is None else asdict(belief.gaussians)}
+        """Return the averaged weights and the posterior."""
+        state, saved = self.posterior, None
+        if state is not None:  # without a copy of what is large
+            saved = vars(state) | {"gaussians": None if state.gaussians is None else asdict(state.gaussians)}
         return {
-            "averaged": self.averaged.members.state_dict(),
-            "steps": self.averaged.steps,
+            "ema": self.ema.module.state_dict(),
+            "steps": int(self.ema.n_averaged),
             "dropped": self.dropped,
             "warmed_up": self.warmed_up,
-            "belief": state,
+            "posterior": saved,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore averaged weights and beliefs; targets follow from them."""
-        self.averaged.members.load_state_dict(state["averaged"])
-        self.averaged.steps, self.dropped = state["steps"], state["dropped"]
-        self.warmed_up = state["warmed_up"]
-        self.targets, saved, device = None, state["belief"], self.setting.device
-        self.belief = None if saved is None else _Belief(**_moved(saved, device))
-        if self.belief is not None and saved["gaussians"] is not None:
-            self.belief.gaussians = Discriminant(**_moved(saved["gaussians"], device))
+        """Restore averaged weights and the posterior; targets follow from it."""
+        self.ema.module.load_state_dict(state["ema"])
+        self.ema.n_averaged.fill_(state["steps"])
+        self.dropped, self.warmed_up = state["dropped"], state["warmed_up"]
+        self.targets, saved, device = None, state["posterior"], self.setting.device
+        self.posterior = None if saved is None else PosteriorState(**_moved(saved, device))
+        if self.posterior is not None and saved["gaussians"] is not None:
+            self.posterior.gaussians = Discriminant(**_moved(saved["gaussians"], device))
 
 
 def count_members(options: UnflipOptions, setting: Setting) -> int:
-    """Return how many members a committee has."""
+    """Return how many networks the ensemble has."""
     if options.members is not None:
         return options.members
     return _MEMBERS["images" if not setting.of_rows else "few" if len(setting.train) < _FEW else "rows"]
 
 
-def _blocks(count: int) -> Iterator[slice]:
-    for start in range(0, count, _ROWS):
-        yield slice(start, start + _ROWS)
+class EMA(AveragedModel):
+    """The exponential moving average of a network's weights and batch-norm statistics.
+
+    After step t a value moves ``1 - min(decay, t / (t + 10))`` of the way to the present one, so that the first steps
+    fade soon (Polyak and Juditsky 1992; the exponential form of Tarvainen and Valpola 2017). It starts from the initial
+    weights, which count as the first of the ``n_averaged``.
+    """
+
+    module: Any
+
+    def __init__(self, members: nn.Module, decay: float) -> None:
+        def average(own: Any, theirs: Any, step: Tensor | int) -> None:
+            if own[0].is_floating_point():  # batch norm also counts its batches
+                torch._foreach_lerp_(own, theirs, 1 - min(decay, int(step) / (int(step) + 10)))
+
+        super().__init__(members, multi_avg_fn=average, use_buffers=True)
+        self.n_averaged.fill_(1)
+        self.requires_grad_(requires_grad=False).eval()
 
 
 def _moved(fields: dict[str, Any], device: torch.device) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The members of each class, their means, and their covariance about the means."""
+"""Rows of numbers: which belong to each class, their means and covariance, a part of them, and how they are stored."""
 
 import torch
 from torch import Tensor
@@ -8,16 +8,20 @@ from unflip.errors import InputError
 NOT_FINITE = "features hold NaN, infinity or values too large to compute with"
 _ROWS = 4096  # features at once; they fit in the cache
 _ENOUGH, _PER_DIMENSION = 8192, 16  # examples that a covariance is estimated from
+HALF_ABOVE = 2**26
+"""Values beyond which a table is stored in half precision: 256 MB in single precision."""
+HALF_MOST = 65504.0
+"""The largest number that half precision can hold."""
 
 
 class NotFiniteError(InputError):
     """Features, or what follows from them, hold NaN or infinity, or are too large to compute with."""
 
 
-def class_members(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:
+def class_indices(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:
     """Return for every class the positions of its members, ascending; sorts once, and stays on the device.
 
-    >>> class_members(torch.tensor([1, 0, 1]), 3)
+    >>> class_indices(torch.tensor([1, 0, 1]), 3)
     (tensor([1]), tensor([0, 2]), tensor([], dtype=torch.int64))
     """
     if labels.ndim != 1 or labels.is_floating_point():
@@ -56,3 +60,32 @@ def pooled_covariance(features: Tensor, labels: Tensor, means: Tensor) -> Tensor
         within = features[start : start + _ROWS] - means[labels[start : start + _ROWS]]
         pooled.addmm_(within.T, within, alpha=1 / len(features))
     return pooled
+
+
+def add_upper(total: Tensor, left: Tensor, right: Tensor, beta: float) -> None:
+    """Set ``total`` to beta · total + left rightᵀ in the upper triangle (and part of the rest).
+
+    Its transpose is what eigh and cholesky read: a lower triangle, column by column.
+    """
+    half = total.shape[1] // 2
+    if half < 64:
+        total.baddbmm_(left, right.mT, beta=beta)
+        return
+    total[:, :half].baddbmm_(left[:, :half], right.mT, beta=beta)
+    add_upper(total[:, half:, half:], left[:, half:], right[:, half:], beta)
+
+
+def evenly_spaced(count: int, most: int, device: torch.device) -> Tensor:
+    """Return ``most`` evenly spaced positions below ``count`` on ``device``, or all of them.
+
+    >>> evenly_spaced(10, 4, torch.device("cpu"))
+    tensor([0, 3, 6, 9])
+    """
+    if count <= most:
+        return torch.arange(count, device=device)
+    return torch.linspace(0, count - 1, most, dtype=torch.float64).long().to(device)
+
+
+def storage_dtype(values: int) -> torch.dtype:
+    """Return the type of a table of so many values; whoever computes with rows of it makes them float32 first."""
+    return torch.float16 if values > HALF_ABOVE else torch.float32

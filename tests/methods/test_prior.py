@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unflip.labels import prior as module
-from unflip.labels.prior import believed_inequality, class_shares, moved_shares, offsets_to
+from unflip.methods.unflip import posterior as module
+from unflip.methods.unflip.posterior import class_prior, fit_prior_offsets, prior_trust, temper_prior
 
 
 def believed(log_probs: Tensor, labels: Tensor, background: float) -> float:
     """Ask of data whose classes are all known."""
-    return believed_inequality(log_probs, labels, background, torch.ones(log_probs.shape[1], dtype=torch.bool))
+    return prior_trust(log_probs, labels, background, torch.ones(log_probs.shape[1], dtype=torch.bool))
 
 
 def gaussians(sizes: list[int], seed: int = 0, distance: float = 4.0) -> tuple[Tensor, Tensor]:
@@ -50,7 +50,7 @@ def test_offsets_move_the_mean_to_the_shares(seed: int, classes: int) -> None:
     log_probs = (2 * torch.randn(400, classes, generator=random)).log_softmax(1)
     shares = torch.rand(classes, generator=random) + 0.2
     shares /= shares.sum()
-    moved = (log_probs + offsets_to(log_probs, shares)).softmax(1).mean(0)
+    moved = (log_probs + fit_prior_offsets(log_probs, shares)).softmax(1).mean(0)
     torch.testing.assert_close(moved, shares, atol=0.01, rtol=0)
 
 
@@ -60,24 +60,24 @@ def test_offsets_are_found_for_sure_probabilities_too(classes: int) -> None:
     log_probs = (10 * torch.randn(2000, classes, generator=random)).log_softmax(1)
     shares = torch.rand(classes, generator=random) + 0.2
     shares /= shares.sum()
-    moved = (log_probs + offsets_to(log_probs, shares)).softmax(1).mean(0)
+    moved = (log_probs + fit_prior_offsets(log_probs, shares)).softmax(1).mean(0)
     torch.testing.assert_close(moved, shares, atol=0, rtol=0.01)
-    assert float((class_shares(log_probs) / shares - 1).abs().max()) > 0.2  # there was something to move
+    assert float((class_prior(log_probs) / shares - 1).abs().max()) > 0.2  # there was something to move
 
 
 def test_offsets_undo_a_shift_of_the_prior() -> None:
     """Probabilities under equal classes, made unequal by known factors, come back."""
     log_probs = (2 * torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))).log_softmax(1)
     shift = torch.tensor([0.7, 0.0, -0.7])
-    found = offsets_to((log_probs + shift).log_softmax(1), class_shares(log_probs))
+    found = fit_prior_offsets((log_probs + shift).log_softmax(1), class_prior(log_probs))
     torch.testing.assert_close(found - found.mean(), -shift, atol=0.02, rtol=0)
 
 
 def test_shares_are_means_of_probabilities_and_none_is_zero() -> None:
     scores = torch.tensor([[0.0, -100.0, math.log(3)], [math.log(3), -100.0, 0.0]])
-    assert class_shares(scores).tolist() == pytest.approx([0.5, 1e-6, 0.5], abs=1e-6)
-    assert class_shares(scores)[1] > 0
-    offsets = offsets_to(scores, torch.tensor([0.5, 0.0, 0.5]))
+    assert class_prior(scores).tolist() == pytest.approx([0.5, 1e-6, 0.5], abs=1e-6)
+    assert class_prior(scores)[1] > 0
+    offsets = fit_prior_offsets(scores, torch.tensor([0.5, 0.0, 0.5]))
     assert bool(offsets.isfinite().all())
 
 
@@ -154,7 +154,7 @@ def test_belief_is_what_equal_classes_would_cost_the_labels(monkeypatch: pytest.
     log_probs = label_log_probs(inputs, labels, 3, distance=2.0)
     mean = log_probs.exp().mean(0)
     inequality = sum(float(share) * math.log(3 * float(share)) for share in mean)
-    equal = (log_probs + offsets_to(log_probs, torch.full((3,), 1 / 3))).log_softmax(1)
+    equal = (log_probs + fit_prior_offsets(log_probs, torch.full((3,), 1 / 3))).log_softmax(1)
     cost = sum(
         sign * explained(view.double().exp().tolist(), labels.tolist(), background)
         for sign, view in ((1, log_probs), (-1, equal))
@@ -167,10 +167,10 @@ def test_belief_is_what_equal_classes_would_cost_the_labels(monkeypatch: pytest.
 
 def test_a_class_that_nobody_has_seen_is_not_made_as_large_as_the_others() -> None:
     shares, known = torch.tensor([0.499, 0.25, 0.25, 0.001]), torch.tensor([True, True, True, False])
-    equal = moved_shares(shares, 0.0, known)
+    equal = temper_prior(shares, 0.0, known)
     torch.testing.assert_close(equal, torch.tensor([0.333, 0.333, 0.333, 0.001]))
-    torch.testing.assert_close(moved_shares(shares, 1.0, known), shares)
+    torch.testing.assert_close(temper_prior(shares, 1.0, known), shares)
     everything = torch.ones(4, dtype=torch.bool)
-    assert torch.equal(moved_shares(shares, 0.3, everything), (0.3 * shares.log()).softmax(0))
+    assert torch.equal(temper_prior(shares, 0.3, everything), (0.3 * shares.log()).softmax(0))
     log_probs = torch.tensor([[0.9, 0.1, 1e-6], [0.1, 0.9, 1e-6]]).log().repeat(500, 1)
-    assert believed_inequality(log_probs, torch.arange(1000) % 2, 0.0, torch.tensor([True, True, False])) == 0
+    assert prior_trust(log_probs, torch.arange(1000) % 2, 0.0, torch.tensor([True, True, False])) == 0

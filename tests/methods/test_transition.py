@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unflip.labels import transition as module
-from unflip.labels.transition import estimate_transition, informative, posterior
+from unflip.methods.unflip import posterior as module
+from unflip.methods.unflip.posterior import estimate_transition, informative_prob, posterior
 
 
 def beliefs(count: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -30,7 +30,7 @@ def normalised(values: list[float]) -> list[float]:
 @given(st.integers(0, 1000), st.integers(2, 5), st.floats(0, 1))
 def test_a_label_is_informative_as_bayes_rule_says(seed: int, classes: int, background: float) -> None:
     log_probs, labels, _ = beliefs(6, classes, seed)
-    for i, u in enumerate(informative(log_probs, labels, background).tolist()):
+    for i, u in enumerate(informative_prob(log_probs, labels, background).tolist()):
         from_the_class = (1 - background) * math.exp(float(log_probs[i, labels[i]]))
         by_chance = background / classes
         assert u == pytest.approx(from_the_class / (from_the_class + by_chance), abs=1e-5)
@@ -38,8 +38,8 @@ def test_a_label_is_informative_as_bayes_rule_says(seed: int, classes: int, back
 
 def test_without_background_every_label_is_informative_even_an_impossible_one() -> None:
     log_probs = torch.tensor([[0.0, -200.0], [math.log(0.5), math.log(0.5)]])
-    assert informative(log_probs, torch.tensor([0, 1]), 0.0).tolist() == pytest.approx([1, 1])
-    assert math.isfinite(float(informative(log_probs, torch.tensor([1, 1]), 0.0)[0]))
+    assert informative_prob(log_probs, torch.tensor([0, 1]), 0.0).tolist() == pytest.approx([1, 1])
+    assert math.isfinite(float(informative_prob(log_probs, torch.tensor([1, 1]), 0.0)[0]))
 
 
 @given(st.integers(0, 1000), st.integers(2, 5), st.floats(0, 1))

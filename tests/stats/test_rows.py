@@ -4,19 +4,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unflip.errors import InputError
-from unflip.stats.members import class_means, class_members, pooled_covariance
+from unflip.stats.rows import class_indices, class_means, pooled_covariance
 
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.sampled_from([torch.int64, torch.int32, torch.uint8]))
 def test_members_are_those_of_a_loop(labels: list[int], dtype: torch.dtype) -> None:
-    members = class_members(torch.tensor(labels, dtype=dtype), 7)
+    members = class_indices(torch.tensor(labels, dtype=dtype), 7)
     assert [indices.tolist() for indices in members] == [
         [i for i, label in enumerate(labels) if label == c] for c in range(7)
     ]
 
 
 def test_more_classes_than_a_short_integer_holds() -> None:
-    members = class_members(torch.tensor([40_000, 1, 40_000]), 50_000)
+    members = class_indices(torch.tensor([40_000, 1, 40_000]), 50_000)
     assert members[40_000].tolist() == [0, 2]
     assert members[1].tolist() == [1]
 
@@ -24,7 +24,7 @@ def test_more_classes_than_a_short_integer_holds() -> None:
 @pytest.mark.parametrize("labels", [[-1, 0], [0, 3]])
 def test_labels_out_of_range_are_named(labels: list[int]) -> None:
     with pytest.raises(InputError, match="must be from 0 to 2"):
-        class_members(torch.tensor(labels), 3)
+        class_indices(torch.tensor(labels), 3)
 
 
 def test_class_means_are_those_of_a_loop() -> None:

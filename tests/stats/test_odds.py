@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unflip.labels.odds import Calibration, calibrate, log_odds
-from unflip.labels.transition import explained_noise, log_posterior, posterior
+from unflip.methods.unflip.posterior import class_conditional_noise, log_posterior, posterior
+from unflip.stats.odds import PlattScaling, calibrate, log_odds
 
 
 @given(st.integers(0, 1000), st.integers(2, 6))
@@ -41,7 +41,7 @@ def test_noise_that_depends_on_classes_is_explained(matrix: list[list[float]]) -
     scores[torch.arange(9000), truth] += 8
     noise = float((labels != truth).float().mean())
     for sharpness in (0.5, 2.0):  # views that are less sure than they could be, and views that are not
-        got = explained_noise((sharpness * scores).log_softmax(1), labels, 0.0)
+        got = class_conditional_noise((sharpness * scores).log_softmax(1), labels, 0.0)
         assert got == pytest.approx(noise, abs=0.03)
 
 
@@ -84,7 +84,7 @@ def test_the_line_is_what_its_docstring_says(
 @given(st.lists(st.floats(-200, 200, width=32), min_size=2, max_size=30), st.floats(0.01, 1.5), st.floats(0.25, 100))
 def test_the_order_stays_and_nothing_ties_that_did_not(values: list[float], slope: float, shift: float) -> None:
     odds = torch.tensor(values)
-    got = Calibration(slope, shift).apply(odds)
+    got = PlattScaling(slope, shift).apply(odds)
     assert got.dtype == torch.double
     least = max(1.0, float(odds.abs().max())) * 1e-7
     for i in range(len(values)):

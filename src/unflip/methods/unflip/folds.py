@@ -1,4 +1,4 @@
-"""Folds: which examples a member of a committee does not learn from, so that it can judge them."""
+"""Folds: which examples a member of the ensemble does not learn from, so that it can score their labels."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from unflip.seeding import generator
 
 
-def choose_folds(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> Tensor:
+def assign_folds(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> Tensor:
     """Return the fold (m,) of each example, from 0 to ``count`` - 1: at random, as many of every class in each.
 
     Examples of one group (m,) share a fold, and its first member in random order stands for its class. The groups of a

@@ -1,1 +1,0 @@
-"""Labels: where they live, and which of them to change."""

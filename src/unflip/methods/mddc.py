@@ -1,0 +1,397 @@
+"""MDDC and CDDC: dynamic distribution calibration, the paper's Algorithm 2, around any method (NAME-m, NAME-c).
+
+The steps of an epoch t after the warm-up, and where they are:
+
+    3 to 6    correct labels                     end_epoch of the inner method in epoch t - 1, see methods/plc.py
+    7         train f on the corrected labels    loss of the inner method
+    8         extract the features h(x_i)        Calibrated._calibrate
+    9 to 11   build a Gaussian for each class    MeanCalibrator.fit (MDDC), CovarianceCalibrator.fit (CDDC)
+    12        sample lambda n features           Calibrated._train_head
+    13        train f on them                    Calibrated._train_head
+
+So calibration comes first at an epoch's end, with the labels just trained on, and label correction after it.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from unflip.errors import ConfigError
+from unflip.losses import cross_entropy
+from unflip.methods.base import (
+    CALIBRATED,
+    Batch,
+    Judgement,
+    Method,
+    MethodSpec,
+    Observed,
+    Outline,
+    Phase,
+    Setting,
+    Step,
+)
+from unflip.methods.labels import LabelStore
+from unflip.methods.plc import PLC
+from unflip.nn.base import bare
+from unflip.nn.ensemble import Ensemble
+from unflip.options import Options
+from unflip.seeding import generator
+from unflip.stats.gaussians import ClassGaussians, fit_gaussians
+from unflip.stats.robust_mean import Complement, Normalise, class_agnostic_means, damping_weights, robust_in_leading
+from unflip.stats.rows import class_indices, class_means
+
+SAMPLE_FRACTIONS = (0.10, 0.15, 0.20, 0.25)
+"""The candidates of ``sample_fraction = "auto"``: the values of the paper's Figure 5."""
+DISTURBANCES = (0.1, 0.2, 0.3, 0.4)
+"""The candidates of ``disturbance = "auto"``: the values of the paper's Figure 4."""
+
+
+class CalibrationOptions(Options):
+    """How many features are sampled, and how the head is trained on them."""
+
+    sample_fraction: Annotated[float, Field(gt=0.0, le=10.0)] | Literal["auto"] = 0.10
+    """lambda: samples per epoch as a fraction of the training examples, the same number for each class."""
+    head_lr: float = Field(1e-4, gt=0.0)
+    """Learning rate of the head's own optimizer, which follows the run's schedule."""
+    head_momentum: float = Field(0.9, ge=0.0, lt=1.0)
+    """Momentum of the head's own optimizer."""
+    start: PositiveInt | None = None
+    """First epoch with calibration; by default the one after the inner method's warm-up."""
+    every: PositiveInt = 1
+    """Number of epochs from one calibration to the next."""
+
+
+class MeanOptions(Options):
+    """Options of MDDC."""
+
+    damping: float = Field(1.0, gt=0.0)
+    """C: an example at a squared distance of C times the class's variance from the median gets the weight 1/e."""
+    covariance: Literal["empirical", "isotropic", "damped"] = "empirical"
+    """Covariance of draws about the robust mean: the paper assumes sigma^2 I for the mean, and does not say."""
+    normalise: Normalise = "sum"
+    """Divide weights by their `sum`, or, as printed, by the `count` of members, which depends on the origin."""
+    complement: Complement = "weighted"
+    """The mean along the directions of less variance: `weighted`, or, as printed, `plain`, which far outliers move."""
+    directions: PositiveInt | None = None
+    """Number of leading directions of the pooled covariance in which the mean is robust; all by default."""
+
+
+class CovarianceOptions(Options):
+    """Options of CDDC."""
+
+    disturbance: Annotated[float, Field(ge=0.0)] | Literal["auto"] = 0.2
+    """alpha, added to every entry of each class covariance; `auto` picks 0.1 to 0.4 by noisy validation."""
+
+
+class MeanCalibrator:
+    """MDDC: ``mu = AgnosticMean(h)`` (Algorithm 1), and a covariance about it, for n_c members h_i of a class:
+
+    empirical: ``Sigma = sum (h_i - mu)(h_i - mu)^T / n_c``
+    isotropic: ``Sigma = I sum |h_i - mu|^2 / (n_c d)``, what the paper assumes when it estimates the mean
+    damped: ``Sigma = sum w_i (h_i - mu)(h_i - mu)^T / sum w_i`` with the algorithm's weights (eqs. 4 and 5), in which
+    outliers count less.
+    """
+
+    Options: ClassVar[type[MeanOptions]] = MeanOptions
+    candidates: Sequence[float] = (0.0,)
+    moves_means = True
+
+    def __init__(self, options: MeanOptions) -> None:
+        self.options = options
+
+    def fit(
+        self, features: Tensor, labels: Tensor, num_classes: int, previous: ClassGaussians | None = None
+    ) -> ClassGaussians:
+        """Fit a Gaussian to the features (n, d) of each class; one that cannot be fitted keeps its previous one."""
+        options = self.options
+        estimate = partial(
+            class_agnostic_means,
+            num_classes=num_classes,
+            damping=options.damping,
+            normalise=options.normalise,
+            complement=options.complement,
+        )
+        if options.directions is None or options.directions >= features.shape[1]:
+            means = estimate(features, labels)
+        else:
+            means = robust_in_leading(features, labels, num_classes, options.directions, estimate)
+        weights = None
+        if options.covariance == "damped":
+            weights = [
+                damping_weights(features[members], damping=options.damping, normalise=options.normalise)
+                for members in class_indices(labels, num_classes)
+            ]
+        isotropic = options.covariance == "isotropic"
+        return fit_gaussians(
+            features, labels, num_classes, means=means, weights=weights, isotropic=isotropic, previous=previous
+        )
+
+
+class CovarianceCalibrator:
+    """CDDC: ``mu = mean(h)``, ``Sigma* = cov(h) + alpha 1`` (eqs. 6 and 7).
+
+    1 is the matrix of ones, as printed: the disturbance is common to all features of a draw, not independent
+    for each.
+    """
+
+    Options: ClassVar[type[CovarianceOptions]] = CovarianceOptions
+    moves_means = False
+
+    def __init__(self, options: CovarianceOptions) -> None:
+        self.candidates: Sequence[float] = DISTURBANCES if options.disturbance == "auto" else (options.disturbance,)
+
+    def fit(
+        self, features: Tensor, labels: Tensor, num_classes: int, previous: ClassGaussians | None = None
+    ) -> ClassGaussians:
+        """Fit means and covariances with the first of ``candidates`` as disturbance; the caller may set another."""
+        gaussians = fit_gaussians(features, labels, num_classes, previous=previous)
+        return gaussians.with_disturbance(self.candidates[0])
+
+
+Calibrator = MeanCalibrator | CovarianceCalibrator
+
+
+class Calibrated(Method):
+    """Calibration around an inner method, which does everything else: steps 8 to 13 of Algorithm 2.
+
+    At an epoch's end, before the inner method corrects labels: fit one Gaussian per class to the features, under the
+    labels just trained on, sample from all of them, and train only the head on the samples, with its own optimizer.
+
+    Where the disturbance or the sample fraction is ``auto``, each epoch tries every candidate on a copy of the head,
+    scores the copies by their accuracy on the given labels of the validation examples, and takes the candidate with
+    the best mean score so far. Only heads are trained for this, so it costs a few head passes per epoch instead of one
+    run per candidate.
+    """
+
+    options: CalibrationOptions
+
+    def __init__(self, inner: Method, calibrator: Calibrator, options: CalibrationOptions, setting: Setting) -> None:
+        self.inner = inner
+        self.calibrator = calibrator
+        self.optimizers: list[torch.optim.SGD] = []  # of each network's head
+        self.fitted: list[ClassGaussians | None] = []  # to each network's features
+        self.scores: dict[str, float] = {}
+        super().__init__(options, setting)
+        self.records_probs = inner.records_probs
+        fractions = SAMPLE_FRACTIONS if options.sample_fraction == "auto" else (options.sample_fraction,)
+        self.candidates = list(product(calibrator.candidates, fractions))
+        if len(self.candidates) > 1 and not setting.has_val:
+            which = "calibration.sample_fraction" if len(fractions) > 1 else "disturbance"
+            raise ConfigError(
+                f"{which} = 'auto' needs validation examples, and there are none; give a value, such as "
+                f"{fractions[0] if len(fractions) > 1 else calibrator.candidates[0]}, or raise data.val_fraction"
+            )
+
+    @property
+    def networks(self) -> Sequence[nn.Module]:
+        """The inner method's networks."""
+        return self.inner.networks
+
+    @networks.setter
+    def networks(self, networks: Sequence[nn.Module]) -> None:
+        self.inner.networks = networks
+        lr, momentum = self.options.head_lr, self.options.head_momentum
+        heads = [bare(network).head for network in networks]
+        self.optimizers = [torch.optim.SGD(head.parameters(), lr=lr, momentum=momentum) for head in heads]
+        self.fitted = [None for _ in heads]
+
+    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+        """Calibrate each network's head, then let the inner method correct labels for the next epoch."""
+        figures: dict[str, Any] = {}
+        if self.calibrates(epoch):
+            current = labels.current[self.setting.train]
+            for position in range(len(self.networks)):
+                self._calibrate(epoch, position, observed, current)
+            if self.calibrator.moves_means:
+                figures["mean_shift"] = [
+                    self._mean_shift(gaussians, observed.features(position), current)
+                    for position, gaussians in enumerate(self.fitted)
+                ]
+            if len(self.candidates) > 1:
+                figures["disturbance"], figures["sample_fraction"] = self._choice()
+        return figures | self.inner.end_epoch(epoch, observed, labels)
+
+    def calibrates(self, epoch: int) -> bool:
+        """Whether ``epoch`` ends with a calibration."""
+        start = self.options.start or self.inner.warmup + 1
+        return bool(epoch >= start and (epoch - start) % self.options.every == 0)
+
+    def _calibrate(self, epoch: int, position: int, observed: Observed, labels: Tensor) -> None:
+        """Calibrate the head of the network at ``position``, under the training labels (m,)."""
+        features = observed.features(position)  # step 8
+        gaussians = self.calibrator.fit(features, labels, self.setting.num_classes, self.fitted[position])  # 9 to 11
+        self.fitted[position] = gaussians
+        if not bool(gaussians.present.any()):
+            return
+        optimizer = self.optimizers[position]
+        for group in optimizer.param_groups:
+            group["lr"] = self.options.head_lr * self.setting.lr_factor(epoch - 1)
+        if len(self.candidates) > 1:
+            self._score_candidates(epoch, position, observed, gaussians)
+        disturbance, fraction = self._choice()
+        self.fitted[position] = gaussians = gaussians.with_disturbance(disturbance)
+        head = bare(self.networks[position]).head
+        self._train_head(head, optimizer, gaussians, fraction, generator(self.setting.seed, "draws", epoch, position))
+
+    def _train_head(
+        self,
+        head: nn.Linear,
+        optimizer: torch.optim.SGD,
+        gaussians: ClassGaussians,
+        fraction: float,
+        draws: torch.Generator,
+    ) -> None:
+        """Sample lambda n features (step 12) and train the head on them in one pass (step 13).
+
+        It is identical on every process, as nothing depends on the rank.
+        """
+        per_class = max(1, round(fraction * len(self.setting.train) / int(gaussians.present.sum())))
+        features, labels = gaussians.sample(per_class, draws)
+        order = torch.randperm(len(labels), generator=draws).to(labels.device)
+        for indices in order.split(self.setting.batch_size):
+            optimizer.zero_grad()
+            cross_entropy(head(features[indices]), labels[indices]).mean().backward()
+            optimizer.step()
+
+    def _score_candidates(self, epoch: int, position: int, observed: Observed, gaussians: ClassGaussians) -> None:
+        """Add each candidate's accuracy on the noisy validation examples to its score."""
+        held_out = observed.validation(position)
+        if held_out is None:
+            return
+        scan, given = held_out
+        for candidate in self.candidates:
+            disturbance, fraction = candidate
+            head = copy.deepcopy(bare(self.networks[position]).head)
+            optimizer = torch.optim.SGD(head.parameters(), lr=1.0)
+            optimizer.load_state_dict(copy.deepcopy(self.optimizers[position].state_dict()))
+            draws = generator(self.setting.seed, "draws", epoch, position)
+            self._train_head(head, optimizer, gaussians.with_disturbance(disturbance), fraction, draws)
+            with torch.no_grad():
+                score = (head(scan.features).argmax(1) == given).double().mean()
+            self.scores[str(candidate)] = self.scores.get(str(candidate), 0.0) + float(score)
+
+    def _choice(self) -> tuple[float, float]:
+        """Return the candidate with the best score; the first one in a tie or while there are no scores."""
+        return max(self.candidates, key=lambda candidate: self.scores.get(str(candidate), 0.0))
+
+    def _mean_shift(self, gaussians: ClassGaussians | None, features: Tensor, labels: Tensor) -> list[float | None]:
+        """Return how far each class's mean is from the plain one; None for a class without a mean of this epoch."""
+        num_classes = self.setting.num_classes
+        assert gaussians is not None
+        fitted = gaussians.present & (labels.bincount(minlength=num_classes) > 1)  # others keep an earlier Gaussian
+        shift = (class_means(features, labels, num_classes) - gaussians.means).norm(dim=1)
+        return [distance if there else None for distance, there in zip(shift.tolist(), fitted.tolist(), strict=True)]
+
+    def gaussians(self) -> ClassGaussians | None:
+        """The first network's class Gaussians."""
+        return self.fitted[0] if self.fitted else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the inner state, the heads' optimizers and Gaussians, and the scores."""
+        return {
+            "inner": self.inner.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "gaussians": [gaussians and gaussians.state_dict() for gaussians in self.fitted],
+            "scores": dict(self.scores),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        self.inner.load_state_dict(state["inner"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        device = self.setting.device
+        self.fitted = [saved and ClassGaussians.from_state_dict(saved).to(device) for saved in state["gaussians"]]
+        self.scores = state["scores"]
+
+    # All other hooks are the inner method's.
+
+    @property
+    def warmup(self) -> int:
+        """Epochs before the inner method acts on the labels."""
+        return self.inner.warmup
+
+    def stage(self, epoch: int) -> tuple[str, ...]:
+        """The inner method's stage, and whether the epoch ends with a calibration."""
+        return (*self.inner.stage(epoch), *([CALIBRATED] if self.calibrates(epoch) else []))
+
+    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
+        """Yield the inner method's phases."""
+        return self.inner.phases(epoch, observed, labels)
+
+    def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        """Return the inner method's loss of each example."""
+        return self.inner.criterion(logits, labels, indices)
+
+    def loss(self, batch: Batch, phase: Phase) -> Step:
+        """Return the inner method's loss of a batch (step 7)."""
+        return self.inner.loss(batch, phase)
+
+    def before_step(self) -> None:
+        """Call the inner method's hook."""
+        self.inner.before_step()
+
+    def after_step(self) -> None:
+        """Call the inner method's hook."""
+        self.inner.after_step()
+
+    def model(self) -> Ensemble:
+        """Return what predicts."""
+        return self.inner.model()
+
+    def beliefs(self) -> Tensor | None:
+        """Return the inner method's class probabilities of the training examples."""
+        return self.inner.beliefs()
+
+    def judgement(self, labels: LabelStore) -> Judgement | None:
+        """Return what the inner method says of its training examples out of sample."""
+        return self.inner.judgement(labels)
+
+    def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Apply the inner method's correction rule."""
+        return self.inner.correct(probs, labels)
+
+    def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
+        """Return the inner method's log-odds that labels are right."""
+        return self.inner.odds(probs, labels)
+
+
+@dataclass(frozen=True)
+class CalibratedSpec(MethodSpec):
+    """A method with calibration: NAME-m or NAME-c."""
+
+    calibrator: type[MeanCalibrator] | type[CovarianceCalibrator]
+    section: str
+
+    @property
+    def sections(self) -> dict[str, type[Options]]:
+        """Those of the inner method, of calibration, and of the calibrator."""
+        return {**super().sections, "calibration": CalibrationOptions, self.section: self.calibrator.Options}
+
+    def build(self, options: Mapping[str, Any], setting: Setting) -> Calibrated:
+        """Return the method with calibration around it."""
+        calibrator = self.calibrator(options[self.section])
+        return Calibrated(super().build(options, setting), calibrator, options["calibration"], setting)
+
+    def options_for(self, outline: Outline) -> dict[str, Any]:
+        """Add that the head learns as fast as the rest of the network."""
+        return super().options_for(outline) | {"calibration": {"head_lr": outline.lr}}
+
+
+def calibrated(inner: MethodSpec, calibrator: str) -> CalibratedSpec:
+    """Return a method with ``mean`` or ``covariance`` calibration, which replaces one that it has already."""
+    if not inner.method.can_be_calibrated:
+        raise ConfigError(f"calibration trains the head of one network, and method '{inner.name}' has many")
+    kind = MeanCalibrator if calibrator == "mean" else CovarianceCalibrator
+    return CalibratedSpec(inner.name, inner.method, kind, calibrator)
+
+
+mddc = calibrated(MethodSpec("plc", PLC), "mean")
+cddc = calibrated(MethodSpec("plc", PLC), "covariance")
