@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers import blobs, quick_train, write_npz
-from unflip.stats import rows
+from unflip.stats import rows as tables
 
 
 @pytest.mark.parametrize("method", ["unflip", "plc", "lrt", "mddc", "coteaching+"])
@@ -15,8 +15,8 @@ def test_a_run_on_many_examples_says_the_same(method: str, tmp_path: Path, monke
     content["train_labels"][::5] = (content["train_labels"][::5] + 1) % 3
     data, settings = write_npz(tmp_path / "data.npz", **content), {"data.val_fraction": 0.2}
     runs = []
-    for above in (rows.HALF_ABOVE, 1):
-        monkeypatch.setattr(rows, "HALF_ABOVE", above)
+    for above in (tables.HALF_ABOVE, 1):
+        monkeypatch.setattr(tables, "HALF_ABOVE", above)
         runs.append(quick_train(data, tmp_path / f"run-{above}", method=method, epochs=6, settings=settings))
     tables = [run.labels() for run in runs]
     for name in tables[0].column_names:
@@ -48,5 +48,5 @@ def test_the_two_likeliest_classes_are_those_of_views_that_have_not_learnt_the_l
     assert (table["likeliest"].to_numpy() != table["second"].to_numpy()).all()
     assert (table["likeliest"].to_numpy() == clean).mean() > 0.9  # although a fifth of the given labels are wrong
     if method == "unflip":
-        rows = table["likeliest"].to_numpy() == table["current"].to_numpy()
-        np.testing.assert_allclose(first[rows], table["confidence_current"].to_numpy()[rows], atol=1e-5)
+        kept = table["likeliest"].to_numpy() == table["current"].to_numpy()
+        np.testing.assert_allclose(first[kept], table["confidence_current"].to_numpy()[kept], atol=1e-5)

@@ -11,7 +11,7 @@ from torch import Tensor
 from unflip.methods import plc
 from unflip.methods.labels import LabelStore
 from unflip.methods.plc import CorrectionOptions, Corrector, ProbabilityWindow, margin_rule, ratio_rule
-from unflip.stats import rows
+from unflip.stats import rows as tables
 
 
 @st.composite
@@ -83,13 +83,13 @@ def test_the_window_averages_what_exists_of_the_last_epochs(size: int, epochs: i
     window = ProbabilityWindow(size)
     for epoch, probs in enumerate(history, 1):
         window.add(probs)
-        rows = history[max(0, epoch - size) : epoch]
-        torch.testing.assert_close(window.mean(), sum(rows) / len(rows))
+        last = history[max(0, epoch - size) : epoch]
+        torch.testing.assert_close(window.mean(), sum(last) / len(last))
     torch.testing.assert_close(history[-1], window.kept[-1], rtol=0, atol=0)  # the mean spoils nothing
 
 
 def test_a_large_window_is_kept_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "HALF_ABOVE", 4 * 3 * 5 - 1)
+    monkeypatch.setattr(tables, "HALF_ABOVE", 4 * 3 * 5 - 1)
     window = ProbabilityWindow(5)
     window.add(torch.full((4, 3), 1 / 3))
     assert window.kept[0].dtype == torch.float16
@@ -99,7 +99,7 @@ def test_a_large_window_is_kept_in_half_precision(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("rows", [2, 100])
 def test_of_a_window_that_would_not_fit_a_running_mean_is_kept(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr(rows, "HALF_ABOVE", 1)
+    monkeypatch.setattr(tables, "HALF_ABOVE", 1)
     monkeypatch.setattr(plc, "_ONE_ABOVE", 1)
     monkeypatch.setattr(plc, "_ROWS", rows)
     random = torch.Generator().manual_seed(0)

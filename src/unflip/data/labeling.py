@@ -30,7 +30,7 @@ from unflip.data.split import same_examples
 from unflip.errors import ConfigError, InputError, UnflipWarning
 from unflip.progress import Track, untracked
 from unflip.stats.discriminant import fit_discriminant, held_out_log_posterior, least_surprise
-from unflip.stats.spread import spread
+from unflip.stats.rows import evenly_spaced
 
 _ALL_DISTINCT = 100  # labels that may all differ, as those of a small trial do
 _LISTED = 5  # most classes that an error lists
@@ -327,7 +327,7 @@ def settle_scale(data: Dataset) -> Dataset:
     by_column = data.standardisation
     if by_column is None or len(by_column.std.shape) != 1:
         return data
-    rows = spread(len(data.given), _TRIED, data.given.device)
+    rows = evenly_spaced(len(data.given), _TRIED, data.given.device)
     rows = rows[~(data.removed[: len(data.given)] | data.is_val)[rows]]
     features, labels = data.source.fetch(rows), data.given[rows]
     scale = (by_column.std.square() * features.square().mean(0)).mean().sqrt()
