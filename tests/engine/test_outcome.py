@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers import blobs, quick_train, write_npz
-from unflip.stats import rows as tables
+from unflip.stats import rows as row_tables
 
 
 @pytest.mark.parametrize("method", ["unflip", "plc", "lrt", "mddc", "coteaching+"])
@@ -15,8 +15,8 @@ def test_a_run_on_many_examples_says_the_same(method: str, tmp_path: Path, monke
     content["train_labels"][::5] = (content["train_labels"][::5] + 1) % 3
     data, settings = write_npz(tmp_path / "data.npz", **content), {"data.val_fraction": 0.2}
     runs = []
-    for above in (tables.HALF_ABOVE, 1):
-        monkeypatch.setattr(tables, "HALF_ABOVE", above)
+    for above in (row_tables.HALF_ABOVE, 1):
+        monkeypatch.setattr(row_tables, "HALF_ABOVE", above)
         runs.append(quick_train(data, tmp_path / f"run-{above}", method=method, epochs=6, settings=settings))
     tables = [run.labels() for run in runs]
     for name in tables[0].column_names:
