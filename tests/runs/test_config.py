@@ -316,24 +316,3 @@ def test_a_warm_up_as_long_as_the_run_is_refused_and_a_run_that_has_one_is_still
         f"try --epochs {3 * warmup}, or unflip train --set {method}.warmup=1"
     )
     resolve({"method": method, "epochs": 5, method: {"warmup": 4}}).check()
-
-
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        (
-            {"method": "gce", "gce": {"truncation": 0.5}},
-            "gce.prune_from = 40: with epochs = 30 nothing is ever pruned; try --epochs 120, or unflip train --set "
-            "gce.prune_from=10",
-        ),
-        (
-            {"method": "mddc", "calibration": {"start": 31}},
-            "calibration.start = 31: must be at most epochs = 30, or nothing is ever calibrated; leave it out to start "
-            "after the warm-up",
-        ),
-    ],
-)
-def test_what_would_never_happen_in_a_run_of_this_length_is_refused(layer: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        resolve(layer).check()
-    assert str(error.value) == message

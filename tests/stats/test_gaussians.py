@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unflip.errors import ConfigError, InputError
+from unflip.errors import InputError
 from unflip.stats.gaussians import ClassGaussians, covariance_factor, fit_gaussians
 
 
@@ -120,8 +120,6 @@ def test_another_disturbance_shifts_all_coordinates_of_the_same_draws() -> None:
     difference = shifted - plain
     torch.testing.assert_close(difference, difference[:, :1].expand_as(difference), rtol=0, atol=1e-5)
     assert float(difference.abs().max()) > 0.3
-    with pytest.raises(ConfigError, match="0 or above"):
-        fitted.with_disturbance(-0.1)
 
 
 def test_classes_with_fewer_than_two_members_keep_their_last_gaussian_or_are_left_out() -> None:
@@ -138,8 +136,6 @@ def test_classes_with_fewer_than_two_members_keep_their_last_gaussian_or_are_lef
     torch.testing.assert_close(after.means[4], x[2:4].mean(0))
     assert (after.means[3] == 0).all()
     assert after.sample(2, torch.Generator())[1].tolist() == [0, 0, 1, 1, 2, 2, 4, 4]
-    with pytest.raises(InputError, match=r"of shape \(5, 4\), the new ones \(6, 4\)"):
-        fit_gaussians(x, labels, 6, previous=before)
 
 
 def test_no_class_present() -> None:

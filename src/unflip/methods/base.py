@@ -24,64 +24,86 @@ WARM_UP, FIRST, LATER, CALIBRATED = "warm-up", "end of the warm-up", "after the 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method may know about its run; this includes no labels, given or true."""
+    """What a method may know about its run; this includes no labels, given or true.
+
+    Attributes:
+        num_classes: k.
+        train: the rows of the label store used for training (m,). Everything observed follows this order.
+        epochs: those of the run.
+        seed: the run's.
+        batch_size: over all processes.
+        lr_factor: the schedule: the factor on the learning rate after so many epochs, which may be a fraction.
+        device: where tensors are.
+        has_val: whether there are validation examples.
+        of_rows: whether inputs are rows of numbers, not images.
+        groups: the group of each training example (m,), in the order of ``train``; what a group holds is nearly the
+            same.
+    """
 
     num_classes: int
     train: Tensor
-    """The rows of the label store used for training (m,). Everything observed follows this order."""
     epochs: int
     seed: int
     batch_size: int
     lr_factor: Callable[[float], float]
-    """The schedule: the factor on the learning rate after so many epochs, which may be a fraction."""
     device: torch.device
     has_val: bool = True
-    """Whether there are validation examples."""
     of_rows: bool = False
-    """Whether inputs are rows of numbers, not images."""
     groups: Tensor | None = None
-    """The group of each training example (m,), in the order of ``train``; what a group holds is nearly the same."""
 
 
 class Outline(NamedTuple):
-    """What a run's options depend on where nobody chose them."""
+    """What a run's options depend on where nobody chose them.
+
+    Attributes:
+        epochs: those of the run.
+        lr: the learning rate at the start.
+        of_rows: whether the network takes rows of numbers, not images.
+    """
 
     epochs: int
     lr: float
-    """The learning rate at the start."""
     of_rows: bool
-    """Whether the network takes rows of numbers, not images."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One pass of an epoch: which examples it goes over, and which networks learn from it."""
+    """One pass of an epoch: which examples it goes over, and which networks learn from it.
+
+    Attributes:
+        indices: rows of the label store, each visited once in random order.
+        learns: positions of the networks that learn; the others stay as they are.
+        unlabelled: rows added to each batch without their labels, as many as the batch has, repeated as often as
+            needed.
+        views: number of random views of each example in a batch.
+    """
 
     indices: Tensor
-    """Rows of the label store, each visited once in random order."""
     learns: tuple[int, ...] = (0,)
-    """Positions of the networks that learn; the others stay as they are."""
     unlabelled: Tensor | None = None
-    """Rows added to each batch without their labels, as many as the batch has, repeated as often as needed."""
     views: int = 1
-    """Number of random views of each example in a batch."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step learns from."""
+    """What one step learns from.
+
+    Attributes:
+        indices: rows of the label store (b,).
+        views: inputs (b, ...), one tensor per view.
+        labels: current labels (b,).
+        epoch: counted from 1.
+        progress: epochs done so far, including the fraction of the current one.
+        seed: that of this step.
+        unlabelled: a batch whose labels are not used.
+    """
 
     indices: Tensor
-    """Rows of the label store (b,)."""
     views: tuple[Tensor, ...]
-    """Inputs (b, ...), one tensor per view."""
     labels: Tensor
-    """Current labels (b,)."""
     epoch: int
     progress: float
-    """Epochs done so far, including the fraction of the current one."""
     seed: int
-    """The seed of this step."""
     unlabelled: "Batch | None" = None
 
     @property
@@ -96,12 +118,15 @@ class Batch:
 
 
 class Step(NamedTuple):
-    """What a loss returns."""
+    """What a loss returns.
+
+    Attributes:
+        terms: named terms of the loss; their sum is minimized.
+        logits: those of the batch's first view (b, k), for the trainer to record if the method asks for it.
+    """
 
     terms: Mapping[str, Tensor]
-    """Named terms of the loss; their sum is minimised."""
     logits: Tensor | None = None
-    """Logits of the batch's first view (b, k), for the trainer to record if the method asks for it."""
 
 
 class Scan(NamedTuple):
@@ -142,24 +167,27 @@ class Observed(Protocol):
 
 
 class Judgement(NamedTuple):
-    """What a method that judges its training examples out of sample says of their labels (m,)."""
+    """Out-of-sample scores of the training labels, of a method that has them.
+
+    Attributes:
+        probs: probabilities (m, 2) of the given and the current label by all views together.
+        odds: log-odds that each label is right (m,), before calibration; NaN where nothing can be said.
+        calibration: what makes them log-odds to count on, and those of ``Method.odds``.
+        network: probabilities (m, 2) by networks that have not learned the example's label.
+        votes: those (m, 2) by class Gaussians without the example, where they are a view.
+        likeliest: the two most likely classes (m, 2) by all views together, which have not learned the label.
+        likeliest_probs: their probabilities (m, 2).
+        fold: which examples were learned together (m,); None if networks have learned every example.
+    """
 
     probs: Tensor
-    """Probabilities (m, 2) of the given and the current label by all views together."""
     odds: Tensor
-    """Log-odds that each label is right, before calibration; NaN where nothing can be said."""
     calibration: PlattScaling
-    """What makes them log-odds to count on, and those of ``Method.odds``."""
     network: Tensor
-    """Those (m, 2) by networks that have not learnt the example's label."""
     votes: Tensor | None
-    """Those (m, 2) by class Gaussians without the example, where they were asked."""
     likeliest: Tensor
-    """The two likeliest classes (m, 2) by all views together, which have not learnt the example's label."""
     likeliest_probs: Tensor
-    """Their probabilities (m, 2)."""
     fold: Tensor | None
-    """Which examples were learnt together (m,); None if networks have learnt every example."""
 
 
 class Method:
@@ -172,10 +200,8 @@ class Method:
 
     Options: ClassVar[type[Options]] = Options
     num_networks: ClassVar[int] = 1
-    can_be_calibrated: ClassVar[bool] = True
-    """Whether each network has a head of its own, which calibration can train."""
-    records_probs: bool = False
-    """Whether the trainer records the softmax of each training pass."""
+    can_be_calibrated: ClassVar[bool] = True  # each network has a head of its own, which calibration can train
+    records_probs: bool = False  # whether the trainer records the softmax of each training pass
 
     def __init__(self, options: Any, setting: Setting) -> None:
         self.options = options
@@ -290,8 +316,7 @@ class Standard(Method):
 class MethodSpec:
     """What the name of a method stands for; see :func:`unflip.methods.find_method`."""
 
-    name: str
-    """Also the name of its section of the configuration."""
+    name: str  # also that of its section of the configuration
     method: type[Method]
 
     @property

@@ -6,7 +6,6 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from unflip.errors import ConfigError
 from unflip.losses import generalized_cross_entropy
 from unflip.methods.base import Method, Observed, Phase, Setting
 from unflip.methods.labels import LabelStore
@@ -40,15 +39,6 @@ class GCE(Method):
     def __init__(self, options: GCEOptions, setting: Setting) -> None:
         super().__init__(options, setting)
         self.kept = torch.ones(len(setting.train), dtype=torch.bool, device=setting.device)
-
-    @classmethod
-    def check_options(cls, section: str, options: GCEOptions, epochs: int) -> None:
-        """Refuse a first pruning that comes too late."""
-        if options.truncation is not None and options.prune_from >= epochs:
-            raise ConfigError(
-                f"{section}.prune_from = {options.prune_from}: with epochs = {epochs} nothing is ever pruned; try "
-                f"--epochs {3 * options.prune_from}, or unflip train --set {section}.prune_from={max(1, epochs // 3)}"
-            )
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> list[Phase]:
         """Return one pass over the examples that are not pruned."""

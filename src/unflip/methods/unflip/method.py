@@ -66,8 +66,7 @@ class Views(NamedTuple):
     """Log-probabilities (m, k) of the training examples by views that have not learned their labels, and stacking."""
 
     network: Tensor
-    gaussian: Tensor | None
-    """What the Gaussians say, unless they were dropped."""
+    gaussian: Tensor | None  # unless they were dropped
     gaussians: Discriminant | None
     stacked: Stacked
 

@@ -71,32 +71,35 @@ def score_labels(probs: Tensor, labels: Tensor) -> LabelScores:
 
 @dataclass
 class PosteriorState:
-    """What is known of n examples and their labels; methods take some ``rows`` of them, and all labels (n,)."""
+    """What is known of n examples and their labels; methods take some ``rows`` of them, and all labels (n,).
+
+    Attributes:
+        log_probs: log p (n, k), with the class prior moved; a large table is in half precision.
+        informative: u (n,).
+        log_matrix: log M (k, k).
+        offset: of the classes (k,): what moved their prior.
+        uniform_noise_rate: e.
+        prior_trust: how much of the classes' inequality is true, from 0 to 1.
+        target_weight: g in training targets.
+        label_weight: g for the current labels.
+        weights: of the views.
+        gaussians: the view by class Gaussians, if it is used.
+        network_pair: log-probabilities of each given and current label (n, 2), by networks that have not learned it.
+        gaussian_pair: those by the class Gaussians without the example.
+    """
 
     log_probs: Tensor
-    """log p (n, k), with the class prior moved; a large table is in half precision."""
     informative: Tensor
-    """u (n,)."""
     log_matrix: Tensor
-    """log M (k, k)."""
     offset: Tensor
-    """Of the classes (k,): what moved their prior."""
     uniform_noise_rate: float
-    """e."""
     prior_trust: float
-    """How much of the classes' inequality is true, from 0 to 1."""
     target_weight: float
-    """g in training targets."""
     label_weight: float
-    """g for the current labels."""
     weights: Tensor | None = None
-    """Of the views."""
     gaussians: Discriminant | None = None
-    """The view by class Gaussians, if it is used."""
     network_pair: Tensor | None = None
-    """Log-probabilities of each given and current label (n, 2), by networks that have not learned the example."""
     gaussian_pair: Tensor | None = None
-    """Those by the class Gaussians without the example."""
 
     def posterior(self, rows: slice, labels: Tensor, weight: float) -> Tensor:
         """Return P(true class | features, label) (r, k) with g = ``weight``; see :func:`posterior`."""
