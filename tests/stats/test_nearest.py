@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from unflip.data.arrays import Shards
-from unflip.errors import InputError
 from unflip.stats import nearest as module
 from unflip.stats.nearest import all_nearest, nearest
 
@@ -83,15 +82,6 @@ def test_where_there_are_too_few_the_rest_is_marked(features: Array) -> None:
     assert nearest(features, features[:1], 2, rows=np.empty(0, np.int64)).indices.tolist() == [[-1, -1]]
     assert all_nearest(features[:1], 2).indices.tolist() == [[-1, -1]]
     assert all_nearest(features[:0], 2).indices.shape == (0, 2)
-
-
-def test_what_does_not_fit_is_refused(features: Array) -> None:
-    with pytest.raises(InputError, match=r"features \(300, 7\) and queries \(2, 6\) must be"):
-        nearest(features, features[:2, :6], 1)
-    with pytest.raises(InputError, match="k must be 1 or more, not 0"):
-        nearest(features, features[:2], 0)
-    with pytest.raises(InputError, match="k must be 1 or more, not 0"):
-        all_nearest(features, 0)
 
 
 def test_mapped_and_sharded_features_are_searched_where_they_are(features: Array, tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from unflip.errors import InputError
-
 Array = np.ndarray[Any, Any]
 _EXACT = 20_000  # rows up to which every row is compared with all others
 _VALUES = 2**22  # numbers widened at once
@@ -41,10 +39,8 @@ class Rows(Protocol):
 class Neighbours(NamedTuple):
     """The neighbours of each point, the nearest first; at the same distance, the one with the lower index first."""
 
-    indices: Array
-    """(q, k), into the features; -1 where there are fewer than k."""
-    distances: Array
-    """(q, k), Euclidean; infinite where there are fewer than k."""
+    indices: Array  # (q, k), into the features; -1 where there are fewer than k
+    distances: Array  # (q, k), Euclidean; infinite where there are fewer than k
 
 
 def nearest(
@@ -59,11 +55,6 @@ def nearest(
         rows: indices of the features to search (m,), without repeats; all by default.
         leave_out: for each query the index of a feature to leave out (q,), usually its own.
     """
-    if len(features.shape) != 2 or queries.ndim != 2 or features.shape[1] != queries.shape[1]:
-        raise InputError(
-            f"neighbours: features {tuple(features.shape)} and queries {queries.shape} must be (n, d) and (q, d)"
-        )
-    _check(k)
     faiss = _library()
     points = queries.astype(np.float32)
     # Relative to the mean of the points: far from the origin, rounding errors would dominate.
@@ -92,7 +83,6 @@ def all_nearest(features: Rows, k: int = 10) -> Neighbours:
 
     Jégou, H., Douze, M., Schmid, C. (2011). Product quantization for nearest neighbor search. IEEE TPAMI 33(1).
     """
-    _check(k)
     count, own = len(features), np.arange(len(features))
     if count <= _EXACT:
         return nearest(features, _wide(features, slice(0, count)), k, leave_out=own)
@@ -154,11 +144,6 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
     size = max(1, size)
     for start in range(0, count, size):
         yield slice(start, min(count, start + size))
-
-
-def _check(k: int) -> None:
-    if k < 1:
-        raise InputError(f"neighbours: k must be 1 or more, not {k}")
 
 
 def _library() -> Any:

@@ -94,7 +94,7 @@ class Unflip(Method):
         super().__init__(options, setting)
         self.count = count_members(options, setting)
         self.posterior: PosteriorState | None = None
-        self.folds: Tensor | None = None  # by row of the label store, -1 where nobody is left out
+        self.folds: Tensor | None = None  # by row of the label store, -1 where no member leaves it out
         self.targets: Tensor | None = None  # by row of ``setting.train``
         self.known = self.small = torch.empty(0, dtype=torch.bool)  # by class, see _assign_folds
         self.unknown = torch.empty(0, dtype=torch.long)  # classes that are not known
@@ -155,9 +155,9 @@ class Unflip(Method):
             yield Phase(train.repeat(passes))
 
     def _assign_folds(self, labels: LabelStore) -> None:
-        """Deal the examples into folds, once.
+        """Assign the examples to folds, once.
 
-        A class is known if there are labels of it in two folds or more: otherwise no member that has learnt any of them
+        A class is known if there are labels of it in two folds or more: otherwise no member that has learned any of them
         scores another, its labels stay, and no other label becomes one of it. They have no quality, nor have those of a
         class with fewer examples than there are folds.
         """
