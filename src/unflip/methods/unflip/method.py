@@ -157,9 +157,9 @@ class Unflip(Method):
     def _assign_folds(self, labels: LabelStore) -> None:
         """Assign the examples to folds, once.
 
-        A class is known if there are labels of it in two folds or more: otherwise no member that has learned any of them
-        scores another, its labels stay, and no other label becomes one of it. They have no quality, nor have those of a
-        class with fewer examples than there are folds.
+        A class is known if there are labels of it in two folds or more: otherwise no member that has learned any of
+        them scores another, its labels stay, and no other label becomes one of it. They have no quality, nor have those
+        of a class with fewer examples than there are folds.
         """
         if self.folds is not None:
             return
