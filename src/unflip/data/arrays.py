@@ -1,10 +1,8 @@
-"""Arrays from .npy and .npz files; pickles are refused, never run."""
+"""Arrays from .npy and .npz files, and rows that lie in several of them; pickles are refused, never run."""
 
 import math
 import struct
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,32 +15,14 @@ from unflip.files import write_atomically
 
 Array = np.ndarray[Any, Any]
 _ZIP_LENGTHS = 26  # where an entry of an archive notes how long its name and its notes are
-_UNREADABLE = (
-    ArithmeticError,  # a shape beyond all bounds
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RuntimeError,  # an encrypted archive, or an unknown compression
-    SyntaxError,
-    TypeError,
-    ValueError,
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What numpy raises for a damaged file: almost anything, since its headers are Python literals."""
 
 
 def read_array(path: Path, mmap_mode: Any = None) -> Array:
     """Read one .npy array; pickles are refused."""
     try:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or 'not a readable .npy file'}") from error
-    except _UNREADABLE as error:
-        raise InputError(f"{path}: not a readable .npy file ({_why_unreadable(path, error)})") from error
+    except Exception as error:  # numpy raises almost anything for a damaged file: its headers are Python literals
+        raise _unreadable(path, ".npy", error) from error
     if not isinstance(array, np.ndarray):
         array.close()
         raise InputError(f"{path}: holds several arrays, one is needed; name it .npz if it is a data file")
@@ -67,10 +47,15 @@ def read_npz(path: Path, *, only: tuple[str, ...] | None = None, map_above_mb: f
                 }
                 names = [name for name in file.files if only is None or name in only]
                 return {name: mapped[name] if name in mapped else file[name] for name in names}
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or 'not a readable .npz file'}") from error
-    except _UNREADABLE as error:
-        raise InputError(f"{path}: not a readable .npz file ({_why_unreadable(path, error)})") from error
+    except InputError:
+        raise
+    except Exception as error:
+        raise _unreadable(path, ".npz", error) from error
+
+
+def _unreadable(path: Path, kind: str, error: Exception) -> InputError:
+    missing = isinstance(error, OSError) and error.strerror
+    return InputError(f"{path}: {missing or f'not a readable {kind} file ({error})'}")
 
 
 def _map_entry(path: Path, entry: zipfile.ZipInfo) -> Array | None:
@@ -144,15 +129,6 @@ def decoded(array: Array, what: str) -> Array:
 def stripped(array: Array) -> Array:
     """Return text without the space around it; other arrays as they are."""
     return np.char.strip(array) if array.dtype.kind == "U" else array
-
-
-def _why_unreadable(path: Path, error: Exception) -> str:
-    """Say why numpy cannot read a file; its own message takes any file that is not an array for a pickle."""
-    with path.open("rb") as file:
-        begins = file.read(6)
-    if not begins.startswith((b"\x93NUMPY", b"PK")):
-        return f"it begins with {begins!r}, unlike any array or archive of arrays" if begins else "it is empty"
-    return str(error)
 
 
 class Shards:

@@ -1,11 +1,8 @@
-"""Columns by name from tables (.csv, .parquet and .jsonl files), and checks of label and split columns."""
+"""Columns by name from tables (.csv, .parquet and .jsonl files), and the cells of a table that is to be encoded."""
 
 import csv
 import json
-import math
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +15,52 @@ from unflip.errors import InputError, unknown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 Columns = dict[str, list[Any]]
-_UTF16 = "not a text file in UTF-8 but in UTF-16; save it as UTF-8 (in Excel: CSV UTF-8)"
-_FIRST = 1 << 16  # most bytes of a line that are looked at for its separators
-_BATCH = 2048  # rows of a .parquet file that are read at a time: a cell may be huge, and take no room in the file
-_MEMORY = 0.5  # share of the machine's memory that a .parquet file may fill
-_EXPANSION, _SMALL = 1000, 2e9  # from 2 GB on, times that its content may be larger than the file
-_ROW, _CELL = 64, 8  # bytes that are needed at least
+TEXT = "text"
+"""What the only column is called where texts came by themselves."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Rows of a table without its labels and ids (numbers, names, dates, texts, gaps), to be encoded."""
+
+    table: "pa.Table"
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, rows: slice | Array) -> "Cells":
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self.table))
+            return Cells(self.table.slice(start, max(0, stop - start)))
+        return Cells(self.table.filter(rows) if rows.dtype == bool else self.table.take(rows))
+
+    @classmethod
+    def of_array(cls, rows: Array, names: Sequence[str], what: str) -> "Cells":
+        """Return an array (n, columns) as a table with these names of columns."""
+        import pyarrow as pa
+
+        if rows.shape[1:] != (len(names),):
+            raise InputError(f"{what}: examples of shape {rows.shape[1:]}, the model takes {len(names)} columns")
+        return cls(pa.table({name: rows[:, place] for place, name in enumerate(names)}))
+
+    def numbers(self, what: str) -> Array:
+        """Return the table as an array (n, columns), if all its cells are numbers."""
+        import pyarrow as pa
+
+        try:
+            columns = [column.cast(pa.float64()) for column in self.table.columns]
+        except pa.ArrowException as error:
+            raise InputError(f"{what}: not all of its columns are numbers, which the model takes ({error})") from error
+        empty = next((i for i, column in enumerate(columns) if column.null_count), None)
+        if empty is not None:
+            raise InputError(f"{what}: the column '{self.table.column_names[empty]}' has empty cells; fill them")
+        return np.column_stack([column.to_numpy() for column in columns])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, before they are encoded."""
+        return self.table.num_rows, self.table.num_columns
 
 
 def read_columns(path: Path, wanted: Collection[str], what: str) -> tuple[Columns, list[str]]:
@@ -40,128 +75,13 @@ def read_columns(path: Path, wanted: Collection[str], what: str) -> tuple[Column
     try:
         columns, header = reader(path, wanted, what)
     except UnicodeDecodeError as error:
-        raise InputError(f"{what}: {not_utf8(path, error)}") from error
+        raise InputError(f"{what}: not a text file in UTF-8 ({error.reason})") from error
     except (OSError, csv.Error) as error:
         raise InputError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
     found = [name.lower() for name in header]
     if (twice := next((name for name in columns if found.count(name) > 1), None)) is not None:
         raise InputError(f"{what}: two columns '{twice}', whatever their case; keep one of them")
     return columns, header
-
-
-def not_utf8(path: Path, error: UnicodeDecodeError) -> str:
-    """Say why a file is not text in UTF-8."""
-    if _is_utf16(path):
-        return _UTF16
-    return f"not a text file in UTF-8 ({error.reason})"
-
-
-def _is_utf16(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) in (b"\xff\xfe", b"\xfe\xff")
-
-
-def check_text_table(path: Path) -> None:
-    """Refuse a .csv or .jsonl that is not in UTF-8, a .csv without commas and a .jsonl that is one JSON array."""
-    if path.suffix.lower() not in (".csv", ".jsonl"):
-        return
-    if _is_utf16(path):
-        raise InputError(f"{path}: {_UTF16}")
-    with path.open("rb") as file:
-        first = file.readline(_FIRST)
-        if b"\0" in first[:4]:
-            raise InputError(f"{path}: {_UTF16}")
-        file.seek(0)
-        for number, line in enumerate(file, start=1):
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                raise InputError(f"{path}, line {number}: not text in UTF-8; save the file as UTF-8") from error
-    if path.suffix.lower() == ".jsonl":
-        if first.lstrip().startswith(b"["):
-            raise InputError(f"{path}: a JSON array; a .jsonl file has one object such as {{...}} per line")
-        return
-    _check_separator(path, first.decode(errors="replace"))
-
-
-def _check_separator(path: Path, first: str) -> None:
-    separator = next((mark for mark in ";\t|" if mark in first), None)
-    if separator is not None and "," not in first:
-        raise InputError(f"{path}: its columns are separated by {separator!r}; separate them by commas")
-
-
-def decode_binary(table: "pa.Table", ignored: Collection[str], what: str) -> "pa.Table":
-    """Return a table with its columns of bytes as text, those besides that are ``ignored``; refuse other than UTF-8."""
-    import pyarrow as pa
-    import pyarrow.types as types
-
-    for place, field in enumerate(table.schema):
-        column = table.column(place)
-        try:
-            if types.is_binary(field.type) or types.is_large_binary(field.type):
-                table = table.set_column(place, field.name, column.cast(pa.string()))
-            elif types.is_string(field.type) or types.is_large_string(field.type):
-                column.validate(full=True)
-        except pa.ArrowException as error:
-            if field.name not in ignored:
-                row = _first_not_utf8(column)
-                raise InputError(
-                    f"{what}, column '{field.name}', row {row}: not text in UTF-8; save the table as UTF-8"
-                ) from error
-    return table
-
-
-def _first_not_utf8(column: "pa.ChunkedArray") -> int:
-    import pyarrow as pa
-
-    cells = (cell.as_buffer() for chunk in column.chunks for cell in chunk.cast(pa.large_binary(), safe=False))
-    for row, cell in enumerate(cells):
-        try:
-            (b"" if cell is None else cell.to_pybytes()).decode()
-        except UnicodeDecodeError:
-            return row
-    return 0
-
-
-def read_parquet(path: Path, columns: list[str] | None = None) -> "pa.Table":
-    """Read a .parquet file; refuse one that needs too much memory, which a file of a few kilobytes may.
-
-    What its footer says is looked at first; since that may be wrong, also what comes out, batch by batch.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    most = min(_MEMORY * _memory(), max(_SMALL, _EXPANSION * path.stat().st_size))
-    with pyarrow.parquet.ParquetFile(path) as file:
-        about, schema = file.metadata, file.schema_arrow
-        wanted = [name for name in schema.names if columns is None or name in columns]
-        size = about.num_rows * (_ROW + _CELL * len(wanted))
-        _check_size(path, size, most, about.num_rows)
-        batches = []
-        for batch in file.iter_batches(_BATCH, columns=columns):
-            size += batch.nbytes
-            _check_size(path, size, most, about.num_rows)
-            batches.append(batch)
-        schema = batches[0].schema.with_metadata(schema.metadata) if batches else schema
-        if not batches and columns is not None:
-            schema = pa.schema([schema.field(name) for name in wanted], schema.metadata)
-        return pa.Table.from_batches(batches, schema)
-
-
-def _memory() -> float:
-    """Return the bytes of memory that this machine has; infinity where Python cannot tell, as on Windows."""
-    if hasattr(os, "sysconf"):
-        with suppress(ValueError):  # a name that this system does not know
-            return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return math.inf
-
-
-def _check_size(path: Path, size: float, most: float, rows: int) -> None:
-    if size > most:
-        raise InputError(
-            f"{path}: its {rows:,} rows need more than {most / 1e9:,.1f} GB of memory, half of this machine's or "
-            f"{_EXPANSION:,} times the file; take fewer rows or columns"
-        )
 
 
 def _read_csv(path: Path, wanted: Collection[str], what: str) -> tuple[Columns, list[str]]:
@@ -190,12 +110,10 @@ def _read_jsonl(path: Path, wanted: Collection[str], what: str) -> tuple[Columns
     rows = []
     for number, line in enumerate(line for line in path.read_text("utf-8-sig").splitlines() if line.strip()):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{what}, row {number}: not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise InputError(f'{what}, row {number}: must be an object such as {{"index": 3, "label": "cat"}}')
-        rows.append({name.lower(): value for name, value in row.items()})
+            row = {name.lower(): value for name, value in json.loads(line).items()}
+        except (AttributeError, ValueError, RecursionError) as error:
+            raise InputError(f"{what}, row {number}: not a JSON object ({error})") from error
+        rows.append(row)
     header = list(dict.fromkeys(name for row in rows for name in row))
     return {name: [row.get(name) for row in rows] for name in header if name in wanted}, header
 
@@ -205,6 +123,45 @@ _READERS: dict[str, Callable[[Path, Collection[str], str], tuple[Columns, list[s
     ".parquet": _read_parquet,
     ".jsonl": _read_jsonl,
 }
+
+
+def read_parquet(path: Path, columns: list[str] | None = None) -> "pa.Table":
+    """Read a .parquet file, or some of its columns."""
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        return file.read(columns)
+
+
+def decode_binary(table: "pa.Table", ignored: Collection[str], what: str) -> "pa.Table":
+    """Return a table with its columns of bytes as text, those besides that are ``ignored``; refuse other than UTF-8."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    for place, field in enumerate(table.schema):
+        column = table.column(place)
+        try:
+            if types.is_binary(field.type) or types.is_large_binary(field.type):
+                table = table.set_column(place, field.name, column.cast(pa.string()))
+            elif types.is_string(field.type) or types.is_large_string(field.type):
+                column.validate(full=True)
+        except pa.ArrowException as error:
+            if field.name not in ignored:
+                row = _first_not_utf8(column)
+                raise InputError(f"{what}, column '{field.name}', row {row}: not text in UTF-8; save it so") from error
+    return table
+
+
+def _first_not_utf8(column: "pa.ChunkedArray") -> int:
+    import pyarrow as pa
+
+    cells = (cell.as_buffer() for chunk in column.chunks for cell in chunk.cast(pa.large_binary(), safe=False))
+    for row, cell in enumerate(cells):
+        try:
+            (b"" if cell is None else cell.to_pybytes()).decode()
+        except UnicodeDecodeError:
+            return row
+    return 0
 
 
 def column_names(path: Path) -> list[str]:
@@ -218,11 +175,20 @@ def column_names(path: Path) -> list[str]:
         raise InputError(f"{path}: not a readable table ({error})") from error
 
 
+def check_separator(path: Path) -> None:
+    """Refuse a .csv whose first line is separated by other marks than commas."""
+    with path.open("rb") as file:
+        first = file.readline(1 << 16).decode(errors="replace")
+    separator = next((mark for mark in ";\t|" if mark in first and "," not in first), None)
+    if separator is not None:
+        raise InputError(f"{path}: its columns are separated by {separator!r}; separate them by commas")
+
+
 def find_label_column(path: Path, header: Sequence[str], wanted: str | None) -> str | None:
     """Return the name of the label column: the ``wanted`` one, or `label` if there is one."""
-    if wanted is not None and wanted not in header:
-        raise InputError(f"{path}: --label-column: {unknown('column', wanted, header)}")
     if wanted is not None:
+        if wanted not in header:
+            raise InputError(f"{path}: --label-column: {unknown('column', wanted, header)}")
         return wanted
     found = [name for name in header if name.lower() == "label"]
     if len(found) > 1:
@@ -251,66 +217,7 @@ def rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
     return {split: (splits == split).nonzero()[0] for split in sorted({"train", *splits.tolist()})}
 
 
-def why_untrainable(rows: Mapping[str, Array]) -> str | None:
-    """Say why there is nothing to train on, if so, from the rows of each split."""
-    if len(rows["train"]):
-        return None
-    return f"no row {'of split train' if len(rows) > 1 else 'in it'}; nothing to train on"
-
-
 def label_cells(cells: Sequence[Any]) -> list[Any]:
     """Return labels with "" for those that are missing, in whatever way."""
     missing = (cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()) for cell in cells)
     return ["" if empty else cell for cell, empty in zip(cells, missing, strict=True)]
-
-
-TEXT = "text"
-"""What the only column is called where texts came by themselves."""
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Rows of a table without its labels and ids; the inputs of a :class:`unflip.data.dataset.Split`."""
-
-    table: "pa.Table"
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def __getitem__(self, rows: slice | Array) -> "Cells":
-        import numpy as np
-
-        if isinstance(rows, slice):
-            start, stop, step = rows.indices(len(self.table))
-            if step == 1:
-                return Cells(self.table.slice(start, max(0, stop - start)))
-            rows = np.arange(start, stop, step)
-        return Cells(self.table.filter(rows) if rows.dtype == bool else self.table.take(rows))
-
-    @classmethod
-    def of_array(cls, rows: Array, names: Sequence[str], what: str) -> "Cells":
-        """Return an array (n, columns) as a table with these names of columns."""
-        import pyarrow as pa
-
-        if rows.shape[1:] != (len(names),):
-            raise InputError(f"{what}: examples of shape {rows.shape[1:]}, the model takes {len(names)} columns")
-        return cls(pa.table({name: rows[:, place] for place, name in enumerate(names)}))
-
-    def numbers(self, what: str) -> Array:
-        """Return the table as an array (n, columns), if all its cells are numbers."""
-        import numpy as np
-        import pyarrow as pa
-
-        try:
-            columns = [column.cast(pa.float64()) for column in self.table.columns]
-        except pa.ArrowException as error:
-            raise InputError(f"{what}: not all of its columns are numbers, which the model takes ({error})") from error
-        empty = next((i for i, column in enumerate(columns) if column.null_count), None)
-        if empty is not None:
-            raise InputError(f"{what}: the column '{self.table.column_names[empty]}' has empty cells; fill them")
-        return np.column_stack([column.to_numpy() for column in columns])
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns, before they are encoded."""
-        return self.table.num_rows, self.table.num_columns

@@ -24,29 +24,32 @@ _WHERE = "_file"  # ends the names of settings that say where something lay, not
 
 @dataclass(frozen=True)
 class Split:
-    """Training, validation or test examples: inputs and labels, and what else is known of each of them."""
+    """Training, validation or test examples: inputs and labels, and what else is known of each of them.
+
+    Attributes:
+        inputs: as they were read; an empty array once the data is labeled, and ``source`` has taken their place.
+        labels: as in the file, (n,), numbers or names; class numbers once the data is labeled.
+        truth: the labels before others or noise replaced them (n,). For evaluation only.
+        ids: names of the examples (n,).
+        digests: digests of what the inputs were computed from, pictures or texts; equal ones belong to the same.
+        image_stats: features of images only, (n, 4): mean and standard deviation of each image's brightness, from 0 to
+            1, and the width and height that it came with.
+        groups: the column or array that `data.groups` names, if the data has it.
+        alike: numbers, the same for examples that were found to be nearly the same, if anybody looked.
+        leaked: of test examples: which are the same as one that trains or validates, or nearly so, if anybody looked.
+        opened: see :attr:`source`.
+    """
 
     inputs: Inputs
-    """As they were read; an empty array once the data is labeled, and ``source`` has taken their place."""
     labels: Array | None
-    """As in the file, (n,), numbers or names; class numbers once the data is labeled."""
     truth: Array | None = None
-    """The labels before others or noise replaced them (n,). For evaluation only."""
     ids: Array | None = None
-    """Names of the examples (n,)."""
     digests: Array | None = None
-    """Digests of what the inputs were computed from, pictures or texts; equal ones belong to the same."""
     image_stats: Array | None = None
-    """Features of images only, (n, 4): mean and standard deviation of each image's brightness, from 0 to 1, and the
-    width and height that it came with."""
     groups: Array | None = None
-    """The column or array that `data.groups` names, if the data has it."""
     alike: Array | None = None
-    """Numbers, the same for examples that were found to be nearly the same, if anybody looked."""
     leaked: Array | None = None
-    """Of test examples: which are the same as one that trains or validates, or nearly so, if anybody looked."""
     opened: Source | None = None
-    """See :attr:`source`."""
 
     def __getitem__(self, rows: slice | Array) -> "Split":
         def pick(array: Array | None) -> Array | None:
@@ -79,14 +82,17 @@ class Split:
 
 @dataclass(frozen=True)
 class Encoding:
-    """A fitted encoder as plain data; :func:`unflip.encoders.restore` turns it into the encoder again."""
+    """A fitted encoder as plain data; :func:`unflip.encoders.restore` turns it into the encoder again.
+
+    Attributes:
+        encoder: its name in the registry.
+        settings: what JSON can hold.
+        arrays: what JSON would hold badly.
+    """
 
     encoder: str
-    """Its name in the registry."""
     settings: Mapping[str, Any]
-    """What JSON can hold."""
     arrays: Mapping[str, Array] = field(default_factory=dict)
-    """What JSON would hold badly."""
 
     def differences(self, other: "Encoding") -> list[str]:
         """Say what is different in ``other``: ``image_size 224, not 112``."""
@@ -119,56 +125,60 @@ class Dataset:
     sources and fills the second. :meth:`joined`, :func:`unflip.data.corrupt.corrupt_labels` and
     :func:`unflip.data.split.split` follow. True labels (``train.truth``, :attr:`clean`) are for evaluation only:
     methods cannot import this module, and are handed the source and the given labels instead of a data set.
+
+    Attributes:
+        val: validation examples that came with the data; None once they are :meth:`joined`.
+        name: what results call the data; set by :func:`unflip.data.loaders.load_raw`.
+        class_map: the named map that `asym` noise uses on this data by default.
+        normalisation: images only: they are (n, c, h, w) of bytes, or files, and are fed as ``(x - mean) / std``.
+        clean_val: whether the labels of the validation examples are known to be right.
+        unlabelled: what an error says where labels are needed and there are none.
+        label_column: tables only: the column of labels.
+        untrainable: what an error says where training examples are needed and there are none.
+        images_path: where people find pictures of the examples: the data itself, or the images that features were
+            computed from.
+        skipped: broken images, which were left out.
+        encoding: how the inputs became rows of features, where it is known.
+        as_pixels: turns a row into a picture for people to look at, (h, w) of bytes.
+        num_classes: known, as all below, once the data is labeled.
+        unseen: classes that nobody declared and no example has: gaps in the numbering of the labels.
+        own_labels: whether the given labels are those of the data itself, not those of another file.
+        standardisation: what inputs are standardized with; stored with the model.
+        frame: what the network sees of an image file; None where images are used in their own size.
+        same: A number per training example (n,), the same where they are equal, alike or of one group; None if all
+            differ.
+        reviewed: the labels that people decided, -1 for all others, of all examples; None if there are none.
+        removed: which of the same examples people removed: they keep their rows, and nothing learns from them.
+        is_val: which examples validate (n,).
+        noise_record: how noise was added, if it was.
     """
 
     train: Split
     val: Split | None = None
-    """Validation examples that came with the data; None once they are :meth:`joined`."""
     tests: Mapping[str, Split] = field(default_factory=dict)
     name: str = ""
-    """What results call the data; set by :func:`unflip.data.loaders.load_raw`."""
     class_names: tuple[str, ...] | None = None
     class_map: str | None = None
-    """The named map that `asym` noise uses on this data by default."""
     normalisation: Standardisation | None = None
-    """Images only: they are (n, c, h, w) of bytes, or files, and are fed as ``(x - mean) / std``."""
     clean_val: bool = False
-    """Whether the labels of the validation examples are known to be right."""
     unlabelled: str = "no train_labels in it"
-    """What an error says where labels are needed and there are none."""
     label_column: str | None = None
-    """Tables only: the column of labels."""
-    untrainable: str | None = None
-    """What an error says where training examples are needed; None if there are any."""
+    untrainable: str = "no row to train on"
     images_path: str | None = None
-    """Where people find pictures of the examples: the data itself, or the images that features were computed from."""
     skipped: tuple[Skipped, ...] = ()
-    """Broken images, which were left out."""
     encoding: Encoding | None = None
-    """How the inputs became rows of features, where it is known."""
     as_pixels: Callable[[Array], Array] | None = None
-    """Turns a row into a picture for people to look at, (h, w) of bytes."""
 
     num_classes: int = 0
-    """Known, as all below, once the data is labeled."""
     unseen: tuple[int, ...] = ()
-    """Classes that nobody declared and no example has: gaps in the numbering of the labels."""
     own_labels: bool = True
-    """Whether the given labels are those of the data itself, not those of another file."""
     standardisation: Standardisation | None = None
-    """What inputs are standardized with; stored with the model."""
     frame: Frame | None = None
-    """What the network sees of an image file; None where images are used in their own size."""
     same: Tensor | None = None
-    """A number per training example (n,), the same where they are equal, alike or of one group; None if all differ."""
     reviewed: Tensor | None = None
-    """The labels that people decided, -1 for all others, of all examples; None if there are none."""
     removed: Tensor = field(default_factory=_none)
-    """Which of the same examples people removed: they keep their rows, and nothing learns from them."""
     is_val: Tensor = field(default_factory=_none)
-    """Which examples validate (n,)."""
     noise_record: dict[str, Any] | None = None
-    """How noise was added, if it was."""
 
     @property
     def holds_images(self) -> bool:
@@ -241,7 +251,7 @@ class Dataset:
 
     def check_trainable(self, what: str) -> None:
         """Refuse data without training examples; errors call it ``what``."""
-        if self.untrainable is not None:
+        if not len(self.train.inputs):
             raise InputError(f"{what}: {self.untrainable}")
 
     def checked(self, what: str) -> "Dataset":

@@ -1,4 +1,4 @@
-"""Decoding image files: which are broken, and what the network sees of the others.
+"""Decoding and augmentation of images: which files are broken, what the network sees of the others.
 
 All of it runs in a pool of threads, since reading, decoding and scaling release Python's global lock. Results do not
 depend on the number of threads.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+_TRIES = 10  # draws of a crop's shape before the largest central one is taken
 _CHUNK = 4096  # images in progress at once when all are read
 _NOTES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")  # where Pillow finds an orientation
 _TRANSPOSE = {
@@ -60,7 +61,7 @@ def find_broken(files: ImageFiles, pool: Executor, *, decode: bool, track: Track
             else:
                 files.path(index).stat()
         except Exception as error:  # as in _naming
-            return _reason(files, index, error)
+            return reason_of(error)
         return None
 
     title = "checking images" if decode else "looking for images"
@@ -152,7 +153,7 @@ def _naming(files: ImageFiles, index: int) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # image libraries raise all kinds of errors for broken files
-        raise BrokenImageError(files, index, _reason(files, index, error)) from error
+        raise BrokenImageError(files, index, reason_of(error)) from error
 
 
 def _each(pool: Executor, call: Callable[[int], _Result], items: range) -> Iterator[_Result]:
@@ -229,11 +230,6 @@ def to_rgb(image: "Image") -> "Image":
     return image.convert("RGB")
 
 
-def _reason(files: ImageFiles, index: int, error: Exception) -> str:
-    by_backslash = isinstance(error, FileNotFoundError) and "\\" in str(files.names[index])
-    return reason_of(error) + (" (write its path with / in place of \\)" if by_backslash else "")
-
-
 def reason_of(error: Exception) -> str:
     """Return what an image library's error says, in a few words."""
     from PIL import UnidentifiedImageError
@@ -243,9 +239,6 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return one_line(f"not a readable image ({error})")
-
-
-_TRIES = 10  # draws of a crop's shape before the largest central one is taken
 
 
 def flip_crop(images: Tensor, generator: torch.Generator, *, size: int | None = None, pad: int = 4) -> Tensor:

@@ -1,9 +1,8 @@
-"""ImageFiles: image files by name, and how they are found."""
+"""Files that are examples: how they are found in folders and lists, and images by the names of their files."""
 
 import csv
 import io
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from unflip.data.arrays import Array
-from unflip.data.columns import not_utf8
 from unflip.data.options import Resample
 from unflip.errors import InputError, check_text
 
@@ -44,16 +42,20 @@ class Frame:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Images that are read when they are needed."""
+    """Images that are read when they are needed.
+
+    Attributes:
+        names: paths relative to ``root``, or absolute ones: strings (n,).
+        listed_in: the file that lists them, and their rows in it (n,) below; both None where the folder itself was
+            searched.
+        frame: what the network sees of an image; chosen once the files are opened.
+    """
 
     root: Path
     names: Array
-    """Paths relative to ``root``, or absolute ones: strings (n,)."""
     listed_in: Path | None = None
-    """The file that lists them, and their rows in it (n,) below; both None where the folder itself was searched."""
     rows: Array | None = None
     frame: Frame | None = None
-    """What the network sees of an image; chosen once the files are opened."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -107,17 +109,12 @@ def is_image(name: str) -> bool:
     return IMAGES.fits(name)
 
 
-def find_images(folder: Path, besides: Iterable[Path] = ()) -> list[str]:
-    """Return the images in ``folder`` and below; see :func:`unflip.data.files.find_files`."""
-    return find_files(folder, IMAGES, besides)
-
-
 def read_list(path: Path) -> list[str]:
     """Return the lines of a list."""
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: {not_utf8(path, error)}") from error
+        raise InputError(f"{path}: not a text file in UTF-8 ({error.reason})") from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
     return [line.strip() for line in lines if line.strip()]
@@ -135,30 +132,20 @@ def read_labelled_list(path: Path) -> tuple[list[str], Array]:
     return names, np.array(labels, np.int64)
 
 
-def find_files(folder: Path, kind: FileKind, besides: Iterable[Path] = ()) -> list[str]:
+def find_files(folder: Path, kind: FileKind) -> list[str]:
     """Return the files of a kind in ``folder`` and below, relative to it, in order; hidden folders are skipped.
 
-    Links to folders are followed, but no folder is entered twice, nor one of ``besides``, so that a link cannot lead
-    round in circles. Of a folder and a link to it, the folder is taken.
+    Links to folders are followed, but no folder is entered twice, so that a link cannot lead round in circles.
     """
     found: list[str] = []
-    entered = {_identity(path) for path in besides} - {_identity(folder)}
-    starts = [folder]
-    for start in starts:  # links are appended while the folders are searched
-        for where, folders, files in os.walk(start):
-            identity = _identity(Path(where))
-            if identity in entered:
-                folders.clear()
-                continue
-            entered.add(identity)
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            starts += [inner for name in folders if (inner := Path(where, name)).is_symlink()]
-            inside = os.path.relpath(where, folder)
-            before = "" if inside == os.curdir else inside.replace(os.sep, "/") + "/"
-            found += [before + name for name in files if kind.fits(name)]
+    entered: set[tuple[int, int]] = set()
+    for where, folders, files in os.walk(folder, followlinks=True):
+        state = Path(where).stat()
+        if (state.st_dev, state.st_ino) in entered:
+            folders.clear()
+            continue
+        entered.add((state.st_dev, state.st_ino))
+        shown = (name for name in folders if not name.startswith("."))
+        folders[:] = sorted(shown, key=lambda name: (Path(where, name).is_symlink(), name))
+        found += [Path(where, name).relative_to(folder).as_posix() for name in files if kind.fits(name)]
     return sorted(found)
-
-
-def _identity(folder: Path) -> tuple[int, int]:
-    state = folder.stat()
-    return state.st_dev, state.st_ino

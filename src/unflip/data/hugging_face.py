@@ -29,10 +29,8 @@ def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, i
     only one whose type is ``ClassLabel``. Columns to ``ignore`` are left out.
     """
     kind = type(data)
-    if kind.__module__.split(".")[0] != "datasets":
-        raise InputError(f"data: cannot read a {kind.__name__}; give a path, a name, or a Hugging Face data set")
-    if "Iterable" in kind.__name__:
-        raise InputError(f"data: cannot read a {kind.__name__}; load it without streaming=True")
+    if kind.__module__.split(".")[0] != "datasets" or "Iterable" in kind.__name__:
+        raise InputError(f"data: cannot read a {kind.__name__}; give a path, a name, or a data set without streaming")
     parts = {_split(name): part for name, part in (data if isinstance(data, Mapping) else {"train": data}).items()}
     if "train" not in parts:
         raise InputError(f"data: no split 'train'; it has {', '.join(map(str, data))}")
@@ -40,15 +38,12 @@ def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, i
     label = _find_label(types, label_column)
     others = {name: kind for name, kind in types.items() if name != label and name not in ignore}
     images = [name for name, kind in others.items() if type(kind).__name__ == "Image"]
-    if len(images) > 1:
-        raise InputError(f"data: several columns of images ({', '.join(images)}); leave all but one out with ignore")
+    vectors = [name for name, kind in others.items() if type(kind).__name__ in _VECTORS]
+    for name, found in (("images", images), ("vectors", [] if images else vectors)):
+        if len(found) > 1:
+            raise InputError(f"data: several columns of {name} ({', '.join(found)}); leave out: ignore={found[1:]!r}")
     if images:
         return _write_images(parts, images[0], label, folder)
-    vectors = [name for name, kind in others.items() if type(kind).__name__ in _VECTORS]
-    if len(vectors) > 1:
-        raise InputError(
-            f"data: several columns of vectors ({', '.join(vectors)}); leave all but one out: ignore={vectors[1:]!r}"
-        )
     if vectors:
         return _write_vectors(parts, vectors[0], label, folder)
     return _write_table(parts, others, label, folder)
@@ -81,12 +76,8 @@ def _labels(part: Any, column: str) -> Array:
     names = getattr(part.features[column], "names", None)
     if names is None:
         return labels
-    wrong = (labels < 0) | (labels >= len(names))
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(
-            f"data, row {row}: the column '{column}' holds {labels[row]}, which is not a class; drop that row"
-        )
+    if ((labels < 0) | (labels >= len(names))).any():
+        raise InputError(f"data: the column '{column}' holds numbers that are not a class; drop these rows")
     named: Array = np.array(names, np.str_)[labels]
     return named
 

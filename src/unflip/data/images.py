@@ -1,4 +1,4 @@
-"""Opening image files: broken ones are found, small ones are read into memory, large ones batch by batch."""
+"""Images as inputs: broken files are found, small images kept in memory, large ones decoded batch by batch."""
 
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -37,15 +37,18 @@ _LARGE = 224  # default side of what the network sees of larger ones
 
 
 class OpenedImages(NamedTuple):
-    """Image files that are ready to be used."""
+    """Image files that are ready to be used.
+
+    Attributes:
+        inputs: by part: bytes (n, 3, h, w) of small images, files with a frame of large ones.
+        kept: by part: which images can be read.
+        frame: None where images are used in their own size.
+    """
 
     inputs: dict[str, Array | ImageFiles]
-    """By part: bytes (n, 3, h, w) of small images, files with a frame of large ones."""
     kept: dict[str, Array]
-    """By part: which images can be read."""
     skipped: tuple[Skipped, ...]
     frame: Frame | None
-    """None where images are used in their own size."""
 
 
 def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Track = untracked) -> OpenedImages:
@@ -84,11 +87,7 @@ def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options
     index, reason = next(iter(wrong.items()))
     if not options.skip_broken:
         raise BrokenImageError(files, index, reason, len(wrong) - 1)
-    if len(wrong) == len(files):
-        raise InputError(
-            f"'{part}': none of its {len(files)} images can be read, the first: {files.where(index)}: {reason}"
-        )
-    if len(wrong) >= options.most_broken * len(files):
+    if len(wrong) == len(files) or len(wrong) >= options.most_broken * len(files):
         raise InputError(
             f"'{part}': {len(wrong)} of its {len(files)} images cannot be read, the first: {files.where(index)}: "
             f"{reason}; fix or remove them (data.most_broken = {options.most_broken:g})"
@@ -153,8 +152,7 @@ class ImageSource:
     def to(self, device: torch.device) -> Self:
         """Move the images, as bytes, to ``device``."""
         self._images = self._images.to(device)
-        mean, std = self._standardise.mean.to(device), self._standardise.std.to(device)
-        self._standardise = Standardisation(mean, std)
+        self._standardise = self._standardise.to(device)
         return self
 
     def _bytes(self, indices: Tensor) -> Tensor:
@@ -219,8 +217,7 @@ class FileSource:
     def to(self, device: torch.device) -> Self:
         """Move batches, as bytes, to ``device``."""
         self._device = device
-        mean, std = self._standardise.mean.to(device), self._standardise.std.to(device)
-        self._standardise = Standardisation(mean, std)
+        self._standardise = self._standardise.to(device)
         return self
 
     def _read(self, indices: Tensor, generator: torch.Generator | None) -> Tensor:

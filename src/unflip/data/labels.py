@@ -1,4 +1,4 @@
-"""Labels: read from files (.npy, .csv, .txt), and turned into class numbers."""
+"""Labels: read from files (.npy, .csv, .txt), turned into class numbers; what people decided about single examples."""
 
 import csv
 import re
@@ -12,12 +12,19 @@ import torch
 from torch import Tensor
 
 from unflip.data.arrays import Array, decoded, read_array, stripped
-from unflip.data.columns import Columns, not_utf8, read_columns
+from unflip.data.columns import Columns, read_columns
 from unflip.errors import InputError, unknown
 
+NAMING = ("index", "path", "id")
+"""Columns that say which example a row is about."""
+LABEL, REMOVE = "label", "remove"
+"""What the column ``decision`` may hold: the example has this label, or it is to be left out."""
 _MOST_CLASSES = 1_000_000
 _LISTED = 5  # most examples without a label that an error lists
+_COMPARED = 50  # classes that an error compares with
+_REMOVED = -1  # stands for a label
 _PANDAS_INDEX = ("", "unnamed: 0")  # how it heads its index in a .csv
+_LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
 
 
 def read_labels(
@@ -27,8 +34,13 @@ def read_labels(
 
     The rows of a .csv are in this order too, unless its column ``index`` (or a first one without a name, as pandas
     writes it) or, where examples are called ``ids``, its column ``path`` or ``id`` says which examples they are about;
-    then every example must be there once. There are ``count`` examples, where that is known. Numbers are names, where
-    all of them are among the ``names`` of classes.
+    then every example must be there once.
+
+    Args:
+        path: the file; a .csv has a column ``label``, or no header and one column.
+        ids: what the examples are called, if they have names.
+        names: of classes; numbers are names, where all of them are among these.
+        count: how many examples there are, where that is known.
     """
     what = f"labels {path}"
     try:
@@ -42,10 +54,10 @@ def read_labels(
             case other:
                 raise InputError(f"{what}: cannot read '{other}'; give .npy, .csv or .txt")
     except UnicodeDecodeError as error:
-        raise InputError(f"{what}: {not_utf8(path, error)}") from error
+        raise InputError(f"{what}: not a text file in UTF-8 ({error.reason})") from error
     except (OSError, csv.Error) as error:
         raise InputError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
-    if cells == [""]:
+    if cells in ([], [""]):
         return np.empty(0, np.int64)
     if "" in cells:
         raise _empty(what, cells.index(""))
@@ -53,6 +65,36 @@ def read_labels(
     if are_names(labels) and len(cells) > 1 and all(map(_is_number, cells[1:])) and not {*cells} <= {*names}:
         raise InputError(f"{what}: the first line, '{cells[0]}', is no number like the others; remove it, if a header")
     return labels
+
+
+def _read_label_csv(path: Path, ids: Sequence[str] | None, count: int | None, what: str) -> list[str]:
+    columns, header = read_columns(path, (*NAMING, *_PANDAS_INDEX, "label"), what)
+    if "label" not in columns:
+        if len(header) > 1 or "label" in re.split(r"[;\t|]", "".join(header)):
+            raise InputError(f"{what}: no column 'label' among {', '.join(header)}, separated by commas; add one")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return [row[0].strip() for row in csv.reader(file) if row]
+    cells, by_name = columns.pop("label"), name_column(columns)
+    first = columns.pop(header[0]) if header[0] in _PANDAS_INDEX else None
+    if first is not None and "index" not in columns and (ids is None or by_name is None):
+        columns["index" if all(whole_number(cell) is not None for cell in first) else "id"] = first
+    if "index" in columns or (name_column(columns) is not None and ids is not None):
+        return _in_order(cells, columns, ids, count, what)
+    return cells
+
+
+def _in_order(cells: list[str], columns: Columns, ids: Sequence[str] | None, count: int | None, what: str) -> list[str]:
+    """Return labels in the order of the examples; each, up to the last that has a label, must have one row."""
+    rows: dict[int, int] = {}
+    for row, place in enumerate(find_examples(columns, count or len(cells), ids, what)):
+        if rows.setdefault(place, row) != row:
+            named = place if "index" in columns or ids is None else f"'{ids[place]}'"
+            raise InputError(f"{what}, row {row}: example {named} again, as in row {rows[place]}; keep one of them")
+    last = max(rows, default=-1)
+    if missing := [place for place in range(last) if place not in rows]:
+        named = ", ".join(str(place) if ids is None else f"'{ids[place]}'" for place in missing[:_LISTED])
+        raise InputError(f"{what}: no label for {len(missing)} examples such as {named}; every example needs one")
+    return [cells[rows[place]] for place in range(last + 1)]
 
 
 def _by_name(labels: Array, names: Sequence[str]) -> Array:
@@ -67,62 +109,9 @@ def are_misleading(names: Sequence[str]) -> bool:
     return any(name.isdecimal() and name != str(number) for number, name in enumerate(names))
 
 
-def _read_label_csv(path: Path, ids: Sequence[str] | None, count: int | None, what: str) -> list[str]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.reader(file))
-    while rows and not any(rows[-1]):
-        rows.pop()
-    if not rows:
-        return [""]
-    header = [cell.strip().lower() for cell in rows[0]]
-    if "label" in header:
-        rows = rows[1:]
-    elif len(header) > 1:
-        raise InputError(f"{what}: no column 'label' among {', '.join(header)}; rename one to 'label'")
-    elif header and (separator := next((mark for mark in ";\t|" if "label" in header[0].split(mark)), None)):
-        raise InputError(f"{what}: its columns are separated by {separator!r}; separate them by commas")
-    else:
-        header = ["label"]
-    blank = next((i for i, row in enumerate(rows) if not any(cell.strip() for cell in row)), None)
-    if blank is not None:
-        raise _empty(what, blank)
-    if header[0] in _PANDAS_INDEX and "index" not in header and (ids is None or name_column(header) is None):
-        header[0] = "index" if all(whole_number(row[0]) is not None for row in rows) else "id"
-    wanted = {name: column for column, name in enumerate(header) if name in (*NAMING, "label")}
-    if (twice := next((name for name in wanted if header.count(name) > 1), None)) is not None:
-        raise InputError(f"{what}: two columns '{twice}'; keep one of them")
-    for name, column in wanted.items():
-        short = next((i for i, row in enumerate(rows) if len(row) <= column), None)
-        if short is not None:
-            raise InputError(f"{what}, row {short}: has {len(rows[short])} columns, '{name}' is number {column + 1}")
-    columns = {name: [row[column].strip() for row in rows] for name, column in wanted.items()}
-    cells = columns.pop("label")
-    if "index" in columns or (name_column(columns) is not None and ids is not None):
-        return _in_order(cells, columns, ids, count, what)
-    return cells
-
-
-def _in_order(cells: list[str], columns: Columns, ids: Sequence[str] | None, count: int | None, what: str) -> list[str]:
-    """Return labels in the order of the examples; each, up to the last that has a label, must have one row."""
-    rows: dict[int, int] = {}
-    for row, place in enumerate(find_examples(columns, count or len(cells), ids, what)):
-        if rows.setdefault(place, row) != row:
-            named = place if "index" in columns or ids is None else f"'{ids[place]}'"
-            raise InputError(f"{what}, row {row}: example {named} again, as in row {rows[place]}; keep one of them")
-    last = max(rows, default=-1)
-    missing = [place for place in range(last) if place not in rows]
-    if missing:
-        named = ", ".join(str(place) if ids is None else f"'{ids[place]}'" for place in missing[:_LISTED])
-        more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
-        raise InputError(f"{what}: no label for example {named}{more}; every example needs one")
-    return [cells[rows[place]] for place in range(last + 1)]
-
-
-def _empty(what: str, row: int) -> InputError:
-    return InputError(f"{what}, row {row}: the label is empty; every example needs one")
-
-
-_LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
+def are_names(labels: Array) -> bool:
+    """Whether labels are names of classes, rather than numbers."""
+    return bool(labels.dtype.kind == "U")
 
 
 def numbers_or_names(cells: list[str], names: Collection[str] = ()) -> Array:
@@ -141,11 +130,6 @@ def _is_number(cell: str) -> bool:
     return "_" not in cell and not _LEADING_ZERO.match(cell.strip())
 
 
-def are_names(labels: Array) -> bool:
-    """Whether labels are names of classes, rather than numbers."""
-    return bool(labels.dtype.kind == "U")
-
-
 def find_classes(
     labels: Array, declared: int | tuple[str, ...] | None, what: str
 ) -> tuple[int, tuple[str, ...] | None]:
@@ -153,11 +137,9 @@ def find_classes(
     if isinstance(declared, int):
         return declared, None
     if declared is not None:
-        if "" in declared:
-            raise InputError(f"{what}: the name of class {declared.index('')} is empty; give every class a name")
-        if len(set(declared)) < len(declared):
-            twice = next(name for name in declared if declared.count(name) > 1)
-            raise InputError(f"{what}: the class name '{twice}' is declared twice; give every class its own")
+        wrong = next((name for name in declared if not name or declared.count(name) > 1), None)
+        if wrong is not None:
+            raise InputError(f"{what}: a class is called '{wrong}'; give every class a name of its own")
         return len(declared), declared
     if are_names(labels):
         names = tuple(sorted(set(labels.tolist())))
@@ -168,12 +150,10 @@ def find_classes(
 
 def to_class_numbers(labels: Array, num_classes: int, names: Sequence[str] | None, what: str) -> Tensor:
     """Turn labels into class numbers 0..k-1; an error names the first row with a wrong label."""
-    if labels.ndim != 1:
-        raise InputError(f"{what}: shape {labels.shape}; labels must be (n,)")
+    if labels.ndim != 1 or labels.dtype.kind not in "iufbU":
+        raise InputError(f"{what}: shape {labels.shape}, type {labels.dtype}; labels must be (n,), integers or names")
     if are_names(labels):
-        return _names_to_numbers(labels, num_classes, names, what)
-    if labels.dtype.kind not in "iufb":
-        raise InputError(f"{what}: cannot read labels of type {labels.dtype}; give integers or class names")
+        return _names_to_numbers(labels, names or list(map(str, range(num_classes))), what)
     values = labels.astype(np.float64) if labels.dtype.kind == "f" else labels.astype(np.int64)
     wrong = ~((values >= 0) & (values < num_classes) & (values == np.floor(values)))
     if wrong.any():
@@ -182,26 +162,24 @@ def to_class_numbers(labels: Array, num_classes: int, names: Sequence[str] | Non
     return torch.from_numpy(values.astype(np.int64))
 
 
-def _names_to_numbers(labels: Array, num_classes: int, names: Sequence[str] | None, what: str) -> Tensor:
-    known = {name: number for number, name in enumerate(names or map(str, range(num_classes)))}
+def _names_to_numbers(labels: Array, names: Sequence[str], what: str) -> Tensor:
+    known = {name: number for number, name in enumerate(names)}
     composed = {normalize("NFC", name): number for name, number in known.items()}  # macOS decomposes accents in paths
     numbers = []
     found, inverse = np.unique(labels, return_inverse=True)
     for name in found.tolist():
         number = known.get(name, composed.get(normalize("NFC", name)))
-        if not name or number is None:
+        if not name:
+            raise _empty(what, int((labels == name).argmax()))
+        if number is None:
             row = int((labels == name).argmax())
-            raise (
-                InputError(f"{what}, row {row}: {unknown('class', name, list(known)[:50])}")
-                if name
-                else _empty(what, row)
-            )
+            raise InputError(f"{what}, row {row}: {unknown('class', name, list(known)[:_COMPARED])}")
         numbers.append(number)
     return torch.from_numpy(np.array(numbers, np.int64)[inverse])
 
 
-NAMING = ("index", "path", "id")
-"""Columns that say which example a row is about."""
+def _empty(what: str, row: int) -> InputError:
+    return InputError(f"{what}, row {row}: the label is empty; every example needs one")
 
 
 def find_examples(columns: Columns, count: int, ids: Sequence[str] | None, what: str) -> list[int]:
@@ -217,20 +195,17 @@ def find_examples(columns: Columns, count: int, ids: Sequence[str] | None, what:
     if "index" not in columns:
         assert by_name is not None
         return _find_names(columns[by_name], ids, by_name, what)
-    indices = [whole_number(cell) for cell in columns["index"]]
-    wrong = next((i for i, index in enumerate(indices) if index is None or not 0 <= index < count), None)
-    if wrong is not None:
-        raise InputError(
-            f"{what}, row {wrong}: index {columns['index'][wrong]!r} is not an example; give 0 to {count - 1}"
-        )
-    found = [index for index in indices if index is not None]
-    if by_name and ids is not None:
-        for row, (index, name) in enumerate(zip(found, columns[by_name], strict=True)):
-            if str(name) != ids[index]:
-                raise InputError(
-                    f"{what}, row {row}: index {index} is '{ids[index]}' in the data, but {by_name} is '{name}'; leave "
-                    "out the column that is wrong"
-                )
+    found = []
+    for row, cell in enumerate(columns["index"]):
+        index = whole_number(cell)
+        if index is None or not 0 <= index < count:
+            raise InputError(f"{what}, row {row}: index {cell!r} is not an example; give 0 to {count - 1}")
+        if by_name and ids is not None and str(columns[by_name][row]) != ids[index]:
+            raise InputError(
+                f"{what}, row {row}: index {index} is '{ids[index]}' in the data, but {by_name} is "
+                f"'{columns[by_name][row]}'; leave out the column that is wrong"
+            )
+        found.append(index)
     return found
 
 
@@ -243,10 +218,7 @@ def _find_names(cells: Sequence[Any], ids: Sequence[str] | None, column: str, wh
     if ids is None:
         raise InputError(f"{what}: examples of this data have no {column}; use the column 'index'")
     places: dict[str, int] = {}
-    twice = set()
-    for place, name in enumerate(ids):
-        if places.setdefault(name, place) != place:
-            twice.add(name)
+    twice = {name for place, name in enumerate(ids) if places.setdefault(name, place) != place}
     found = []
     for row, name in enumerate(map(str, cells)):
         if name not in places:
@@ -265,19 +237,16 @@ def whole_number(cell: Any) -> int | None:
         return None
 
 
-LABEL, REMOVE = "label", "remove"
-"""What the column ``decision`` may hold: the example has this label, or it is to be left out."""
-_COMPARED = 50  # classes that an error compares with
-_REMOVED = -1  # stands for a label
-
-
 class Reviewed(NamedTuple):
-    """What people decided about each of n examples."""
+    """What people decided about each of n examples.
+
+    Attributes:
+        labels: the label that they decided (n,), -1 for all others.
+        removed: whether they removed the example (n,).
+    """
 
     labels: Tensor
-    """The label that they decided (n,), -1 for all others."""
     removed: Tensor
-    """Whether they removed the example (n,)."""
 
 
 def read_reviewed(path: Path, count: int, ids: Sequence[str] | None, names: Sequence[str]) -> Reviewed:
@@ -285,59 +254,30 @@ def read_reviewed(path: Path, count: int, ids: Sequence[str] | None, names: Sequ
 
     An example is identified by its row in ``labels.csv`` (``index``), or by its ``path``, which is the column ``id``
     there and may have that name here too. If a table has both, they must agree. A label is a class name or, if no class
-    has that name, a class number. A table may have a column ``decision``: ``label``, or ``remove`` in a row without
-    one.
+    has that name, a class number. A table may have a column ``decision``: ``label``, or ``remove``.
     """
     what = f"reviewed {path}"
     columns, header = read_columns(path, (*NAMING, "label", "decision"), what)
-    by_path = name_column(columns)
-    if "label" not in columns or not ("index" in columns or by_path):
+    if "label" not in columns or not ("index" in columns or name_column(columns)):
         missing = "'label'" if "label" not in columns else "'index' or 'path'"
         raise InputError(f"{what}: no column {missing}; it has {', '.join(header) or 'none'}")
-    if not columns["label"]:
-        raise InputError(f"{what}: no rows; leave out --reviewed if nothing is reviewed")
-    rows = find_examples(columns, count, ids, what)
-    wanted = _removals(columns.get("decision"), columns["label"], what)
-    numbers = _decided_classes(columns["label"], wanted, names, what)
+    known = {name: number for number, name in enumerate(names)}
     labels, removed = torch.full((count,), -1), torch.zeros(count, dtype=torch.bool)
-    seen: dict[int, int] = {}
-    for row, (index, label) in enumerate(zip(rows, numbers, strict=True)):
-        first = seen.setdefault(index, row)
-        if numbers[first] != label:
-            now, then = ("removed" if i == _REMOVED else f"'{names[i]}'" for i in (label, numbers[first]))
-            raise InputError(
-                f"{what}, row {row}: example {columns[by_path or 'index'][row]} is {now}, in row {first} it was "
-                f"{then}; keep one of them"
-            )
-        labels[index], removed[index] = label, label == _REMOVED
-    return Reviewed(labels, removed)
-
-
-def _removals(decisions: Sequence[Any] | None, labels: Sequence[Any], what: str) -> list[bool]:
-    """Return which rows remove their example."""
-    if decisions is None:
-        return [False] * len(labels)
-    wanted = []
-    for row, (decision, label) in enumerate(zip(decisions, labels, strict=True)):
+    seen: dict[int, tuple[int, int]] = {}
+    decisions = columns.get("decision", [LABEL] * len(columns["label"]))
+    for row, index in enumerate(find_examples(columns, count, ids, what)):
+        cell, decision = columns["label"][row], decisions[row]
         if decision not in (LABEL, REMOVE):
             raise InputError(f"{what}, row {row}: {unknown('decision', str(decision), (LABEL, REMOVE))}")
-        if decision == REMOVE and label not in ("", None):
-            raise InputError(
-                f"{what}, row {row}: the decision is {REMOVE}, but there is a label, '{label}'; leave one of them out"
-            )
-        wanted.append(decision == REMOVE)
-    return wanted
-
-
-def _decided_classes(cells: Sequence[Any], removals: Sequence[bool], names: Sequence[str], what: str) -> list[int]:
-    known = {name: number for number, name in enumerate(names)}
-    numbers = []
-    for row, (cell, remove) in enumerate(zip(cells, removals, strict=True)):
-        number = _REMOVED if remove else known.get(str(cell), whole_number(cell))
-        if number is None or not (remove or 0 <= number < len(names)):
+        label = _REMOVED if decision == REMOVE else known.get(str(cell), whole_number(cell))
+        if label is None or (decision == LABEL and not 0 <= label < len(names)):
             raise InputError(
                 f"{what}, row {row}: {unknown('class', str(cell), names[:_COMPARED])} (a class without training "
                 "examples must be declared: data.classes)"
             )
-        numbers.append(number)
-    return numbers
+        first, before = seen.setdefault(index, (row, label))
+        if before != label:
+            now, then = ("removed" if i == _REMOVED else f"'{names[i]}'" for i in (label, before))
+            raise InputError(f"{what}, row {row}: example {index} is {now}, in row {first} it was {then}; keep one")
+        labels[index], removed[index] = label, decision == REMOVE
+    return Reviewed(labels, removed)

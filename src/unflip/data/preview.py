@@ -1,4 +1,4 @@
-"""Pictures of examples for people to look at; only files that the data set lists are ever opened."""
+"""Pictures and rows of a run's examples for people to look at; only files that the data lists are ever opened."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,13 +26,20 @@ if TYPE_CHECKING:
 
 
 _QUALITY = 85  # of JPEG
+_NAMED, _UNNAMED = 200, 24  # most columns shown; numbers without names say little
+_LONG = 40  # characters from which on a cell is a text to read, where nobody knows the columns of texts
+_EXACT = 2**53  # integers up to that are numbers of the same value
+Cell = float | str
 
 
 class Pictures:
-    """The pictures of a run's examples, by row of its labels; each is read on demand."""
+    """The pictures of a run's examples, by row of its labels; each is read on demand.
+
+    Attributes:
+        media_type: of every thumbnail: ``image/jpeg`` for files, ``image/png`` for arrays.
+    """
 
     media_type: str
-    """Of every thumbnail: ``image/jpeg`` for files, ``image/png`` for arrays."""
 
     def __init__(self, count: int, media_type: str, read: Callable[[int, int], "Image"]) -> None:
         self._count, self.media_type, self._read = count, media_type, read
@@ -129,12 +136,6 @@ def example_rows(raw: Dataset, options: DataOptions, count: int) -> Callable[[in
 def _bytes_to_pixels(image: Array) -> Array:
     """Turn channels (c, h, w) into what Pillow takes: (h, w, 3), or (h, w) where there is one."""
     return np.ascontiguousarray(image.transpose(1, 2, 0).squeeze(2) if len(image) == 1 else image.transpose(1, 2, 0))
-
-
-_NAMED, _UNNAMED = 200, 24  # most columns shown; numbers without names say little
-_LONG = 40  # characters from which on a cell is a text to read, where nobody knows the columns of texts
-_EXACT = 2**53  # integers up to that are numbers of the same value
-Cell = float | str
 
 
 class Rows:

@@ -32,18 +32,26 @@ class Standardisation:
         """Standardise inputs (b, *shape)."""
         return (inputs - self.mean.to(inputs.device)) / self.std.to(inputs.device)
 
+    def to(self, device: torch.device) -> "Standardisation":
+        """Return it with its tensors on ``device``."""
+        return Standardisation(self.mean.to(device), self.std.to(device))
+
 
 class Source(Protocol):
-    """Examples without labels."""
+    """Examples without labels.
+
+    Attributes:
+        shape: the shape of one example.
+        augments: whether every training pass sees random views; a pass that asks for several views always does.
+        ahead: how many batches to prepare while one is in use; 0 where none has to be prepared.
+        host_indices: whether rows are looked up on the processor: indices should be there then, or each batch waits for
+            the device.
+    """
 
     shape: tuple[int, ...]
-    """The shape of one example."""
     augments: bool
-    """Whether every training pass sees random views; a pass that asks for several views always does."""
     ahead: int
-    """How many batches to prepare while one is in use; 0 where none has to be prepared."""
     host_indices: bool
-    """Whether rows are looked up on the processor: indices should be there then, or each batch waits for the device."""
 
     def __len__(self) -> int: ...
 

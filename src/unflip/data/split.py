@@ -1,4 +1,4 @@
-"""split: chooses the validation examples, a share of every class; groups stay together."""
+"""split: chooses the validation examples, a share of every class; examples that are the same stay together."""
 
 from dataclasses import replace
 

@@ -23,16 +23,20 @@ FOR_IMAGE_FILES = frozenset({*ImageOptions.model_fields, "augment"})
 
 
 class Loader:
-    """Reads one kind of data. A subclass lives in one file; an instance of it is registered in ``unflip.data``."""
+    """Reads one kind of data. A subclass lives in one file; an instance of it is registered in ``unflip.data``.
+
+    Attributes:
+        Options: options of its own; their section of the configuration has the loader's name.
+        general: whether it reads a general format: it is tried after all others, and results call the data by the
+            file's name.
+        uses: the options of data that it, or what becomes of its data, reads besides :data:`FOR_ALL`.
+        built_in: whether the data comes with the package and is requested by the loader's name instead of a path.
+    """
 
     Options: ClassVar[type[Options]] = Options
-    """Options of its own; their section of the configuration has the loader's name."""
     general: ClassVar[bool] = False
-    """Whether it reads a general format: it is tried after all others, and results call the data by the file's name."""
     uses: ClassVar[frozenset[str]] = frozenset()
-    """The options of data that it, or what becomes of its data, reads besides :data:`FOR_ALL`."""
     built_in: ClassVar[bool] = False
-    """Whether the data comes with the package and is requested by the loader's name instead of a path."""
 
     def recognises(self, path: Path) -> bool:
         """Whether this loader can read ``path``."""

@@ -1,4 +1,4 @@
-"""Feature arrays: one .npz, one .npy, or a folder of .npy files."""
+"""Feature arrays: one .npz, one .npy, or a folder of .npy files; and how `unflip embed` writes them."""
 
 import json
 import re
@@ -30,6 +30,12 @@ from unflip.errors import InputError
 from unflip.files import OwnedFolder, is_marked
 from unflip.options import Options
 
+LABELS, IDS, DIGESTS, IMAGE_STATS = "_labels", "_ids", "_digests", "_image_stats"
+BESIDE = (LABELS, IDS, DIGESTS, IMAGE_STATS)
+"""Suffixes of the arrays that belong to another one, after its name."""
+_ABOUT, _ENCODER = "about", "encoder."
+_MARKER = "features.json"
+_SHARD_ROWS = 2**16
 _SHARD = re.compile(r"(.+)-\d{5}\.npy")
 
 
@@ -87,7 +93,7 @@ class Arrays(Loader):
             raise InputError(f"{path}, class_names: shape {names.shape}; give one name per class, (k,)")
         return Dataset(
             train=sets.pop("train") if "train" in sets else next(iter(sets.values()))[:0],
-            untrainable=None if "train" in arrays else without,
+            untrainable="no rows in 'train'" if "train" in arrays else without,
             val=sets.pop("val", None),
             tests={name: content for name, content in sets.items() if name.startswith("test")},
             class_names=None if names is None else tuple(map(str, names.tolist())),
@@ -133,31 +139,23 @@ def _check_features(array: Array | Shards, what: str) -> Array | Shards:
     return array
 
 
-arrays = Arrays()
-
-
-LABELS, IDS, DIGESTS, IMAGE_STATS = "_labels", "_ids", "_digests", "_image_stats"
-BESIDE = (LABELS, IDS, DIGESTS, IMAGE_STATS)
-"""Suffixes of the arrays that belong to another one, after its name."""
-_ABOUT, _ENCODER = "about", "encoder."
-_MARKER = "features.json"
-_SHARD_ROWS = 2**16
-
-
 @dataclass(frozen=True)
 class FeatureOrigin:
-    """How a feature file was made, and of what; stored in it as JSON, and arrays where the encoder has any."""
+    """How a feature file was made, and of what; stored in it as JSON, and arrays where the encoder has any.
+
+    Attributes:
+        data: what was encoded, as an absolute path.
+        fingerprint: hash of the examples and of all that was done to them.
+        clean_val: both as in :class:`unflip.data.dataset.Dataset`.
+        skipped: images that could not be read.
+    """
 
     encoding: Encoding
     data: str
-    """What was encoded, as an absolute path."""
     fingerprint: str
-    """Hash of the examples and of all that was done to them."""
     class_map: str | None = None
     clean_val: bool = False
-    """Both as in :class:`unflip.data.dataset.Dataset`."""
     skipped: tuple[Skipped, ...] = ()
-    """Images that could not be read."""
 
     def about(self) -> str:
         """Return all but the encoder's arrays, as JSON."""
@@ -269,3 +267,6 @@ def origin_of(path: Path, arrays: Mapping[str, Array]) -> FeatureOrigin | None:
         raise InputError(
             f"{path}, 'about': not what this version of `unflip embed` writes ({error}); embed the data again"
         ) from error
+
+
+arrays = Arrays()

@@ -22,7 +22,12 @@ _PIXELS = 3072
 
 @dataclass(frozen=True)
 class Cifar(Loader):
-    """One of the two data sets. A folder has the binary layout if its first file ends in ``.bin``."""
+    """One of the two data sets. A folder has the binary layout if its first file ends in ``.bin``.
+
+    Attributes:
+        records: how many in each training file, and in the test file; a truncated file may still hold whole records.
+        label_bytes: how many before each image; the last is the class, the one before it CIFAR-100's superclass.
+    """
 
     uses = frozenset({"augment", "shift"})
 
@@ -30,9 +35,7 @@ class Cifar(Loader):
     train: tuple[str, ...]
     test: str
     records: tuple[int, int]
-    """How many in each training file, and in the test file; a truncated file may still hold whole records."""
     label_bytes: int
-    """How many before each image; the last is the class, the one before it CIFAR-100's superclass."""
     label_key: str
     class_names: tuple[str, ...]
     mean: tuple[float, float, float]
@@ -73,19 +76,12 @@ class Cifar(Loader):
 
     def _read_pickled(self, path: Path, count: int) -> tuple[Array, Array]:
         batch = read_batch(path)
-        missing = next((key for key in ("data", self.label_key) if key not in batch), None)
-        if missing is not None:
-            raise InputError(f"{path}: no '{missing}' in it; it holds {', '.join(sorted(batch)) or 'nothing'}")
-        images, labels = batch["data"], batch[self.label_key]
-        if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != _PIXELS:
+        images, labels = batch.get("data"), batch.get(self.label_key)
+        if not isinstance(images, np.ndarray) or images.shape != (count, _PIXELS):
             found = getattr(images, "shape", type(images).__name__)
-            raise InputError(f"{path}, 'data': expected an array (images, {_PIXELS}) of bytes, found {found}")
-        if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
-            raise InputError(f"{path}, '{self.label_key}': expected a list of integers")
-        if len(labels) != len(images):
-            raise InputError(f"{path}: {len(labels)} labels for {len(images)} images")
-        if len(images) != count:
-            raise InputError(f"{path}: expected {count} images, found {len(images)}; fetch it again")
+            raise InputError(f"{path}, 'data': expected {count} x {_PIXELS} bytes, found {found}; fetch it again")
+        if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels) or len(labels) != count:
+            raise InputError(f"{path}, '{self.label_key}': expected a list of {count} integers; fetch it again")
         return self._checked(path, images, np.array(labels))
 
     def _checked(self, path: Path, pixels: Array, labels: Array) -> tuple[Array, Array]:

@@ -1,68 +1,70 @@
-"""Image folders: one folder per class, either in ``train``, ``val`` and ``test``, or all for training."""
+"""Class folders of images or .txt files: one per class, either in ``train``, ``val`` and ``test``, or all to train."""
 
 import os
-import warnings
 from pathlib import Path
 
 import numpy as np
 
-from unflip.data.columns import TEXT, Cells, not_utf8
+from unflip.data.columns import TEXT, Cells
 from unflip.data.dataset import Dataset, Split
 from unflip.data.files import IMAGES, FileKind, ImageFiles, as_names, find_files
 from unflip.data.images import IMAGENET
 from unflip.data.loaders import FOR_IMAGE_FILES, FOR_ROWS, Loader
 from unflip.data.options import DataOptions
-from unflip.errors import InputError, UnflipWarning
+from unflip.data.sources import Standardisation
+from unflip.errors import InputError
 from unflip.options import Options
 
+_TEXTS = FileKind("texts", (".txt",))
+_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
-class ImageFolder(Loader):
-    """Images that are not in class folders have no labels: for prediction, or for use with ``--labels``."""
+
+class _ClassFolders(Loader):
+    """Files that are not in class folders have no labels: for prediction, or for use with ``--labels``."""
 
     general = True
+    kind: FileKind
+    normalisation: Standardisation | None = None
+
+    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
+        """List the files, in the order of their names; texts are read."""
+        parts = find_parts(path) or {"train": ""}
+        sets = {part: self._read(path, folder) for part, folder in parts.items()}
+        labels = sets["train"].labels
+        return Dataset(
+            sets["train"],
+            class_names=None if labels is None else tuple(dict.fromkeys(labels.tolist())),
+            normalisation=self.normalisation,
+            unlabelled=f"{self.kind.noun} but no class folders in it",
+        ).with_parts(sets)
+
+    def _read(self, root: Path, part: str) -> Split:
+        files, labels = list_part(root, part, self.kind)
+        names = as_names(files)
+        inputs = ImageFiles(root, names) if self.kind is IMAGES else _read_texts(root, files)
+        return Split(inputs, None if labels is None else np.array(labels, np.str_), ids=names)
+
+
+class ImageFolder(_ClassFolders):
+    """Images in class folders."""
+
     uses = FOR_IMAGE_FILES
+    kind = IMAGES
+    normalisation = IMAGENET
 
     def recognises(self, path: Path) -> bool:
         """Whether ``path`` is a folder with folders or images in it, and no arrays; text folders are tried first."""
-        if not path.is_dir():
-            return False
-        entries = list(path.iterdir())
+        entries = list(path.iterdir()) if path.is_dir() else []
         return any(is_class(entry) or IMAGES.fits(entry.name) for entry in entries) and not any(
             entry.suffix == ".npy" for entry in entries
         )
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
-        """List the images, in the order of their names."""
-        parts = find_parts(path)
-        sets = {part: _list_images(path, folder) for part, folder in parts.items()} or {"train": _list_images(path, "")}
-        train = sets.pop("train")
-        return Dataset(
-            train=train,
-            val=sets.pop("val", None),
-            tests=sets,
-            class_names=None if train.labels is None else tuple(dict.fromkeys(train.labels.tolist())),
-            normalisation=IMAGENET,
-            unlabelled="images but no class folders in it",
-        )
 
+class TextFolder(_ClassFolders):
+    """Texts in class folders."""
 
-def _list_images(root: Path, part: str) -> Split:
-    files, labels = list_part(root, part, IMAGES)
-    names = as_names(files)
-    return Split(ImageFiles(root, names), None if labels is None else np.array(labels, np.str_), ids=names)
-
-
-image_folder = ImageFolder()
-
-
-_TEXTS = FileKind("texts", (".txt",))
-
-
-class TextFolder(Loader):
-    """Texts that are not in class folders have no labels: for prediction, or for use with ``--labels``."""
-
-    general = True
     uses = FOR_ROWS | {"text_encoder"}
+    kind = _TEXTS
 
     def recognises(self, path: Path) -> bool:
         """Whether the first file in a class folder of ``path``, or in ``path`` without any, is a text."""
@@ -75,48 +77,17 @@ class TextFolder(Loader):
         first = next((name for _, _, files in os.walk(folders[0]) for name in sorted(files) if name[0] != "."), "")
         return _TEXTS.fits(first)
 
-    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
-        """Read the texts, in the order of their names."""
-        parts = find_parts(path)
-        sets = {part: _read_texts(path, folder) for part, folder in parts.items()} or {"train": _read_texts(path, "")}
-        train = sets.pop("train")
-        return Dataset(
-            train=train,
-            val=sets.pop("val", None),
-            tests=sets,
-            class_names=None if train.labels is None else tuple(dict.fromkeys(train.labels.tolist())),
-            unlabelled="texts but no class folders in it",
-        )
 
-
-def _read_texts(root: Path, part: str) -> Split:
+def _read_texts(root: Path, names: list[str]) -> Cells:
     import pyarrow as pa
 
-    names, labels = list_part(root, part, _TEXTS)
-    texts = pa.chunked_array([pa.array([_text(root / name) for name in names], pa.large_string())])
-    return Split(
-        Cells(pa.table({TEXT: texts})), None if labels is None else np.array(labels, np.str_), ids=as_names(names)
-    )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: {not_utf8(path, error)}") from error
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-
-
-text_folder = TextFolder()
-
-
-_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-_NO_CLASSES = (
-    ".git", ".hg", ".svn", ".dvc", ".DS_Store", ".ipynb_checkpoints", ".cache", ".Trash", ".Spotlight", ".fseventsd",
-    ".thumbnails", ".idea", ".vscode", ".venv", ".unflip",
-)  # fmt: skip
-"""What the names of hidden folders begin with that tools make."""
+    texts = []
+    for name in names:
+        try:
+            texts.append((root / name).read_text("utf-8-sig"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{root / name}: not a readable text file in UTF-8 ({error})") from error
+    return Cells(pa.table({TEXT: pa.chunked_array([pa.array(texts, pa.large_string())])}))
 
 
 def find_parts(path: Path) -> dict[str, str]:
@@ -124,11 +95,9 @@ def find_parts(path: Path) -> dict[str, str]:
     folders = [entry.name for entry in sorted(path.iterdir()) if is_class(entry)]
     parts = {_PARTS[name.lower()]: name for name in folders if name.lower() in _PARTS}
     others = [name for name in folders if name not in parts.values()]
-    if not parts:
-        return {}
-    if "train" not in parts:
+    if parts and "train" not in parts:
         raise InputError(f"{path}: has a folder '{next(iter(parts.values()))}' but no folder 'train'; add it")
-    if others:
+    if parts and others:
         raise InputError(
             f"{path}: '{parts['train']}' next to '{others[0]}': is that a part of the data, or a class? Move the other "
             "folders into the parts"
@@ -147,43 +116,19 @@ def list_part(root: Path, part: str, kind: FileKind) -> tuple[list[str], list[st
     classes = [entry.name for entry in entries if is_class(entry)]
     if classes and loose:
         raise InputError(f"{folder / loose[0]}: is next to the class folders; move it into one of them")
-    _refuse_doubles([folder / name for name in classes])
-    _warn_of_hidden(folder, entries, kind)
-    found = {
-        name: find_files(folder / name, kind, [root, folder, *(folder / other for other in classes if other != name)])
-        for name in classes
-    }
-    empty = next((name for name, files in found.items() if not files), None)
+    found = {name: find_files(folder / name, kind) for name in classes}
+    empty = next((name for name, files in found.items() if not files), "" if not (classes or loose) else None)
     if empty is not None:
         raise InputError(f"{folder / empty}: no {kind.noun} in it ({kind}); add some or remove the folder")
-    if not classes and not loose:
-        raise InputError(f"{folder}: no class folders and no {kind.noun} in it ({kind})")
     inner = [f"{name}/{file}" for name, files in found.items() for file in files] or loose
     labels = [name for name, files in found.items() for _ in files] if classes else None
     return [f"{part}/{name}" for name in inner] if part else inner, labels
 
 
-def _refuse_doubles(classes: list[Path]) -> None:
-    """Refuse a class folder that is a link to another one: every example would have two labels."""
-    known: dict[Path, Path] = {}
-    for path in classes:
-        other = known.setdefault(path.resolve(), path)
-        if other is not path:
-            raise InputError(f"{path}: is the same folder as {other.name}, so its examples have two labels; remove one")
-
-
-def _warn_of_hidden(folder: Path, entries: list[Path], kind: FileKind) -> None:
-    """Name folders that are not taken for classes since they begin with a dot, although examples are in them."""
-    hidden = [entry.name for entry in entries if entry.is_dir() and entry.name.startswith(".")]
-    lost = [name for name in hidden if not name.startswith(_NO_CLASSES) and find_files(folder / name, kind)]
-    if lost:
-        warnings.warn(
-            f"{folder}: {', '.join(lost)}: hidden, so not a class; rename what is one, without the dot",
-            UnflipWarning,
-            stacklevel=2,
-        )
-
-
 def is_class(entry: Path) -> bool:
     """Whether an entry of a folder may be a class: a folder that is not hidden."""
     return entry.is_dir() and not entry.name.startswith(".")
+
+
+image_folder = ImageFolder()
+text_folder = TextFolder()

@@ -11,7 +11,6 @@ from unflip.data.columns import (
     label_cells,
     read_columns,
     rows_by_split,
-    why_untrainable,
 )
 from unflip.data.dataset import Dataset, Split
 from unflip.data.files import ImageFiles, as_names
@@ -21,8 +20,6 @@ from unflip.data.loaders import FOR_IMAGE_FILES, Loader
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 from unflip.options import Options
-
-_COLUMNS = ("path", "split")
 
 
 class Manifest(Loader):
@@ -44,37 +41,23 @@ class Manifest(Loader):
         """Read the table; the images stay where they are."""
         wanted = None if options.label_column is None else options.label_column.lower()
         by_group = (options.groups or "").lower()
-        table, header = read_columns(path, (*_COLUMNS, wanted or "label", by_group), str(path))
-        if "path" not in table:
-            raise InputError(f"{path}: no column 'path'; a manifest has path,label[,split]")
+        table, header = read_columns(path, ("path", "split", wanted or "label", by_group), str(path))
         label = find_label_column(path, [name.lower() for name in header], wanted)
+        unlabelled = f"no column 'label' in it; it has {', '.join(header)}: say which with --label-column"
         cells = None if label is None else label_cells(table.pop(label))
+        if cells and set(cells) == {""}:
+            cells, unlabelled = None, f"the column '{label}' is empty"
         check_filled(path, table)
         names = as_names([str(name) for name in table["path"]])
-        blank = bool(cells) and all(cell == "" for cell in cells or ())
-        labels = (
-            None if cells is None or blank else numbers_or_names([str(cell) for cell in cells], options.class_names)
+        whole = Split(
+            ImageFiles(path.parent, names, path, np.arange(len(names))),
+            None if cells is None else numbers_or_names([str(cell) for cell in cells], options.class_names),
+            ids=names,
+            groups=np.array(table[by_group], np.str_) if by_group in table else None,
         )
-        groups = None if by_group not in table else np.array(table[by_group], np.str_)
-        sets, splits = {}, rows_by_split(path, table.get("split", ["train"] * len(names)))
-        for split, rows in splits.items():
-            files = ImageFiles(path.parent, names[rows], path, rows)
-            sets[split] = Split(
-                files,
-                None if labels is None else labels[rows],
-                ids=files.names,
-                groups=None if groups is None else groups[rows],
-            )
-        return Dataset(
-            train=sets.pop("train"),
-            val=sets.pop("val", None),
-            tests=sets,
-            normalisation=IMAGENET,
-            unlabelled=f"the column '{label}' is empty"
-            if blank
-            else f"no column 'label' in it; it has {', '.join(header)}: say which with --label-column",
-            label_column=label,
-            untrainable=why_untrainable(splits),
+        splits = rows_by_split(path, table.get("split", ["train"] * len(names)))
+        return Dataset(whole, normalisation=IMAGENET, unlabelled=unlabelled, label_column=label).with_parts(
+            {split: whole[rows] for split, rows in splits.items()}
         )
 
 

@@ -1,7 +1,7 @@
 """Tables: a CSV, Parquet or JSON-lines file with one row per example and a column of labels."""
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,12 @@ from unflip.data.arrays import Array
 from unflip.data.columns import (
     Cells,
     check_filled,
-    check_text_table,
+    check_separator,
     decode_binary,
     find_label_column,
     label_cells,
     read_parquet,
     rows_by_split,
-    why_untrainable,
 )
 from unflip.data.dataset import Dataset, Split
 from unflip.data.labels import numbers_or_names
@@ -47,22 +46,13 @@ class Table(Loader):
         return path.suffix.lower() in _SUFFIXES and path.is_file()
 
     def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
-        """Read the table."""
-        import pyarrow as pa
-
+        """Read the table and tell its columns apart: label, id, split, group, and those that describe the example."""
         table, header = _read(path, options)
-        if (twice := next((name for name in header if header.count(name) > 1), None)) is not None:
-            raise InputError(f"{path}: two columns '{twice}'; rename one of them")
-        if (stray := next((name for name in options.ignore if name not in header), None)) is not None:
-            raise InputError(f"{path}: --ignore: {unknown('column', stray, header)}")
         label = find_label_column(path, header, options.label_column)
-        if label in options.ignore:
-            raise InputError(f"{path}: --ignore {label}: it holds the labels; name another column with --label-column")
         asked = {*options.numeric, *options.categorical, *options.text_column}
+        _check_roles(path, header, label, asked, options)
         features = asked | {*options.ignore, *(options.columns or ())}
         split_column = next((name for name in header if name.lower() == "split" and name not in features), None)
-        if label in asked:
-            raise InputError(f"{path}: the column '{label}' holds the labels, so it cannot be a feature as well")
         counting = _counting(table, {label, split_column, *(options.columns or ()), *asked})
         indices = [name for name in header if name.lower() == "id" and name not in asked]
         indices += [name for name in header if name in _INDEX and name not in asked] + counting
@@ -77,47 +67,43 @@ class Table(Loader):
                 UnflipWarning,
                 stacklevel=2,
             )
-        if (missing := next((name for name in columns if name not in header), None)) is not None:
-            raise InputError(f"{path}: no column '{missing}'; it has {_listed(header)}")
+        if not columns:
+            raise InputError(f"{path}: no column besides the label, so nothing to learn from")
         unlabelled = (
             f"no column 'label', nor 'path' of images; it has {_listed(header)}: say which is the label with "
             "--label-column"
         )
-        if not columns:
-            raise InputError(f"{path}: no column besides the label, so nothing to learn from")
-        examples = Cells(table.select(columns))
-        for name in others:
-            if pa.types.is_nested(table[name].type):
-                raise InputError(f"{path}: the column '{name}' holds {table[name].type}; it must hold names or numbers")
         cells = {name: table[name].to_pylist() for name in others}
         given = None if label is None else label_cells(cells.pop(label))
         check_filled(path, cells)
         if given and all(cell == "" for cell in given):
             given, unlabelled = None, f"the column '{label}' is empty"
-        labels = None if given is None else _labels(given, options.class_names)
         ids = None
         if id_column is not None or split_column is not None:  # else an example is called by its row anyway
-            names = range(len(examples)) if id_column is None else cells[id_column]
-            ids = np.array([str(cell) for cell in names], np.str_)
-        groups = None if group_column is None else np.array([str(cell) for cell in cells[group_column]], np.str_)
-        splits = rows_by_split(path, ["train"] * len(examples) if split_column is None else cells[split_column])
-        sets = {
-            split: Split(
-                examples[rows],
-                None if labels is None else labels[rows],
-                ids=None if ids is None else ids[rows],
-                groups=None if groups is None else groups[rows],
-            )
-            for split, rows in splits.items()
-        }
-        return Dataset(
-            train=sets.pop("train"),
-            val=sets.pop("val", None),
-            tests=sets,
-            unlabelled=unlabelled,
-            label_column=label,
-            untrainable=why_untrainable(splits),
+            ids = _text(range(len(table)) if id_column is None else cells[id_column])
+        whole = Split(
+            Cells(table.select(columns)),
+            None if given is None else _labels(given, options.class_names),
+            ids=ids,
+            groups=None if group_column is None else _text(cells[group_column]),
         )
+        splits = rows_by_split(path, ["train"] * len(table) if split_column is None else cells[split_column])
+        return Dataset(whole, unlabelled=unlabelled, label_column=label).with_parts(
+            {split: whole[rows] for split, rows in splits.items()}
+        )
+
+
+def _check_roles(
+    path: Path, header: Sequence[str], label: str | None, asked: Collection[str], options: DataOptions
+) -> None:
+    """Refuse columns that are there twice, or not at all, or are to be both the label and something else."""
+    if (twice := next((name for name in header if header.count(name) > 1), None)) is not None:
+        raise InputError(f"{path}: two columns '{twice}'; rename one of them")
+    for option, names in (("--ignore", options.ignore), ("data.columns", options.columns or ())):
+        if (stray := next((name for name in names if name not in header), None)) is not None:
+            raise InputError(f"{path}: {option}: {unknown('column', stray, header)}")
+    if label is not None and label in {*asked, *options.ignore}:
+        raise InputError(f"{path}: the column '{label}' holds the labels; name another with --label-column")
 
 
 def _counting(table: "pa.Table", others: Collection[str | None]) -> list[str]:
@@ -142,18 +128,15 @@ def _read(path: Path, options: DataOptions) -> tuple["pa.Table", list[str]]:
     """Read a table; labels, ids and groups of a .csv stay as they are written: 007 is not 7."""
     import pyarrow
 
+    if path.suffix.lower() == ".csv":
+        check_separator(path)
     try:
         content = read_parquet(path) if path.suffix.lower() == ".parquet" else _read_text(path, options)
         header = content.column_names
         unused = options.ignore if options.columns is None else {*header} - {*options.columns}
         content = decode_binary(content, unused, str(path))
-    except OSError as error:
+    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise InputError(f"{path}: not a readable table ({error})") from error
-    except (UnicodeDecodeError, pyarrow.ArrowException) as error:
-        check_text_table(path)
-        raise InputError(f"{path}: not a readable table ({error})") from error
-    if len(header) == 1:
-        check_text_table(path)
     return content, header
 
 
@@ -192,11 +175,8 @@ def _read_text(path: Path, options: DataOptions) -> "pa.Table":
 def _check_last_row(path: Path, content: "pa.Table") -> None:
     """Refuse a table whose last cell goes on over the following lines, for want of a closing quote."""
     last = [cell for row in content.slice(max(0, len(content) - 1)).to_pylist() for cell in row.values()]
-    if any(isinstance(cell, str) and "\n" in cell for cell in last):
-        with path.open("rb") as file:
-            quotes = sum(line.count(b'"') for line in file)
-        if quotes % 2:
-            raise InputError(f"{path}: a quote in row {len(content) - 1} is never closed; close it, or double it")
+    if any(isinstance(cell, str) and "\n" in cell for cell in last) and path.read_bytes().count(b'"') % 2:
+        raise InputError(f"{path}: a quote in row {len(content) - 1} is never closed; close it, or double it")
 
 
 def _labels(cells: list[object], names: tuple[str, ...]) -> Array:
@@ -206,7 +186,11 @@ def _labels(cells: list[object], names: tuple[str, ...]) -> Array:
     return numbers_or_names([str(cell).strip() for cell in cells], names)
 
 
-def _listed(names: list[str]) -> str:
+def _text(cells: Sequence[object]) -> Array:
+    return np.array([str(cell) for cell in cells], np.str_)
+
+
+def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from unflip.data.dataset import Dataset, Split
-from unflip.data.files import ImageFiles, as_names, find_images, read_labelled_list, read_list
+from unflip.data.files import IMAGES, ImageFiles, as_names, find_files, read_labelled_list, read_list
 from unflip.data.images import IMAGENET
 from unflip.data.loaders import FOR_IMAGE_FILES, Loader
 from unflip.data.options import DataOptions
@@ -92,7 +92,7 @@ def _read_imagenet(folder: Path, synsets: list[str], count: int) -> Split:
         own = next((choice for choice in choices if (folder / choice).is_dir()), None)
         if own is None:
             raise InputError(f"{folder}: no folder {' or '.join(choices)} for class {number}; one per synset is needed")
-        images = find_images(folder / own)
+        images = find_files(folder / own, IMAGES)
         names += [f"{own}/{image}" for image in images]
         labels += [number] * len(images)
     files = ImageFiles(folder, as_names(names))

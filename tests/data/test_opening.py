@@ -20,7 +20,7 @@ from unflip.data.decoding import (
     sizes_of,
     to_rgb,
 )
-from unflip.data.files import Frame, ImageFiles, Skipped, as_names, find_images, skipped_csv
+from unflip.data.files import IMAGES, Frame, ImageFiles, Skipped, as_names, find_files, skipped_csv
 from unflip.data.images import IMAGENET, FileSource, OpenedImages, open_files
 from unflip.data.options import ImageOptions
 from unflip.errors import ConfigError, InputError
@@ -34,7 +34,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> ImageFiles:
     root = tmp_path_factory.mktemp("large")
     for i, (size, kind) in enumerate(zip(SIZES, ("jpg", "png", "webp", "JPEG"), strict=True)):
         write_picture(root / f"{i}.{kind}", i, size)
-    return ImageFiles(root, as_names(find_images(root)))
+    return ImageFiles(root, as_names(find_files(root, IMAGES)))
 
 
 def framed(files: ImageFiles, size: int = 32, resize: int = 40) -> ImageFiles:
@@ -42,7 +42,7 @@ def framed(files: ImageFiles, size: int = 32, resize: int = 40) -> ImageFiles:
 
 
 def opened(root: Path, **options: Any) -> OpenedImages:
-    return open_files({"train": ImageFiles(root, as_names(find_images(root)))}, ImageOptions(**options))
+    return open_files({"train": ImageFiles(root, as_names(find_files(root, IMAGES)))}, ImageOptions(**options))
 
 
 def bytes_of(inputs: torch.Tensor) -> torch.Tensor:
@@ -112,7 +112,7 @@ def test_grey_pictures_palettes_and_transparency_become_three_colours(tmp_path: 
     red.convert("P").save(tmp_path / "b.png", transparency=3)
     red.convert("L").save(tmp_path / "c.png")
     red.convert("CMYK").save(tmp_path / "d.jpg")
-    source = FileSource(framed(ImageFiles(tmp_path, as_names(find_images(tmp_path)))), IMAGENET)
+    source = FileSource(framed(ImageFiles(tmp_path, as_names(find_files(tmp_path, IMAGES)))), IMAGENET)
     means = bytes_of(source.fetch(torch.arange(4))).mean((2, 3)).round().int().tolist()
     assert means[:2] == [[200, 0, 0]] * 2
     assert means[2] == [60, 60, 60]
@@ -214,7 +214,7 @@ def test_a_broken_image_stops_the_batch_that_needs_it_with_its_path(tmp_path: Pa
 
 def test_where_no_image_can_be_read_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"")
-    with pytest.raises(InputError, match=r"'train': none of its 1 images can be read, the first: .*not an image"):
+    with pytest.raises(InputError, match=r"'train': 1 of its 1 images cannot be read, the first: .*not an image"):
         opened(tmp_path, skip_broken=True)
 
 
@@ -233,7 +233,7 @@ def test_progress_is_told_for_every_image(tmp_path: Path) -> None:
             told.append((title, total))
             yield item
 
-    files = ImageFiles(tmp_path, as_names(find_images(tmp_path)))
+    files = ImageFiles(tmp_path, as_names(find_files(tmp_path, IMAGES)))
     open_files({"train": files}, ImageOptions(skip_broken=True), track)
     assert told == [("checking images", 3)] * 3 + [("reading images", 3)] * 3
 
@@ -328,7 +328,7 @@ def test_a_link_that_leads_in_a_circle_is_not_followed(tmp_path: Path) -> None:
         write_picture(tmp_path / name, 0, (20, 20))
     (tmp_path / "a" / "loop").symlink_to(".")
     (tmp_path / "a" / "deep" / "up").symlink_to("..")
-    assert find_images(tmp_path / "a") == ["1.png", "deep/2.png"]
+    assert find_files(tmp_path / "a", IMAGES) == ["1.png", "deep/2.png"]
 
 
 def test_a_link_to_a_folder_elsewhere_is_followed_and_one_to_a_folder_of_the_same_tree_is_not(tmp_path: Path) -> None:
@@ -337,10 +337,9 @@ def test_a_link_to_a_folder_elsewhere_is_followed_and_one_to_a_folder_of_the_sam
     (tmp_path / "data" / "far").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data" / "again").symlink_to("far")
     (tmp_path / "data" / "a").symlink_to("z")
-    assert find_images(tmp_path / "data") == ["again/x/1.png", "z/2.png"]
+    assert find_files(tmp_path / "data", IMAGES) == ["again/x/1.png", "z/2.png"]
     (tmp_path / "link").symlink_to("data")
-    assert find_images(tmp_path / "link") == ["again/x/1.png", "z/2.png"]
-    assert find_images(tmp_path / "data", besides=[tmp_path / "elsewhere"]) == ["z/2.png"]
+    assert find_files(tmp_path / "link", IMAGES) == ["again/x/1.png", "z/2.png"]
 
 
 def test_sixteen_bits_are_scaled_and_thirty_two_refused(tmp_path: Path) -> None:

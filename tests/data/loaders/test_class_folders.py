@@ -1,6 +1,5 @@
 """Image folders: a folder a class."""
 
-import warnings
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from pictures import write_picture
 from unflip.data.dataset import Dataset
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
-from unflip.errors import InputError, UnflipWarning
+from unflip.errors import InputError
 
 
 def write(root: Path, *names: str, size: tuple[int, int] = (20, 20)) -> Path:
@@ -59,7 +58,7 @@ def test_train_val_and_test_stand_side_by_side(tmp_path: Path) -> None:
         (["test/x/1.png"], [], "has a folder 'test' but no folder 'train'"),
         (["train/x/1.png", "train/y/1.png", "test/cow/1.png"], [], "'test_labels', row 0: unknown class 'cow'"),
         (["train/x/1.png", "train/y/1.png", "test/1.png"], [], "'test' has no labels"),
-        (["train/x/1.png", "train/y/1.png"], ["val"], "val: no class folders and no images in it"),
+        (["train/x/1.png", "train/y/1.png"], ["val"], "val: no images in it"),
     ],
 )
 def test_other_folders_are_refused(tmp_path: Path, names: list[str], folders: list[str], message: str) -> None:
@@ -100,26 +99,6 @@ def test_a_folder_of_arrays_is_not_taken_for_images(tmp_path: Path) -> None:
     (tmp_path / "train.npy").write_bytes(b"")
     with pytest.raises(InputError, match=r"train\.npy"):
         load_raw(DataOptions(path=str(tmp_path)))
-
-
-def test_a_link_from_a_class_to_the_whole_or_to_another_class_is_not_followed(tmp_path: Path) -> None:
-    root = write(tmp_path / "photos", "a/1.png", "b/2.png")
-    (root / "a" / "loop").symlink_to("..")
-    (root / "a" / "other").symlink_to("../b")
-    assert opened(root).ids == ("a/1.png", "b/2.png")
-    far = write(tmp_path / "far", "3.png")
-    (root / "c").symlink_to(far)
-    assert opened(root).ids == ("a/1.png", "b/2.png", "c/3.png")
-
-
-def test_a_hidden_folder_with_images_is_named_unless_a_tool_made_it(tmp_path: Path) -> None:
-    root = write(tmp_path, "a/1.png", "b/2.png", ".ipynb_checkpoints/a.png", ".git/x/y.png")
-    (root / ".empty").mkdir()
-    with warnings.catch_warnings(action="error"):
-        opened(root)
-    write(root, ".c/1.png")
-    with pytest.warns(UnflipWarning, match=r": \.c: hidden, so not a class; rename what is one, without the dot"):
-        assert opened(root).class_names == ("a", "b")
 
 
 def test_parts_may_be_called_as_people_call_them_and_are_not_mixed_with_classes(tmp_path: Path) -> None:
