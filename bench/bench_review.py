@@ -22,10 +22,10 @@ from PIL import Image
 from limits import Limits
 from unflip import train
 from unflip.data.preview import Pictures
+from unflip.review import Order
 from unflip.review.decisions import Choice, State
-from unflip.review.order import Order
+from unflip.review.pages import listen, prepare
 from unflip.review.review import open_review
-from unflip.review.serving import listen, prepare
 from unflip.runs.labels import Finding, findings_table
 
 EXAMPLES, CLASSES, COLUMNS, PAGE = 1_000_000, 100, 64, 60

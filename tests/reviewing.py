@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from unflip.review.order import Order
+from unflip.review import Order
 from unflip.review.review import Review, open_review
 from unflip.runs.folder import Run
 from unflip.runs.labels import Finding, findings_table
@@ -94,7 +94,7 @@ def new_request() -> str:
 @contextmanager
 def served(run: Path, **options: Any) -> Iterator[tuple[str, Review]]:
     """Serve the review of a run from a thread; yields its address."""
-    from unflip.review.serving import listen, prepare
+    from unflip.review.pages import listen, prepare
 
     with open_review(run, reviewer="ann", order=options.pop("order", Order.DOUBTFUL)) as review:
         host = options.pop("host", "127.0.0.1")

@@ -853,7 +853,7 @@ def test_bad_input_is_one_line_with_code_two_and_nothing_is_touched(
 ) -> None:
     arguments, fragments = BAD[command][name]
     tiny_backbone.register(monkeypatch)
-    monkeypatch.setattr("unflip.review.serving.Serving.run", _served)
+    monkeypatch.setattr("unflip.review.pages.Serving.run", _served)
     monkeypatch.chdir(place)
     runs = {part: damaged(place, part) for part in arguments if part.startswith(("RUN/", "MDDC/"))}
     try:

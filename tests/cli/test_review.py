@@ -57,7 +57,7 @@ def test_a_name_that_cannot_be_shown_is_refused(cli: Cli, run: Path, name: str) 
 def test_a_missing_extra_says_what_to_install(
     cli: Cli, run: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    for name in ("unflip.review.serving", "unflip.review.pages"):
+    for name in ("unflip.review.pages", "unflip.review.pages"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     assert_refused(cli("review", run), package, "pip install 'unflip[review]'")
@@ -119,7 +119,7 @@ def test_an_export_writes_nothing_to_the_run_also_while_decisions_wait_in_the_lo
 
 
 def test_a_name_of_the_machine_that_cannot_be_listened_on_is_one_line() -> None:
-    from unflip.review.serving import listen
+    from unflip.review.pages import listen
 
     with pytest.raises(ConfigError, match=r"--host 192\.0\.2\.1"):
         listen("192.0.2.1", 0)

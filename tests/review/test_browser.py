@@ -15,9 +15,9 @@ from pictures import write_picture
 from reviewing import Client, finding, served, write_findings
 from unflip import train
 from unflip.report.page import written_quality
+from unflip.review import Order
 from unflip.review.decisions import Choice, Decision, State
 from unflip.review.examples import Examples, Filter
-from unflip.review.order import Order
 from unflip.review.review import Review
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from unflip.errors import RunFolderError
+from unflip.review import Order
 from unflip.review.decisions import State
 from unflip.review.examples import Examples, Filter
-from unflip.review.order import Order
 from unflip.runs.folder import Run
 
 CLASSES = st.none() | st.integers(0, 9)

@@ -8,9 +8,8 @@ import pytest
 
 from helpers import quick_train
 from reviewing import Client, finding, served, write_findings
-from unflip.errors import RunFolderError
 from unflip.review.decisions import DecisionStore, State
-from unflip.review.findings import Findings, Found
+from unflip.review.examples import Findings, Found
 from unflip.runs.folder import Run
 
 
@@ -27,7 +26,7 @@ def found(run: Path) -> Path:
 
 
 def test_findings_come_by_name_by_example_and_by_group(found: Path) -> None:
-    findings = Findings(Run(found).findings(), 400)
+    findings = Findings(Run(found).findings())
     assert findings.counts() == [("stranger", 3), ("near_duplicate", 5)]
     assert findings.examples("stranger").tolist() == [7, 3, 9]
     assert findings.examples("near_duplicate").tolist() == [40, 41, 7, 8, 20]  # groups stay together
@@ -39,18 +38,13 @@ def test_findings_come_by_name_by_example_and_by_group(found: Path) -> None:
 
 
 def test_a_run_without_findings_has_none(run: Path) -> None:
-    findings = Findings(Run(run).findings(), 400)
+    findings = Findings(Run(run).findings())
     assert (findings.counts(), findings.of(0), findings.group(0)) == ([], [], [])
     with served(run) as (address, _):
         client = Client(address)
         assert client.get("/api/about").json["findings"] == []
         answer = client.get("/api/examples?finding=stranger")
         assert (answer.status, answer.json["error"].partition(";")[0]) == (400, "unknown finding 'stranger'")
-
-
-def test_findings_of_other_examples_are_refused(found: Path) -> None:
-    with pytest.raises(RunFolderError, match="two runs mixed up"):
-        Findings(Run(found).findings(), 30)
 
 
 def test_the_filter_shows_a_finding_as_the_run_lists_it(found: Path) -> None:

@@ -7,9 +7,8 @@ import pytest
 
 from reviewing import Client, served
 from unflip.data.loaders.digits import training_labels
-from unflip.review import helpful
+from unflip.review import Order, helpful
 from unflip.review.helpful import classes_in_turns, information_density, most_helpful_first, uncertainty
-from unflip.review.order import Order
 from unflip.runs.folder import Run
 
 

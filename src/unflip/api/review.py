@@ -8,11 +8,10 @@ from pathlib import Path
 
 from unflip.errors import ConfigError, MissingExtraError, RunFolderError
 from unflip.files import write_text
-from unflip.review.decisions import RecordedDecisions
+from unflip.review import Order
+from unflip.review.decisions import DecisionStore
 from unflip.review.examples import Examples
-from unflip.review.export import as_csv, settled
-from unflip.review.order import Order
-from unflip.review.review import finished_run, open_review
+from unflip.review.review import as_csv, finished_run, open_review, settled
 from unflip.runs import layout
 from unflip.runs.layout import check_output
 
@@ -40,7 +39,7 @@ def review(
     """
     name = reviewer_name(reviewer)
     try:
-        from unflip.review.serving import listen, prepare
+        from unflip.review.pages import listen, prepare
     except ImportError as error:
         raise MissingExtraError(error.name or "fastapi", "review") from error
     with listen(host, port) as listening, open_review(Path(folder), reviewer=name, data=data, order=order) as opened:
@@ -61,7 +60,9 @@ def export_review(folder: str | Path, out: Path, *, force: bool = False) -> int:
     log = folder / layout.DECISIONS
     if not log.exists() or not log.stat().st_size:
         raise RunFolderError(f"{folder}: nobody has reviewed it yet; start with `unflip review {folder}`")
-    with closing(RecordedDecisions(log, fingerprint=examples.fingerprint, count=len(examples))) as decisions:
+    with closing(
+        DecisionStore(log, fingerprint=examples.fingerprint, count=len(examples), read_only=True)
+    ) as decisions:
         write_text(out, as_csv(examples, decisions))
         return len(settled(examples, decisions))
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from unflip.cli.flags import Device, FinishedRun, Force
-from unflip.review.order import Order
+from unflip.review import Order
 
 
 def predict(

@@ -4,7 +4,7 @@ import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from enum import IntEnum
 from os.path import samestat
@@ -16,8 +16,7 @@ import numpy as np
 from unflip.data.arrays import Array
 from unflip.errors import InputError, RunFolderError, UnflipError
 
-_FORMAT = 2  # of the file; stored in its user_version
-_OLDER = (1,)  # knew no removals; its files are read, and get our number when they are written to
+_FORMAT = 2  # of the file; stored in its user_version. Format 1 had no removals; it is read, and becomes 2
 _APPLICATION = 0x756E666C  # "unfl": tells our files from those of other programs
 _TABLES = """
 CREATE TABLE about (fingerprint TEXT NOT NULL);
@@ -95,11 +94,19 @@ class DecisionStore:
     Rows are only ever added. A choice names the version that the person saw; if another decision came first, the choice
     is not written but returned as a conflict. A request that is repeated because its response was lost changes nothing
     and gets the same response. An undo also adds a row, with the previous decision.
+
+    Args:
+        path: the file; made if it is not there.
+        fingerprint: of the examples; a log of other examples is refused.
+        count: how many examples there are.
+        read_only: whether to write nothing, not even beside the file.
+
+    Attributes:
+        states: (n,) the state of every example, for filters.
     """
 
-    def __init__(self, path: Path, *, fingerprint: str, count: int) -> None:
+    def __init__(self, path: Path, *, fingerprint: str, count: int, read_only: bool = False) -> None:
         self.states: Array = np.zeros(count, np.uint8)
-        """The state of every example, for filters."""
         self._path = path
         self._lock = threading.Lock()
         self._rows: dict[int, Decision] = {}
@@ -108,7 +115,7 @@ class DecisionStore:
         self._before: dict[int, int | None] = {}  # decision -> the one that undoing it restores
         self._requests: dict[str, list[int]] = defaultdict(list)
         self._undoable: dict[str, list[str]] = defaultdict(list)  # person -> requests, oldest first
-        self._connection = self._connect(path, fingerprint)
+        self._connection = _open(path, fingerprint, read_only=read_only)
         try:
             for row in self._connection.execute("SELECT * FROM decisions ORDER BY id"):
                 self._remember(Decision(*row)._replace(state=State[row[7].upper()]))
@@ -116,10 +123,6 @@ class DecisionStore:
             self.close()
             raise RunFolderError(f"{path}: damaged ({error}); restore a backup") from error
         self._file = path.stat()
-
-    @staticmethod
-    def _connect(path: Path, fingerprint: str) -> sqlite3.Connection:
-        return _open(path, fingerprint)
 
     def close(self) -> None:
         """Close the file."""
@@ -155,10 +158,10 @@ class DecisionStore:
                     continue
                 if choice.version == (held.version if held else 0):
                     free.append((choice, None))
-                elif held is None:
-                    raise InputError(f"version {choice.version} of example {choice.example} does not exist yet")
-                else:
+                elif held is not None:
                     conflicts.append(held)
+                else:
+                    raise InputError(f"version {choice.version} of example {choice.example} does not exist yet")
             return Outcome([*done.values(), *self._append(free, person, reviewer, request)], conflicts)
 
     def undo(self, *, person: str, reviewer: str, request: str) -> list[Decision]:
@@ -231,37 +234,41 @@ class DecisionStore:
         self._requests[row.request].append(row.id)
 
 
-class RecordedDecisions(DecisionStore):
-    """The same log, opened for reading only: nothing is written to its folder."""
+def _open(path: Path, fingerprint: str, *, read_only: bool) -> sqlite3.Connection:
+    """Open or create the file; one that is not the log of these examples is refused before anything is written to it.
 
-    @staticmethod
-    def _connect(path: Path, fingerprint: str) -> sqlite3.Connection:
-        try:
-            connection = _open_to_read(path)
-            wrong = _find_fault(connection, fingerprint)
-        except sqlite3.Error as error:
-            raise RunFolderError(f"{path}: cannot be read ({error})") from error
-        if wrong:
-            connection.close()
-            raise RunFolderError(f"{path}: {wrong}")
-        return connection
-
-
-def check_decisions(path: Path, fingerprint: str) -> None:
-    """Refuse a file that is not the log of these examples, without opening it for writing."""
-    if not path.exists() or not path.stat().st_size or path.with_name(f"{path.name}-wal").exists():
-        return  # new, or in use by us: opening it tells
+    WAL lets an export read while a decision is written. With synchronous FULL a decision is on disk before it is
+    confirmed, so it survives even a power cut; this costs one flush per request.
+    """
     try:
-        with closing(_open_to_read(path)) as connection:
-            wrong = _find_fault(connection, fingerprint)
+        if path.exists() and path.stat().st_size:
+            with closing(_open_to_read(path)) as log:
+                wrong = _find_fault(log, fingerprint)
+            if wrong:
+                raise RunFolderError(f"{path}: {wrong}")
+        if read_only:
+            return _open_to_read(path)
+        with ExitStack() as stack:  # closes the connection if something fails
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+            stack.callback(connection.close)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    for statement in _TABLES.split(";"):
+                        connection.execute(statement)
+                    connection.execute("INSERT INTO about VALUES (?)", (fingerprint,))
+                    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {_FORMAT}")
+            stack.pop_all()
+            return connection
     except sqlite3.Error as error:
-        wrong = f"cannot be used ({error})"
-    if wrong:
-        raise RunFolderError(f"{path}: {wrong}")
+        raise RunFolderError(f"{path}: cannot be used ({error})") from error
 
 
 def _open_to_read(path: Path) -> sqlite3.Connection:
-    """Open a log without writing anything; of one that is in use, what was decided so far is seen."""
+    """Open a log without writing anything; of one that is in use, the decisions so far are seen."""
     in_use = path.with_name(f"{path.name}-wal").exists()
     address = f"{path.absolute().as_uri()}?mode=ro{'' if in_use else '&immutable=1'}"
     return sqlite3.connect(address, uri=True)
@@ -272,48 +279,8 @@ def _find_fault(connection: sqlite3.Connection, fingerprint: str) -> str | None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
         return "not an unflip review; move the file away"
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in (_FORMAT, *_OLDER):
+    if version not in (1, _FORMAT):
         return f"has format {version}, this version of unflip reads {_FORMAT}; use the version that wrote it"
     if connection.execute("SELECT fingerprint FROM about").fetchall() != [(fingerprint,)]:
         return "belongs to other examples than those of the run; move the file away to start a new review"
     return None
-
-
-def _open(path: Path, fingerprint: str) -> sqlite3.Connection:
-    """Open or create the file.
-
-    WAL lets an export read while a decision is written. With synchronous FULL a decision is on disk before it is
-    confirmed, so it survives even a power cut; this costs one flush per request.
-    """
-    check_decisions(path, fingerprint)
-    try:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-    except sqlite3.Error as error:
-        raise RunFolderError(f"{path}: cannot be opened ({error})") from error
-    try:
-        wrong = _prepare(connection, fingerprint)
-    except sqlite3.Error as error:
-        wrong = f"cannot be used ({error})"
-    if wrong:
-        connection.close()
-        raise RunFolderError(f"{path}: {wrong}")
-    return connection
-
-
-def _prepare(connection: sqlite3.Connection, fingerprint: str) -> str | None:
-    """Create the tables if the file is new; return what is wrong with the file, if anything."""
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    if not tables:
-        with connection:
-            connection.execute("BEGIN IMMEDIATE")
-            for statement in _TABLES.split(";"):
-                connection.execute(statement)
-            connection.execute("INSERT INTO about VALUES (?)", (fingerprint,))
-            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {_FORMAT}")
-    fault = _find_fault(connection, fingerprint)
-    if fault is None:
-        connection.execute(f"PRAGMA user_version = {_FORMAT}")
-    return fault

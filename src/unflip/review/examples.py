@@ -1,4 +1,4 @@
-"""Examples: the labels of a run in memory, ordered, filtered and split into pages."""
+"""Examples: the labels and findings of a run in memory, ordered, filtered and split into pages."""
 
 import hashlib
 import json
@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as compute
 
 from unflip.data.arrays import Array
-from unflip.errors import InputError, RunFolderError, unknown
+from unflip.errors import InputError, unknown
+from unflip.review import Order
 from unflip.review.decisions import State
-from unflip.review.findings import Findings
 from unflip.review.helpful import most_helpful_first
-from unflip.review.order import Order
 from unflip.runs.folder import Run
-from unflip.runs.labels import looks_wrong, most_doubtful_first
+from unflip.runs.labels import SCHEMA, looks_wrong, most_doubtful_first
 
 _COLUMNS = [
     "id", "split", "given", "current", "suggested", "quality", "network_given", "vote_given", "network_suggested",
@@ -24,44 +24,61 @@ _COLUMNS = [
 
 
 class Filter(NamedTuple):
-    """Which examples to show; None means all."""
+    """Which examples to show; None means all.
+
+    Attributes:
+        differs: only those whose suggested label differs from the given one and that were not reviewed before training.
+        given: only those with this given label.
+        suggested: only those with this suggested label.
+        label_class: only those with this given or suggested label.
+        below: only those whose given label has a lower quality than this.
+        states: only those in one of these states.
+        finding: only those about which the run found this; they come in the order of its list.
+    """
 
     differs: bool = False
-    """Only those whose suggested label differs from the given one and that were not reviewed before training."""
     given: int | None = None
     suggested: int | None = None
     label_class: int | None = None
-    """The given or the suggested label."""
     below: float | None = None
-    """Only those whose given label has a lower quality than this."""
     states: frozenset[State] | None = None
     finding: str | None = None
-    """Only those about which the run found this; they come in the order of its list."""
 
 
 class Ranking(NamedTuple):
-    """An order of examples, all or some."""
+    """An order of all or some examples (m,), and the rank of each example in it (n,), -1 for none."""
 
     order: Array
-    """(m,), the first one first."""
     ranks: Array
-    """(n,), the position of each example in it, -1 for none."""
 
 
 class Page(NamedTuple):
-    """A page of the examples that match a filter."""
+    """A page of the examples that match a filter.
+
+    Attributes:
+        indices: of its examples.
+        total: number of examples that match the filter.
+        first: number of these before this page.
+        last: the rank of the last one; the next page starts after it.
+    """
 
     indices: list[int]
     total: int
-    """Number of examples that match the filter."""
     first: int
-    """Number of these before this page."""
     last: int
-    """The rank of the last one; the next page starts after it."""
 
 
 class Examples:
-    """The examples of a run, in the orders in which people can go through them."""
+    """The examples of a run, in the orders in which people can go through them.
+
+    Attributes:
+        ids: their names.
+        splits: the split of each.
+        columns: what else the run's table of labels says of them, by name.
+        reviewed: (n,) which examples were decided before the run: they have a label, or are removed.
+        findings: what else was found.
+        features: (n, d), if the run keeps them.
+    """
 
     def __init__(self, run: Run) -> None:
         table = run.labels().select(_COLUMNS)
@@ -73,14 +90,14 @@ class Examples:
         self.given, self.suggested = self.columns["given"], self.columns["suggested"]
         self._suspect = looks_wrong(table)
         self.reviewed: Array = self.columns.pop("reviewed")
-        """(n,) which examples were decided before the run: they have a label, or are removed."""
         del self.columns["log_odds"]
         self.class_names = run.class_names
-        self.findings = Findings(run.findings(), len(table))
+        self.findings = Findings(run.findings())
+        self.features = run.features
         self._run = run
         self._doubtful = _rank(most_doubtful_first(table), len(table))
         self._by_finding = {name: _rank(self.findings.examples(name), len(table)) for name, _ in self.findings.counts()}
-        self._history = _History(run.history())
+        self._history = run.history()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -88,7 +105,7 @@ class Examples:
     @cached_property
     def _helpful(self) -> Ranking:
         """Takes a moment, so that only those who ask for it wait."""
-        return _rank(most_helpful_first(self._run.labels(), checked_features(self._run, len(self))), len(self))
+        return _rank(most_helpful_first(self._run.labels(), self.features), len(self))
 
     def ranking(self, order: Order, finding: str | None = None) -> Ranking:
         """Return an order of all examples, or of those of a finding as the run lists them."""
@@ -133,16 +150,13 @@ class Examples:
 
     def mask(self, wanted: Filter, states: Array) -> Array:
         """Return which examples (n,) match a filter, given the ``states`` (n,) of all."""
-        given, suggested = self.given, self.suggested
-        mask: Array = np.ones(len(self), bool)
-        if wanted.differs:
-            mask &= self._suspect
+        mask: Array = self._suspect.copy() if wanted.differs else np.ones(len(self), bool)
         if wanted.given is not None:
-            mask &= given == wanted.given
+            mask &= self.given == wanted.given
         if wanted.suggested is not None:
-            mask &= suggested == wanted.suggested
+            mask &= self.suggested == wanted.suggested
         if wanted.label_class is not None:
-            mask &= (given == wanted.label_class) | (suggested == wanted.label_class)
+            mask &= (self.given == wanted.label_class) | (self.suggested == wanted.label_class)
         if wanted.below is not None:
             mask &= self.columns["quality"] < wanted.below  # not those without one
         if wanted.states is not None:
@@ -165,16 +179,13 @@ class Examples:
         """Return everything known about an example, as plain values."""
         row = {name: column[index].item() for name, column in self.columns.items()}
         row = {name: None if value != value else value for name, value in row.items()}  # JSON has no NaN
-        return {
-            "index": index,
-            "id": self.ids[index],
-            "split": self.splits[index],
-            **row,
-        }
+        return {"index": index, "id": self.ids[index], "split": self.splits[index], **row}
 
     def history(self, index: int) -> list[dict[str, Any]]:
         """Return every change of an example's label during training."""
-        return self._history.of(index)
+        rows = self._history.filter(compute.equal(self._history["index"], index))
+        changes: list[dict[str, Any]] = rows.select(["epoch", "old", "new", "confidence"]).to_pylist()
+        return changes
 
     def members(self, label: int) -> Array:
         """Return the examples whose final label in the run is ``label``."""
@@ -188,30 +199,59 @@ class Examples:
         return digest.hexdigest()
 
 
-def checked_features(run: Run, count: int) -> Array | None:
-    """Return the features of ``count`` examples, if the run keeps any; raise if they belong to others."""
-    features = run.features
-    if features is not None and len(features) != count:
-        raise RunFolderError(f"{run.folder}: {len(features)} features for {count} labels; two runs mixed up?")
-    return features
-
-
 def _rank(order: Array, count: int) -> Ranking:
     ranks: Array = np.full(count, -1, np.int32)
     ranks[order] = np.arange(len(order))
     return Ranking(order, ranks)
 
 
-class _History:
-    """The label changes of a run, indexed by example."""
+class Found(NamedTuple):
+    """A finding about an example; examples that are nearly the same have the same ``group``."""
 
-    def __init__(self, table: pa.Table) -> None:
-        self._columns = {name: table[name].to_numpy() for name in ("epoch", "old", "new", "confidence")}
-        index = table["index"].to_numpy()
-        self._order = np.argsort(index, kind="stable")
-        self._sorted = index[self._order]
+    name: str
+    reason: str
+    group: int | None
 
-    def of(self, index: int) -> list[dict[str, Any]]:
-        start, end = np.searchsorted(self._sorted, [index, index + 1])
-        rows = self._order[start:end]
-        return [{name: column[row].item() for name, column in self._columns.items()} for row in rows]
+
+class Findings:
+    """The flagged findings about examples; ``table`` is that of a run, None where nothing was looked for."""
+
+    def __init__(self, table: pa.Table | None) -> None:
+        table = SCHEMA.empty_table() if table is None else table
+        self._table = table.filter(compute.and_(table["flag"], table["index"].is_valid()))
+        names = self._table["finding"].unique().to_pylist()
+        self._lists = {name: self._list(name) for name in names}
+
+    def counts(self) -> list[tuple[str, int]]:
+        """Return the names of all findings, in the order of the file, and about how many examples each is."""
+        return [(name, len(found)) for name, found in self._lists.items()]
+
+    def examples(self, name: str) -> Array:
+        """Return the examples of a finding (m,), in the order of the file; groups stay together."""
+        return self._lists[name]
+
+    def of(self, example: int) -> list[Found]:
+        """Return the findings about an example."""
+        rows = self._table.filter(compute.equal(self._table["index"], example))
+        columns = (rows[key].to_pylist() for key in ("finding", "reason", "group"))
+        return [Found(*row) for row in zip(*columns, strict=True)]
+
+    def group(self, example: int) -> list[int]:
+        """Return the examples of all groups that an example is in, itself included, in their order in the data."""
+        members: set[int] = set()
+        for name, _, group in self.of(example):
+            if group is not None:
+                same = compute.and_(
+                    compute.equal(self._table["finding"], name), compute.equal(self._table["group"], group)
+                )
+                members.update(self._table["index"].filter(same).to_pylist())
+        return sorted(members)
+
+    def _list(self, name: str) -> Array:
+        rows = self._table.filter(compute.equal(self._table["finding"], name))
+        index: Array = rows["index"].to_numpy().astype(np.int64)
+        groups = rows["group"].fill_null(-1).to_numpy()
+        _, first, which = np.unique(groups, return_index=True, return_inverse=True)
+        place = np.where(groups < 0, np.arange(len(rows)), first[which])
+        found: Array = index[np.lexsort((index, place))]
+        return found[np.sort(np.unique(found, return_index=True)[1])]  # each once

@@ -1,13 +1,14 @@
 """Guard: what a request needs to be let in, and the headers of every response."""
 
 import ipaddress
-import json
 import re
 import secrets
 import socket
-from typing import NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _MAX_BODY = 256 * 1024  # bytes; a thousand decisions need a third of it
@@ -27,12 +28,16 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
+_FIXED = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
 _NO_STORE = (b"cache-control", b"no-store")
 
 
-class _Refusal(NamedTuple):
-    status: int
-    reason: str
+class _RefusedError(Exception):
+    """A request that is not let in: a status and one line for people."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class Guard:
@@ -56,55 +61,52 @@ class Guard:
         """Reject a request, or pass it on to the application."""
         if scope["type"] != "http":
             return
-        headers: dict[str, list[str]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
-        cookies = _cookies(headers)
-        opening = scope["path"] == "/" and b"token=" in scope["query_string"]
-        given = _query_token(scope) if opening else _bearer(headers) or cookies.get(self._cookie, "")
-        refusal = self._refuse(scope["method"], headers, given, by_cookie=not _bearer(headers))
-        body = b""
-        if refusal is None:
-            read = await _read_body(headers, receive)
-            if isinstance(read, _Refusal):
-                refusal = read
-            else:
-                body = read
-        new: list[tuple[bytes, bytes]] = []
-        if refusal is None:
-            person = cookies.get("unflip-person", "")
-            if not _PERSON.fullmatch(person):
-                person = secrets.token_hex(16)
-                new.append(_set_cookie("unflip-person", f"{person}; Max-Age={_YEAR}"))
-            if opening:
-                new.append(_set_cookie(self._cookie, self._token.decode()))
-            scope["unflip.person"] = person
-        fixed = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+        request = Request(scope)
+        opening = scope["path"] == "/" and "token" in request.query_params
+        new: list[tuple[bytes, bytes]] = []  # cookies to set
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = list(message.get("headers", []))
                 cached = [] if any(name == b"cache-control" for name, _ in own) else [_NO_STORE]
-                message = {**message, "headers": [*own, *fixed, *cached, *new]}
+                message = {**message, "headers": [*own, *_FIXED, *cached, *new]}
             await send(message)
 
-        if refusal is not None:
-            await _answer(refusal, send_with_headers)
-        else:
-            await self._app(scope, _replay(body, receive), send_with_headers)
+        try:
+            self._check(request, opening=opening)
+            body = await _read_body(request.headers, receive)
+        except _RefusedError as error:
+            closing = {"connection": "close"} if error.status == 413 else {}  # the rest of the body is not read
+            await JSONResponse({"error": str(error)}, error.status, closing)(scope, receive, send_with_headers)
+            return
+        person = request.cookies.get("unflip-person", "")
+        if not _PERSON.fullmatch(person):
+            person = secrets.token_hex(16)
+            new.append(_set_cookie("unflip-person", f"{person}; Max-Age={_YEAR}"))
+        if opening:
+            new.append(_set_cookie(self._cookie, self._token.decode()))
+        scope["unflip.person"] = person
+        parts = iter([{"type": "http.request", "body": body, "more_body": False}])
 
-    def _refuse(self, method: str, headers: dict[str, list[str]], token: str, *, by_cookie: bool) -> _Refusal | None:
-        hosts = headers.get("host", [])
+        async def replay() -> Message:
+            return next(parts, None) or await receive()
+
+        await self._app(scope, replay, send_with_headers)
+
+    def _check(self, request: Request, *, opening: bool) -> None:
+        """Raise unless host, origin and token are right."""
+        headers = request.headers
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or not self._is_our_name(hosts[0]):
-            return _Refusal(421, "wrong host name; open the address that `unflip review` printed")
-        origins = headers.get("origin", [])
+            raise _RefusedError(421, "wrong host name; open the address that `unflip review` printed")
         if not all(_is_from(origin, hosts[0]) for origin in origins):
-            return _Refusal(403, "requests must come from the review page, not from another site")
+            raise _RefusedError(403, "requests must come from the review page, not from another site")
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        token = request.query_params["token"] if opening else bearer or request.cookies.get(self._cookie, "")
         if not secrets.compare_digest(token.encode("latin-1", "replace"), self._token):
-            return _Refusal(403, "missing or old token; open the address that `unflip review` printed")
-        if method not in ("GET", "HEAD") and by_cookie and not origins:
-            return _Refusal(403, "no Origin header; programs must send the token as Authorization: Bearer")
-        return None
+            raise _RefusedError(403, "missing or old token; open the address that `unflip review` printed")
+        if request.method not in ("GET", "HEAD") and not bearer and not origins:
+            raise _RefusedError(403, "no Origin header; programs must send the token as Authorization: Bearer")
 
     def _is_our_name(self, host: str) -> bool:
         try:
@@ -129,62 +131,23 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _cookies(headers: dict[str, list[str]]) -> dict[str, str]:
-    """Return the cookies; other programs on this machine may have set some too, in any form."""
-    pairs = (part.strip().partition("=") for part in ";".join(headers.get("cookie", [])).split(";"))
-    return {name: value for name, _, value in pairs}
-
-
-def _query_token(scope: Scope) -> str:
-    text: str = scope["query_string"].decode("latin-1")
-    return parse_qs(text).get("token", [""])[0]
-
-
-def _bearer(headers: dict[str, list[str]]) -> str:
-    return headers.get("authorization", [""])[0].removeprefix("Bearer ")
-
-
 def _set_cookie(name: str, value: str) -> tuple[bytes, bytes]:
     return b"set-cookie", f"{name}={value}; Path=/; HttpOnly; SameSite=Strict".encode()
 
 
-async def _read_body(headers: dict[str, list[str]], receive: Receive) -> bytes | _Refusal:
+async def _read_body(headers: Headers, receive: Receive) -> bytes:
     """Read a body, sent in one or more parts, up to the size limit."""
-    too_large = _Refusal(413, f"more than {_MAX_BODY} bytes; decide on fewer examples at once")
-    announced = headers.get("content-length", ["0"])[0]
+    too_large = _RefusedError(413, f"more than {_MAX_BODY} bytes; decide on fewer examples at once")
+    announced = headers.get("content-length", "0")
     if not announced.isascii() or not announced.isdigit() or int(announced[:20]) > _MAX_BODY:
-        return too_large
-    parts, size, more = [], 0, True
+        raise too_large
+    body, more = b"", True
     while more:
         message = await receive()
         if message["type"] != "http.request":
-            return _Refusal(400, "the connection ended before the request did")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
+            raise _RefusedError(400, "the connection ended before the request did")
+        body += message.get("body", b"")
         more = message.get("more_body", False)
-        if size > _MAX_BODY:
-            return too_large
-    return b"".join(parts)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that yields the body once and then calls the real one."""
-    given = False
-
-    async def replay() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replay
-
-
-async def _answer(refusal: _Refusal, send: Send) -> None:
-    body = json.dumps({"error": refusal.reason}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refusal.status == 413:
-        headers.append((b"connection", b"close"))  # the rest of the body is not read
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        if len(body) > _MAX_BODY:
+            raise too_large
+    return body

@@ -1,20 +1,23 @@
-"""The application: the requests of the review page and their responses."""
+"""The server of the review page: the requests and their responses, a socket, a token, and uvicorn."""
 
+import secrets
+import socket
 from importlib.resources import files
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
+import uvicorn
 from fastapi import FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from unflip.errors import InputError, UnflipError
+from unflip.errors import ConfigError, InputError, UnflipError
+from unflip.review import Order
 from unflip.review.decisions import Choice, NotSavedError, State
 from unflip.review.examples import Filter
-from unflip.review.export import as_csv
-from unflip.review.order import Order
-from unflip.review.review import Action, Review, described
+from unflip.review.guard import Guard
+from unflip.review.review import Action, Review, as_csv, described
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _FOREVER = "private, max-age=31536000, immutable"  # the address of an image changes with the run's examples
@@ -35,8 +38,7 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     reviewer: Annotated[str, Field(max_length=80), AfterValidator(_readable)]
-    request: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")
-    """A unique id; repeating a request after a lost response has no further effect."""
+    request: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")  # repeating one after a lost response has no further effect
 
 
 class _Item(BaseModel):
@@ -68,11 +70,12 @@ class _FilterQuery(_OrderQuery):
     state: Literal["open", "accepted", "kept", "changed", "removed", "unsure", "decided", "any"] = "any"
 
     def as_filter(self) -> Filter:
-        states = None
-        if self.state == "decided":
-            states = frozenset(state for state in State if state.is_decided)
-        elif self.state != "any":
-            states = frozenset([State[self.state.upper()]])
+        chosen = frozenset(
+            state
+            for state in State
+            if state.name.lower() == self.state or (state.is_decided and self.state == "decided")
+        )
+        states = None if self.state == "any" else chosen
         return Filter(self.differs, self.given, self.suggested, self.label_class, self.below, states, self.finding)
 
 
@@ -123,22 +126,14 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
 
     @app.get("/api/examples")
     def examples(query: Annotated[_PageQuery, Query()]) -> Any:
-        wanted = query.as_filter()
-        states = review.decisions.states
-        order = query.order or review.order
-        ranks = review.examples.ranking(order, query.finding).ranks
+        wanted, order = query.as_filter(), query.order or review.order
         found = review.examples.page(
-            wanted, states, order=order, after=query.after, before=query.before, count=query.count
+            wanted, review.decisions.states, order=order, after=query.after, before=query.before, count=query.count
         )
-        return JSONResponse(
-            {
-                "examples": [{**review.brief(index), "rank": int(ranks[index])} for index in found.indices],
-                "total": found.total,
-                "first": found.first,
-                "last": found.last,
-                "progress": review.progress(wanted),
-            }
-        )
+        ranks = review.examples.ranking(order, query.finding).ranks
+        shown = [{**review.brief(index), "rank": int(ranks[index])} for index in found.indices]
+        place = {"total": found.total, "first": found.first, "last": found.last}
+        return JSONResponse({"examples": shown, **place, "progress": review.progress(wanted)})
 
     @app.get("/api/examples/{index}")
     def example(index: Index, query: Annotated[_OrderQuery, Query()]) -> Any:
@@ -164,16 +159,15 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
 def _serve_decisions(app: FastAPI, review: Review) -> None:
     """Take decisions, take them back, and answer with what has been decided."""
 
+    def who(body: _Body, request: Request) -> dict[str, str]:
+        return {"person": request.scope["unflip.person"], "reviewer": body.reviewer, "request": body.request}
+
     @app.get("/api/changes")
     def changes(query: Annotated[_ChangesQuery, Query()]) -> Any:
         rows = review.decisions.since(query.since, _CHANGES)
-        return JSONResponse(
-            {
-                "changes": [described(row) for row in rows],
-                "last": rows[-1].id if rows else min(query.since, review.decisions.last_id),
-                "progress": review.progress(query.as_filter()),
-            }
-        )
+        last = rows[-1].id if rows else min(query.since, review.decisions.last_id)
+        progress = review.progress(query.as_filter())
+        return JSONResponse({"changes": [described(row) for row in rows], "last": last, "progress": progress})
 
     @app.post("/api/decide")
     def decide(body: _Decide, request: Request) -> Any:
@@ -185,18 +179,12 @@ def _serve_decisions(app: FastAPI, review: Review) -> None:
             Choice(_check(review, item.index), item.version, *review.meaning(body.action, item.index, body.label))
             for item in body.items
         ]
-        written, conflicts = review.decisions.decide(
-            choices, person=request.scope["unflip.person"], reviewer=body.reviewer, request=body.request
-        )
-        return JSONResponse(
-            {"written": [described(row) for row in written], "conflicts": [described(row) for row in conflicts]}
-        )
+        outcome = review.decisions.decide(choices, **who(body, request))
+        return JSONResponse({name: [described(row) for row in rows] for name, rows in outcome._asdict().items()})
 
     @app.post("/api/undo")
     def undo(body: _Body, request: Request) -> Any:
-        written = review.decisions.undo(
-            person=request.scope["unflip.person"], reviewer=body.reviewer, request=body.request
-        )
+        written = review.decisions.undo(**who(body, request))
         return JSONResponse({"written": [described(row) for row in written]})
 
     @app.get("/api/export.csv")
@@ -228,10 +216,53 @@ def _report_errors(app: FastAPI) -> None:
     async def refused(_: Request, error: AnyHTTPException) -> JSONResponse:
         return say(error.status_code, str(error.detail))
 
-    @app.exception_handler(NotSavedError)
-    async def not_saved(_: Request, error: NotSavedError) -> JSONResponse:
-        return say(503, str(error))
-
     @app.exception_handler(UnflipError)
     async def wrong(_: Request, error: UnflipError) -> JSONResponse:
-        return say(400, str(error))
+        return say(503 if isinstance(error, NotSavedError) else 400, str(error))
+
+
+class Serving(NamedTuple):
+    """A server that is bound to its port and ready to run; ``address`` is what to open, including the token."""
+
+    address: str
+    server: uvicorn.Server
+    listening: socket.socket
+
+    def run(self) -> None:
+        """Serve until a signal arrives or ``server.should_exit`` is set."""
+        with self.listening:
+            self.server.run(sockets=[self.listening])
+
+
+def prepare(review: Review, listening: socket.socket, host: str) -> Serving:
+    """Create a token and the server behind a socket of :func:`listen`, without serving yet."""
+    bound: int = listening.getsockname()[1]
+    token = secrets.token_urlsafe(32)
+    guarded = Guard(build_app(review), token=token, host=host, port=bound)
+    config = uvicorn.Config(
+        guarded, log_level="warning", access_log=False, server_header=False, date_header=False, lifespan="off",
+        ws="none", http="h11", proxy_headers=False, timeout_graceful_shutdown=3, timeout_keep_alive=30,
+    )  # fmt: skip
+    shown = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+    place = f"[{shown}]" if ":" in shown else shown
+    return Serving(f"http://{place}:{bound}/?token={token}", uvicorn.Server(config), listening)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind the port early, so that a port in use is an error instead of a page that never loads."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise ConfigError(f"--host {host}: {error.strerror}; try 127.0.0.1") from error
+    # With the protocol set, asyncio sends responses at once (TCP_NODELAY); otherwise each waits 40 ms.
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(256)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"--host {host} --port {port}: {error.strerror}; --port 0 picks a free port") from error
+    return listening

@@ -1,19 +1,23 @@
 """Review: a run's examples, their images and neighbours, and people's decisions about their labels."""
 
+import csv
+import io
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 import numpy as np
 
 from unflip.data.arrays import Array
+from unflip.data.files import is_image
+from unflip.data.labels import LABEL, REMOVE
 from unflip.data.preview import Pictures, Rows, ask_where
 from unflip.errors import InputError, RunFolderError
 from unflip.files import locked
-from unflip.review.decisions import Decision, DecisionStore, State, check_decisions
-from unflip.review.examples import Examples, Filter, checked_features
-from unflip.review.order import Order
+from unflip.review import Order
+from unflip.review.decisions import Decision, DecisionStore, State
+from unflip.review.examples import Examples, Filter
 from unflip.review.words import Words, pieces
 from unflip.runs import layout
 from unflip.runs.folder import Run
@@ -55,11 +59,9 @@ class Review:
         self.order = order
         self._rows = rows
         self._words = Words(run, rows, examples.columns["current"]) if rows else None
-        self.picture_key = examples.fingerprint[:16]
-        """Part of the address of images, so that a browser never shows those of another run."""
+        self.picture_key = examples.fingerprint[:16]  # in the address of images: those of another run are never shown
         self._name = run.folder.resolve().name
         self._result = run.result
-        self._features = checked_features(run, len(examples))
 
     def about(self) -> dict[str, Any]:
         """Return what does not change while the page is open."""
@@ -147,7 +149,7 @@ class Review:
         The classes are those of the run's final labels. If both are the same, the second group is the nearest examples
         of all other classes.
         """
-        if self._features is None:
+        if self.examples.features is None:
             return []
         given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
         groups: list[tuple[int | None, Array]] = [(given, self.examples.members(given))]
@@ -158,7 +160,7 @@ class Review:
         own = np.array([index])
         found = []
         for label, rows in groups:
-            near = nearest(self._features, self._features[own], _NEIGHBOURS, rows=rows, leave_out=own)
+            near = nearest(self.examples.features, self.examples.features[own], _NEIGHBOURS, rows=rows, leave_out=own)
             pairs = zip(near.indices[0].tolist(), near.distances[0].tolist(), strict=True)
             examples = [{**self.brief(i), "distance": round(distance, 4)} for i, distance in pairs if i >= 0]
             found.append({"label": label, "examples": examples})
@@ -178,9 +180,7 @@ def open_review(
         pictures = run.pictures(data)
         rows = run.rows(data) if pictures is None else None
     examples = Examples(run)
-    checked_features(run, len(examples))  # this and the next two before anything is written
-    examples.ranking(order)
-    check_decisions(folder / layout.DECISIONS, examples.fingerprint)
+    examples.ranking(order)  # before anything is written
     with (
         locked(folder / layout.REVIEW_LOCK, busy="another process is serving its review; open the address it printed"),
         closing(
@@ -196,6 +196,37 @@ def finished_run(folder: Path) -> Run:
     if not run.is_finished:
         raise RunFolderError(f"{folder}: contains no finished run; a review needs its result.json")
     return run
+
+
+def settled(examples: Examples, decisions: DecisionStore) -> dict[int, int | None]:
+    """Return the label of every example that people settled, None where they removed it, in order of the examples.
+
+    What came reviewed into the run holds until somebody decides otherwise, or is not sure.
+    """
+    current = examples.columns["current"]
+    doubted = decisions.states == State.UNSURE
+    labels = {
+        i: None if examples.splits[i] == REMOVED else int(current[i])
+        for i in np.flatnonzero(examples.reviewed & ~doubted).tolist()
+    }
+    labels |= {row.example: row.label for row in decisions.decided()}
+    return dict(sorted(labels.items()))
+
+
+def as_csv(examples: Examples, decisions: DecisionStore) -> str:
+    """Return ``index,path,label,decision`` of what people settled; what is removed has no label.
+
+    Examples that are not files have an ``id`` instead of the path, or neither if it would only repeat the index.
+    """
+    named = next((i for i, name in enumerate(examples.ids) if name != str(i)), None)
+    column = [] if named is None else ["path" if is_image(PurePath(examples.ids[named]).name) else "id"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["index", *column, "label", "decision"])
+    for example, label in settled(examples, decisions).items():
+        name = [examples.ids[example]] if column else []
+        writer.writerow([example, *name, *(["", REMOVE] if label is None else [examples.class_names[label], LABEL])])
+    return text.getvalue()
 
 
 def described(row: Decision | None) -> dict[str, Any] | None:
