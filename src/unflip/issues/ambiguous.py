@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from unflip.data.arrays import Array
 from unflip.issues.audit import Examined, Found
 from unflip.runs.labels import OUT_OF_SAMPLE
 
@@ -25,10 +24,8 @@ def find_ambiguous(examined: Examined) -> Found:
     names = examined.class_names
     pairs = np.stack([table[name].to_numpy()[asked] for name in ("likeliest", "second")], 1)
 
-    def say(places: Array) -> list[str]:
-        return [
-            f"{names[a]} ({p:.2f}) or {names[b]} ({q:.2f}): the two likeliest classes"
-            for (a, b), p, q in zip(pairs[places].tolist(), first[places], second[places], strict=True)
-        ]
+    def reason(at: int) -> str:
+        a, b = pairs[at]
+        return f"{names[a]} ({first[at]:.2f}) or {names[b]} ({second[at]:.2f}): the two likeliest classes"
 
-    return Found(asked, (ratio * both).clip(0, 1), (ratio >= _RATIO) & (both >= _BOTH), say)
+    return Found(asked, (ratio * both).clip(0, 1), (ratio >= _RATIO) & (both >= _BOTH), reason)

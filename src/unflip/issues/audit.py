@@ -32,15 +32,19 @@ _NEXT = 100  # examples without a flag that are listed all the same, those with 
 
 @dataclass(frozen=True)
 class Examined:
-    """The examples of a finished run, training and validation examples in the order of its table of labels."""
+    """The examples of a finished run, training and validation examples in the order of its table of labels.
+
+    Attributes:
+        table: the run's labels; see :func:`unflip.runs.labels.label_table`.
+        class_names: by number of the class.
+        data: the training data as rows of features.
+        alike: which examples are the same or nearly so, if that was computed.
+    """
 
     table: pa.Table
-    """The run's labels; see :func:`unflip.runs.labels.label_table`."""
     class_names: Sequence[str]
     data: Dataset
-    """What was learnt from, as rows of features."""
     alike: Alike | None = None
-    """Which examples are the same or nearly so, if anybody looked."""
 
     @property
     def features(self) -> Shards:
@@ -50,33 +54,37 @@ class Examined:
 
 
 class Found(NamedTuple):
-    """What a check says of m examples or classes."""
+    """What a check says of m examples or classes.
+
+    Attributes:
+        rows: which rows of the table (m,); -1 for what is said of a class.
+        scores: how much each is what the check looks for (m,), from 0 to 1.
+        flags: whether each is worth a look (m,).
+        reason: returns why, in one line, for a position among the m; only asked for what is listed.
+        groups: numbers of the groups that findings form (m,), from 0 in the order of the list, where they form any.
+    """
 
     rows: Array
-    """Which rows of the table (m,); -1 for what is said of a class."""
     scores: Array
-    """How much each is what the check looks for (m,), from 0 to 1."""
     flags: Array
-    """Whether each is worth a look (m,)."""
-    say: Callable[[Array], list[str]]
-    """Returns the reasons for those at positions (p,) among the m; a line each."""
+    reason: Callable[[int], str]
     groups: Array | None = None
-    """Numbers of the groups that findings form (m,), from 0 in the order of the list, where they form any."""
+
+    def say(self, positions: Array) -> list[str]:
+        """Return the reasons for those at ``positions`` (p,)."""
+        return [self.reason(position) for position in positions.tolist()]
 
 
 def nothing() -> Found:
     """Return what a check says that does not apply to the data."""
     none = np.empty(0, np.int64)
-    return Found(none, none.astype(float), none.astype(bool), lambda _: [])
+    return Found(none, none.astype(float), none.astype(bool), str)
 
 
 def run_checks(examined: Examined, skip: Collection[str] = (), track: Track = untracked) -> pa.Table:
     """Return the findings of every check but those to ``skip``: what is flagged, and the next 100 of each."""
     wanted = [entry for entry in checks if entry.name not in skip]
-    found = {}
-    for entry in track(wanted, "looking for more", len(wanted)):
-        result: Found = entry.load()(examined)
-        found[entry.name] = _listed(result)
+    found = {entry.name: _listed(entry.load()(examined)) for entry in track(wanted, "looking for more", len(wanted))}
     return findings_table(examined.table, found)
 
 

@@ -40,7 +40,7 @@ def find_weak_classes(examined: Examined) -> Found:
     confused = _confused(examined.class_names, labels[asked], table["likeliest"].to_numpy()[asked])
     found = [*confused, *_sizes(examined.class_names, counts, ~known & (counts > 0))]
     flags, scores = np.array([each.flag for each in found], bool), np.array([each.score for each in found], float)
-    return Found(np.full(len(found), -1), scores, flags, lambda places: [found[place].reason for place in places])
+    return Found(np.full(len(found), -1), scores, flags, lambda at: found[at].reason)
 
 
 def _confused(names: Sequence[str], given: Array, likeliest: Array) -> Iterator[_Weakness]:

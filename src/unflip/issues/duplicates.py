@@ -15,16 +15,7 @@ from unflip.data.dataset import Dataset, Encoding, Inputs, Split
 from unflip.data.files import ImageFiles
 from unflip.data.split import identities, repeats_by_nature
 from unflip.encoders.table import TableEncoder, text_columns
-from unflip.issues.similarity import (
-    LEAST_IMAGE,
-    LEAST_ROW,
-    LEAST_TEXT,
-    Pictures,
-    compare_images,
-    compare_rows,
-    compare_texts,
-    plain_text,
-)
+from unflip.issues import similarity
 from unflip.progress import Track, untracked
 from unflip.stats.nearest import all_nearest
 
@@ -41,16 +32,19 @@ _IMAGE = 4  # axes of an array of images
 
 @dataclass(frozen=True)
 class Alike:
-    """Examples that are the same or nearly so; rows are those of all parts, one after the other."""
+    """Examples that are the same or nearly so; rows are those of all parts, one after the other.
+
+    Attributes:
+        parts: how many examples each part has: train, val if there is one, then the test sets.
+        keys: a number per row (n,), the same for examples that are equal.
+        pairs: pairs of such numbers (p, 2) whose examples are nearly the same.
+        scores: how similar they are (p,), below 1.
+    """
 
     parts: Mapping[str, int]
-    """How many examples each part has: train, val if there is one, then the test sets."""
     keys: Array
-    """A number per row (n,), the same for examples that are equal."""
     pairs: Array
-    """Pairs of such numbers (p, 2) whose examples are nearly the same."""
     scores: Array
-    """How alike they are (p,), below 1."""
 
     def rows_of(self, part: str) -> slice:
         """Return the rows of a part."""
@@ -110,14 +104,17 @@ class Alike:
 
 
 class Scored(NamedTuple):
-    """Pairs of examples that may be alike."""
+    """Pairs of examples that may be nearly the same.
+
+    Attributes:
+        rows: (p, 2), the lower number first.
+        scores: how similar they are (p,), from 0 to 1.
+        least: from which score on they are nearly the same.
+    """
 
     rows: Array
-    """(p, 2), the lower number first."""
     scores: Array
-    """How alike they are (p,), from 0 to 1."""
     least: float
-    """From which score on they are nearly the same."""
 
 
 def find_alike(data: Dataset, came: Mapping[str, Inputs], track: Track = untracked) -> Alike:
@@ -145,7 +142,8 @@ def score_pairs(
 ) -> Scored:
     """Return the candidates among the rows ``first`` of all parts, and how alike the examples of each pair are."""
     came = [inputs for _, inputs in parts.values()]
-    rows = _Stacked([part.inputs for part, _ in parts.values()], first)
+    features: list[Any] = [part.inputs for part, _ in parts.values()]
+    rows = _Stacked(Shards(features), first)
     if len(first) < 2:
         return Scored(np.empty((0, 2), np.int64), np.empty(0), 1.0)
     images = [
@@ -156,48 +154,56 @@ def score_pairs(
     if images and data.encoding is not None and data.encoding.encoder == "images":
         pairs, closeness = _neighbours(rows)
         pairs = pairs[closeness < _NEAR]
-        pictures = Pictures(images)
-        return Scored(first[pairs], compare_images(pictures, first[pairs], track), LEAST_IMAGE)
+        pictures = similarity.Pictures(images)
+        return Scored(first[pairs], similarity.compare_images(pictures, first[pairs], track), similarity.LEAST_IMAGE)
     names = text_columns(data.encoding) if data.encoding is not None else ()
     if names and data.encoding is not None and all(isinstance(cells, Cells) for cells in came):
         texts = _texts([cells for cells in came if isinstance(cells, Cells)], names, first)
         pairs = np.unique(np.concatenate([_neighbours(rows)[0], _equal_pairs(texts)]), axis=0)
-        scores = compare_texts(texts, pairs)
+        scores = similarity.compare_texts(texts, pairs)
         others = ~_of_texts(data.encoding)
         if others.any():
-            scores = np.where(_row_scores(rows.spread(others), pairs) >= LEAST_ROW, scores, 0)
-        return Scored(first[pairs], scores, LEAST_TEXT)
+            scores = np.where(_row_scores(rows.spread(others), pairs) >= similarity.LEAST_ROW, scores, 0)
+        return Scored(first[pairs], scores, similarity.LEAST_TEXT)
     rows = rows.spread()
     pairs, closeness = _neighbours(rows.clipped())
     pairs = pairs[_by_chance(closeness, len(rows), min(_NEIGHBOURS, len(rows) - 1)) < _BY_CHANCE]
-    return Scored(first[pairs], _row_scores(rows, pairs), LEAST_ROW)
+    return Scored(first[pairs], _row_scores(rows, pairs), similarity.LEAST_ROW)
 
 
+@dataclass(frozen=True)
 class _Stacked:
-    """Some rows of several parts as one array (n, d), in units of a spread; read when they are asked for."""
+    """Some rows of several parts as one array (n, d), in units of a scale; read when they are asked for.
 
-    def __init__(
-        self,
-        parts: Sequence[Any],
-        chosen: Array,
-        columns: Array | None = None,
-        middle: Array | float = 0.0,
-        spread: Array | float = 1.0,
-        most: float = np.inf,
-    ) -> None:
-        self._all, self._chosen, self._columns = Shards(parts), chosen, columns
-        self._middle, self._spread, self._most = middle, spread, most
-        width = int(np.prod(self._all.shape[1:])) if columns is None else int(columns.sum())
-        self.shape = (len(chosen), width)
+    Attributes:
+        all: the rows of all parts.
+        chosen: which of them (n,).
+        columns: which columns; None for all.
+        middle: what is subtracted from each column.
+        scale: what each column is divided by.
+        most: values are clipped to this, up and down.
+    """
+
+    all: Shards
+    chosen: Array
+    columns: Array | None = None
+    middle: Array | float = 0.0
+    scale: Array | float = 1.0
+    most: float = np.inf
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and columns."""
+        return len(self), int(np.prod(self.all.shape[1:])) if self.columns is None else int(self.columns.sum())
 
     def __len__(self) -> int:
-        return len(self._chosen)
+        return len(self.chosen)
 
     def __getitem__(self, rows: Any) -> Array:
-        found = np.asarray(self._all[self._chosen[rows]], np.float32)
+        found = np.asarray(self.all[self.chosen[rows]], np.float32)
         flat: Array = found.reshape(len(found), -1)
-        scaled = ((flat if self._columns is None else flat[:, self._columns]) - self._middle) / self._spread
-        return scaled if self._most == np.inf else scaled.clip(-self._most, self._most)
+        scaled = ((flat if self.columns is None else flat[:, self.columns]) - self.middle) / self.scale
+        return scaled if self.most == np.inf else scaled.clip(-self.most, self.most)
 
     def spread(self, columns: Array | None = None) -> "_Stacked":
         """Return these rows, or some of their columns, from the columns' medians on, in units of their spread.
@@ -205,16 +211,16 @@ class _Stacked:
         It is half the distance between the 16th and the 84th percentile, the standard deviation of a Gaussian, which a
         few huge values leave as it is; where that is 0, the standard deviation.
         """
-        part = _Stacked([self._all], self._chosen, columns)
+        part = replace(self, columns=columns)
         few = part[np.linspace(0, len(self) - 1, min(len(self), _SAMPLE)).astype(np.int64)].astype(np.float64)
         low, middle, high = np.quantile(few, (0.16, 0.5, 0.84), axis=0)
         scale = np.where(high > low, (high - low) / 2, few.std(axis=0))
         scale = np.where(scale > 0, scale, 1)
-        return _Stacked([self._all], self._chosen, columns, middle.astype(np.float32), scale.astype(np.float32))
+        return replace(part, middle=middle.astype(np.float32), scale=scale.astype(np.float32))
 
     def clipped(self) -> "_Stacked":
         """Return these rows for the search of neighbours: one value far away would cost all others their digits."""
-        return _Stacked([self._all], self._chosen, self._columns, self._middle, self._spread, _FAR)
+        return replace(self, most=_FAR)
 
 
 def _neighbours(rows: _Stacked) -> tuple[Array, Array]:
@@ -257,7 +263,9 @@ def _texts(parts: Sequence[Cells], columns: Sequence[str], rows: Array) -> Array
     found: list[str] = []
     for cells in parts:
         lists = [cells.table[name].to_pylist() for name in columns]
-        found += ["\n".join(plain_text(str(text or "")) for text in texts) for texts in zip(*lists, strict=True)]
+        found += [
+            "\n".join(similarity.plain_text(str(text or "")) for text in texts) for texts in zip(*lists, strict=True)
+        ]
     return np.array(found, object)[rows]
 
 
@@ -268,8 +276,8 @@ def _of_texts(encoding: Encoding) -> Array:
 
 
 def _row_scores(rows: _Stacked, pairs: Array) -> Array:
-    blocks = [pairs[start : start + _ROWS] for start in range(0, len(pairs), _ROWS)]
-    return np.concatenate([np.empty(0), *(compare_rows(rows[some[:, 0]], rows[some[:, 1]]) for some in blocks)])
+    blocks = (pairs[start : start + _ROWS].T for start in range(0, len(pairs), _ROWS))
+    return np.concatenate([np.empty(0), *(similarity.compare_rows(rows[a], rows[b]) for a, b in blocks)])
 
 
 def _stars(pairs: Array, scores: Array, count: int) -> tuple[Array, Array]:

@@ -29,7 +29,7 @@ def find_odd_images(examined: Examined) -> Found:
     shorter, shape = np.minimum(width, height), np.maximum(width, height) / np.minimum(width, height).clip(min=1)
     usual = float(np.median(shorter))
     tiny = min(max(_TINY, usual / _SMALLER), usual / 2)  # where all are tiny, none is odd
-    looks = [
+    looks: list[tuple[str, Array, Array]] = [
         ("nearly blank: its brightness varies by {:.3f} of 1", contrast, _below(contrast, _BLANK)),
         ("very dark: a mean brightness of {:.2f} of 1", brightness, _below(brightness, _DARK)),
         ("very bright: a mean brightness of {:.2f} of 1", brightness, _below(1 - brightness, 1 - _BRIGHT)),
@@ -39,11 +39,12 @@ def find_odd_images(examined: Examined) -> Found:
     scores = np.stack([score for _, _, score in looks])
     worst = scores.argmax(0)
 
-    def say(places: Array) -> list[str]:
-        return [looks[worst[place]][0].format(looks[worst[place]][1][place]) for place in places]
+    def reason(at: int) -> str:
+        words, values, _ = looks[worst[at]]
+        return words.format(values[at])
 
     highest = scores.max(0)
-    return Found(np.arange(len(highest)), highest, highest > 0.5, say)
+    return Found(np.arange(len(highest)), highest, highest > 0.5, reason)
 
 
 def _below(values: Array, limit: float) -> Array:

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SIDE = 64
-"""Pictures are compared as squares of so many pixels."""
+SIDE = 64  # pixels of the squares as which pictures are compared
 _COARSE = 16  # side at which a part is searched for
 _PARTS = (15, 14, 13, 12, 11, 10)  # sides of parts, of 16: down to 40 % of the area
 _PROMISING = 0.6  # correlation at the coarse side from which on a place is refined

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from unflip.data.arrays import Array
 from unflip.issues.audit import Examined, Found, nothing
 
 
@@ -25,9 +24,6 @@ def find_leaks(examined: Examined) -> Found:
     best = best[np.unique(rows[best], return_index=True)[1]]
     rows, scores, sets, others = (of_all[best] for of_all in (rows, scores, sets, others))
 
-    def say(positions: Array) -> list[str]:
-        return [reason(position) for position in positions.tolist()]
-
     def reason(position: int) -> str:
         name, row = found[sets[position]][3], int(others[position])
         part = examined.data.parts()[name]
@@ -36,4 +32,4 @@ def find_leaks(examined: Examined) -> Found:
         how = "the same as" if scores[position] == 1 else "nearly the same as"
         return f"{how} {called}{label} of '{name}'"
 
-    return Found(rows, scores, np.ones(len(rows), bool), say)
+    return Found(rows, scores, np.ones(len(rows), bool), reason)

@@ -37,9 +37,6 @@ def find_near_duplicates(examined: Examined) -> Found:
                 own.append(row)
         return sorted(row for own in found.values() for row in own)
 
-    def say(positions: Array) -> list[str]:
-        return [reason(position) for position in positions.tolist()]
-
     def reason(position: int) -> str:
         group = int(groups[position])
         others = [row for row in heads(group) if row != rows[position]]
@@ -52,7 +49,7 @@ def find_near_duplicates(examined: Examined) -> Found:
         labels = f", and labelled {given[rows[position]]}" if differ[position] else ""
         return ", ".join([*equal, *near]) + labels
 
-    return Found(rows, scores[rows], np.ones(len(rows), bool), say, groups)
+    return Found(rows, scores[rows], np.ones(len(rows), bool), reason, groups)
 
 
 def _listed(how: str, named: list[str], count: int) -> list[str]:

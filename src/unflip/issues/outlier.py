@@ -54,15 +54,12 @@ def find_strangers(examined: Examined) -> Found:
     lower, upper = np.quantile(far, [0.25, 0.75])
     scores = expit((far - 2) / max(upper - lower, _LEAST_SPREAD))
     below = np.searchsorted(np.sort(far), far) / len(far)
-    names = np.array(examined.class_names, object)
 
-    def say(places: Array) -> list[str]:
-        return [
-            f"farther from every class than {_percent(share)} of the examples; nearest: {name}"
-            for share, name in zip(below[places].tolist(), names[classes[places]], strict=True)
-        ]
+    def reason(at: int) -> str:
+        share = f"{np.floor(1000 * below[at]) / 10:.1f} %"  # never rounded up to 100
+        return f"farther from every class than {share} of the examples; nearest: {examined.class_names[classes[at]]}"
 
-    return Found(np.arange(len(far)), scores, (far > 2) & (known.sum() > _BETWEEN), say)
+    return Found(np.arange(len(far)), scores, (far > 2) & (known.sum() > _BETWEEN), reason)
 
 
 class Directions:
@@ -134,8 +131,3 @@ def _added(squared: Array, counts: Array, lengths: Array) -> Array:
 
 def _blocks(count: int) -> list[slice]:
     return [slice(start, min(count, start + _BLOCK)) for start in range(0, count, _BLOCK)]
-
-
-def _percent(share: float) -> str:
-    """Return a share as per cent, never rounded up to 100."""
-    return f"{np.floor(1000 * share) / 10:.1f} %"

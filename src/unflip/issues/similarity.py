@@ -16,8 +16,8 @@ from unflip.data.images import are_small
 from unflip.issues.image_similarity import SIDE, same_images
 from unflip.progress import Track
 
+# From which likeness on two pictures, texts or rows are nearly the same; docs/audit.md says how they were chosen.
 LEAST_IMAGE, LEAST_TEXT, LEAST_ROW = 0.96, 0.9, 0.99
-"""From which likeness on two pictures, texts or rows are nearly the same; docs/audit.md says how they were chosen."""
 _PAIRS = 4096  # whose pictures are in memory at once: at most 100 MB
 _BETWEEN = re.compile(
     r"(?:[\s!\"&-*,./:;?@\[-`{-~\u00a1\u00ab\u00b7\u00bb\u00bf\u2010-\u205e\u3001-\u303f]|-(?!\d)|(?<=\w)-)+"
