@@ -29,7 +29,7 @@ def find_odd_images(examined: Examined) -> Found:
     shorter, shape = np.minimum(width, height), np.maximum(width, height) / np.minimum(width, height).clip(min=1)
     usual = float(np.median(shorter))
     tiny = min(max(_TINY, usual / _SMALLER), usual / 2)  # where all are tiny, none is odd
-    looks: list[tuple[str, Array, Array]] = [
+    looks = [
         ("nearly blank: its brightness varies by {:.3f} of 1", contrast, _below(contrast, _BLANK)),
         ("very dark: a mean brightness of {:.2f} of 1", brightness, _below(brightness, _DARK)),
         ("very bright: a mean brightness of {:.2f} of 1", brightness, _below(1 - brightness, 1 - _BRIGHT)),
@@ -40,7 +40,7 @@ def find_odd_images(examined: Examined) -> Found:
     worst = scores.argmax(0)
 
     def reason(at: int) -> str:
-        words, values, _ = looks[worst[at]]
+        words, values, _ = looks[int(worst[at])]
         return words.format(values[at])
 
     highest = scores.max(0)
