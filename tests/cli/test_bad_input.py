@@ -153,8 +153,6 @@ FILES: dict[str, Content] = {
     "parts/train/a/0.png": lambda path: write_picture(path, 0, (20, 20)),
     "parts/train/b/1.png": lambda path: write_picture(path, 1, (20, 20)),
     "parts/test/c/2.png": lambda path: write_picture(path, 1, (20, 20)),
-    "linked/a/0.png": lambda path: write_picture(path, 0, (20, 20)),
-    "linked/b": lambda path: path.symlink_to("a"),
     "odd/a/\udcff.png": lambda path: path.write_bytes(b""),
     "odd/b/1.png": lambda path: write_picture(path, 1, (20, 20)),
     "odd\udcff.npz": _blobs(),
@@ -484,7 +482,6 @@ BAD: dict[str, dict[str, Row]] = {
         "images of one class": (["lonely", *OUT, "--backbone", "tiny"], ["lonely", "at least two"]),
         "torn images": (["torn", *OUT, "--backbone", "tiny"], ["torn", "0.png"]),
         "a test class without training images": (["parts", *OUT, "--backbone", "tiny"], ["'test_labels'", "c"]),
-        "a class that is a link to another": (["linked", *OUT, "--backbone", "tiny"], ["linked/b", "same folder as a"]),
         "an image whose name is no text": (["odd", *OUT, "--backbone", "tiny"], ["a/\\udcff.png", "not UTF-8"]),
         "fewer epochs than warm up": (
             ["good.npz", *OUT, "--method", "plc", "--epochs", "1"],

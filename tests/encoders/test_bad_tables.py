@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from unflip.data import columns
 from unflip.data.dataset import Dataset
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
@@ -62,26 +60,13 @@ def parquet(folder: Path, **cells: Any) -> Path:
 def test_a_row_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"x,label\nplain,a\ncaf\xe9,b\n")
-    assert refused(path).startswith("FILE, column 'x', row 1: not text in UTF-8; save the table as UTF-8")
-    path.write_bytes(b"x,label\n1,a\n2,caf\xe9\n")
-    assert refused(path) == "FILE, line 3: not text in UTF-8; save the file as UTF-8"
-    path.write_bytes(b"caf\xe9,label\n1,a\n2,b\n")
-    assert refused(path).startswith("FILE, line 1: not text in UTF-8")
+    assert refused(path).startswith("FILE, column 'x', row 1: not text in UTF-8")
     path = tmp_path / "t.jsonl"
     path.write_bytes(b'{"x": "plain", "label": "a"}\n{"x": "caf\xe9", "label": "b"}\n')
     assert refused(path).startswith("FILE, column 'x', row 1: not text in UTF-8")
     raw = pa.array([b"plain"] * 39 + [b"caf\xe9"])
     broken = pa.StringArray.from_buffers(40, *raw.buffers()[1:])
     assert refused(parquet(tmp_path, x=broken)).startswith("FILE, column 'x', row 39: not text in UTF-8")
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_utf16_is_named(tmp_path: Path, suffix: str, encoding: str) -> None:
-    content = {"csv": "x,label\n1,a\n2,b\n", "jsonl": '{"x": 1, "label": "a"}\n{"x": 2, "label": "b"}\n'}
-    path = tmp_path / f"t.{suffix}"
-    path.write_bytes(content[suffix].encode(encoding))
-    assert refused(path) == "FILE: not a text file in UTF-8 but in UTF-16; save it as UTF-8 (in Excel: CSV UTF-8)"
 
 
 def test_a_text_of_megabytes_and_line_breaks_in_any_place(tmp_path: Path) -> None:
@@ -105,12 +90,6 @@ def test_the_row_of_a_broken_line_is_that_of_the_file(tmp_path: Path) -> None:
     assert "in row 90000" in refused(jsonl(tmp_path, [*rows[:90_000], "oops"]))
     assert "Column(/x)" in (found := refused(jsonl(tmp_path, [*rows[:90_000], {"x": "w", "label": "a"}])))
     assert "in row 90000" in found
-    assert "a JSON array; a .jsonl file has one object" in refused(jsonl(tmp_path, [rows[:2]]))
-
-
-@pytest.mark.parametrize("role", ["label", "split", "id"])
-def test_nested_cells_are_no_labels_splits_or_ids(tmp_path: Path, role: str) -> None:
-    assert f"the column '{role}' holds list<" in refused(parquet(tmp_path, **{role: [["a"]] * 40}))
 
 
 def test_labels_that_are_missing_or_all_differ(tmp_path: Path) -> None:
@@ -118,7 +97,7 @@ def test_labels_that_are_missing_or_all_differ(tmp_path: Path) -> None:
     from unflip.data.labeling import choose_labels
 
     options = DataOptions(path=str(path))
-    with pytest.raises(InputError, match="row 4: the column 'label' is empty"):
+    with pytest.raises(InputError, match="column 'label', row 4: the label is empty"):
         choose_labels(load_raw(options), options)
     path = tmp_path / "t.csv"
     path.write_text("x,label\n" + "".join(f"{i % 7},name{i}\n" for i in range(200)))
@@ -170,18 +149,3 @@ def test_dates_beyond_microseconds_do_not_wrap(tmp_path: Path) -> None:
 
 def test_long_names_do_not_fill_the_screen(tmp_path: Path) -> None:
     assert max(map(len, described(csv(tmp_path, [1.5, 2, 7, 9] * 10, "n" * 5000)).splitlines())) < 100
-
-
-def test_a_parquet_file_that_expands_is_refused_before_it_fills_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(columns, "_SMALL", 20e6)
-    many = tmp_path / "many.parquet"
-    zeros = np.zeros(1_000_000, np.int8)
-    pa.parquet.write_table(pa.table({"x": zeros, "label": zeros}), many)
-    assert "its 1,000,000 rows need more than 0.0 GB of memory" in refused(many)  # by its footer
-    wide = tmp_path / "wide.parquet"
-    texts = pa.DictionaryArray.from_arrays(np.zeros(10_000, np.int32), ["w " * 5_000, "b"])
-    pa.parquet.write_table(pa.table({"x": texts, "label": ["a", "b"] * 5_000}), wide, store_schema=False)
-    assert wide.stat().st_size < 10_000
-    assert "its 10,000 rows need more than 0.0 GB of memory" in refused(wide)  # by what comes out

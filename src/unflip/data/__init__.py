@@ -1,4 +1,4 @@
-"""Data in steps: load (loader.py, labelled.py), corrupt (corruption.py), split (split.py); encoders come between."""
+"""Data in steps: load (loaders), label (labeling.py), corrupt (corrupt.py), split (split.py); see dataset.py."""
 
 from unflip.registry import Entry, Registry
 

@@ -69,17 +69,10 @@ def _check_unseen(data: Dataset, options: NoiseOptions) -> None:
 
 def read_posterior(path: Path) -> Tensor:
     """Read class probabilities from an .npy file, or from the one array (or ``posterior``) of an .npz file."""
-    if path.suffix not in (".npy", ".npz"):
-        raise InputError(
-            f"posterior {path}: cannot read '{path.suffix}'; give .npy or .npz, or one of {CROSS_FIT}, {IN_SAMPLE}"
-        )
-    if path.suffix == ".npy":
-        array = read_array(path)
-    else:
-        arrays = read_npz(path)
-        if "posterior" not in arrays and len(arrays) != 1:
-            raise InputError(f"posterior {path}: no array 'posterior'; it holds {', '.join(sorted(arrays))}")
-        array = arrays.get("posterior", next(iter(arrays.values())))
+    arrays = read_npz(path) if path.suffix == ".npz" else {"posterior": read_array(path)}
+    if "posterior" not in arrays and len(arrays) != 1:
+        raise InputError(f"posterior {path}: no array 'posterior'; it holds {', '.join(sorted(arrays))}")
+    array = arrays.get("posterior", next(iter(arrays.values())))
     if array.dtype.kind != "f":
         raise InputError(f"posterior {path}: type {array.dtype}; probabilities are float16, float32 or float64")
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
@@ -109,10 +102,8 @@ def _read_map(path: Path) -> dict[str | int, str | int]:
         raise ConfigError(unknown("class map", str(path), [*NAMED_MAPS, "cifar100", "FILE.json"]))
     try:
         content = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"class map {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"class map {path}: not JSON ({error})") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"class map {path}: not a readable JSON file ({error})") from error
     if not isinstance(content, dict) or not all(isinstance(value, str | int) for value in content.values()):
         raise InputError(f'class map {path}: must be one object such as {{"cat": "dog", "dog": "cat"}}')
     return content

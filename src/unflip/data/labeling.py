@@ -88,6 +88,12 @@ def label_data(
         named = None if ids is None else [str(name) for name in ids.tolist()]
         reviewed, removed = read_reviewed(Path(options.reviewed), count, named, classes)
     declared = options.classes or raw.class_names or names
+    for key in {} if declared else raw.tests:
+        if alone := {*labels[key].tolist()} - {*given.tolist()}:
+            raise InputError(
+                f"'{key}_labels': class {min(alone)} has no training example; declare the classes if that is meant: "
+                f"--set data.classes={num_classes}"
+            )
     return replace(
         raw.with_parts(ready),
         clean_val=raw.val is not None and (raw.clean_val or clean is not None),
