@@ -89,12 +89,12 @@ def main() -> None:
     )
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4) for net in theirs]
     inputs, labels = dataset.source.fetch(rows), dataset.given
-    shares = trainer.run_epoch(1)["labelled"]
+    shares = trainer.train_epoch(1)["labelled"]
     rounds = []
     for epoch in range(2, ROUNDS + 3):  # one after the other, so that all see the same machine
         labelled = [round(share * len(rows)) for share in reversed(shares)]  # each network's part is the other's
         started = time.process_time()
-        shares = trainer.run_epoch(epoch)["labelled"]
+        shares = trainer.train_epoch(epoch)["labelled"]
         seconds = time.process_time() - started
         bare = [bare_epoch(theirs, optimizers, inputs, labels, labelled, passes_alone=alone) for alone in (False, True)]
         rounds.append((seconds, *bare))

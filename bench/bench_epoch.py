@@ -57,12 +57,12 @@ def main() -> None:
     bare = build_network("mlp", MLPOptions(), dataset.source.shape, 10, seed=0)
     bare_optimizer = torch.optim.SGD(bare.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     inputs, labels = dataset.source.fetch(rows), dataset.given
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     bare_epoch(bare, bare_optimizer, inputs, labels)
     pairs = []
     for epoch in range(2, PAIRS + 2):  # one after the other, so that both see the same machine
         started = time.process_time()
-        trainer.run_epoch(epoch)
+        trainer.train_epoch(epoch)
         pairs.append((time.process_time() - started, bare_epoch(bare, bare_optimizer, inputs, labels)))
     ours, theirs = (float(np.median(column)) for column in zip(*pairs, strict=True))
     ratio = statistics.median(a / b for a, b in pairs)

@@ -75,7 +75,7 @@ def compare_epochs(limits: Limits, source: ImageSource, labels: Tensor) -> None:
     inputs = source.view(torch.arange(EXAMPLES), torch.Generator())
     pairs = []
     for epoch in range(1, PAIRS + 2):  # one after the other, so that both see the same machine
-        ours = seconds(lambda: trainer.run_epoch(epoch))  # noqa: B023 - called at once
+        ours = seconds(lambda: trainer.train_epoch(epoch))  # noqa: B023 - called at once
         pairs.append((ours, seconds(lambda: bare_epoch(network, optimizer, inputs, labels))))
     ours, theirs = (statistics.median(column) for column in zip(*pairs[1:], strict=True))
     ratio = statistics.median(a / b for a, b in pairs[1:])

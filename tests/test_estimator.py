@@ -153,8 +153,8 @@ def test_trusted_labels_stay_however_wrong() -> None:
 def test_a_group_is_not_torn_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
 
-    def spy(*args: Any) -> Any:
-        dataset = prepare_data(*args)
+    def spy(*args: Any, **options: Any) -> Any:
+        dataset = prepare_data(*args, **options)
         seen.append(dataset.is_val)
         return dataset
 

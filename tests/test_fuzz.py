@@ -214,6 +214,6 @@ def test_settings(key: str, value: Any) -> None:
 
 
 @FUZZ
-@given(minutes=VALUES, keep=VALUES, on_nan=VALUES)
-def test_safety(minutes: Any, keep: Any, on_nan: Any) -> None:
-    ours(lambda: check_section(Execution, {"checkpoint_minutes": minutes, "keep": keep, "on_nan": on_nan}))
+@given(minutes=VALUES, keep=VALUES)
+def test_safety(minutes: Any, keep: Any) -> None:
+    ours(lambda: check_section(Execution, {"checkpoint_minutes": minutes, "keep": keep}))

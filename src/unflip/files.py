@@ -7,8 +7,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,17 +24,13 @@ from unflip.errors import RunFolderError, check_text, described
 _PARTIAL = ".unflip-partial-"
 LOCK = ".unflip-lock"
 """Held by the process that works in a folder; names that begin with ``.unflip-`` are ours everywhere."""
-_WAITING: ContextVar[list[tuple[Path, Path]] | None] = ContextVar("waiting", default=None)
-"""Within :func:`all_or_none`: temporary files that are written, and where they go."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a file in a temporary folder next to ``path``, rename it, and flush file and folder to disk.
 
     A folder of its own, since some writers make temporary files themselves; whatever a kill leaves in it is ours.
-    Within :func:`all_or_none` the file waits for the others before it is renamed.
     """
-    waiting = _WAITING.get()
     with naming_target(path):
         place = Path(tempfile.mkdtemp(dir=path.parent, prefix=_PARTIAL))
         try:
@@ -45,53 +40,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             plain.touch()
             temporary.chmod(plain.stat().st_mode & 0o777)
             _flush(temporary)
-            if waiting is None:
-                temporary.replace(path)
-            else:
-                waiting.append((temporary, path))
+            temporary.replace(path)
         finally:
-            if waiting is None or (temporary, path) not in waiting:
-                shutil.rmtree(place, ignore_errors=True)
-        if waiting is None:
-            _flush_entries(path.parent)  # otherwise a power cut may bring back the old file
-
-
-@contextmanager
-def all_or_none() -> Iterator[None]:
-    """Put the files that are written within in their places together at the end; none if one of them fails."""
-    waiting: list[tuple[Path, Path]] = []
-    token = _WAITING.set(waiting)
-    try:
-        try:
-            yield
-        finally:
-            _WAITING.reset(token)
-        _put_in_place(waiting)
-    finally:
-        for temporary, _ in waiting:
-            shutil.rmtree(temporary.parent, ignore_errors=True)
-
-
-def _put_in_place(waiting: Sequence[tuple[Path, Path]]) -> None:
-    before: dict[Path, Path | None] = {}
-    for temporary, path in waiting:  # what can fail for want of space fails before anything is replaced
-        with naming_target(path):
-            before[path] = Path(shutil.copy2(path, temporary.with_name(".before"))) if path.exists() else None
-    done: list[Path] = []
-    try:
-        for temporary, path in waiting:
-            with naming_target(path):
-                done.append(path)
-                temporary.replace(path)
-                _flush_entries(path.parent)
-    except BaseException:
-        for path in done:
-            with suppress(OSError):
-                if copy := before[path]:
-                    copy.replace(path)
-                else:
-                    path.unlink(missing_ok=True)
-        raise
+            shutil.rmtree(place, ignore_errors=True)
+        _flush_entries(path.parent)  # otherwise a power cut may bring back the old file
 
 
 @contextmanager

@@ -17,8 +17,6 @@ import unflip
 from helpers import Outcome, blobs, write_npz
 from pictures import write_picture
 from unflip.api import clean as module
-from unflip.api import embed
-from unflip.engine import rehearsal
 from unflip.errors import ConfigError
 from unflip.review.examples import Examples, Filter
 from unflip.runs.folder import Run
@@ -30,8 +28,6 @@ NAMES = np.array(["red", "green", "blue"])
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_backbone.register(monkeypatch)
-    monkeypatch.setattr(embed, "_MEASURE_FOR", 0.0)
-    monkeypatch.setattr(rehearsal, "_STEPS_FOR", 0.0)
 
 
 def clean(cli: Cli, *arguments: object) -> Outcome:
@@ -70,9 +66,8 @@ def test_a_folder_of_images_becomes_a_list_of_wrong_labels(cli: Cli, photos: Pat
     out = tmp_path / "run"
     done = clean(cli, photos, "--out", out, "--backbone", "tiny")
     first, *_ = done.out.splitlines()
-    assert first.startswith("photos: 120 images in 3 classes: features by tiny at 112 pixels (")
-    assert ", then train unflip for 10 epochs (" in first
-    assert "; about " in first
+    assert first.startswith("photos: 120 images in 3 classes: features by tiny at 112 pixels, then train")
+    assert first.endswith(", then train unflip for 10 epochs")
     assert "6 of 120 labels look wrong (5.0%)" in done.out
     assert "green -> red" in done.out
     assert f"what was done, with pictures: {out / 'report.html'}" in done.out
@@ -193,7 +188,7 @@ def test_a_table_is_cleaned_without_a_column_that_is_ignored(cli: Cli, tmp_path:
     path = table_of(blobs(train=600), tmp_path / "t.csv", wrong=20)
     out = tmp_path / "run"
     done = clean(cli, path, "--label-column", "kind", "--ignore", "town", "--out", out)
-    assert done.out.startswith("t.csv: 600 examples of 6 features in 3 classes: train unflip for 10 epochs (")
+    assert done.out.startswith("t.csv: 600 examples of 6 features in 3 classes: train unflip for 10 epochs\n")
     suspects = rows(out / "suspects.csv")
     assert f"{len(suspects)} of 600 labels look wrong" in done.out
     assert {int(row["index"]) for row in suspects} <= set(range(20))
@@ -206,7 +201,7 @@ def test_columns_of_a_table_have_units_of_their_own_for_methods_that_do_not_choo
     path = table_of(blobs(), tmp_path / "t.csv")
     out = tmp_path / "run"
     done = clean(cli, path, "--label-column", "kind", "--ignore", "town", "--out", out, "--method", "plc")
-    assert "train plc for 21 epochs (" in done.out
+    assert "train plc for 21 epochs\n" in done.out
     assert 'standardize = "columns"' in (out / "config.toml").read_text()
 
 

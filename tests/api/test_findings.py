@@ -12,10 +12,8 @@ import tiny_backbone
 import unflip
 from helpers import Outcome, blobs, write_npz
 from pictures import write_picture
-from unflip.api import embed
 from unflip.cli.clean import summary
 from unflip.data.arrays import read_npz
-from unflip.engine import rehearsal
 from unflip.errors import ConfigError
 
 Cli = Callable[..., Outcome]
@@ -24,8 +22,6 @@ Cli = Callable[..., Outcome]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_backbone.register(monkeypatch)
-    monkeypatch.setattr(embed, "_MEASURE_FOR", 0.0)
-    monkeypatch.setattr(rehearsal, "_STEPS_FOR", 0.0)
 
 
 def strange(path: Path) -> Path:

@@ -11,11 +11,9 @@ import pytest
 from helpers import blobs, shrink_cifar, write_npz
 from pictures import write_clothing, write_webvision
 from unflip import predict, train
-from unflip.engine.rehearsal import rehearse
 from unflip.methods import methods
 from unflip.presets import preset_names
-from unflip.runs.config import RunConfig, read_preset
-from unflip.runs.options import Execution
+from unflip.runs.config import read_preset
 
 COUNT = 30  # images to train and validate
 SOON: dict[str, dict[str, Any]] = {
@@ -103,14 +101,3 @@ def test_the_papers_preset_runs_with_every_method(preset: str, method: str, data
 @pytest.mark.parametrize(("preset", "method"), PAIRS)
 def test_a_preset_runs_from_its_data_to_predictions(preset: str, method: str, data: Path | str, tmp_path: Path) -> None:
     run_whole(preset, method, data, tmp_path / "run", settings_of(preset, method))
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("preset", "method"), PAIRS)
-def test_a_presets_own_epochs_are_rehearsed(preset: str, method: str, data: Path | str) -> None:
-    """A dry run: one epoch of every stage that the whole run has, as `unflip train --dry-run` does it."""
-    layers = [read_preset(preset), {"method": method, "data": {"path": str(data)}}]
-    if read_preset(preset).get("network", "").startswith("timm:"):
-        layers.append({"timm": {"pretrained": False}, "optimizer": {"batch_size": 8}, "data": {"val_fraction": 0.5}})
-    plan = rehearse(RunConfig.resolve(layers), Execution(device="cpu"))
-    assert sum(len(stage.epochs) for stage in plan.stages) == plan.config.common.epochs

@@ -42,7 +42,6 @@ ADDED_KEYS = {
     "quality_auroc",
     "score_auroc",
     "judged_out_of_sample",
-    "restores",
 }
 """Later work adds keys and renames none."""
 LEAVES = {

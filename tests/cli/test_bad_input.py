@@ -329,7 +329,6 @@ BAD: dict[str, dict[str, Row]] = {
         "negative minutes": ([*TRAIN, "--checkpoint-minutes", "-1"], ["checkpoint_minutes = -1", "greater than"]),
         "minutes that are no number": ([*TRAIN, "--checkpoint-minutes", "soon"], ["--checkpoint-minutes", "number"]),
         "minutes NaN": ([*TRAIN, "--checkpoint-minutes", "nan"], ["checkpoint_minutes"]),
-        "unknown answer to NaN": ([*TRAIN, "--on-nan", "restart"], ["unknown on_nan 'restart'", "restore"]),
         "resume what is not there": ([*OUT, "--resume"], ["holds no run to resume"]),
         "resume a file": (["--out", "good.npz", "--resume"], ["good.npz"]),
         "resume another seed": (["--out", "RUN", "--resume", "--seed", "9"], ["seed = 0, now it is 9"]),

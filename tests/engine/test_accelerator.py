@@ -58,7 +58,7 @@ class Waits(NamedTuple):
 
 @contextmanager
 def watched(accelerator: Accelerator) -> Iterator[Waits]:
-    waits, add, run_epoch = Waits([], []), EpochProgress.add, Trainer.run_epoch
+    waits, add, train_epoch = Waits([], []), EpochProgress.add, Trainer.train_epoch
     before: Counter[str] = Counter()
 
     def added(self: EpochProgress, *args: Any) -> None:
@@ -70,13 +70,13 @@ def watched(accelerator: Accelerator) -> Iterator[Waits]:
 
     def ran(self: Trainer, *args: Any, **options: Any) -> Any:
         start = accelerator.waits.total()
-        figures = run_epoch(self, *args, **options)
+        figures = train_epoch(self, *args, **options)
         waits.epochs.append(accelerator.waits.total() - start)
         return figures
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EpochProgress, "add", added)
-        patch.setattr(Trainer, "run_epoch", ran)
+        patch.setattr(Trainer, "train_epoch", ran)
         yield waits
 
 

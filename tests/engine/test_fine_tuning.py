@@ -17,7 +17,6 @@ from unflip.api.options import EmbeddingOptions
 from unflip.api.train import layers_of, plan_training
 from unflip.data.images import IMAGENET
 from unflip.engine.distributed import Processes
-from unflip.engine.posterior import posterior_fit
 from unflip.engine.prepare import prepare_data
 from unflip.engine.trainer import Trainer
 from unflip.errors import ConfigError, InputError
@@ -66,7 +65,7 @@ def run(data: Path, out: Path, settings: dict[str, Any] | None = None, **options
 def encoder_states(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     """Return a list to which the encoder's state is added before the first epoch, and after each."""
     states: list[dict[str, Tensor]] = []
-    run_epoch = Trainer.run_epoch
+    train_epoch = Trainer.train_epoch
 
     def note(trainer: Trainer) -> None:
         (part,) = trainer._pretrained
@@ -75,11 +74,11 @@ def encoder_states(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     def noted(self: Trainer, epoch: int, *args: Any) -> Any:
         if epoch == 1:
             note(self)
-        figures = run_epoch(self, epoch, *args)
+        figures = train_epoch(self, epoch, *args)
         note(self)
         return figures
 
-    monkeypatch.setattr(Trainer, "run_epoch", noted)
+    monkeypatch.setattr(Trainer, "train_epoch", noted)
     return states
 
 
@@ -111,7 +110,7 @@ def scale_of(
     """Return the mean and the deviation that a run would standardise with; None if there are none."""
     layer = {"network": network, "data": {"path": str(data), "val_fraction": 0.0}, "select": "last"}
     config = RunConfig.resolve([layer, *(nest(key, value) for key, value in (settings or {}).items())])
-    scale = prepare_data(config, posterior_fit(0, Processes("cpu"), quiet=True)).standardisation
+    scale = prepare_data(config, Processes("cpu")).standardisation
     return None if scale is None else (scale.mean.flatten().tolist(), scale.std.flatten().tolist())
 
 
@@ -160,14 +159,13 @@ def test_from_scratch_is_from_scratch(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Outcome]
 ) -> None:
     states, trainers = encoder_states(monkeypatch), capture_trainers(monkeypatch)
-    monkeypatch.setattr(Trainer, "run_epoch", lambda self, *args: (_ for _ in ()).throw(Crash))
+    monkeypatch.setattr(Trainer, "train_epoch", lambda self, *args: (_ for _ in ()).throw(Crash))
     sets = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={str(value).lower()}")]
     with pytest.raises(Crash):
         cli("train", "--data", photos, "--out", tmp_path / "run", "--network", NETWORK, "--from-scratch", *sets)
     assert states == []
     (trainer,) = trainers
     assert trainer._pretrained == []
-    assert not trainer.trains_heads_alone(1)
     assert "pretrained = false" in (tmp_path / "run" / "config.toml").read_text()
 
 

@@ -17,6 +17,7 @@ from pictures import write_clothing, write_picture, write_webvision
 from unflip import predict, train
 from unflip.data.files import Frame
 from unflip.engine.checkpoints import EpochProgress
+from unflip.engine.trainer import Observation
 from unflip.errors import ConfigError, InputError
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
@@ -77,7 +78,7 @@ def test_dividemix_sees_two_views_of_each_image(tmp_path: Path, monkeypatch: pyt
     root = write_clothing(tmp_path / "c")
     run(root, tmp_path / "run", {"dividemix.warmup": 1}, method="dividemix")
     (trainer,) = made
-    (phase, *_) = trainer.method.phases(1, trainer._observe(EpochProgress()), trainer.labels)
+    (phase, *_) = trainer.method.phases(1, Observation(trainer, EpochProgress()), trainer.labels)
     batch = next(iter(trainer._batches(1, 0, replace(phase, views=2))))
     assert len(batch.views) == 2
     assert batch.views[0].shape[1:] == (3, 72, 72)

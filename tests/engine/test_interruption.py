@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from helpers import Outcome, assert_same_run, blobs, quick_train, write_npz
-from unflip.errors import DivergedError, RunFolderError, Stopped, UnflipWarning
+from unflip.errors import DivergedError, RunFolderError, Stopped
 from unflip.files import Interruption
 from unflip.methods.base import Batch, Method, Observed, Phase, Step
 from unflip.methods.labels import LabelStore
@@ -183,57 +182,8 @@ def test_divergence_stops_with_epoch_batch_and_hint(
     done = cli("train", "--data", noisy, "--out", tmp_path / "nan", "--method", "standard", *settings, "--quiet")
     assert done.code == 2
     assert done.err == (
-        "unflip: the loss became nan in epoch 2, batch 3; try a smaller learning rate (--set optimizer.lr=...), "
-        "or --on-nan restore\n"
+        "unflip: the loss became nan in epoch 2, batch 3; try a smaller learning rate (--set optimizer.lr=...)\n"
     )
-    with warnings.catch_warnings():
-        again = cli("train", "--out", tmp_path / "nan", "--resume", "--on-nan", "restore", "--quiet")
-    told = "unflip: the loss became nan in epoch 2, batch 3; continuing after epoch 1 with a learning rate of "
-    assert again == Outcome(0, "", f"{told}0.025\n{told}0.00625\n")
-
-
-@pytest.mark.filterwarnings("ignore:.*with a learning rate of")
-@pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_restore_goes_back_with_a_lower_learning_rate_until_it_holds(
-    noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch, epoch: int
-) -> None:
-    monkeypatch.setattr(diverging, "where", (epoch, 2))
-    with pytest.warns(
-        UnflipWarning, match=f"epoch {epoch}, batch 2; continuing after epoch {epoch - 1} with a learning rate of 0.0"
-    ) as told:
-        run = quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore")
-    assert len(told) == 2
-    assert [line["lr"] for line in run.metrics] == [0.05] * (epoch - 1) + [0.00625] * (4 - epoch)
-    assert [line.get("restores", 0) for line in run.metrics] == [0] * (epoch - 1) + [2] * (4 - epoch)
-    reason = f"the loss became nan in epoch {epoch}, batch 2"
-    assert run.result["restores"] == [{"epoch": epoch, "reason": reason}] * 2
-    with monkeypatch.context() as patch:  # the same, killed after the restores
-        patch.setattr("unflip.engine.run.write_results", lambda *args: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            quick_train(noisy, tmp_path / "again", method="standard", epochs=3, on_nan="restore")
-    assert_same_run(run, quick_train(noisy, tmp_path / "again", method="standard", epochs=3, resume=True))
-
-
-@pytest.mark.filterwarnings("ignore:.*with a learning rate of")
-def test_restoring_ends_when_it_does_not_help(
-    noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(diverging, "limit", 0.0)
-    with pytest.raises(DivergedError, match=r"epoch 2, batch 3, although the run was restored 8 times with ever"):
-        quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore")
-
-
-@pytest.mark.filterwarnings("ignore:.*with a learning rate of")
-def test_a_run_begins_anew_where_the_saved_weights_cannot_be_continued(
-    noisy: Path, tmp_path: Path, diverging: type[Diverging], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An epoch that failed three times, at 0.05, 0.025 and 0.00625: from the start, at 0.05 / 64."""
-    monkeypatch.setattr(diverging, "limit", 0.001)
-    run = quick_train(noisy, tmp_path / "run", method="standard", epochs=3, on_nan="restore", keep=9)
-    assert [line["lr"] for line in run.metrics] == [0.05 / 64] * 3
-    assert len(run.result["restores"]) == 3
-    names = [f"epoch-{epoch:05d}.safetensors" for epoch in range(4)]
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == names
 
 
 def test_a_checkpoint_never_holds_weights_that_are_lost(noisy: Path, tmp_path: Path) -> None:

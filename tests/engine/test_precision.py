@@ -10,6 +10,7 @@ import torch
 from helpers import Crash, assert_same_run, capture_trainers, crash_after, quick_train
 from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.distributed import Processes, _find_precision
+from unflip.engine.trainer import Observation
 from unflip.errors import ConfigError
 from unflip.nn import bfloat16
 from unflip.nn.base import bare
@@ -40,7 +41,7 @@ def test_a_run_in_bfloat16_learns_and_keeps_everything_in_float32(
         assert gaussians.means.dtype == torch.float32
     beliefs = trainer.method.beliefs()
     assert beliefs is None or beliefs.dtype == torch.float32
-    observed = trainer._observe(EpochProgress())
+    observed = Observation(trainer, EpochProgress())
     assert observed.logits().dtype == observed.features().dtype == torch.float32
 
 
@@ -51,9 +52,9 @@ def test_training_passes_compute_in_bfloat16_and_scans_do_not(
     seen: set[tuple[bool, torch.dtype]] = set()
     head = bare(trainer.networks[0]).head
     head.register_forward_hook(lambda module, inputs, output: seen.add((module.training, output.dtype)))
-    trainer.run_epoch(3)
+    trainer.train_epoch(3)
     assert (True, torch.bfloat16) in seen
-    trainer._observe(EpochProgress()).features()
+    Observation(trainer, EpochProgress()).features()
     assert (False, torch.float32) in seen
     assert (False, torch.bfloat16) not in seen
 

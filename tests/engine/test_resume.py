@@ -197,11 +197,11 @@ def name_classes(content: dict[str, Any]) -> None:
 
 
 OTHER_DATA: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "labels": (swap_labels, "the labels are not those that the run began with"),
+    "labels": (swap_labels, "the labels, splits or names of the examples are not those that the run began with"),
     "inputs": (swap_rows, "the inputs are not those that the run began with"),
     "fewer rows": (drop_rows, "the data has 100 examples, and had 150 when the run began"),
     "fewer classes": (drop_a_class, "the data has 2 classes, and had 3 when the run began"),
-    "class names": (name_classes, "the class names are not those that the run began with"),
+    "class names": (name_classes, "the labels, splits or names of the examples are not those that the run began with"),
 }
 
 
@@ -227,7 +227,10 @@ def test_examples_are_known_by_their_names_too() -> None:
     ids = np.arange(len(dataset.given)).astype(np.str_)
     trains = (replace(dataset.train, ids=names) for names in (ids, ids[::-1]))
     named, renamed = (data_fingerprint(replace(dataset, train=train)) for train in trains)
-    assert difference(named, renamed) == "the names of the examples are not those that the run began with"
+    assert (
+        difference(named, renamed)
+        == "the labels, splits or names of the examples are not those that the run began with"
+    )
 
 
 def test_another_way_of_rounding_is_no_other_data() -> None:

@@ -103,7 +103,7 @@ def logits_of(trainer: Trainer, rows: Tensor, network: int = 0) -> Tensor:
 def test_recorded_probabilities_follow_the_training_rows(processes: Processes, batch_size: int) -> None:
     rows = torch.randperm(150, generator=torch.Generator().manual_seed(0))[:75]  # neither all nor in order
     trainer = make_trainer(processes, batch_size=batch_size, rows=rows)
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     probs = recording(trainer).observed[0].probs
     torch.testing.assert_close(probs, logits_of(trainer, rows).softmax(1))
     assert not probs.requires_grad
@@ -112,19 +112,19 @@ def test_recorded_probabilities_follow_the_training_rows(processes: Processes, b
 def test_probabilities_are_those_of_the_pass_and_not_of_its_end(processes: Processes) -> None:
     trainer = make_trainer(processes, lr=0.5, batch_size=500)
     before = logits_of(trainer, torch.arange(0, 150, 2)).softmax(1)
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     torch.testing.assert_close(recording(trainer).observed[0].probs, before)
 
 
 def test_a_single_example_is_recorded_once(processes: Processes) -> None:
     trainer = make_trainer(processes, rows=torch.tensor([5]))
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     torch.testing.assert_close(recording(trainer).observed[0].probs, logits_of(trainer, torch.tensor([5])).softmax(1))
 
 
 def test_a_scan_is_what_the_network_makes_of_the_training_rows(processes: Processes) -> None:
     trainer = make_trainer(processes, lr=0.1, network=MLPOptions(hidden=(8,), dropout=0.5))
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     observed = recording(trainer).observed[0]
     rows = trainer.method.setting.train
     torch.testing.assert_close(observed.logits(), logits_of(trainer, rows))
@@ -136,7 +136,7 @@ def test_a_scan_is_what_the_network_makes_of_the_training_rows(processes: Proces
 
 def test_a_head_that_was_trained_since_is_seen_and_the_encoder_is_not_run_again(processes: Processes) -> None:
     trainer = make_trainer(processes)
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     observed = recording(trainer).observed[0]
     before = observed.features()
     with torch.no_grad():
@@ -147,7 +147,7 @@ def test_a_head_that_was_trained_since_is_seen_and_the_encoder_is_not_run_again(
 
 def test_each_network_has_its_own_scan(processes: Processes) -> None:
     trainer = make_trainer(processes, num_networks=2)
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     observed = recording(trainer).observed[0]
     for position in (0, 1):
         torch.testing.assert_close(
@@ -159,7 +159,7 @@ def test_each_network_has_its_own_scan(processes: Processes) -> None:
 def test_the_validation_rows_come_with_their_given_labels(processes: Processes) -> None:
     held_out = torch.arange(1, 150, 2)
     trainer = make_trainer(processes, val_rows=held_out)
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     found = recording(trainer).observed[0].validation()
     assert found is not None
     torch.testing.assert_close(found[0].logits, logits_of(trainer, held_out))
@@ -169,7 +169,7 @@ def test_the_validation_rows_come_with_their_given_labels(processes: Processes) 
 @pytest.mark.parametrize("val_rows", [None, torch.tensor([], dtype=torch.long)])
 def test_without_validation_rows_there_is_nothing_to_see(processes: Processes, val_rows: Tensor | None) -> None:
     trainer = make_trainer(processes, val_rows=val_rows)
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     assert recording(trainer).observed[0].validation() is None
 
 
@@ -178,7 +178,7 @@ def test_reading_probabilities_that_nobody_asked_for_is_an_error_of_the_method(p
         records_probs = False
 
     trainer = make_trainer(processes, Careless)
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     with pytest.raises(RuntimeError, match="Careless reads probs without records_probs = True"):
         recording(trainer).observed[0].probs  # noqa: B018
 
@@ -186,7 +186,7 @@ def test_reading_probabilities_that_nobody_asked_for_is_an_error_of_the_method(p
 def test_an_epoch_visits_every_training_row_once_with_its_current_label(processes: Processes) -> None:
     trainer = make_trainer(processes)
     trainer.labels.change(1, torch.tensor([0]), (trainer.labels.current[:1] + 1) % 3, torch.ones(1))
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     batches = [batch for batch, _ in recording(trainer).batches]
     indices = torch.cat([batch.indices for batch in batches])
     assert sorted(indices.tolist()) == list(range(0, 150, 2))
@@ -203,7 +203,7 @@ def test_an_epoch_visits_every_training_row_once_with_its_current_label(processe
 def test_every_epoch_has_another_order_and_the_same_epoch_the_same(processes: Processes) -> None:
     def order(trainer: Trainer, epoch: int) -> list[int]:
         recording(trainer).batches.clear()
-        trainer.run_epoch(epoch)
+        trainer.train_epoch(epoch)
         return torch.cat([batch.indices for batch, _ in recording(trainer).batches]).tolist()
 
     trainer = make_trainer(processes)
@@ -243,7 +243,7 @@ def test_phases_say_who_learns_from_what(processes: Processes, monkeypatch: pyte
         return plain(batch, phase)
 
     monkeypatch.setattr(trainer.method, "loss", watching)
-    figures = trainer.run_epoch(1)
+    figures = trainer.train_epoch(1)
     assert {tuple(modes) for modes in seen} == {(True, False), (False, True)}
     for network, before in zip(trainer.networks, start, strict=True):
         assert not torch.equal(bare(network).head.weight, before["head.weight"])
@@ -260,7 +260,7 @@ def test_what_a_method_kept_of_a_phase_stays_when_the_next_is_recorded(processes
             yield Phase(self.setting.train[:10])
 
     trainer = make_trainer(processes, Keeping, lr=0.5)
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     now = recording(trainer).observed[0].probs
     assert isinstance(trainer.method, Keeping)
     kept, then = trainer.method.kept, trainer.method.then
@@ -271,7 +271,7 @@ def test_what_a_method_kept_of_a_phase_stays_when_the_next_is_recorded(processes
 
 def test_unlabelled_rows_accompany_every_batch_as_many_again(processes: Processes) -> None:
     trainer = make_trainer(processes, TwoPhases, num_networks=2)
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     train, second = trainer.method.setting.train, set[int]()
     for batch, phase in recording(trainer).batches:
         assert batch.unlabelled is not None
@@ -291,14 +291,14 @@ def test_a_phase_over_nothing_takes_no_step(processes: Processes) -> None:
 
     trainer = make_trainer(processes, Picky, lr=0.1)
     before = logits_of(trainer, torch.arange(5))
-    assert trainer.run_epoch(1)["loss"] == {}
+    assert trainer.train_epoch(1)["loss"] == {}
     assert recording(trainer).batches == []
     assert torch.equal(logits_of(trainer, torch.arange(5)), before)
 
 
 def test_the_loss_in_the_figures_is_the_mean_over_steps(processes: Processes) -> None:
     trainer = make_trainer(processes, batch_size=5)
-    figures = trainer.run_epoch(1)
+    figures = trainer.train_epoch(1)
     rows = trainer.method.setting.train
     expected = torch.nn.functional.cross_entropy(logits_of(trainer, rows), trainer.labels.current[rows])
     assert figures["loss"]["loss"] == pytest.approx(float(expected), rel=1e-5)  # 75 rows in equal steps of 5
@@ -308,7 +308,7 @@ def test_the_loss_in_the_figures_is_the_mean_over_steps(processes: Processes) ->
 
 def test_the_learning_rate_follows_the_schedule(processes: Processes) -> None:
     trainer = make_trainer(processes, lr=0.1, milestones=(1, 2))
-    assert [trainer.run_epoch(epoch)["lr"] for epoch in (1, 2, 3)] == pytest.approx([0.1, 0.05, 0.025])
+    assert [trainer.train_epoch(epoch)["lr"] for epoch in (1, 2, 3)] == pytest.approx([0.1, 0.05, 0.025])
 
 
 def test_progress_is_told_at_every_step(processes: Processes) -> None:
@@ -319,7 +319,7 @@ def test_progress_is_told_at_every_step(processes: Processes) -> None:
             self.steps.append(progress)
 
     reporter = Counting()
-    make_trainer(processes, batch_size=15, reporter=reporter).run_epoch(3)
+    make_trainer(processes, batch_size=15, reporter=reporter).train_epoch(3)
     assert reporter.steps == pytest.approx([2 + i / 5 for i in range(5)])
 
 
@@ -329,7 +329,7 @@ def test_divergence_says_when(processes: Processes, lr: float) -> None:
 
     def train() -> None:
         for epoch in range(1, 6):
-            trainer.run_epoch(epoch)
+            trainer.train_epoch(epoch)
 
     with pytest.raises(DivergedError, match=r"became (nan|inf) in epoch \d+, batch \d+; try a smaller learning rate"):
         train()
@@ -344,9 +344,9 @@ def test_the_batch_in_which_the_loss_broke_is_named(processes: Processes) -> Non
             return step
 
     trainer = make_trainer(processes, Breaking, batch_size=15)
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     with pytest.raises(DivergedError, match="the loss became nan in epoch 2, batch 4;"):
-        trainer.run_epoch(2)
+        trainer.train_epoch(2)
 
 
 @pytest.mark.parametrize("batch_norm", [True, False])
@@ -357,17 +357,17 @@ def test_what_breaks_in_the_last_step_is_noticed_by_the_next_pass(processes: Pro
             return {}
 
     network = MLPOptions(hidden=(8,), batch_norm=batch_norm)
-    assert np.isfinite(make_trainer(processes, lr=1e37, batch_size=500, network=network).run_epoch(1)["loss"]["loss"])
+    assert np.isfinite(make_trainer(processes, lr=1e37, batch_size=500, network=network).train_epoch(1)["loss"]["loss"])
     trainer = make_trainer(processes, Looking, lr=1e37, batch_size=500, network=network)
     with pytest.raises(
         DivergedError, match="became NaN or infinite at the end of epoch 1; try a smaller learning rate"
     ):
-        trainer.run_epoch(1)
+        trainer.train_epoch(1)
 
 
 def test_training_changes_neither_inputs_nor_given_labels(processes: Processes) -> None:
     trainer = make_trainer(processes, lr=0.1)
     before = trainer.source.fetch(torch.arange(150)).clone()
-    trainer.run_epoch(1)
+    trainer.train_epoch(1)
     assert torch.equal(trainer.source.fetch(torch.arange(150)), before)
     np.testing.assert_array_equal(trainer.labels.given.numpy(), blobs()["train_labels"])

@@ -293,19 +293,24 @@ def test_examples_that_did_not_train_need_a_majority() -> None:
 def test_an_idle_network_stays_bit_identical(features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights and batch-norm statistics of the network that does not learn, over every phase of a run."""
     seen = []
-    run_phase = Trainer._run_phase
+    begin, end = Trainer._begin_phase, Trainer._end_phase
+    states: list[dict[str, Any]] = []
 
-    def watched(self: Trainer, epoch: int, phase: Phase, *more: Any) -> None:
+    def begun(self: Trainer, epoch: int, phase: Phase) -> Any:
+        states[:] = [{k: v.clone() for k, v in bare(net).state_dict().items()} for net in self.networks]
+        return begin(self, epoch, phase)
+
+    def ended(self: Trainer, epoch: int, phase: Phase, *more: Any) -> None:
+        end(self, epoch, phase, *more)
         (idle,) = {0, 1} - set(phase.learns)
-        states = [{k: v.clone() for k, v in bare(net).state_dict().items()} for net in self.networks]
-        run_phase(self, epoch, phase, *more)
         same = [
             all(torch.equal(v, before[k]) for k, v in bare(net).state_dict().items())
             for net, before in zip(self.networks, states, strict=True)
         ]
         seen.append((epoch, phase.learns, same[idle], same[1 - idle]))
 
-    monkeypatch.setattr(Trainer, "_run_phase", watched)
+    monkeypatch.setattr(Trainer, "_begin_phase", begun)
+    monkeypatch.setattr(Trainer, "_end_phase", ended)
     quick_train(features, tmp_path / "run", method="dividemix", epochs=4, settings=QUICK | {"mlp.dropout": 0.2})
     assert seen == [(epoch, (network,), True, False) for epoch in range(1, 5) for network in (0, 1)]
 

@@ -16,20 +16,19 @@ from unflip.api.options import CLEAN, AuditOptions, EmbeddingOptions, choose_siz
 from unflip.api.report import report_finished
 from unflip.data.arrays import Array
 from unflip.data.columns import Cells
-from unflip.data.dataset import Dataset, Inputs, Split
+from unflip.data.dataset import Dataset, Inputs
 from unflip.data.files import ImageFiles, Skipped
 from unflip.data.labeling import choose_labels, label_data
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
-from unflip.engine.rehearsal import rehearse
 from unflip.engine.run import train_run
 from unflip.errors import InputError, RunFolderError, Stopped, UnflipError
 from unflip.files import write_atomically
 from unflip.issues.audit import Examined, check_names, run_checks
 from unflip.issues.duplicates import Alike, find_alike
-from unflip.progress import duration, make_reporter
+from unflip.progress import make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, check_section, make_layers
 from unflip.runs.folder import Run
@@ -46,8 +45,6 @@ from unflip.runs.options import Execution
 
 SURE = 0.05
 """A label of lower quality than this counts as surely wrong."""
-_REHEARSED = (4096, 8192)  # least and most rows of the first of two rehearsals
-_MORE = 4  # how many times as many rows the second has
 
 
 class Before(NamedTuple):
@@ -100,7 +97,7 @@ class CleanResult:
 
 @dataclass(frozen=True)
 class CleanPlan:
-    """What is going to be done, and how long that will take."""
+    """What is going to be done."""
 
     run: Run
     config: RunConfig
@@ -111,9 +108,6 @@ class CleanPlan:
     force: bool
     what: str
     """What came, in a few words."""
-    seconds: tuple[float | None, float]
-    """For the features, None where that is not known, and for training."""
-
     audit: AuditOptions
     """What else to look for."""
     came: Mapping[str, Inputs] = field(default_factory=dict)
@@ -132,15 +126,12 @@ class CleanPlan:
 
     def line(self) -> str:
         """Say it in one line."""
-        embed, learn = self.seconds
         common = self.config.common
-        steps = [f"train {common.method} for {common.epochs} epochs ({duration(learn)})"]
-        whole = "" if embed is None else f"; about {duration(embed + learn)} in all"
+        steps = [f"train {common.method} for {common.epochs} epochs"]
         if self.embedding is not None:
-            time = "on a Ray cluster" if embed is None else duration(embed)
-            how = "there already" if self.embedding.is_done else time
-            steps.insert(0, f"{self.embedding.encoder.describe()[0]} ({how})")
-        return f"{self.what}: {', then '.join(steps)}{whole}"
+            done = " (there already)" if self.embedding.is_done else ""
+            steps.insert(0, f"{self.embedding.encoder.describe()[0]}{done}")
+        return f"{self.what}: {', then '.join(steps)}"
 
     def execute(self) -> CleanResult:
         """Do it: write the run, its report, the list of suspects and the other findings."""
@@ -230,7 +221,7 @@ def clean(
 
 
 def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **options: Any) -> CleanPlan:
-    """Read the data, choose what to do with it, and find out how long that takes; nothing is written.
+    """Read the data and choose what to do with it; nothing is written.
 
     The arguments are those of ``clean``.
     """
@@ -271,20 +262,15 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
             tree,
             of_columns=False,
         )
-        embed, width = embedding.estimate()
-        learn = _rehearse_made_up(config, execution, count, width, classes)
         what = f"{raw.name}: {count:,} images in {classes} classes"
-        return CleanPlan(run, config, execution, raw, embedding, force, what, (embed, learn), audit)
+        return CleanPlan(run, config, execution, raw, embedding, force, what, audit)
     own = data_options.model_dump(mode="json", exclude_defaults=True)
     config = _configure(own, count, tree, of_columns=isinstance(raw.train.inputs, Cells))
     encoded = encode_raw(raw, data_options)
-    learn = rehearse(config, execution, encoded).seconds
     width = int(np.prod(encoded.train.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples of {width} features in {classes} classes"
     came = _pictures(raw) or {name: part.inputs for name, part in raw.parts().items()}
-    return CleanPlan(
-        run, config, execution, encoded, None, force, what, (0.0, learn), audit, came, _texts(raw, encoded)
-    )
+    return CleanPlan(run, config, execution, encoded, None, force, what, audit, came, _texts(raw, encoded))
 
 
 def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunConfig:
@@ -306,35 +292,17 @@ def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunCo
 
 
 def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
-    """Refuse labels that training would refuse, by stand-ins for the features, which may take long.
+    """Refuse labels that training would refuse, before features are computed, which may take long.
 
     Where images may be left out, it is not known yet which rows people's decisions are about.
     """
     reviewed = None if options.skip_broken else options.reviewed
     own = DataOptions(path=options.path, labels=options.labels, reviewed=reviewed, standardize="off")
-    label_data(embedding.stand_in(1), own)
-
-
-def _rehearse_made_up(config: RunConfig, execution: Execution, count: int, width: int, classes: int) -> float:
-    """Return how long training would take on features of so many examples, by rehearsals on made-up ones.
-
-    Of many, two smaller numbers are rehearsed: what an epoch costs whatever the number, such as a decomposition for
-    each class, must not be multiplied.
-    """
-    common = config.common
-    data = common.data.model_copy(update={"labels": None, "reviewed": None})
-    config = replace(config, common=common.model_copy(update={"data": data}))
-
-    def seconds(rows: int) -> float:
-        features = np.random.default_rng(0).standard_normal((rows, width), np.float32).astype(np.float16)
-        return rehearse(config, execution, Dataset(Split(features, np.arange(rows) % classes))).seconds
-
-    few = max(min(max(count // _MORE**3, _REHEARSED[0]), _REHEARSED[1]), _MORE * classes)
-    more = _MORE * few
-    if count <= more:
-        return seconds(count)
-    first, second = seconds(few), seconds(more)
-    return second + max(second - first, 0.0) * (count - more) / (more - few)
+    sets = {
+        name: replace(part, inputs=np.arange(len(part.inputs), dtype=np.float32)[:, None])
+        for name, part in embedding.sets.items()
+    }
+    label_data(replace(embedding.raw.with_parts(sets), normalisation=None), own)
 
 
 def _pictures(features: Dataset) -> dict[str, Inputs]:

@@ -22,7 +22,7 @@ from unflip.engine.distributed import start_processes
 from unflip.engine.posterior import posterior_fit
 from unflip.engine.prepare import find_posterior
 from unflip.errors import ConfigError
-from unflip.files import all_or_none, write_json, write_text
+from unflip.files import write_json, write_text
 from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.options import Options
@@ -99,12 +99,11 @@ def corrupt(
     curve = None
     if posterior is not None and (kind := recipe.steps[0].pmd_kind) is not None:
         curve = PmdCurve(kind, after.noise_record["steps"][0]["factor"], posterior)
-    with all_or_none():
-        _write_labels(out, after.given, after)
-        write_json(record, after.noise_record)
-        if save_posterior and posterior is not None:
-            write_array(Path(save_posterior), posterior.numpy())
-        draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
+    if save_posterior and posterior is not None:
+        write_array(Path(save_posterior), posterior.numpy())
+    draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
+    write_json(record, after.noise_record)
+    _write_labels(out, after.given, after)  # last: labels are there only with their record
     return CorruptResult(out, record, picture, measured, after.class_names)
 
 

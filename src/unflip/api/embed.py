@@ -1,6 +1,5 @@
 """embed: frozen features of a data set's examples, as a file that every command takes; a killed one goes on."""
 
-import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +47,6 @@ from unflip.stats.rows import evenly_spaced
 EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Options of data that matter for images of every kind, once they become features."""
 _LOOKED_AT = 256  # images of a part that are read before anything is computed
-_MEASURE_FOR = 2.0  # seconds of batches from which the whole is estimated
 
 
 @dataclass(frozen=True)
@@ -196,38 +194,6 @@ class EmbedPlan:
             found = [batch.broken for batch in read_batches(source, rows.split(self.encoder.batch_size))]
             if len(rows) == len(images) or not self.options.skip_broken:
                 check_broken(name, images, {row: why for part in found for row, why in part.items()}, self.options)
-
-    def estimate(self) -> tuple[float | None, int]:
-        """Return how many seconds the images will take that are not embedded yet, and how many features each has.
-
-        Batches from all over the images are measured as they will be computed. On a cluster it is not known: None.
-        """
-        if self.is_done:
-            return 0.0, int(self._written()["train"].inputs.shape[1])
-        source = self.encoder.source(self._images("train"), self.options.workers)
-        rows = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))
-        batches = rows.split(self.encoder.batch_size)
-        found = (batch for batch in read_batches(source, itertools.cycle(batches)) if len(batch.images))
-        features = self.encoder.encode_batch(next(found).images)  # the first one is slow
-        if self.embedding.on == "ray":
-            return None, features.shape[1]
-        started, done = time.perf_counter(), 0
-        while not done or time.perf_counter() - started < _MEASURE_FOR:
-            images = next(found).images
-            self.encoder.encode_batch(images)
-            done += len(images)
-        each = (time.perf_counter() - started) / done
-        return each * sum(map(len, self.kept.missing())), features.shape[1]
-
-    def stand_in(self, width: int) -> Dataset:
-        """Return random rows in place of the features, which may take long, to check labels and measure training."""
-        random = np.random.default_rng(0)
-        sets = {
-            name: replace(part, inputs=random.standard_normal((len(part.inputs), width), np.float32).astype(np.float16))
-            for name, part in self.sets.items()
-        }
-        train, val = sets.pop("train"), sets.pop("val", None)
-        return replace(self.raw, train=train, val=val, tests=sets, normalisation=None)
 
     def run(self, reporter: Reporter) -> EmbedResult:
         """Compute what is missing and write the file."""

@@ -81,7 +81,7 @@ _LABELS = ("data.labels", "data.reviewed")
 
 TRAIN = (
     *_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "data.take", "noise.recipe", "network", "sources.from_scratch",
-    "select", "sources.preset", "sources.config", "sources.settings", "execution.on_nan",
+    "select", "sources.preset", "sources.config", "sources.settings",
     "execution.checkpoint_minutes", "execution.keep", *_COMPUTE,
 )  # fmt: skip
 """What `train` takes besides the data and the folder of the run."""

@@ -4,17 +4,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unflip.api.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
 from unflip.api.options import TRAIN, EmbeddingOptions, SourceOptions, option_tree
 from unflip.api.report import report_finished
+from unflip.data.columns import Cells
 from unflip.data.dataset import Dataset
 from unflip.data.hugging_face import write_dataset
 from unflip.data.labeling import choose_labels
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import ImageOptions
+from unflip.encoders.table import fit_table
 from unflip.engine.run import train_run
-from unflip.errors import ConfigError
+from unflip.errors import ConfigError, one_line
 from unflip.nn.backbone import PretrainedOptions
+from unflip.parallel import find_device
 from unflip.progress import make_reporter
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, network_section, read_toml
@@ -64,6 +69,34 @@ def train(
     finished = _train(run, data, tree, execution, resume=resume, force=force)
     report_finished(finished)
     return finished
+
+
+def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **options: Any) -> str:
+    """Return what :func:`train` would do, as text: configuration, columns and classes. Nothing is trained or written.
+
+    The arguments are those of ``train``. The text is valid TOML: all but the configuration are comments.
+    """
+    run, tree = Run(Path(out)), option_tree(TRAIN, options)
+    execution = check_section(Execution, tree.pop("execution", {}))
+    run.check_free(resume=False, force=force)
+    embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))
+    layers = layers_of(data, tree)
+    plan = plan_training(run, layers, embedding, execution)
+    plan.config.check()
+    find_device(execution.device)
+    own = layers.resolve().common.data
+    raw = load_raw(own, plan.config.parts) if plan.raw is None else plan.raw
+    examples, _ = choose_labels(raw, own)
+    assert examples.labels is not None
+    lines = [] if plan.embedding is None else plan.embedding.encoder.describe()
+    if isinstance(raw.train.inputs, Cells):
+        lines = fit_table(raw.train.inputs, own).describe()
+    names, counts = np.unique(examples.labels, return_counts=True)
+    if raw.class_names is not None and names.dtype.kind in "iu":
+        names = np.array(raw.class_names)[names]
+    lines.append(f"{len(examples.labels):,} training examples in {len(names)} classes:")
+    lines += [f"  {one_line(str(name))} {count:,}" for name, count in zip(names, counts, strict=True)]
+    return "\n".join([plan.config.to_toml(), *(f"# {line}" for line in lines)])
 
 
 def _train(run: Run, data: str | Path | None, tree: Tree, execution: Execution, *, resume: bool, force: bool) -> Run:

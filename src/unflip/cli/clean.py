@@ -38,7 +38,7 @@ def clean(
 ) -> None:
     """Find the labels that look wrong: from images, texts or a table to a list, in one command.
 
-    Says first what it will do and how long that takes. Images are turned into features by a pretrained network, once;
+    Says first what it will do. Images are turned into features by a pretrained network, once;
     these are kept in --out for the next call. Columns of a table are taken for what they hold; --dry-run says for what.
     The list is suspects.csv: which example, its label, what it should be
     instead, and how likely the given label is right. --out is the folder of a run as `unflip train` writes it.

@@ -30,7 +30,7 @@ def train(
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Write nothing: show the configuration, the phases and how long it would take."),
+        typer.Option("--dry-run", help="Train and write nothing: show the configuration, columns and classes."),
     ] = False,
     quiet: Quiet = False,
     **options: Any,
@@ -44,9 +44,9 @@ def train(
     if dry_run and resume:
         raise ConfigError("--dry-run tells of a whole run; leave --resume out")
     if dry_run:
-        from unflip.api.dry_run import dry_run as rehearse
+        from unflip.api.train import dry_run as describe
 
-        text = rehearse(data, out, force=force, **options).text()
+        text = describe(data, out, force=force, **options)
     else:
         from unflip.api.train import train as train_task
 

@@ -1,10 +1,13 @@
-"""Checkpoints: a tree of tensors and plain values in one safetensors file, written atomically, without pickle."""
+"""Checkpoints: what a run needs to continue bit by bit where it stopped, even in the middle of an epoch.
+
+A checkpoint is a tree of tensors and plain values in one safetensors file, written atomically, without pickle.
+"""
 
 import hashlib
 import json
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -17,148 +20,48 @@ from torch import Tensor
 from unflip.data.dataset import Dataset
 from unflip.data.sources import Source
 from unflip.errors import RunFolderError, UnflipWarning
-from unflip.files import write_tensors
+from unflip.files import naming_target, write_tensors
 from unflip.nn.ensemble import Ensemble
 from unflip.runs import layout
 from unflip.seeding import generator
 
-FORMAT = 6
+FORMAT = 7
 """The checkpoint format; incremented when older files can no longer be read."""
 _SHARE = 0.02  # of the run time may be spent on end-of-epoch checkpoints
+_VALUES = 2**25  # numbers in the inputs that are fingerprinted: all of 65,536 rows of 512 columns
+_DECODED = 64  # of inputs that are read batch by batch, such as image files
+_ROWS = 1024  # inputs at once
+_CLOSE = 1e-3  # relative tolerance: other machines and versions may decode or standardize slightly differently
 
 
-class Checkpoints:
-    """A run's checkpoints: when the next one is due, and which ones are kept.
+@dataclass
+class BestEpoch:
+    """The best epoch so far under the selection rule."""
 
-    The end of an epoch is saved unless the last checkpoint is so recent that saving would take more than 2 % of the
-    run time; within an epoch, a checkpoint is due every ``minutes``. The last ``keep`` checkpoints are kept, and always
-    the last one from the end of an epoch.
-    """
+    epoch: int = 0
+    score: float = float("-inf")
+    state: dict[str, Tensor] = field(default_factory=dict)
+    """Of the model; see :class:`unflip.nn.ensemble.Ensemble`."""
 
-    def __init__(self, folder: Path, keep: int, minutes: float) -> None:
-        self.folder, self.keep, self.minutes = folder, keep, minutes
-        self._saved, self._cost = time.monotonic(), 0.0
-
-    def is_due(self, *, midway: bool) -> bool:
-        """Whether the next checkpoint is due, at the end of an epoch or ``midway``."""
-        wait = 60 * self.minutes if midway else min(60 * self.minutes, self._cost / _SHARE)
-        return time.monotonic() - self._saved >= wait
-
-    def save(self, tree: Any, epoch: int, midway: tuple[int, int] | None = None) -> None:
-        """Write the state at the end of ``epoch``, or ``midway`` through it, after this many (phases, steps)."""
-        started = time.monotonic()
-        place = "" if midway is None else "-phase-{:03d}-step-{:08d}".format(*midway)  # sorts before the epoch's end
-        try:
-            self.folder.mkdir(exist_ok=True)
-            save_tree(self.folder / f"epoch-{epoch:05d}{place}.safetensors", tree)
-            paths = self._paths()
-            for old in set(paths[: -self.keep]) - {next((path for path in reversed(paths) if _is_whole(path)), None)}:
-                old.unlink(missing_ok=True)
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.folder}: {error.strerror or error}") from error
-        self._saved = time.monotonic()
-        self._cost = self._saved - started
-
-    def restart(self, tree: Any) -> None:
-        """Write the state before the first epoch, and remove all others."""
-        others = self._paths()
-        self.save(tree, 0)
-        for path in others:
-            path.unlink(missing_ok=True)
-
-    def load_last(self, *, whole: bool = False) -> Any | None:
-        """Return the last readable checkpoint, None if there are none; ``whole``: only from the end of an epoch."""
-        damaged: list[RunFolderError] = []
-        for path in reversed(self._paths()):
-            if whole and not _is_whole(path):
-                continue
-            try:
-                found = load_tree(path)
-            except RunFolderError as error:
-                damaged.append(error)
-                continue
-            for unreadable in damaged:
-                warnings.warn(f"{unreadable}; continuing from the earlier {path.name}", UnflipWarning, stacklevel=2)
-            return found
-        if damaged:
-            raise RunFolderError(f"{damaged[0]}, and there is no other; start again with --force") from damaged[0]
-        return None
-
-    def _paths(self) -> list[Path]:
-        return sorted(layout.files_within(self.folder, layout.CHECKPOINTS))
+    def consider(self, epoch: int, score: float, model: Ensemble) -> None:
+        """Keep a copy of the model if its score is higher than those of all epochs before."""
+        if score > self.score:
+            self.epoch, self.score = epoch, score
+            self.state = copy_state(model.state_dict())
 
 
-def _is_whole(path: Path) -> bool:
-    return "phase" not in path.name
+@dataclass
+class RunState:
+    """The metrics of every finished epoch, the best epoch, and the seconds that training took."""
 
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    best: BestEpoch = field(default_factory=BestEpoch)
+    seconds: float = 0.0
 
-def save_tree(path: Path, tree: Any) -> None:
-    """Write nested dicts and lists of tensors, numbers, strings and None, with a checksum."""
-    tensors: dict[str, Tensor] = {}
-    structure = json.dumps(_encode(tree, "", tensors))
-    write_tensors(
-        path, tensors, {"format": str(FORMAT), "structure": structure, "sha256": _checksum(structure, tensors)}
-    )
-
-
-def load_tree(path: Path) -> Any:
-    """Read what :func:`save_tree` wrote, into CPU memory."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        if metadata.get("format", "1") != str(FORMAT):
-            raise ValueError(f"format {metadata.get('format', '1')}, this version of unflip reads {FORMAT}")
-        if metadata["sha256"] != _checksum(metadata["structure"], tensors):
-            raise ValueError("its checksum does not match")
-        return _decode(json.loads(metadata["structure"]), tensors)
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path}: not a readable checkpoint ({error})") from error
-
-
-def _checksum(structure: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(structure.encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _encode(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """Move the tensors of a tree to ``tensors``; dicts and lists become tagged lists, as JSON keys must be strings."""
-    if isinstance(node, Tensor):
-        name = f"{len(tensors)}{path}"  # the number makes it unique: keys may contain a slash
-        tensor = node.detach().cpu().contiguous()
-        shared = any(_memory(tensor) == _memory(other) for other in tensors.values())
-        tensors[name] = tensor.clone() if shared else tensor  # safetensors refuses shared memory
-        return ["tensor", name]
-    if isinstance(node, dict):
-        return ["dict", [[key, _encode(value, f"{path}/{key}", tensors)] for key, value in node.items()]]
-    if isinstance(node, list | tuple):
-        return ["list", [_encode(value, f"{path}/{i}", tensors) for i, value in enumerate(node)]]
-    if node is None or isinstance(node, bool | int | float | str):
-        return node
-    raise TypeError(f"a checkpoint cannot hold {type(node).__name__} at {path}")
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
-    if not isinstance(node, list):
-        return node
-    tag, content = node
-    if tag == "tensor":
-        return tensors[content]
-    if tag == "dict":
-        return {key: _decode(value, tensors) for key, value in content}
-    return [_decode(value, tensors) for value in content]
-
-
-def copy_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a copy of a model's state, unaffected by later training."""
-    return {name: value.detach().clone() for name, value in state.items()}
+    @property
+    def epochs_done(self) -> int:
+        """Number of finished epochs."""
+        return len(self.metrics)
 
 
 class Growing:
@@ -191,7 +94,7 @@ class Growing:
 
 @dataclass
 class EpochProgress:
-    """What a run resumed in the middle of an epoch needs besides networks, optimisers, method and labels."""
+    """What a run resumed in the middle of an epoch needs besides networks, optimizers, method and labels."""
 
     phase: int = 0
     """Number of finished phases."""
@@ -249,75 +152,138 @@ class EpochProgress:
         )
 
 
-@dataclass
-class BestEpoch:
-    """The best epoch so far under the selection rule."""
+class Checkpoints:
+    """A run's checkpoints: when the next one is due, and which ones are kept.
 
-    epoch: int = 0
-    score: float = float("-inf")
-    state: dict[str, Tensor] = field(default_factory=dict)
-    """Of the model; see :class:`unflip.nn.ensemble.Ensemble`."""
+    The end of an epoch is saved unless the last checkpoint is so recent that saving would take more than 2 % of the
+    run time; within an epoch, a checkpoint is due every ``minutes``. The last ``keep`` checkpoints are kept.
+    """
 
-    def consider(self, epoch: int, score: float, model: Ensemble) -> None:
-        """Keep a copy of the model if its score is higher than those of all epochs before."""
-        if score > self.score:
-            self.epoch, self.score = epoch, score
-            self.state = copy_state(model.state_dict())
+    def __init__(self, folder: Path, keep: int, minutes: float) -> None:
+        self.folder, self.keep, self.minutes = folder, keep, minutes
+        self._saved, self._cost = time.monotonic(), 0.0
+
+    def is_due(self, *, midway: bool) -> bool:
+        """Whether the next checkpoint is due, at the end of an epoch or ``midway``."""
+        wait = 60 * self.minutes if midway else min(60 * self.minutes, self._cost / _SHARE)
+        return time.monotonic() - self._saved >= wait
+
+    def save(self, tree: Any, epoch: int, midway: tuple[int, int] | None = None) -> None:
+        """Write the state at the end of ``epoch``, or ``midway`` through it, after this many (phases, steps)."""
+        started = time.monotonic()
+        place = "" if midway is None else "-phase-{:03d}-step-{:08d}".format(*midway)  # sorts before the epoch's end
+        with naming_target(self.folder):
+            self.folder.mkdir(exist_ok=True)
+            save_tree(self.folder / f"epoch-{epoch:05d}{place}.safetensors", tree)
+            for old in self._paths()[: -self.keep]:
+                old.unlink(missing_ok=True)
+        self._saved = time.monotonic()
+        self._cost = self._saved - started
+
+    def load_last(self) -> Any | None:
+        """Return the last readable checkpoint; None if there are none."""
+        failure: RunFolderError | None = None
+        for path in reversed(self._paths()):
+            try:
+                found = load_tree(path)
+            except RunFolderError as error:
+                failure = failure or error
+                continue
+            if failure is not None:
+                warnings.warn(f"{failure}; continuing from the earlier {path.name}", UnflipWarning, stacklevel=2)
+            return found
+        if failure is not None:
+            raise RunFolderError(f"{failure}, and there is no other; start again with --force") from failure
+        return None
+
+    def _paths(self) -> list[Path]:
+        return sorted(layout.files_within(self.folder, layout.CHECKPOINTS))
 
 
-@dataclass
-class RunState:
-    """The metrics of every epoch, the best epoch, and every restore."""
-
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    best: BestEpoch = field(default_factory=BestEpoch)
-    restores: list[dict[str, Any]] = field(default_factory=list)
-    """Epoch and reason of every restore after training diverged."""
-    seconds: float = 0.0
-
-    @property
-    def epochs_done(self) -> int:
-        """Number of finished epochs."""
-        return len(self.metrics)
+def save_tree(path: Path, tree: Any) -> None:
+    """Write nested dicts and lists of tensors, numbers, strings and None."""
+    tensors: dict[str, Tensor] = {}
+    structure = json.dumps(_encode(tree, "", tensors))
+    write_tensors(path, tensors, {"format": str(FORMAT), "structure": structure})
 
 
-_VALUES = 2**25  # numbers in the inputs that are looked at: all of 65,536 rows of 512 columns
-_DECODED = 64  # of inputs that are read batch by batch, such as image files
-_ROWS = 1024  # inputs at once
-_CLOSE = 1e-3  # inputs may differ by so much: another machine or another version may decode or standardise otherwise
+def load_tree(path: Path) -> Any:
+    """Read what :func:`save_tree` wrote, into CPU memory."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        if metadata.get("format", "1") != str(FORMAT):
+            raise ValueError(f"format {metadata.get('format', '1')}, this version of unflip reads {FORMAT}")
+        return _decode(json.loads(metadata["structure"]), tensors)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path}: not a readable checkpoint ({error})") from error
+
+
+def _encode(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Move the tensors of a tree to ``tensors``; dicts and lists become tagged lists, as JSON keys must be strings."""
+    if isinstance(node, Tensor):
+        name = f"{len(tensors)}{path}"  # the number makes it unique: keys may contain a slash
+        tensor = node.detach().cpu().contiguous()
+        shared = any(_memory(tensor) == _memory(other) for other in tensors.values())
+        tensors[name] = tensor.clone() if shared else tensor  # safetensors refuses shared memory
+        return ["tensor", name]
+    if isinstance(node, dict):
+        return ["dict", [[key, _encode(value, f"{path}/{key}", tensors)] for key, value in node.items()]]
+    if isinstance(node, list | tuple):
+        return ["list", [_encode(value, f"{path}/{i}", tensors) for i, value in enumerate(node)]]
+    if node is None or isinstance(node, bool | int | float | str):
+        return node
+    raise TypeError(f"a checkpoint cannot hold {type(node).__name__} at {path}")
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(node, list):
+        return node
+    tag, content = node
+    if tag == "tensor":
+        return tensors[content]
+    if tag == "dict":
+        return {key: _decode(value, tensors) for key, value in content}
+    return [_decode(value, tensors) for value in content]
+
+
+def copy_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a copy of a model's state, unaffected by later training."""
+    return {name: value.detach().clone() for name, value in state.items()}
 
 
 def data_fingerprint(dataset: Dataset) -> dict[str, Any]:
-    """Return what can be compared of a run's data: numbers, digests, and one number for each of many inputs."""
-    names = dataset.class_names
+    """Return what a checkpoint remembers of its run's data, so that no other data can take its place.
+
+    Counts, one digest of labels, splits and names, and one number for each of many inputs: see :func:`difference`.
+    """
+    digest = hashlib.sha256(json.dumps([dataset.class_names, dataset.ids and list(dataset.ids)]).encode())
+    for column in (dataset.given, dataset.removed, dataset.is_val, dataset.reviewed):
+        digest.update(b"none" if column is None else column.cpu().to(torch.int64).numpy().tobytes())
     return {
         "examples": len(dataset.given),
         "classes": dataset.num_classes,
-        "class names": None if names is None else _digest(name.encode() for name in names),
-        "labels": _digest([_bytes(dataset.given)]),
-        "reviewed labels": None if dataset.reviewed is None else _digest([_bytes(dataset.reviewed)]),
-        "removed examples": _digest([_bytes(dataset.removed)]),
-        "validation examples": _digest([_bytes(dataset.is_val)]),
-        "names of the examples": None if dataset.ids is None else _digest(name.encode() for name in dataset.ids),
+        "labels": digest.hexdigest(),
         "inputs": _projections(dataset.source),
     }
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Say in which way data is not what it was; None if it is."""
+    """Say in which way data differs from a fingerprint made ``before``; None if it does not."""
     for what in ("examples", "classes"):
         if before[what] != now[what]:
             return f"the data has {now[what]:,} {what}, and had {before[what]:,} when the run began"
-    changed = next((what for what in before if what != "inputs" and before[what] != now[what]), None)
-    if changed is None and not _are_close(before["inputs"], now["inputs"]):
-        changed = "inputs"
-    return None if changed is None else f"the {changed} are not those that the run began with"
-
-
-def _are_close(before: Tensor, now: Tensor) -> bool:
-    if before.shape != now.shape:
-        return False
-    return torch.allclose(before, now, rtol=_CLOSE, atol=_CLOSE * float(before.abs().mean()))
+    if before["labels"] != now["labels"]:
+        return "the labels, splits or names of the examples are not those that the run began with"
+    same, tolerance = before["inputs"].shape == now["inputs"].shape, _CLOSE * float(before["inputs"].abs().mean())
+    if not same or not torch.allclose(before["inputs"], now["inputs"], rtol=_CLOSE, atol=tolerance):
+        return "the inputs are not those that the run began with"
+    return None
 
 
 def _projections(source: Source) -> Tensor:
@@ -328,14 +294,3 @@ def _projections(source: Source) -> Tensor:
     rows = torch.arange(count) * len(source) // count
     direction = torch.randn(size, generator=generator(0, "data print")) / size**0.5
     return torch.cat([source.fetch(part).cpu().float().flatten(1) @ direction for part in rows.split(_ROWS)])
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.cpu().to(torch.int64).numpy().tobytes()
-
-
-def _digest(parts: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Evaluation: accuracies, and the only place that knows the true labels."""
+"""Evaluation: accuracies, selection of the epoch and result.json; the only place that sees clean labels."""
 
 import platform
 import sys
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from unflip._version import __version__
@@ -75,22 +76,36 @@ class Truth:
 
 
 def separation(scores: Tensor, right: Tensor) -> float | None:
-    """Return the probability that a correct label scores above a wrong one: the area under the ROC curve, ties half.
+    """Return the probability that a correct label scores above a wrong one: the area under the ROC curve.
 
-    With m correct labels among n, whose mean ranks are r_i, it is ``(sum r_i - m (m + 1) / 2) / (m (n - m))`` (Mann and
-    Whitney 1947). None if all labels are correct, or none.
+    None if all labels are correct, or none.
     """
-    _, position, counts = scores.double().unique(return_inverse=True, return_counts=True)
-    ranks = (counts.cumsum(0) - (counts - 1) / 2)[position]  # from 1; equal scores share their mean rank
-    hits, count = int(right.sum()), len(right)
-    if hits in (0, count):
+    if bool(right.all()) or not bool(right.any()):
         return None
-    return float((ranks[right].double().sum() - hits * (hits + 1) / 2) / (hits * (count - hits)))
+    return float(roc_auc_score(right.cpu().numpy(), scores.cpu().double().nan_to_num().numpy()))
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
     """Return the fraction of examples whose most probable class is their label."""
     return float((probs.argmax(1) == labels).float().mean())
+
+
+def evaluate(trainer: Trainer, truth: Truth) -> dict[str, Any]:
+    """Return an epoch's accuracies; test sets and clean labels are only evaluated on, never learnt from."""
+    val, model, processes = trainer.val_rows, trainer.method.model(), trainer.processes
+    figures: dict[str, Any] = {"val_accuracy": None, "test_accuracy": None}
+    if len(val):
+        probs = predict_probs(model, trainer.source, processes, val)
+        figures["val_accuracy"] = accuracy(probs, trainer.labels.initial[val])
+        if truth.clean is not None:
+            figures["clean_val_accuracy"] = accuracy(probs, truth.clean[val])
+        elif truth.clean_val:
+            figures["clean_val_accuracy"] = figures["val_accuracy"]
+    if truth.tests:
+        figures["tests"] = accuracies(model, truth, processes)
+        figures["test_accuracy"] = next(iter(figures["tests"].values()))
+    figures["label_accuracy"] = truth.label_accuracy(trainer.labels.current, trainer.method.setting.train)
+    return figures
 
 
 def accuracies(model: Ensemble, truth: Truth, processes: Processes) -> dict[str, float]:
@@ -226,7 +241,6 @@ def make_result(
         "reviewed": int(labels.trusted.sum()),
         "removed": int(dataset.removed.sum()),
         "skipped": len(dataset.skipped),
-        "restores": list(state.restores),
         "seconds": state.seconds,
         "seconds_per_epoch": state.seconds / common.epochs,
         "peak_rss_mb": _peak_rss_mb(),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from unflip.progress import Reporter, make_reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.seeding import derive, generator
 
-_Trainer = TypeVar("_Trainer", bound=Trainer)
 FOLDS = 5
 PosteriorEstimator = Callable[[Source, Tensor, int, str], Tensor]
 """(inputs, clean labels, number of classes, CROSS_FIT or IN_SAMPLE) -> class probabilities (n, k)."""
@@ -76,26 +75,7 @@ class PosteriorFit:
     def _train(
         self, source: Source, labels: Tensor, num_classes: int, rows: Tensor, title: str, number: int = 0
     ) -> Recorded:
-        method, trainer = self.make_trainer(source, labels, num_classes, rows, number, Trainer)
-        with self.reporter:
-            self.reporter.start(title, self.epochs, 1)
-            for epoch in range(1, self.epochs + 1):
-                self.reporter.epoch(trainer.run_epoch(epoch))
-        return method
-
-    def make_trainer(
-        self, source: Source, labels: Tensor, num_classes: int, rows: Tensor, number: int, kind: type[_Trainer]
-    ) -> tuple[Recorded, _Trainer]:
-        """Build the method and the trainer for one fold.
-
-        Args:
-            source: inputs of all examples.
-            labels: (n,) clean labels of all examples.
-            num_classes: number of classes.
-            rows: the examples to train on.
-            number: the fold, from 0; it sets the seed.
-            kind: the class of trainer to build.
-        """
+        """Train on the examples at ``rows``; ``number`` is that of the fold, from 0, which sets the seed."""
         seed = derive(self.seed, "posterior", number)
         setting = Setting(
             num_classes=num_classes,
@@ -109,7 +89,12 @@ class PosteriorFit:
         method = Recorded(Options(), setting)
         network = build_network(self.network, self.network_options, source.shape, num_classes, initial_seed(seed, 0))
         store = LabelStore(labels, num_classes)
-        return method, kind(method, [network], source, store, self.optimizer, self.processes, self.reporter)
+        trainer = Trainer(method, [network], source, store, self.optimizer, self.processes, self.reporter)
+        with self.reporter:
+            self.reporter.start(title, self.epochs, 1)
+            for line in trainer.fit():
+                self.reporter.epoch(line)
+        return method
 
 
 def posterior_fit(seed: int, processes: Processes, *, quiet: bool) -> PosteriorFit:

@@ -1,7 +1,6 @@
-"""Preparation of a run's data: load, encode, corrupt, scale, split; each step can be called on its own."""
+"""From a configuration to what a run needs: its data (load, encode, corrupt, scale, split), trainer and model."""
 
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from unflip.encoders.table import encode_raw
 from unflip.engine.checkpoints import BestEpoch
 from unflip.engine.distributed import Processes
 from unflip.engine.evaluation import check_selection
-from unflip.engine.posterior import PosteriorEstimator
+from unflip.engine.posterior import PosteriorEstimator, posterior_fit
 from unflip.engine.trainer import Trainer
 from unflip.errors import InputError
 from unflip.methods import find_method
@@ -29,20 +28,21 @@ from unflip.methods.labels import LabelStore
 from unflip.nn import networks
 from unflip.nn.backbone import PretrainedOptions
 from unflip.nn.base import Network, build_network, initial_seed
-from unflip.progress import Reporter, Track, untracked
+from unflip.progress import Reporter, make_reporter
 from unflip.runs.config import RunConfig
 from unflip.runs.model_file import Model
 
 
-def prepare_data(
-    config: RunConfig, estimate: PosteriorEstimator, raw: Dataset | None = None, track: Track = untracked
-) -> Dataset:
+def prepare_data(config: RunConfig, processes: Processes, raw: Dataset | None = None, *, quiet: bool = True) -> Dataset:
     """Return the data of a run, with noise if the configuration asks for it, split and checked.
 
-    ``raw`` is the output of a loader, if the data was read already. ``estimate`` computes the posteriors that pmd noise
-    may need.
+    Args:
+        config: the run's configuration.
+        processes: where the posteriors are estimated that pmd noise may need.
+        raw: the output of a loader, if the data was read already.
+        quiet: show no progress.
     """
-    common = config.common
+    common, track = config.common, make_reporter(quiet or not processes.is_first).track
     raw = load_raw(common.data, config.parts) if raw is None else raw
     wanted = _network_normalisation(config, raw)
     if raw.holds_images and wanted is not None:
@@ -50,6 +50,7 @@ def prepare_data(
     raw = encode_raw(raw, common.data, track)
     data = label_data(raw, common.data, track, wanted).joined()  # noise goes on the labels that validate, too
     if common.noise.recipe is not None:
+        estimate = posterior_fit(common.seed, processes, quiet=quiet)
         data = corrupt_labels(data, common.noise, find_posterior(data, common.noise, estimate), common.seed)
     if common.data.standardize == "auto":
         data = settle_scale(data)  # after noise was added: no clean label may have a say
@@ -98,9 +99,6 @@ def find_posterior(data: Dataset, noise: NoiseOptions, estimate: PosteriorEstima
     return estimate(data.source, data.truth, data.num_classes, noise.posterior) if given is None else given
 
 
-_Trainer = TypeVar("_Trainer", bound=Trainer)
-
-
 def make_model(config: RunConfig, dataset: Dataset, best: BestEpoch) -> Model:
     """Return the selected networks with everything needed to rebuild them and prepare their inputs."""
     return Model(
@@ -121,9 +119,7 @@ def make_trainer(
     dataset: Dataset,
     processes: Processes,
     reporter: Reporter,
-    kind: type[_Trainer],
-    lr_scale: float = 1.0,
-) -> _Trainer:
+) -> Trainer:
     """Build a run's method and networks, and the trainer that trains them.
 
     Args:
@@ -131,8 +127,6 @@ def make_trainer(
         dataset: the data to learn from.
         processes: the device, and the other processes of the run.
         reporter: receives every step.
-        kind: the class of trainer to build.
-        lr_scale: a factor on the learning rate.
     """
     common, device = config.common, processes.device
     train = dataset.trains.nonzero()[:, 0].to(device)
@@ -142,7 +136,7 @@ def make_trainer(
         epochs=common.epochs,
         seed=common.seed,
         batch_size=common.optimizer.batch_size,
-        lr_factor=lambda progress: lr_scale * common.optimizer.lr_factor(progress, common.epochs),
+        lr_factor=lambda progress: common.optimizer.lr_factor(progress, common.epochs),
         device=device,
         has_val=bool(dataset.is_val.any()),
         of_rows=len(dataset.source.shape) == 1,
@@ -154,7 +148,7 @@ def make_trainer(
         shape, seed = dataset.source.shape, initial_seed(common.seed, position)
         return build_network(common.network, config.network_options, shape, dataset.num_classes, seed)
 
-    return kind(
+    return Trainer(
         recipe.build(config.parts, setting),
         recipe.assemble(config.parts, setting, build),
         dataset.source.to(device),

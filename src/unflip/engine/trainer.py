@@ -1,4 +1,4 @@
-"""Trainer: the one training loop, with epochs, phases and steps for every method; it knows only their contract."""
+"""Trainer: the one training loop, for every method and every run; `train_epoch` is an epoch, top to bottom."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,17 +27,19 @@ from unflip.stats.rows import NotFiniteError, storage_dtype
 
 AfterStep = Callable[[int, EpochProgress], None]
 """Called after every step, with the epoch and its progress."""
+_LEAST = 2  # examples per process that batch normalization needs
+_HINT = "try a smaller learning rate (--set optimizer.lr=...)"
 
 
 class Trainer:
-    """Trains a method's networks, one epoch per call.
+    """Trains a method's networks, epoch by epoch. It knows methods only by their contract.
 
     Args:
         method: what to learn from a batch, and what to do between epochs.
-        networks: as many as the method needs; each gets its own optimiser.
+        networks: as many as the method needs; each gets its own optimizer.
         source: inputs of all examples, by row of ``labels``.
         labels: what the method learns from and may correct.
-        options: of the optimisers.
+        options: of the optimizers.
         processes: the device, and the other processes of the run.
         reporter: receives every step.
         val_rows: rows of the validation examples (m,); none by default.
@@ -61,6 +63,7 @@ class Trainer:
         self.processes = processes
         self.reporter = reporter
         self.val_rows = method.setting.train[:0] if val_rows is None else val_rows
+        self.progress = EpochProgress()
         self.networks: list[torch.nn.Module] = []
         self.optimizers: list[Any] = []
         for network in networks:
@@ -77,92 +80,77 @@ class Trainer:
         self._pretrained = [part for network in networks for part in pretrained_parts(network)]
         method.networks = self.networks
 
-    def run_epoch(
+    def fit(
+        self, first: int = 1, progress: EpochProgress | None = None, after_step: AfterStep | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Train all epochs from ``first`` on, and yield the metrics of each as soon as it is done.
+
+        Args:
+            first: the epoch to begin with, counted from 1.
+            progress: how far that epoch has got, if a checkpoint was written in the middle of it.
+            after_step: called after every step.
+        """
+        for epoch in range(first, self.method.setting.epochs + 1):
+            yield self.train_epoch(epoch, progress, after_step)
+            progress = None
+
+    def train_epoch(
         self, epoch: int, progress: EpochProgress | None = None, after_step: AfterStep | None = None
     ) -> dict[str, Any]:
-        """Train one epoch (counted from 1) or the rest of it, call the method's ``end_epoch``, and return the metrics.
+        """Train one epoch (counted from 1) or the rest of it, let the method act on labels, and return the metrics.
 
-        ``after_step`` is called after every step, with the epoch and its progress.
+        All randomness derives from the seed, the epoch, the phase and the step, so that a resumed epoch takes the same
+        steps as an undisturbed one.
         """
-        progress = progress or EpochProgress()
-        lr = self._set_rate(epoch - 1)
-        observation = self._observe(progress)
+        method, processes = self.method, self.processes
+        progress = self.progress = progress or EpochProgress()
+        observation = Observation(self, progress)
+        lr = self._set_lr(epoch - 1)
         with finite(f"in epoch {epoch}"):
-            for phase in self.method.phases(epoch, observation, self.labels):
-                self._run_phase(epoch, phase, progress, observation, after_step)
-                observation.forget_features()
+            for phase in method.phases(epoch, observation, self.labels):
+                frozen = self._begin_phase(epoch, phase)
+                learning = [self.optimizers[position] for position in phase.learns]
+                for batch in self._batches(epoch, progress.phase, phase, progress.steps):
+                    self._set_lr(batch.progress)
+                    processes.seed_layers(batch.seed)
+                    with finite(f"in epoch {epoch}, batch {progress.steps + 1}"):
+                        step = method.loss(batch, phase)
+                    for optimizer in learning:
+                        optimizer.zero_grad()
+                    processes.backward(reduce(add, step.terms.values()))
+                    for weight in frozen:
+                        weight.grad = None
+                    for optimizer in learning:
+                        processes.unscale(optimizer)
+                    method.before_step()
+                    for optimizer in learning:
+                        optimizer.step()
+                    method.after_step()
+                    progress.add(step.terms, self._recorded(step))
+                    self.reporter.step(batch.progress)
+                    if after_step is not None:
+                        after_step(epoch, progress)
+                self._end_phase(epoch, phase, observation)
         train_seconds = time.perf_counter() - progress.started
         with finite(f"at the end of epoch {epoch}"):
-            figures = self.method.end_epoch(epoch, observation, self.labels)
+            figures = method.end_epoch(epoch, observation, self.labels)
         return {
             "epoch": epoch,
             "lr": lr,
             "loss": progress.losses,
             "train_seconds": train_seconds,
-            "noise_rate_estimate": self.labels.noise_rate(self.method.setting.train),
+            "noise_rate_estimate": self.labels.noise_rate(method.setting.train),
             **figures,
         }
 
-    def _set_rate(self, progress: float) -> float:
-        """Set the learning rate that holds after so many epochs."""
-        lr = self.options.lr * self.method.setting.lr_factor(progress)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = lr * group.get("share", 1.0)  # none in checkpoints of earlier versions
-        return lr
+    def _begin_phase(self, epoch: int, phase: Phase) -> list[torch.nn.Parameter]:
+        """Put the networks that learn into training mode; return weights of pretrained encoders that stay frozen.
 
-    def _observe(self, progress: EpochProgress) -> "Observation":
-        return Observation(self, progress)
-
-    def _run_phase(
-        self,
-        epoch: int,
-        phase: Phase,
-        progress: EpochProgress,
-        observation: "Observation",
-        after_step: AfterStep | None,
-    ) -> None:
+        In their first epochs pretrained encoders wait for their heads. Several processes expect every gradient, so
+        those of frozen weights are computed and dropped.
+        """
         for position, network in enumerate(self.networks):
             network.train(position in phase.learns)
-        frozen = self._freeze(epoch)
-        learning = [self.optimizers[position] for position in phase.learns]
-        backward = self.processes.backward
-        number = progress.phase
-        for batch in self._batches(epoch, number, phase, progress.steps):
-            self._set_rate(batch.progress)
-            self.processes.seed_layers(batch.seed)
-            with finite(f"in epoch {epoch}, batch {progress.steps + 1}"):
-                step = self.method.loss(batch, phase)
-            for optimizer in learning:
-                optimizer.zero_grad()
-            backward(reduce(add, step.terms.values()))
-            for weight in frozen:
-                weight.grad = None
-            for optimizer in learning:
-                self.processes.unscale(optimizer)
-            self.method.before_step()
-            for optimizer in learning:
-                optimizer.step()
-            self.method.after_step()
-            progress.add(step.terms, self._recorded(step))
-            self.reporter.step(batch.progress)
-            if after_step is not None:
-                after_step(epoch, progress)
-        for position in phase.learns:
-            self.processes.synchronise_buffers(self.networks[position])
-        if progress.recorded is not None:
-            observation.record(self._order(epoch, number, phase), progress.recorded.rows)
-        progress.end_phase(self.mean_losses(epoch, progress))
-
-    def trains_heads_alone(self, epoch: int) -> bool:
-        """Whether pretrained encoders stay as they are in ``epoch``."""
-        return any(part.is_frozen(epoch, self.method.setting.epochs) for part in self._pretrained)
-
-    def _freeze(self, epoch: int) -> list[torch.nn.Parameter]:
-        """Let pretrained encoders wait for their heads in the first epochs; return the weights that stay as they are.
-
-        Several processes expect every gradient, so theirs are computed and dropped.
-        """
         frozen: list[torch.nn.Parameter] = []
         for part in self._pretrained:
             waits = part.is_frozen(epoch, self.method.setting.epochs)
@@ -172,6 +160,23 @@ class Trainer:
                 part.encoder.eval()
                 frozen += part.encoder.parameters()
         return frozen
+
+    def _end_phase(self, epoch: int, phase: Phase, observation: "Observation") -> None:
+        """Make the processes agree, and keep what the phase recorded."""
+        for position in phase.learns:
+            self.processes.synchronise_buffers(self.networks[position])
+        if self.progress.recorded is not None:
+            observation.record(self._order(epoch, self.progress.phase, phase), self.progress.recorded.rows)
+        self.progress.end_phase(self.mean_losses(epoch))
+        observation.forget_features()
+
+    def _set_lr(self, progress: float) -> float:
+        """Set the learning rate that applies after ``progress`` epochs, and return it."""
+        lr = self.options.lr * self.method.setting.lr_factor(progress)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr * group.get("share", 1.0)  # the heads of networks have no share
+        return lr
 
     def _recorded(self, step: Step) -> Tensor | None:
         """Return what is recorded of a step: its probabilities, if the method asks for them."""
@@ -184,7 +189,7 @@ class Trainer:
         return shuffled(phase.indices, generator(self.method.setting.seed, "order", epoch, number))
 
     def _batches(self, epoch: int, number: int, phase: Phase, done: int = 0) -> Iterator[Batch]:
-        """Yield the batches of a phase, skipping the first ``done``."""
+        """Yield the batches of a phase, skipping the first ``done``; some are fetched ahead of their use."""
         seed, count, rank = self.method.setting.seed, self.processes.count, self.processes.rank
         shares = cut(self._for_source(self._order(epoch, number, phase)), self.options.batch_size, count, rank)
         extra_shares: Sequence[Tensor | None] = [None] * len(shares)
@@ -218,10 +223,10 @@ class Trainer:
         indices = rows.to(self.processes.device)
         return Batch(indices, inputs, self.labels.current[indices], epoch, progress, seed, unlabelled)
 
-    def mean_losses(self, epoch: int, progress: EpochProgress) -> dict[str, float]:
+    def mean_losses(self, epoch: int) -> dict[str, float]:
         """Average each term over the phase's steps and the processes; raise if one is not finite."""
         means = {}
-        for name, column in progress.terms.items():
+        for name, column in self.progress.terms.items():
             values = self.processes.mean(column.rows)  # same everywhere
             wrong = ~values.isfinite()
             if bool(wrong.any()):
@@ -230,11 +235,17 @@ class Trainer:
             means[name] = float(values.mean())
         return means
 
+    def check_weights(self, where: str) -> None:
+        """Raise if weights are not finite, so that they are never saved."""
+        weights = [weight for network in self.networks for weight in network.parameters()]
+        if not bool(torch.stack([weight.isfinite().all() for weight in weights]).all()):  # the device is asked once
+            raise diverged("the weights became NaN or infinite", where)
+
 
 class Observation:
-    """What the trainer observed in one epoch; see :class:`unflip.methods.base.Observed`."""
+    """What the trainer observed in one epoch, for the method to read: :class:`unflip.methods.base.Observed`."""
 
-    def __init__(self, trainer: "Trainer", progress: EpochProgress) -> None:
+    def __init__(self, trainer: Trainer, progress: EpochProgress) -> None:
         self._trainer = trainer
         self._progress = progress
         self.phases_done = progress.phase
@@ -260,9 +271,8 @@ class Observation:
     def features(self, network: int = 0) -> Tensor:
         """Features of the training examples, cached until the networks are trained again."""
         if network not in self._features:
-            self._features[network] = self._scan(
-                self._trainer.networks[network], self._trainer.method.setting.train
-            ).features
+            rows = self._trainer.method.setting.train
+            self._features[network] = self._scan(self._trainer.networks[network], rows).features
         return self._features[network]
 
     def logits(self, network: int = 0) -> Tensor:
@@ -274,7 +284,7 @@ class Observation:
             return logits.float()
 
     def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
-        """Features, logits and given labels of the validation examples."""
+        """Features, logits and given labels of the validation examples; None if there are none."""
         rows = self._trainer.val_rows
         if not len(rows):
             return None
@@ -292,16 +302,12 @@ class Observation:
         """Drop cached features after a phase has changed the networks."""
         self._features = {}
 
-    def _scan(self, network: nn.Module, rows: Tensor, *, keep_features: bool = True) -> Scan:
-        trainer = self._trainer
-        return scan(network, trainer.source, rows, trainer.processes, keep_features=keep_features)
-
     def broadcast(self, tensor: Tensor) -> Tensor:
         """The first process's tensor."""
         return self._trainer.processes.broadcast(tensor)
 
-
-_LEAST = 2  # examples per process that batch normalisation needs
+    def _scan(self, network: nn.Module, rows: Tensor, *, keep_features: bool = True) -> Scan:
+        return scan(network, self._trainer.source, rows, self._trainer.processes, keep_features=keep_features)
 
 
 def shuffled(indices: Tensor, generator: torch.Generator) -> Tensor:
@@ -336,9 +342,6 @@ def repeated(indices: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Return ``count`` of ``indices``: as many random permutations of them as needed, one after the other."""
     rounds = -(-count // len(indices))
     return torch.cat([shuffled(indices, generator) for _ in range(rounds)])[:count]
-
-
-_HINT = "try a smaller learning rate (--set optimizer.lr=...), or --on-nan restore"
 
 
 def diverged(what: str, where: str) -> DivergedError:

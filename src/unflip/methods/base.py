@@ -18,9 +18,6 @@ from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
 from unflip.stats.odds import PlattScaling, log_odds
 
-WARM_UP, FIRST, LATER, CALIBRATED = "warm-up", "end of the warm-up", "after the warm-up", "calibrated"
-"""Stages of a run."""
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -233,10 +230,6 @@ class Method:
                 f"{section}.warmup = {warmup}: with epochs = {epochs} the run ends before its method acts on labels; "
                 f"try --epochs {3 * warmup}, or unflip train --set {section}.warmup={max(1, epochs // 3)}"
             )
-
-    def stage(self, epoch: int) -> tuple[str, ...]:
-        """Return the stage of ``epoch``. Epochs of one stage take equally long, so a dry run times one per stage."""
-        return (WARM_UP if epoch < self.warmup else FIRST if epoch == self.warmup else LATER,)
 
     @classmethod
     def assemble(cls, options: Any, setting: Setting, build: Callable[[int], Network]) -> list[Network]:

@@ -81,5 +81,3 @@ class Execution(Options):
     """Minutes between checkpoints within an epoch; 0 saves after every step."""
     keep: PositiveInt = 2
     """How many checkpoints are kept; the older ones serve if the newest is damaged."""
-    on_nan: Literal["stop", "restore"] = "stop"
-    """What to do if training diverges: stop, or restore the last epoch and lower the learning rate."""
