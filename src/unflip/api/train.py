@@ -15,7 +15,8 @@ from unflip.data.hugging_face import write_dataset
 from unflip.data.labeling import choose_labels
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import ImageOptions
-from unflip.encoders.table import fit_table
+from unflip.encoders.columns import ColumnChoices
+from unflip.encoders.table import TableEncoder
 from unflip.engine.run import train_run
 from unflip.errors import ConfigError, one_line
 from unflip.nn.backbone import PretrainedOptions
@@ -90,7 +91,8 @@ def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **
     assert examples.labels is not None
     lines = [] if plan.embedding is None else plan.embedding.encoder.describe()
     if isinstance(raw.train.inputs, Cells):
-        lines = fit_table(raw.train.inputs, own).describe()
+        choices = ColumnChoices(numeric=own.numeric, categorical=own.categorical, text_column=own.text_column)
+        lines = TableEncoder.fit(raw.train.inputs, choices, own.text_encoder).describe()
     names, counts = np.unique(examples.labels, return_counts=True)
     if raw.class_names is not None and names.dtype.kind in "iu":
         names = np.array(raw.class_names)[names]

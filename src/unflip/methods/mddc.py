@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from unflip.errors import ConfigError
 from unflip.losses import cross_entropy
 from unflip.methods.base import (
-    CALIBRATED,
     Batch,
     Judgement,
     Method,
@@ -317,10 +316,6 @@ class Calibrated(Method):
     def warmup(self) -> int:
         """Epochs before the inner method acts on the labels."""
         return self.inner.warmup
-
-    def stage(self, epoch: int) -> tuple[str, ...]:
-        """The inner method's stage, and whether the epoch ends with a calibration."""
-        return (*self.inner.stage(epoch), *([CALIBRATED] if self.calibrates(epoch) else []))
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
         """Yield the inner method's phases."""
