@@ -72,7 +72,9 @@ class CorrectionOptions(Options):
 class PLC(Method):
     """Cross-entropy on labels that are corrected at each epoch's end, from the end of the warm-up on.
 
-    The rule uses the mean softmax of the last epochs' training passes, so it needs no extra pass.
+    With warm-up t_w, epochs 1 to t_w train on the given labels (step 1), and the end of epoch t_w is the first to
+    correct: steps 3 to 6 of epoch t are done at the end of epoch t - 1. f is the mean softmax of the last epochs'
+    training passes, so it needs no extra pass.
     """
 
     Options = CorrectionOptions
@@ -101,7 +103,7 @@ class PLC(Method):
             yield Phase(self.setting.train)
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
-        """Correct the labels; in the warm-up, only record the probabilities."""
+        """Correct the labels for the next epoch (steps 3 to 6); in the warm-up, only record the probabilities."""
         self.warming.observe(epoch, observed)
         if epoch >= self.warmup:
             self._correct(epoch, observed, labels)
@@ -139,7 +141,16 @@ class PLC(Method):
 
 
 class Corrector:
-    """Progressive label correction: a rule, a window of probabilities, and a threshold that relaxes when it stalls."""
+    """Progressive label correction: a rule, a window of probabilities, and a threshold that relaxes when it stalls.
+
+    tau(t), the threshold of epoch t, is not a schedule: it moves one step whenever fewer than ``stall`` of the labels
+    changed, as in PLC's released code. A plain training loop can use this object as well: add each epoch's
+    probabilities to ``window``, then call :meth:`correct`.
+
+    Args:
+        options: rule, threshold and window.
+        rows: the rows of the label store that train (m,), in the order of the probabilities.
+    """
 
     def __init__(self, options: CorrectionOptions, rows: Tensor) -> None:
         self.options = options
