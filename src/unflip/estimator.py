@@ -1,8 +1,6 @@
 """UnflipClassifier and find_label_errors: the methods on arrays, data frames and texts, as scikit-learn has them."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from numbers import Real
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -23,8 +21,8 @@ from unflip.encoders.base import restore
 from unflip.engine.distributed import Processes
 from unflip.engine.inference import predict_probs
 from unflip.engine.run import train_in_memory
-from unflip.errors import ConfigError, UnflipError, one_line
 from unflip.methods.unflip.posterior import score_labels
+from unflip.errors import UnflipError
 from unflip.runs.config import RunConfig, Tree, nest
 from unflip.runs.labels import in_turns, looks_wrong, wrong_so_far
 
@@ -113,23 +111,23 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         training and validation. ``trusted`` (n,) is a mask of labels known to be correct; they are never changed.
         """
         cells = as_cells(X)
-        _check_named(y)
-        with _in_one_line("give texts as a list, and columns of several kinds as a data frame"):
-            if cells is None:
-                features, labels = validate_data(self, X, y, dtype=(np.float32, np.float64))
-                inputs: Inputs = np.require(features, requirements="W")  # torch needs it writable
-            else:
-                check_consistent_length(X, y)
-                inputs, labels = cells, _check_y(y)
-                self._remember_columns(X, cells)
-            _check_alike(labels)
-            check_classification_targets(labels)
+        if np.asarray(y).dtype.kind == "O":
+            y = _complete(y, "y")
+        if cells is None:
+            features, labels = validate_data(self, X, y, dtype=(np.float32, np.float64))
+            inputs: Inputs = np.require(features, requirements="W")  # torch needs it writable
+        else:
+            check_consistent_length(X, y)
+            inputs, labels = cells, column_or_1d(y, warn=True)
+            assert_all_finite(labels, input_name="y")
+            self._remember_columns(X, cells)
+        check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y holds 1 class in n_samples = {len(labels)}; at least 2 classes are needed")
-        group_column = None if groups is None else _check_groups(groups)
+        group_column = None if groups is None else _complete(groups, "groups")
         mask = np.zeros(len(labels), bool) if trusted is None else column_or_1d(trusted)
-        if mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
+        if not np.isin(mask, (False, True)).all():
             raise ValueError("trusted: must be a mask, true where the label is known to be correct")
         mask = mask.astype(bool)
         check_consistent_length(labels, group_column, mask)
@@ -155,16 +153,6 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
 
     def _configure(self, count: int, seed: int) -> RunConfig:
         """Combine the defaults for ``count`` examples, the parameters and the settings; later ones win."""
-        given: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size}
-        for name, number in given.items():
-            if number is not None and not isinstance(number, Real):
-                raise ConfigError(f"{name} = {number!r}: must be a whole number")
-        if self.hidden is not None and not isinstance(self.hidden, Iterable):
-            raise ConfigError(
-                f"hidden = {self.hidden!r}: must be a tuple with the units of each hidden layer; try ({self.hidden},)"
-            )
-        if self.settings is not None and not isinstance(self.settings, Mapping):
-            raise ConfigError(f"settings = {self.settings!r}: must be a dict by dotted key; try {{'epochs': 30}}")
         size = choose_size(self.method, count, self.batch_size)
         epochs = size.epochs if self.epochs is None else self.epochs
         hidden = size.hidden if self.hidden is None else self.hidden
@@ -176,7 +164,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             "seed": seed,
             "select": "last",
             "data": {"path": "X, y"} | ({} if self.val_fraction is None else {"val_fraction": self.val_fraction}),
-            "mlp": {"hidden": list(hidden)},
+            "mlp": {"hidden": hidden},
             "optimizer": {"batch_size": size.batch_size, "lr": lr},
         }
         typed = [nest(key, value) for key, value in (self.settings or {}).items()]
@@ -198,8 +186,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
     def _features(self, X: Any) -> Array:  # noqa: N803 - scikit-learn's name
         """Return examples as the network takes them, encoded as in training."""
         if self.encoding_ is None:
-            with _in_one_line("the model was trained on numbers alone"):
-                features = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
+            features = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
             return np.require(features, requirements="W")
         cells = as_cells(X, always=True)
         if cells is None:
@@ -248,22 +235,13 @@ def as_cells(X: Any, *, always: bool = False) -> Cells | None:  # noqa: N803 - s
 
 
 def _pandas_table(frame: Any) -> pa.Table:
-    """Return a data frame of pandas as a table, whatever its columns are called; sparse ones are filled."""
-    names = [str(name) for name in frame.columns]
-    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
-        raise ValueError(f"X: two columns '{twice}'; rename one of them")
-    columns = []
-    for place, name in enumerate(names):
-        column = frame.iloc[:, place]
-        try:
-            column = column.sparse.to_dense() if str(column.dtype).startswith("Sparse") else column
-            columns.append(pa.array(column, from_pandas=True))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(
-                f"X: column '{name}' of type {column.dtype} cannot be read; make it all numbers or all text "
-                f"({one_line(str(error))})"
-            ) from error
-    return pa.Table.from_arrays(columns, names)
+    """Return a data frame of pandas as a table; sparse columns are filled."""
+    if any(str(kind).startswith("Sparse") for kind in frame.dtypes):
+        frame = frame.apply(lambda column: column.sparse.to_dense() if hasattr(column, "sparse") else column)
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise ValueError(f"X: cannot be read; make each column all numbers or all text ({error})") from error
 
 
 def _is_missing(cell: Any) -> bool:
@@ -271,53 +249,16 @@ def _is_missing(cell: Any) -> bool:
     return cell is None or type(cell).__name__ == "NAType" or (isinstance(cell, float) and cell != cell)
 
 
-def _check_y(y: ArrayLike) -> Array:
-    """Check labels as scikit-learn does where it also checks X."""
-    labels: Array = column_or_1d(y, warn=True)
-    assert_all_finite(labels, input_name="y", allow_nan=False)
-    return labels
-
-
-@contextmanager
-def _in_one_line(not_numbers: str) -> Iterator[None]:
-    """Cut what scikit-learn says of bad input to its first line and its advice; ``not_numbers`` is ours for texts."""
+def _complete(column: ArrayLike, name: str) -> Array:
+    """Return labels or groups (n,) as an array; refuse gaps and several types."""
+    array: Array = column_or_1d(column, warn=True)
     try:
-        yield
-    except ValueError as error:
-        first, *others = str(error).splitlines()
-        advice = [line for line in others if line.startswith("Reshape")]
-        if first.startswith("could not convert string to float"):
-            advice.append(f"({not_numbers})")
-        raise ValueError(" ".join([first, *advice])) from None
-
-
-def _check_named(y: ArrayLike) -> None:
-    """Refuse names of classes some of which are missing."""
-    labels = np.asarray(y)
-    if labels.dtype.kind == "O" and labels.ndim == 1 and any(isinstance(label, str) for label in labels):
-        missing = next((row for row, label in enumerate(labels) if _is_missing(label)), None)
-        if missing is not None:
-            raise ValueError(f"y: example {missing} has no label; every example needs one")
-
-
-def _check_alike(labels: Array) -> None:
-    kinds = sorted({type(label).__name__ for label in labels}) if labels.dtype.kind == "O" else []
-    if len(kinds) > 1 and not all(isinstance(label, Real) for label in labels):
-        raise ValueError(f"y: labels of several types, {', '.join(kinds)}; give all numbers or all names")
-
-
-def _check_groups(groups: ArrayLike) -> Array:
-    column: Array = column_or_1d(groups)
-    try:
-        missing = pa.array(column, from_pandas=True).is_null().to_numpy(zero_copy_only=False)
+        missing = pa.array(array, from_pandas=True).is_null().to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
-        raise ValueError(f"groups: must be all numbers or all names ({error})") from error
+        raise ValueError(f"{name}: must be all numbers or all names ({error})") from error
     if missing.any():
-        raise ValueError(
-            f"groups: {missing.sum()} of {len(missing)} examples have no group, the first is {missing.argmax()}; "
-            "give each of them its own group, or leave groups out"
-        )
-    return column
+        raise ValueError(f"{name}: example {missing.argmax()} has none; every example needs one")
+    return array
 
 
 def find_label_errors(

@@ -115,7 +115,7 @@ def test_classes_without_names_are_numbers(cli: Callable[..., Outcome], features
 def test_a_prefix_that_nothing_uses_is_refused(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
     answer = cli("export", run.folder, "--out", tmp_path / "l.csv", "--prefix", "photos/")
     assert answer.code == 2
-    assert "--prefix is for the format label-studio, not for csv" in answer.err
+    assert "--prefix and --data are for the format label-studio, not for csv" in answer.err
     assert not (tmp_path / "l.csv").exists()
 
 
@@ -123,9 +123,9 @@ def test_a_prefix_that_nothing_uses_is_refused(cli: Callable[..., Outcome], run:
     ("form", "name", "said"),
     [
         ("cvs", "l.csv", "unknown format 'cvs', did you mean 'csv'"),
-        ("csv", "l.txt", "the format csv is written to .csv, not to '.txt'"),
-        ("label-studio", "l.csv", "the format label-studio is written to .json, not to '.csv'"),
-        ("cleanlab", "l.jsonl", "the format cleanlab is written to .csv or .parquet, not to '.jsonl'"),
+        ("csv", "l.txt", "cannot write '.txt'; name a .csv file"),
+        ("label-studio", "l.csv", "cannot write '.csv'; name a .json file"),
+        ("cleanlab", "l.jsonl", "cannot write '.jsonl'; name a .csv or .parquet file"),
         ("csv", "nowhere/l.csv", "nowhere does not exist; create it first"),
     ],
 )

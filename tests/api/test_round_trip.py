@@ -159,13 +159,6 @@ def test_tasks_of_pictures_hold_their_paths(photos: Path, tmp_path: Path, cli: C
     assert [task["data"]["image"] for task in tasks] == [f"/files/?d={name}" for name in run.labels()["id"].to_pylist()]
 
 
-def test_a_prefix_is_refused_where_there_are_no_pictures(of_table: Run, tmp_path: Path, cli: Cli) -> None:
-    done = cli("export", of_table.folder, "--format", "label-studio", "--out", tmp_path / "t.json", "--prefix", "x/")
-    assert done.code == 2
-    assert "--prefix x/: stands before paths of images, and these examples are none" in done.err
-    assert not (tmp_path / "t.json").exists()
-
-
 def test_tasks_of_a_table_hold_its_cells(of_table: Run, tmp_path: Path, cli: Cli) -> None:
     done = cli("export", of_table.folder, "--format", "label-studio", "--out", tmp_path / "tasks.json")
     assert done.code == 0
@@ -246,10 +239,10 @@ def test_train_without_a_network_learns_from_features_of_images(photos: Path, tm
 
 
 def test_a_backbone_is_refused_where_there_is_nothing_for_it(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--backbone is for features of images, and a --network learns from pixels"):
+    with pytest.raises(ConfigError, match="--backbone is for features of images; this run"):
         train(photos, tmp_path / "run", backbone="tiny", network="preact_resnet8")
     np.savez(tmp_path / "f.npz", **blobs())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"--backbone is for features of images, and .*f\.npz holds no images"):
+    with pytest.raises(ConfigError, match="--backbone is for features of images; this run"):
         train(tmp_path / "f.npz", tmp_path / "run", backbone="tiny")
     assert not (tmp_path / "run").exists()
 

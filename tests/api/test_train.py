@@ -306,17 +306,3 @@ def test_a_finished_run_frees_its_memory_at_once(features: Path, tmp_path: Path,
     finally:
         gc.enable()
     assert left == []
-
-
-@pytest.mark.parametrize(("key", "value"), [("milestones", [2]), ("factor", 0.1), ("lr_warmup", 1)])
-def test_what_a_cosine_does_not_read_is_refused_if_a_person_typed_it(
-    features: Path, tmp_path: Path, key: str, value: Any
-) -> None:
-    settings = {f"optimizer.{key}": value}
-    message = rf"^optimizer\.{key} is not used: it is for optimizer\.schedule=milestones, this is cosine; leave it out$"
-    with pytest.raises(ConfigError, match=message):
-        unflip.train(features, tmp_path / "run", settings=settings | {"optimizer.schedule": "cosine"})
-    (tmp_path / "c.toml").write_text(f"[optimizer]\n{key} = {value}\n")  # a file may serve both schedules
-    cosine = {"optimizer.schedule": "cosine", "unflip.members": 2}
-    run = unflip.train(features, tmp_path / "run", epochs=1, config=tmp_path / "c.toml", settings=cosine, device="cpu")
-    assert run.is_finished

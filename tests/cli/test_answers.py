@@ -2,7 +2,6 @@
 
 import io
 import pickle
-import sys
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 import tiny_backbone
-from helpers import Outcome, blobs, quick_train, spawn, spawn_python, write_npz
+from helpers import Outcome, blobs, spawn_python, write_npz
 from pictures import write_picture
 from unflip.errors import InputError
 from unflip.methods import find_method
@@ -173,18 +172,6 @@ def test_results_of_something_else_in_a_sweep_are_named(cli: Callable[..., Outco
 
 
 # What other libraries and the shell do
-
-
-def test_a_closed_output_is_one_line_where_the_answer_would_be_lost_and_nothing_elsewhere(
-    features: Path, tmp_path: Path
-) -> None:
-    run = quick_train(features, tmp_path / "run", method="standard", epochs=1).folder
-    closed = spawn("sh", "-c", f"{sys.executable} -m unflip predict {run} --data {features} >&-")
-    assert closed == Outcome(2, "", "unflip: standard output is closed; name a file with --out\n")
-    for streams in (">&-", ">&- 2>&-"):
-        command = f"{sys.executable} -m unflip predict {run} --data {features} --out {tmp_path}/p.csv --force {streams}"
-        assert spawn("sh", "-c", command) == Outcome(0, "", "")
-        assert (tmp_path / "p.csv").read_text().startswith('"id","label","probability"')
 
 
 def test_notes_of_an_image_that_are_broken_are_nothing_that_a_user_is_told(tmp_path: Path) -> None:

@@ -780,10 +780,6 @@ BAD: dict[str, dict[str, Row]] = {
         "no ending": (["RUN", "--out", "l"], ["--out l"]),
         "a prefix without images": (["RUN", "--prefix", "here", "--out", "l.csv"], ["--prefix", "label-studio"]),
         "data for a table": (["RUN", "--data", "good.npz", "--out", "l.csv"], ["--data", "label-studio"]),
-        "data of features": (
-            ["RUN", "--format", "label-studio", "--data", "good.npz", "--out", "l.json"],
-            ["--data good.npz", "images or features"],
-        ),
         "a missing folder": (["RUN", "--out", "no/l.csv"], ["no/l.csv"]),
         "a folder for a file": (["RUN", "--out", "strange.csv"], ["strange.csv"]),
         "no labels": (["RUN/labels.parquet/missing", "--out", "l.csv"], ["labels.parquet"]),

@@ -6,12 +6,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from unflip.api.options import CLEAN, CORRUPT, EMBED, SECTIONS, TRAIN, option_name, option_tree
+from unflip.api.options import CLEAN, CORRUPT, EMBED, PREDICT, SECTIONS, TRAIN, option_name, option_tree
 from unflip.cli.app import app
 from unflip.cli.flags import takes
 from unflip.errors import ConfigError
 
-COMMANDS = {"train": TRAIN, "clean": CLEAN, "embed": EMBED, "corrupt": CORRUPT}
+COMMANDS = {"train": TRAIN, "clean": CLEAN, "embed": EMBED, "corrupt": CORRUPT, "predict": PREDICT}
 ONE_MORE = (*TRAIN, "data.jitter")
 
 

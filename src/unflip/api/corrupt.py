@@ -16,7 +16,6 @@ from unflip.data.dataset import Dataset
 from unflip.data.labeling import label_data
 from unflip.data.labels import are_misleading
 from unflip.data.loaders import check_used, load_raw
-from unflip.data.options import DataOptions, NoiseOptions
 from unflip.encoders.table import encode_raw
 from unflip.engine.distributed import start_processes
 from unflip.engine.posterior import posterior_fit
@@ -25,11 +24,10 @@ from unflip.errors import ConfigError
 from unflip.files import write_json, write_text
 from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
-from unflip.options import Options
 from unflip.report.noise_figure import PmdCurve, draw_noise
 from unflip.runs.config import check_section
 from unflip.runs.layout import check_output
-from unflip.runs.options import Execution, Seed
+from unflip.runs.options import Common, Execution
 
 
 @dataclass(frozen=True)
@@ -41,12 +39,6 @@ class CorruptResult:
     picture: Path
     measured: NoiseProfile
     class_names: tuple[str, ...] | None
-
-
-class _Drawing(Options):
-    """How the labels are drawn."""
-
-    seed: Seed = 0
 
 
 def corrupt(
@@ -77,22 +69,21 @@ def corrupt(
     for path in (record, picture):
         check_output(path, force=force, inputs=inputs, option="next to --out:")
     if save_posterior is not None:
-        if Path(save_posterior) in (out, record, picture):
-            raise ConfigError(f"--save-posterior {save_posterior}: is written as something else; choose another name")
         check_output(Path(save_posterior), (".npy",), force=force, inputs=inputs, option="--save-posterior")
     tree = option_tree(CORRUPT, {"seed": seed, **options})
-    execution = check_section(Execution, tree.get("execution", {}))
-    seed = check_section(_Drawing, {"seed": tree["seed"]}).seed
-    data_options = check_section(DataOptions, {"path": str(data), **tree.get("data", {})}, "data.")
-    noise_options = check_section(NoiseOptions, {"recipe": str(recipe), **tree.get("noise", {})}, "noise.")
-    check_used(data_options, tree.get("data", {}))
+    execution = check_section(Execution, tree.pop("execution", {}))
+    typed, needed = tree.get("data", {}), tree.get("noise", {})
+    given = tree | {"data": {"path": str(data), **typed}, "noise": {"recipe": str(recipe), **needed}}
+    common = check_section(Common, given)
+    data_options, noise_options = common.data, common.noise
+    check_used(data_options, typed)
     if save_posterior is not None and not needs_posterior(noise_options):
         raise ConfigError(f"--save-posterior is not used: the recipe {noise} has no pmd step; leave it out")
     processes = start_processes(execution.device, execution.threads)
-    estimate = posterior_fit(seed, processes, quiet=execution.quiet)
+    estimate = posterior_fit(common.seed, processes, quiet=execution.quiet)
     before = label_data(encode_raw(load_raw(data_options), data_options), data_options)
     posterior = find_posterior(before, noise_options, estimate)
-    after = corrupt_labels(before, noise_options, posterior, seed)
+    after = corrupt_labels(before, noise_options, posterior, common.seed)
     truth = before.truth
     measured = measure_noise(truth, after.given, after.num_classes)
     assert after.noise_record is not None

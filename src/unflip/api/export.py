@@ -52,20 +52,13 @@ def export(
     run, out = run if isinstance(run, Run) else Run(Path(run)), Path(out)
     if form not in FORMATS:
         raise ConfigError(unknown("format", form, FORMATS))
-    if out.suffix.lower() not in _SUFFIXES[form]:
-        allowed = " or ".join(_SUFFIXES[form])
-        raise ConfigError(f"--out {out}: the format {form} is written to {allowed}, not to '{out.suffix}'")
-    check_output(out, force=force)
-    if prefix and form != "label-studio":
-        raise ConfigError(f"--prefix is for the format label-studio, not for {form}; leave it out")
-    if data is not None and form != "label-studio":
-        raise ConfigError(f"--data is for the format label-studio, not for {form}; leave it out")
+    check_output(out, _SUFFIXES[form], force=force)
+    if (prefix or data is not None) and form != "label-studio":
+        raise ConfigError(f"--prefix and --data are for the format label-studio, not for {form}; leave them out")
     table, found = run.labels(), run.findings()
     flagged = None if found is None else found.filter(pc.and_(found["flag"], found["index"].is_valid()))
     if form == "label-studio":
         rows = _rows(run, data)
-        if prefix and (rows is not None or not any(map(_is_picture, table["id"].to_pylist()))):
-            raise ConfigError(f"--prefix {prefix}: stands before paths of images, and these examples are none")
         tasks = _tasks(table, flagged, run.result["method"], prefix, rows)
         write_text(out, json.dumps(tasks, ensure_ascii=False, indent=1) + "\n")
         return len(tasks)
@@ -117,8 +110,6 @@ def _rows(run: Run, data: str | None) -> Rows | None:
     """Return the texts or cells of a run on texts or a table; None for others, of which there is no more to read."""
     encoding = None if run.text_columns is None else run.model.encoding
     if encoding is None or encoding.encoder == "images":
-        if data is not None:
-            raise ConfigError(f"--data {data}: tasks hold no more than ids and paths of a run on images or features")
         return None
     with ask_where():
         return run.rows(data)

@@ -95,6 +95,8 @@ CORRUPT = (
     "seed", "data.labels", "data.take", "noise.posterior", "noise.class_map", "noise.matrix", *_COMPUTE,
 )  # fmt: skip
 """What `corrupt` takes besides the data, the recipe and the file."""
+PREDICT = ("data.skip_broken", "embedding.weights", "execution.device")
+"""What `predict` takes besides the run and the data."""
 
 _NAMES = {"noise.recipe": "noise"}
 

@@ -13,7 +13,7 @@ from unflip.data.arrays import Shards
 from unflip.data.columns import Cells
 from unflip.data.dataset import Dataset, Encoding, Inputs
 from unflip.data.decoding import OtherSizeError
-from unflip.data.files import ImageFiles, Skipped
+from unflip.data.files import Skipped
 from unflip.data.labeling import make_source, open_sets
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import DataOptions
@@ -98,14 +98,16 @@ def predict(
     try:
         opened, _, skipped = open_sets({part: sets[part]}, options)
     except OtherSizeError as error:
-        raise InputError(f"data {data}, '{part}': images of several sizes, the model takes {_size(model)}") from error
+        raise InputError(
+            f"data {data}, '{part}': images of several sizes, the model takes {model.input_shape}"
+        ) from error
     processes = Processes(device)
     ids = opened[part].ids
     inputs, remarks = _encode(opened[part].inputs, raw, model, f"data {data}", weights, processes.device, track)
     if inputs.shape[1:] != model.input_shape:
-        of_files = isinstance(inputs, ImageFiles) and not _takes_squares(model)  # whose shape is not their own size
-        came = "images of another size" if of_files else f"examples of shape {inputs.shape[1:]}"
-        raise InputError(f"data {data}, '{part}': {came}, the model takes {_size(model)}")
+        raise InputError(
+            f"data {data}, '{part}': examples of shape {inputs.shape[1:]}, the model takes {model.input_shape}"
+        )
     if isinstance(inputs, np.ndarray | Shards):
         check_finite(inputs, f"data {data}, '{part}'")
     raw = replace(raw, normalisation=None) if model.encoding else raw  # what was images is rows of features now
@@ -133,15 +135,6 @@ def _data_options(model: Model, data: str, *, skip_broken: bool) -> DataOptions:
 
 def _takes_squares(model: Model) -> bool:
     return len(model.input_shape) == 3 and model.input_shape[1] == model.input_shape[2]
-
-
-def _size(model: Model) -> str:
-    """Say what shape a model takes; images that are not square are never cut out of others."""
-    hint = ""
-    if len(model.input_shape) == 3 and not _takes_squares(model):
-        _, height, width = model.input_shape
-        hint = f"; {width}x{height} pixels are no square, so bring the images to that size first"
-    return f"{model.input_shape}{hint}"
 
 
 def _encode(

@@ -19,7 +19,6 @@ from unflip.encoders.columns import ColumnChoices
 from unflip.encoders.table import TableEncoder
 from unflip.engine.run import train_run
 from unflip.errors import ConfigError, one_line
-from unflip.nn.backbone import PretrainedOptions
 from unflip.parallel import find_device
 from unflip.progress import make_reporter
 from unflip.runs import layout
@@ -133,18 +132,15 @@ def plan_training(run: Run, layers: Layers, embedding: EmbeddingOptions, executi
     """
     config = layers.resolve()
     data, typed = config.common.data, layers.typed("data")
-    _check_learning_used(config, layers)
     chosen = any("network" in layer for layer in layers.trees)
     raw = None if chosen else load_raw(data, config.parts)
     of_images = raw is not None and raw.holds_images
     check_used(data, typed, EMBEDDING_USES if of_images else ())
     if raw is None or not of_images:
-        why = "a --network learns from pixels" if chosen else f"{data.path} holds no images"
         if unused := next(iter(embedding.model_fields_set), None):
-            raise ConfigError(f"--{unused.replace('_', '-')} is for features of images, and {why}; leave it out")
+            flag = f"--{unused.replace('_', '-')}"
+            raise ConfigError(f"{flag} is for features of images; this run learns from its examples: leave it out")
         return TrainPlan(config, raw, None)
-    if unused := next((key for key in ("augment", "crop", "shift") if key in typed), None):
-        raise ConfigError(f"data.{unused} is for a --network that learns from pixels; name one, or leave it out")
     choose_labels(raw, data)  # before anything that takes long
     plan = plan_embedding(
         raw, run.folder / layout.EMBEDDED, data, embedding, execution, track=make_reporter(execution.quiet).track
@@ -152,22 +148,6 @@ def plan_training(run: Run, layers: Layers, embedding: EmbeddingOptions, executi
     plain = {name: field.default for name, field in ImageOptions.model_fields.items()} | {"label_column": None}
     own = data.model_copy(update=plain | {"path": str(plan.out)})
     return TrainPlan(replace(config, common=config.common.model_copy(update={"data": own})), raw, plan)
-
-
-def _check_learning_used(config: RunConfig, layers: Layers) -> None:
-    """Refuse options that a person typed although this schedule, or a network with or without weights, ignores them."""
-    common, options, section = config.common, config.network_options, network_section(config.common.network)
-    unused: list[tuple[str, str, str]] = []
-    if common.optimizer.schedule == "cosine":
-        why = "it is for optimizer.schedule=milestones, this is cosine"
-        unused += [("optimizer", key, why) for key in ("milestones", "factor", "lr_warmup")]
-    if isinstance(options, PretrainedOptions) and not options.pretrained:
-        unused += [(section, key, "the network starts from random weights") for key in ("head_epochs", "lr_share")]
-    elif isinstance(options, PretrainedOptions) and common.data.standardize != "off":
-        unused.append(("data", "standardize", f"{common.network} normalises images as its weights want it"))
-    for name, key, why in unused:
-        if key in layers.typed(name):
-            raise ConfigError(f"{name}.{key} is not used: {why}; leave it out")
 
 
 def layers_of(data: str | Path | None, tree: Tree, base: Tree | None = None) -> Layers:
@@ -180,9 +160,6 @@ def layers_of(data: str | Path | None, tree: Tree, base: Tree | None = None) -> 
 
 
 def _from_scratch(layers: Layers) -> Layers:
-    """Return layers in which the network starts from random weights; refuse one that does so anyway."""
-    config = layers.resolve()
-    name = config.common.network
-    if not isinstance(config.network_options, PretrainedOptions):
-        raise ConfigError(f"--from-scratch is for networks that come with weights, and {name} has none; leave it out")
-    return replace(layers, flags=layers.flags | {network_section(name): {"pretrained": False}})
+    """Return layers in which the network starts from random weights."""
+    section = network_section(layers.resolve().common.network)
+    return replace(layers, flags=layers.flags | {section: {"pretrained": False}})

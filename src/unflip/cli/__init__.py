@@ -6,11 +6,9 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from io import TextIOWrapper
-from pathlib import Path
 from typing import NoReturn
 
 _INTERRUPTED = 130
-_STDERR = 2
 
 
 def main() -> None:
@@ -20,7 +18,6 @@ def main() -> None:
     from unflip.cli.app import app
     from unflip.errors import Stopped, UnflipError, UnflipWarning
 
-    _open_closed_streams()
     _replace_unknown_characters()
     warnings.simplefilter("always", UnflipWarning)
     warnings.filterwarnings("ignore", module=r"PIL\.")  # images that it cannot read are named by us
@@ -66,16 +63,6 @@ def _end(code: int) -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
-
-
-def _open_closed_streams() -> None:
-    """Let nothing that is printed fail, and no file take the place of a stream that the caller closed (``>&-``)."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
-        pass
-    os.close(descriptor)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as the process lives
 
 
 def _replace_unknown_characters() -> None:

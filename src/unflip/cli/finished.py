@@ -2,14 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from unflip.cli.flags import Device, FinishedRun, Force
 from unflip.review import Order
+from unflip.api.options import PREDICT
+from unflip.cli.flags import FinishedRun, Force, Moved, takes
 
 
+@takes(PREDICT)
 def predict(
     run: FinishedRun,
     data: Annotated[
@@ -22,41 +24,22 @@ def predict(
     part: Annotated[
         str | None, typer.Option(help="Which set of the data: train, val, test ...; by default the first test set.")
     ] = None,
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Leave out images that cannot be read, and list them.")
-    ] = False,
-    weights: Annotated[
-        Path | None, typer.Option(help="The backbone's weights, if the file that they came from lies elsewhere now.")
-    ] = None,
     force: Force = False,
-    device: Device = "auto",
+    **options: Any,
 ) -> None:
     """Apply a run's model to new data of the kind it was trained on: id, label and probabilities, as a table."""
     import pyarrow.csv
     import pyarrow.parquet
 
     from unflip.api.predict import predict as predict_task
-    from unflip.errors import ConfigError
     from unflip.files import write_atomically
     from unflip.progress import make_reporter
     from unflip.runs.layout import check_output
 
-    if out is None and sys.__stdout__ is None:
-        raise ConfigError("standard output is closed; name a file with --out")
     if out is not None:
         check_output(out, (".csv", ".parquet"), force=force, inputs=[data])
-    prediction = predict_task(
-        run,
-        data,
-        part=part,
-        skip_broken=skip_broken,
-        weights=weights,
-        device=device,
-        track=make_reporter(quiet=out is None).track,
-    )
-    for image in prediction.skipped:
-        print(f"left out {image.id}: {image.reason}", file=sys.stderr)  # noqa: T201
-    for remark in prediction.remarks:
+    prediction = predict_task(run, data, part=part, track=make_reporter(quiet=out is None).track, **options)
+    for remark in (*(f"left out {image.id}: {image.reason}" for image in prediction.skipped), *prediction.remarks):
         print(remark, file=sys.stderr)  # noqa: T201
     table = prediction.table()
     if out is None:
@@ -76,9 +59,7 @@ def export(
     prefix: Annotated[
         str, typer.Option(help="For Label Studio: what stands before each image's path, as an address or folder.")
     ] = "",
-    data: Annotated[
-        str | None, typer.Option(help="For Label Studio: where the run's texts or table are now, if they have moved.")
-    ] = None,
+    data: Moved = None,
     force: Force = False,
 ) -> None:
     """Write a run's labels for other tools: tables, Label Studio tasks with predictions, cleanlab's columns.
@@ -96,9 +77,7 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The page; by default report.html in the run, or comparison.html here.")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Where the run's data is now, if it has moved: for the pictures.")
-    ] = None,
+    data: Moved = None,
     force: Force = False,
 ) -> None:
     """Write a run's report.html anew, or a page that compares several runs.
@@ -115,7 +94,7 @@ _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 def review(
     run: FinishedRun,
-    data: Annotated[str | None, typer.Option(help="Where the data is now, if it has moved since training.")] = None,
+    data: Moved = None,
     port: Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.", min=0, max=65535)] = 0,
     host: Annotated[
         str, typer.Option(help="Which address to listen on; any but the default can be reached by other machines.")

@@ -17,6 +17,7 @@ Device = Annotated[
     str, typer.Option(help="Where to compute: auto (a GPU if there is one), cpu, cuda or mps.", metavar="DEVICE")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
+Moved = Annotated[str | None, typer.Option(help="Where the run's data is now, if it has moved since training.")]
 FinishedRun = Annotated[Path, typer.Argument(help="The folder of a finished run.")]
 Results = Annotated[
     list[Path] | None,
