@@ -708,7 +708,6 @@ BAD: dict[str, dict[str, Row]] = {
         "a marker that is a list": (["RUN/run.json/a-list"], ["run.json"]),
         "a marker that is a number": (["RUN/run.json/a-number"], ["run.json"]),
         "a marker without a format": (["RUN/run.json/an-object"], ["run.json"]),
-        "empty figures": (["RUN/metrics.jsonl/empty"], ["metrics.jsonl"]),
         "empty labels": (["RUN/labels.parquet/empty"], ["labels.parquet"]),
     },
     "sweep": {
