@@ -21,8 +21,8 @@ from unflip.encoders.base import restore
 from unflip.engine.distributed import Processes
 from unflip.engine.inference import predict_probs
 from unflip.engine.run import train_in_memory
-from unflip.methods.unflip.posterior import score_labels
 from unflip.errors import UnflipError
+from unflip.methods.unflip.posterior import score_labels
 from unflip.runs.config import RunConfig, Tree, nest
 from unflip.runs.labels import in_turns, looks_wrong, wrong_so_far
 

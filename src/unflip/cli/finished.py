@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from unflip.review import Order
 from unflip.api.options import PREDICT
 from unflip.cli.flags import FinishedRun, Force, Moved, takes
+from unflip.review import Order
 
 
 @takes(PREDICT)
