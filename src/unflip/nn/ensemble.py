@@ -15,7 +15,7 @@ _NUMBERS = ("shrink", "used")  # of the Gaussians, next to tensors
 
 
 class Ensemble:
-    """Networks that predict together: the mean of their class probabilities.
+    """Networks that predict together: the mean of their class probabilities. This is what a run saves as its model.
 
     A method may add a second view: ``weights`` (2,) of the mean and of class Gaussians fitted to the inputs, and an
     ``offset`` (k,) of every class. Then the prediction is ``softmax(w_0 log p + w_1 log g + b)``, without Gaussians

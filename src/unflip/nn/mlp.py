@@ -64,7 +64,11 @@ class MLP(Network):
 
 
 class StackedMLP(Members):
-    """MLPs of one shape, layer by layer in one tensor: several cost little more than one large network."""
+    """MLPs of one shape, layer by layer in one tensor: several cost little more than one large network.
+
+    Weights are copied in and, by :meth:`split`, out again. Each member computes and learns what it would alone, up to
+    the order of additions.
+    """
 
     encoder: nn.Sequential
 
@@ -102,7 +106,7 @@ class StackedMLP(Members):
 
 
 class _StackedLinear(nn.Module):
-    """Linear layers of one shape, one per member."""
+    """Linear layers of one shape, one per member: weights (m, in, out), inputs (m, b, in)."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         super().__init__()

@@ -86,6 +86,7 @@ class _Encoder(nn.Module):
 
 
 def _compiled(openvino: Any, backbone: Backbone, size: int, precision: Precision) -> Encode:
+    """Convert and compile a backbone, and compare some of its features with PyTorch's."""
     model = _converted(backbone, size)
     model.reshape([-1, 3, size, size])
     steps = openvino.preprocess.PrePostProcessor(model)
@@ -121,7 +122,14 @@ def _converted(backbone: Backbone, size: int) -> Any:
 
 
 def _compare(encode: Encode, backbone: Backbone, size: int, most: float) -> None:
-    """Refuse features that are not PyTorch's, for batches of other lengths than the traced one."""
+    """Refuse features that are not PyTorch's, for batches of other lengths than the traced one.
+
+    Args:
+        encode: the compiled network.
+        backbone: the original.
+        size: side of the images, in pixels.
+        most: distance of features that is accepted, as a share of their length.
+    """
     images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         wanted = backbone.encode(images)
