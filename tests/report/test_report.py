@@ -562,7 +562,7 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
     ("arguments", "message"),
     [
         (["x"], "x: no run.json; is this the folder of a finished run?"),
-        (["x", "y"], "x: no result.json"),
+        (["x", "y"], "x: no run.json"),
         (["RUN", "RUN"], "a comparison needs at least two different runs"),
         (["RUN", "--out", "a.pdf"], "--out a.pdf: cannot write '.pdf'; name a .html or .htm file"),
         (["RUN", "--out", "no/a.html"], "--out no/a.html: the folder no does not exist; create it first"),
@@ -625,7 +625,7 @@ def test_findings_are_shown_with_what_to_do_and_groups_under_different_labels_fi
         ["class 0/5.png", "class 0/6.png"],
     ]
     assert (classes.of_classes, len(classes.entries)) == (True, 2)
-    assert (mystery.heading, mystery.what) == ("Mystery", "")
+    assert (mystery.name, mystery.count) == ("mystery", 1)
     page = page_of(write_report(run))
     assert "strangers (13), near-duplicates (6), weak classes (2), mystery (1)" in page.text
     assert "the review page has filters" in page.text

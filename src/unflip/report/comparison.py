@@ -3,13 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from unflip.data.arrays import Array
 from unflip.errors import InputError
 from unflip.report.charts import Line, line_chart
 from unflip.report.page import write_page
@@ -52,7 +53,8 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
         raise InputError("a comparison needs at least two different runs")
     names, results = list(named), [run.result for run in named.values()]
     trees = [run.config.tree() for run in named.values()]
-    labels = [_read_labels(run) for run in named.values()]
+    columns = ["id", "current", "changed", "quality", "reviewed"]
+    tables = [run.labels(columns) if run.has_labels else None for run in named.values()]  # cells may not keep them
     write_page(
         out,
         "comparison.html",
@@ -60,12 +62,12 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
         results=results,
         truths=[truth_notes(result) for result in results],
         legend=[Line(name, (), place) for place, name in enumerate(names)],
-        figures=_figures(results, labels),
-        same_task=len({_task(tree) for tree in trees}) == 1,
+        figures=_figures(results, tables),
+        same_task=all(tree[section] == trees[0][section] for tree in trees for section in _TASK),
         groups=_groups(trees, results),
         charts=_charts(named),
         differences=_differences(trees),
-        agreement=_agreement(labels),
+        agreement=_agreement(tables),
     )
     return out
 
@@ -76,30 +78,27 @@ def name_runs(runs: Sequence[Run]) -> dict[str, Run]:
     return {name if names.count(name) == 1 else str(run.folder): run for name, run in zip(names, runs, strict=True)}
 
 
-def _figures(results: Sequence[Mapping[str, Any]], labels: Sequence["_Labels | None"]) -> list[Figure]:
+def _figures(results: Sequence[Mapping[str, Any]], tables: Sequence[pa.Table | None]) -> list[Figure]:
     """Return the columns for which any run has a value."""
+    changed = [None if table is None else float(table["changed"].to_numpy().mean()) for table in tables]
+    wrong = [None if table is None else wrong_share(table) for table in tables]
     columns = [
         Figure("test accuracy", _pick(results, "test_accuracy", "selected"), ranked=True),
         Figure("… last epoch", _pick(results, "test_accuracy", "last"), ranked=True),
         Figure("validation agreement", _pick(results, "val_accuracy")),
         Figure("given labels correct", _pick(results, "label_accuracy_all", "given")),
         Figure("corrected labels correct", _pick(results, "label_accuracy_all", "current"), ranked=True),
-        Figure("labels changed", tuple(None if each is None else each.changed for each in labels)),
-        Figure("wrong labels, estimated", tuple(None if each is None else each.wrong for each in labels)),
+        Figure("labels changed", tuple(changed)),
+        Figure("wrong labels, estimated", tuple(wrong)),
         Figure("quality AUROC", _pick(results, "quality_auroc"), ranked=True, form="%.3f"),
         Figure("seconds", _pick(results, "seconds"), form="%.1f"),
     ]
     return [column for column in columns if any(value is not None for value in column.values)]
 
 
-def _pick(results: Sequence[Mapping[str, Any]], *keys: str) -> tuple[float | None, ...]:
-    picked = []
-    for result in results:
-        value: Any = result
-        for key in keys:
-            value = value.get(key)
-        picked.append(value)
-    return tuple(picked)
+def _pick(results: Sequence[Any], *keys: str) -> tuple[float | None, ...]:
+    """Return what each result has under nested keys."""
+    return tuple(reduce(lambda value, key: value.get(key), keys, result) for result in results)
 
 
 def _charts(named: Mapping[str, Run]) -> list[dict[str, Any]]:
@@ -116,11 +115,6 @@ def _charts(named: Mapping[str, Run]) -> list[dict[str, Any]]:
             svg = line_chart(lines, label=f"{title.capitalize()} by epoch. In the last epoch: {said}.", percent=True)
             charts.append({"title": title.capitalize(), "svg": svg, "legend": []})
     return charts
-
-
-def _task(tree: Tree) -> str:
-    """Return the task of a run: its data and noise."""
-    return json.dumps([tree[section] for section in _TASK], sort_keys=True)
 
 
 def _groups(trees: Sequence[Tree], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -162,30 +156,13 @@ def _flatten(tree: Tree, prefix: str = "") -> dict[str, str]:
     return flat
 
 
-@dataclass(frozen=True)
-class _Labels:
-    ids: tuple[str, ...]
-    current: Array
-    changed: float
-    wrong: float | None
-
-
-def _read_labels(run: Run) -> _Labels | None:
-    """Read a run's labels; cells of a sweep may not keep them."""
-    if not run.has_labels:
-        return None
-    table = run.labels(["id", "current", "changed", "quality", "reviewed"])
-    return _Labels(
-        tuple(table["id"].to_pylist()),
-        table["current"].to_numpy(),
-        float(table["changed"].to_numpy().mean()),
-        wrong_share(table),
-    )
-
-
-def _agreement(labels: Sequence[_Labels | None]) -> list[list[float]] | None:
+def _agreement(tables: Sequence[pa.Table | None]) -> list[list[float]] | None:
     """Return the fraction of equal labels for each pair of runs, if all have the same examples."""
-    known = [each for each in labels if each is not None]
-    if len(known) != len(labels) or len(known) > _AGREEING or any(each.ids != known[0].ids for each in known):
+    known = [table for table in tables if table is not None]
+    if len(known) != len(tables) or len(known) > _AGREEING:
         return None
-    return [[float(np.mean(one.current == other.current)) for other in known] for one in known]
+    ids = known[0]["id"].to_pylist()
+    if any(table["id"].to_pylist() != ids for table in known):
+        return None
+    labels = [table["current"].to_numpy() for table in known]
+    return [[float(np.mean(one == other)) for other in labels] for one in labels]

@@ -22,39 +22,6 @@ _FLAGGED = 12  # examples of a check
 _GROUPS, _MEMBERS = 6, 6  # groups of a check, and examples of each
 _SIDE = 160  # pixels of a picture
 _CHARACTERS = 300  # of a text
-_ABOUT = {
-    "stranger": (
-        "Strangers",
-        "Examples that are far from every class: pictures or texts that belong to none of them.",
-        "Remove those that should not be in the data. If many belong together, a class may be missing.",
-    ),
-    "near_duplicate": (
-        "Near-duplicates",
-        "Groups of examples that are nearly the same: copies, crops, mirrored or re-encoded pictures, re-typed texts.",
-        "Where their labels differ, at least one is wrong. Of the same label, keep one: the others count it twice.",
-    ),
-    "leak": (
-        "Leaks",
-        "Training or validation examples that are nearly the same as a test example.",
-        "Remove them: what the model memorized makes the test accuracy too good.",
-    ),
-    "ambiguous": (
-        "Ambiguous examples",
-        "Two classes are about equally likely.",
-        "Worth a look, not a correction: they show where a guideline leaves room. Keep them, or mark them as not sure.",
-    ),
-    "weak_class": (
-        "Weak classes",
-        "Classes that are confused more than one should expect, or that have few examples.",
-        "Merge them, write a better guideline, or collect more examples.",
-    ),
-    "odd_image": (
-        "Odd images",
-        "Images that are nearly blank, very dark or bright, tiny, or of an odd shape.",
-        "Remove those on which nothing can be seen.",
-    ),
-}
-"""By name of a check: heading, what it finds, and what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +92,7 @@ class Kind:
     """What one check flagged.
 
     Attributes:
-        name: of the check.
-        heading: for people.
-        what: what it looks for.
-        advice: what to do about it.
+        name: of the check; the template has its heading, what it finds, and what to do about it.
         count: how many examples or classes are flagged.
         entries: the first of them, where they form no groups.
         groups: the first members of the first groups, those with different labels first.
@@ -137,9 +101,6 @@ class Kind:
     """
 
     name: str
-    heading: str
-    what: str
-    advice: str
     count: int
     entries: tuple[Shown, ...]
     groups: tuple[tuple[Shown, ...], ...]
@@ -199,7 +160,6 @@ def find_findings(table: pa.Table, findings: pa.Table, names: Sequence[str], vie
 
 
 def _kind(name: str, found: pa.Table, given: Array, names: Sequence[str], views: Views) -> Kind:
-    heading, what, advice = _ABOUT.get(name, (name.replace("_", " ").capitalize(), "", ""))
     of_classes = found["index"].null_count == len(found)
 
     def show(rows: pa.Table) -> tuple[Shown, ...]:
@@ -214,9 +174,6 @@ def _kind(name: str, found: pa.Table, given: Array, names: Sequence[str], views:
     groups = _groups(found, given)
     return Kind(
         name=name,
-        heading=heading,
-        what=what,
-        advice=advice,
         count=len(found),
         entries=() if groups else show(found if of_classes else found.slice(0, _FLAGGED)),
         groups=tuple(show(found.take(rows[:_MEMBERS])) for rows in groups[:_GROUPS]),

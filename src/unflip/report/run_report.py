@@ -61,7 +61,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         classes=class_rows(
             table, names, result["noise_rate_by_class"], next(iter(tests.values()))["per_class"] if tests else None
         ),
-        shift=_shift(run, names),
+        **_shift(run, names),
         doubts=find_doubtful(run, whole, names, views),
         below_half=int((whole["quality"].to_numpy() < 0.5).sum()),
         findings=None if findings is None else find_findings(whole, findings, names, views),
@@ -135,15 +135,10 @@ def _shift(run: Run, names: Sequence[str]) -> dict[str, Any]:
         shift = measure_shift(run)
     except UnflipError as error:
         return {"missing": str(error)}
-    panels = [
-        (panel.title, scatter(shift, panel, label=f"Class means and 2-sigma ellipses: {panel.title}."))
-        for panel in shift.panels
-    ]
+    label = "Class means and 2-sigma ellipses: {}."
+    panels = [(panel.title, scatter(shift, panel, label=label.format(panel.title))) for panel in shift.panels]
     legend = [Line(names[c], (), place) for place, c in enumerate(shift.classes)]
-    return {
-        "missing": None, "panels": panels, "legend": legend, "few": len(shift.classes), "total": shift.num_classes,
-        "calibrated": shift.calibrated,
-    }  # fmt: skip
+    return {"missing": None, "shift": shift, "panels": panels, "legend": legend}
 
 
 def _by_epoch(metrics: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, str]]:

@@ -22,26 +22,36 @@ _DEVIATIONS = 2.0
 
 @dataclass(frozen=True)
 class Panel:
-    """The classes under one set of labels, in the plane."""
+    """The classes under one set of labels, in the plane.
+
+    Attributes:
+        title: which labels.
+        points: some examples of each class (m, 2).
+        outlines: the ellipse of two standard deviations of each class (m, 2), as a closed curve.
+        means: the mean of each class (c, 2).
+    """
 
     title: str
     points: tuple[Array, ...]
-    """Some examples of each class (m, 2)."""
     outlines: tuple[Array, ...]
-    """The ellipse of two standard deviations of each class (m, 2), as a closed curve."""
     means: Array
-    """The mean of each class (c, 2)."""
 
 
 @dataclass(frozen=True)
 class Shift:
-    """The panels, all in the same plane; the first is that of the given labels."""
+    """The panels, all in the same plane; the first is that of the given labels.
+
+    Attributes:
+        classes: those that are shown.
+        num_classes: of the run.
+        panels: one for each set of labels.
+        calibrated: whether the last panel shows the Gaussians with which the run calibrated its head.
+    """
 
     classes: tuple[int, ...]
     num_classes: int
     panels: tuple[Panel, ...]
     calibrated: bool
-    """Whether the last panel shows the Gaussians with which the run calibrated its head."""
 
 
 def measure_shift(run: Run) -> Shift:
