@@ -13,9 +13,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from limits import Limits
-from unflip.reproduce.grid import read_grid
-from unflip.reproduce.local import Local
-from unflip.reproduce.sweep import carry_out
+from unflip.reproduce.sweep import sweep
 
 ROUNDS = 3
 CELLS = 24
@@ -52,7 +50,7 @@ def sweep_seconds(epochs: int, out: Path) -> float:
     grid = out / "grid.toml"
     grid.write_text(GRID.format(epochs=epochs, seeds=list(range(CELLS))))
     started = time.perf_counter()
-    progress = carry_out([read_grid(str(grid))], out / "sweep", lambda: Local("cpu", 1), data_root=out, jobs=JOBS)
+    progress = sweep([str(grid)], out / "sweep", device="cpu", data_root=out, jobs=JOBS)
     seconds = time.perf_counter() - started
     assert len(progress.seconds) == CELLS
     return seconds

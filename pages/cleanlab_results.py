@@ -3,10 +3,11 @@
     UNFLIP_DATA=FOLDER python pages/cleanlab_results.py docs/results/cleanlab.jsonl
 
 For each setting and seed: out-of-fold probabilities by 5-fold cross-validation with `standard`, `find_label_issues`,
-the issues pruned, `standard` again on the rest. Lines are written as `unflip sweep` writes them, so `unflip table`
-reads them: test accuracy is that of the last epoch, `label_accuracy.current` the share of training labels that are
-right once the issues are set to the most probable class, `quality_auroc` how well cleanlab's label quality score tells
-right given labels from wrong ones. All with cleanlab's defaults. What is in the file already is not run again.
+the issues pruned, `standard` again on the rest. Lines are written as `unflip paper sweep` writes them, so
+`unflip paper table` reads them: test accuracy is that of the last epoch, `label_accuracy.current` the share of training
+labels that are right once the issues are set to the most probable class, `quality_auroc` how well cleanlab's label
+quality score tells right given labels from wrong ones. All with cleanlab's defaults. What is in the file is not run
+again.
 """
 
 import os

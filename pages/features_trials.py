@@ -3,7 +3,7 @@
     UNFLIP_DATA=FOLDER python pages/features_trials.py OUT.jsonl --methods plc,cddc --set plc.warmup=3
 
 A line of OUT.jsonl is one run; runs that are in it already are not run again. Two processes, one thread each. What is
-measured once the settings stand, with test accuracy, are the grids features/* (`unflip sweep`).
+measured once the settings stand, with test accuracy, are the grids features/* (`unflip paper sweep`).
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """A fine-tuned network against its frozen features on CIFAR-10 at 112 pixels; fills docs/images.md.
 
     python pages/images_fine_tuning.py --prepare DATA  # write DATA/cifar10-1500 from DATA/cifar10 (binary) and DATA/pmd
-    python pages/images_fine_tuning.py --sweep SWEEP   # take over what `unflip sweep images/fine-tuning` has finished
+    python pages/images_fine_tuning.py --sweep SWEEP   # take over what `unflip paper sweep images/fine-tuning` finished
     python pages/images_fine_tuning.py                 # the table, from docs/results/images-fine-tuning.jsonl
 
 The first 1,500 training images, under the first 1,500 published labels, and the first 2,000 test images, as PNG files

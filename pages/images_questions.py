@@ -1,6 +1,6 @@
 """What the comparison from pixels leaves open, one option changed at a time; fills docs/images.md.
 
-    python pages/images_questions.py --sweep SWEEP   # take over what `unflip sweep images/questions` has finished
+    python pages/images_questions.py --sweep SWEEP   # take over what `unflip paper sweep images/questions` has finished
     python pages/images_questions.py                 # the table, from docs/results/images-{questions,scratch}.jsonl
 
 The other side of a question that changes an option is the run of images/cifar10, in the file of images_scratch.py.

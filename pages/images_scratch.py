@@ -1,7 +1,7 @@
 """Methods on CIFAR-10 learnt from pixels, where `standard` learns wrong labels by heart; fills docs/images.md.
 
     python pages/images_scratch.py                 # tables and curves, from docs/results/images-{regime,scratch}.jsonl
-    python pages/images_scratch.py --sweep SWEEP   # first take over what `unflip sweep images/cifar10` has finished
+    python pages/images_scratch.py --sweep SWEEP   # first take over what `unflip paper sweep images/cifar10` finished
 
 Lines of the result file are those of the sweep, with the curves of every epoch. All methods ran with seed 0, which is
 what the tables and the picture show; a table of its own has the methods that ran with more seeds.

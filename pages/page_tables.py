@@ -2,8 +2,8 @@
 
     python pages/page_tables.py docs/features.md docs/unflip.md
 
-In a page, `<!-- unflip table ARGUMENTS -->` begins what that command prints as Markdown, `<!-- end -->` ends it. Paths
-in the arguments start at the repository's root.
+In a page, `<!-- unflip paper table ARGUMENTS -->` begins what that command prints as Markdown, `<!-- end -->` ends it.
+Paths in the arguments start at the repository's root.
 """
 
 import shlex
@@ -19,17 +19,17 @@ ROOT = Path(__file__).parents[1]
 
 def fill(page: str) -> str:
     """Return ``page`` with every table as the results now say it."""
-    return marked.fill(page, "unflip table", print_table)
+    return marked.fill(page, "unflip paper table", print_table)
 
 
 def print_table(arguments: str) -> str:
-    """Return what `unflip table ARGUMENTS` prints as Markdown."""
+    """Return what `unflip paper table ARGUMENTS` prints as Markdown."""
     from unflip.cli.app import app
 
     words = [str(ROOT / word) if word.startswith("docs/") else word for word in shlex.split(arguments)]
-    done = CliRunner().invoke(app, ["table", *words, "--format", "markdown"], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["paper", "table", *words, "--format", "markdown"], catch_exceptions=False)
     if done.exit_code:
-        raise SystemExit(f"unflip table {arguments}: {done.output}")
+        raise SystemExit(f"unflip paper table {arguments}: {done.output}")
     return done.stdout
 
 

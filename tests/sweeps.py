@@ -29,10 +29,10 @@ def results(out: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
-def failures(out: Path) -> list[dict[str, Any]]:
-    """Return the failures of all cells."""
-    files = sorted(out.glob("cells/*/failures.json"))
-    return [failure for file in files for failure in json.loads(file.read_text())["failures"]]
+def failures(out: Path) -> list[str]:
+    """Return why attempts failed, of all cells, from their logs."""
+    lines = [line for file in sorted(out.glob("cells/*/log.txt")) for line in file.read_text().splitlines()]
+    return [line.removeprefix("failed: ") for line in lines if line.startswith("failed: ")]
 
 
 def wait_for(condition: Callable[[], Any], process: "subprocess.Popen[str] | None" = None) -> Any:
@@ -90,5 +90,5 @@ def running(command: Sequence[str]) -> Iterator[Running]:
 
 
 def sweeping(*args: object) -> AbstractContextManager[Running]:
-    """Run `unflip sweep` with these arguments, and leave nothing of it behind."""
-    return running([sys.executable, "-m", "unflip", "sweep", *map(str, args)])
+    """Run `unflip paper sweep` with these arguments, and leave nothing of it behind."""
+    return running([sys.executable, "-m", "unflip", "paper", "sweep", *map(str, args)])

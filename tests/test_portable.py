@@ -51,7 +51,7 @@ def test_every_module_imports_and_a_run_trains_without_what_windows_lacks(tmp_pa
 
 
 def test_what_an_encoding_lacks_is_printed_as_a_question_mark(tmp_path: Path) -> None:
-    table = [sys.executable, "-X", "utf8=0", "-m", "unflip", "table", "5"]
+    table = [sys.executable, "-X", "utf8=0", "-m", "unflip", "paper", "table", "5"]
     environment = os.environ | {"PYTHONIOENCODING": "cp1252"}  # as Windows writes to a file
     done = subprocess.run(table, cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ def test_every_table_is_what_its_command_prints(page: str, tables: int, monkeypa
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     page_tables = importlib.import_module("page_tables")
     text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
-    assert text.count("<!-- unflip table ") == tables
+    assert text.count("<!-- unflip paper table ") == tables
     assert page_tables.fill(text) == text
 
 

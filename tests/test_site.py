@@ -10,6 +10,7 @@ import unflip
 from browser import PHONE, chromium, open_page
 from helpers import spawn_python
 from unflip.cli.app import app, noise_app
+from unflip.cli.paper import paper_app
 from unflip.methods import methods
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ def test_every_command_has_a_section_with_its_flags(site_parts: "ModuleType") ->
         f"unflip {command.name or command.callback.__name__}" for command in app.registered_commands if command.callback
     ]
     below = [
-        f"unflip noise {command.callback.__name__}" for command in noise_app.registered_commands if command.callback
+        f"unflip {name} {command.callback.__name__}"
+        for name, group in (("noise", noise_app), ("paper", paper_app))
+        for command in group.registered_commands
+        if command.callback
     ]
     text = site_parts.commands()
     assert sorted(re.findall("^## (.+)$", text, re.MULTILINE)) == sorted([*own, *below])

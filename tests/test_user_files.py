@@ -121,20 +121,20 @@ COMMANDS: list[list[str]] = [
     ["export", "run", "--out", "tasks.json", "--format", "label-studio"],
     ["report", "run"],
     ["report", "run", "--out", "page.html"],
-    ["figure", "curves", "--run", "run", "--out", "figure.png"],
-    ["figure", "pmd", "--out", "run/report.png"],
+    ["paper", "figure", "curves", "--run", "run", "--out", "figure.png"],
+    ["paper", "figure", "pmd", "--out", "run/report.png"],
     ["review", "run", "--export", "reviewed.csv"],
     ["review", "run", "--export", "run/labels.csv"],
-    ["sweep", "smoke/digits", "--out", ".", "--quiet"],
-    ["sweep", "smoke/digits", "--out", "run", "--quiet"],
-    ["sweep", "no/such", "--out", "swept", "--quiet"],
-    ["sweep", "smoke/digits", "--out", "swept", "--on", "ray", "--address", "127.0.0.1:1", "--quiet"],
+    ["paper", "sweep", "smoke/digits", "--out", ".", "--quiet"],
+    ["paper", "sweep", "smoke/digits", "--out", "run", "--quiet"],
+    ["paper", "sweep", "no/such", "--out", "swept", "--quiet"],
+    ["paper", "sweep", "smoke/digits", "--out", "swept", "--on", "ray", "--address", "127.0.0.1:1", "--quiet"],
     ["demo", "--out", ".", "--quiet"],
     ["demo", "--out", "run", "--quiet"],
-    ["table", "1"],
+    ["paper", "table", "1"],
     ["list"],
 ]
-FORCED = ("train", "clean", "embed", "predict", "corrupt", "noise", "export", "report", "figure", "review")
+FORCED = ("train", "clean", "embed", "predict", "corrupt", "noise", "export", "report", "review")
 
 
 def users(home: Path) -> Snapshot:
@@ -165,7 +165,9 @@ def test_without_force_nothing_that_is_there_changes(cli: Cli, home: Path, comma
 
 
 @pytest.mark.parametrize(
-    "command", [words for words in COMMANDS if words[0] in FORCED], ids=lambda words: " ".join(words[:6])
+    "command",
+    [words for words in COMMANDS if words[0] in FORCED or "figure" in words],
+    ids=lambda words: " ".join(words[:6]),
 )
 def test_force_replaces_what_it_names_and_nothing_else(cli: Cli, home: Path, command: list[str]) -> None:
     put_own_files(home / "run")
@@ -231,7 +233,7 @@ def test_a_lock_of_somebody_else_is_left_alone(home: Path) -> None:
 KILLED = {
     "train": ["train", "--data", "data.npz", "--out", "run", "--force", *TRAIN, "--epochs", "200"],
     "clean": ["clean", "data.npz", "--out", "run", "--force", "--epochs", "60", "--device", "cpu", "--quiet"],
-    "sweep": ["sweep", "smoke/digits", "--out", "swept", "--jobs", "1", "--device", "cpu", "--quiet"],
+    "sweep": ["paper", "sweep", "smoke/digits", "--out", "swept", "--jobs", "1", "--device", "cpu", "--quiet"],
 }
 
 

@@ -164,7 +164,7 @@ def test_results_of_something_else_in_a_sweep_are_named(cli: Callable[..., Outco
     (tmp_path / "sweep.json").write_text('{"unflip": "0.1.0", "files": ["fingerprints.json", "results.jsonl"]}')
     (tmp_path / "fingerprints.json").write_text("[]")
     (tmp_path / "results.jsonl").write_text('{"mine": 1}\n')
-    done = cli("sweep", "smoke/digits", "--out", tmp_path, "--quiet")
+    done = cli("paper", "sweep", "smoke/digits", "--out", tmp_path, "--quiet")
     assert done.code == 2
     assert "results.jsonl" in done.err
     assert done.err.count("\n") == 1

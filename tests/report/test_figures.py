@@ -10,12 +10,11 @@ import torch
 
 from helpers import Outcome, quick_train, result_line, write_results
 from unflip.errors import ConfigError
-from unflip.report.boundary_figure import draw_boundaries
-from unflip.report.level_set_figure import draw_level_sets
 from unflip.report.shift import ellipse
+from unflip.reproduce.boundary import draw_boundaries
 from unflip.reproduce.boundary import simulate as simulate_boundary
 from unflip.reproduce.influence import influence
-from unflip.reproduce.level_sets import simulate
+from unflip.reproduce.level_sets import draw_level_sets, simulate
 from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians
 
@@ -50,7 +49,7 @@ def is_picture(path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", HEADS)
 def test_the_pmd_curve_in_every_format(cli: Cli, tmp_path: Path, suffix: str) -> None:
-    done = cli("figure", "pmd", "--out", tmp_path / f"pmd{suffix}")
+    done = cli("paper", "figure", "pmd", "--out", tmp_path / f"pmd{suffix}")
     assert (done.code, done.out) == (0, f"drawn: {tmp_path / f'pmd{suffix}'}\n")
     is_picture(tmp_path / f"pmd{suffix}")
 
@@ -61,7 +60,7 @@ def test_the_influence_of_an_option(cli: Cli, tmp_path: Path, name: str, axis: s
     for line in lines:
         line["axes"][axis] = line["axes"].pop(ALPHA)
     file = write_results(tmp_path / "r.jsonl", lines)
-    assert cli("figure", name, "--results", file, "--out", tmp_path / "a.png").code == 0
+    assert cli("paper", "figure", name, "--results", file, "--out", tmp_path / "a.png").code == 0
     is_picture(tmp_path / "a.png")
 
 
@@ -91,7 +90,7 @@ def test_mixed_protocols_have_no_common_curve() -> None:
 
 def test_learning_curves(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:
     folders = [part for run in runs.values() for part in ("--run", run.folder)]
-    assert cli("figure", "curves", *folders, "--out", tmp_path / "c.svg").code == 0
+    assert cli("paper", "figure", "curves", *folders, "--out", tmp_path / "c.svg").code == 0
     is_picture(tmp_path / "c.svg")
     text = (tmp_path / "c.svg").read_text()
     for label in ("test accuracy (%)", "correct training labels (%)", *runs):
@@ -100,7 +99,7 @@ def test_learning_curves(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None
 
 @pytest.mark.parametrize("method", ["mddc", "cddc"])
 def test_the_mean_shift(cli: Cli, tmp_path: Path, runs: dict[str, Run], method: str) -> None:
-    assert cli("figure", "shift", "--run", runs[method].folder, "--out", tmp_path / "s.png").code == 0
+    assert cli("paper", "figure", "shift", "--run", runs[method].folder, "--out", tmp_path / "s.png").code == 0
     is_picture(tmp_path / "s.png")
 
 
@@ -135,11 +134,11 @@ def test_a_moved_boundary(tmp_path: Path) -> None:
 
 def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "pmd.png").write_bytes(b"old")
-    refused = cli("figure", "pmd", "--out", tmp_path / "pmd.png")
+    refused = cli("paper", "figure", "pmd", "--out", tmp_path / "pmd.png")
     assert refused.code == 2
     assert "already exists; replace it with --force" in refused.err
     assert (tmp_path / "pmd.png").read_bytes() == b"old"
-    assert cli("figure", "pmd", "--out", tmp_path / "pmd.png", "--force").code == 0
+    assert cli("paper", "figure", "pmd", "--out", tmp_path / "pmd.png", "--force").code == 0
     is_picture(tmp_path / "pmd.png")
 
 
@@ -166,7 +165,7 @@ def test_a_wrong_argument_is_one_line(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = cli("figure", *arguments)
+    done = cli("paper", "figure", *arguments)
     assert done.code == 2
     assert done.err.startswith("unflip: ")
     assert done.err.count("\n") == 1
@@ -176,13 +175,13 @@ def test_a_wrong_argument_is_one_line(
 
 def test_results_without_the_axis_are_told(cli: Cli, tmp_path: Path) -> None:
     file = write_results(tmp_path / "r.jsonl", alpha_lines())
-    done = cli("figure", "lambda", "--results", file, "--out", tmp_path / "a.png")
+    done = cli("paper", "figure", "lambda", "--results", file, "--out", tmp_path / "a.png")
     assert done.code == 2
     assert "none of 12 has the axis 'calibration.sample_fraction' and a test accuracy" in done.err
 
 
 def test_a_run_without_gaussians_cannot_show_a_shift(cli: Cli, tmp_path: Path, runs: dict[str, Run]) -> None:
-    done = cli("figure", "shift", "--run", runs["gce"].folder, "--out", tmp_path / "s.png")
+    done = cli("paper", "figure", "shift", "--run", runs["gce"].folder, "--out", tmp_path / "s.png")
     assert done.code == 2
     assert "gaussians.safetensors is missing" in done.err
     assert not (tmp_path / "s.png").exists()

@@ -8,8 +8,7 @@ import pytest
 
 from helpers import blobs, write_npz
 from sweeps import write_grid
-from unflip.reproduce.cell import find_cell
-from unflip.reproduce.fingerprint import Fingerprints
+from unflip.reproduce.cell import Fingerprints, find_cell
 from unflip.reproduce.grid import read_grid
 
 
@@ -52,7 +51,7 @@ def test_content_is_read_once_while_nothing_changes(folder: Path, monkeypatch: p
     fingerprints = Fingerprints(folder / "fingerprints.json")
     before = fingerprints.of(folder / "blobs.npz")
     fingerprints.save()
-    monkeypatch.setattr("unflip.reproduce.fingerprint._content", None)
+    monkeypatch.setattr("unflip.reproduce.cell._content", None)
     assert Fingerprints(folder / "fingerprints.json").of(folder / "blobs.npz") == before
 
 

@@ -9,8 +9,7 @@ import pytest
 from helpers import blobs, write_npz
 from sweeps import write_grid
 from unflip.errors import ConfigError, InputError
-from unflip.reproduce.cell import find_cell
-from unflip.reproduce.fingerprint import Fingerprints
+from unflip.reproduce.cell import Fingerprints, find_cell
 from unflip.reproduce.grid import Grid, read_grid
 from unflip.reproduce.grids import grid_names, grid_text
 
@@ -94,15 +93,13 @@ def test_a_named_value_shows_its_name_and_may_set_several_keys(tmp_path: Path) -
     [
         ("[axes\n", r"grid .*a\.toml: not TOML: .*line 1"),
         ("seed = [0]\n", r"grid a: unknown key 'seed'.*; settings belong in \[config\], axes in \[axes\]"),
-        ("axes = 3\n", r"grid a: 'axes' must be a table; write \[axes\]"),
-        ("[grid]\naxes.seed = [0]\n", r"grid a: 'grid' must be a list of blocks; write \[\[grid\]\] with double"),
+        ("axes = 3\n", r"grid a: axes must stand in a table, \[axes\]"),
+        ("[grid]\naxes.seed = [0]\n", r"grid a: .* blocks in lists, \[\[grid\]\]"),
         ("[[grid]]\nseed = [0]\n", r"grid a: unknown key 'grid\.seed'"),
         ("[config]\nepochs = 3\n", r"grid a: a block has no axes; .*seed = \[0, 1, 2\]"),
-        ("axes.seed = 3\n", r"grid a, axis 'seed': 3 is not a list of values; write \[3\]"),
-        ("axes.seed = []\n", "grid a, axis 'seed': has no values"),
-        ("axes.seed = [0, 1, 0]\n", "grid a, axis 'seed': 0 appears twice"),
+        ("axes.seed = 3\n", r"grid a, axis 'seed': 3 is not a list of values; write \["),
+        ("axes.seed = []\n", r"grid a, axis 'seed': \[\] is not a list of values"),
         ("axes.covariance.disturbance = [0.1]\n", r"axis 'covariance': 'disturbance' is a list; .*\"covariance\.dist"),
-        ("axes.noise = [{ noise = 'sym:0.1' }]\n", r"axis 'noise': .* needs a name; write \[axes\.\"noise\"\]"),
     ],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from helpers import Outcome, result_line, spawn_python, write_results
 from unflip.errors import ConfigError, InputError
-from unflip.report.table_text import render
 from unflip.reproduce.grids import grid_text
 from unflip.reproduce.paper_numbers import Number, paper_table
 from unflip.reproduce.results_file import keep, read_results
+from unflip.reproduce.table_text import render
 from unflip.reproduce.tables import ComparedRow, Side, all_methods, best_two, compare
 
 Cli = Callable[..., Outcome]
@@ -337,8 +337,8 @@ def test_a_folder_stands_for_its_file_and_doubles_count_once(tmp_path: Path) -> 
     [
         ("{", r"results .*r.jsonl, line 1: not JSON"),
         ("[]", "line 1: 'cell' is missing"),
-        ('{"cell": "a"}', "line 1: 'axes' is missing; is this a results.jsonl written by `unflip sweep`"),
-        (json.dumps(seeds("gce", [0.8], test_accuracy=0.8)[0]), "line 1: 'test_accuracy' is 0.8"),
+        ('{"cell": "a"}', "line 1: 'axes' is missing or wrong; name a results.jsonl of `unflip paper sweep`"),
+        (json.dumps(seeds("gce", [0.8], test_accuracy=0.8)[0]), "line 1: 'test_accuracy' is missing or wrong"),
         (b"\xff\xfe", "not UTF-8 text"),
     ],
 )
@@ -358,7 +358,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_the_paper_alone(cli: Cli) -> None:
-    done = cli("table", "table1")
+    done = cli("paper", "table", "table1")
     assert done.code == 0
     assert "Table 1. Test accuracy (%) under PMD noise." in done.out
     assert "ours" not in done.out
@@ -376,7 +376,7 @@ def test_a_table_needs_no_torch() -> None:
 
 def test_the_command_puts_results_beside_the_paper(cli: Cli, tmp_path: Path) -> None:
     file = write_results(tmp_path / "a.jsonl", [*full_row(), *seeds("unflip", [0.5]), *seeds("gce", [0.1], epochs=99)])
-    done = cli("table", 1, "--results", file, "--where", "epochs=15", "--methods", "all", "--format", "csv")
+    done = cli("paper", "table", 1, "--results", file, "--where", "epochs=15", "--methods", "all", "--format", "csv")
     assert done.code == 0
     rows = list(csv.DictReader(io.StringIO(done.out)))
     assert [row["mean"] for row in rows[:8]] == ["70.00", "71.00", "72.00", "73.00", "74.00", "75.00", "76.00", "50.00"]
@@ -386,21 +386,21 @@ def test_the_command_puts_results_beside_the_paper(cli: Cli, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table", "9"], "unknown table '9'; choose from: 1, 2, 3, 4, 5, 6"),
-        (["table", "1", "--format", "html"], "unknown --format 'html'; choose from: csv, latex, markdown, text"),
-        (["table", "1", "--show", "lst"], "unknown --show 'lst', did you mean 'last'?"),
-        (["table", "1", "--show", "labels"], "--show labels: the paper has no such numbers; name results"),
-        (["table", "1", "--no-paper"], "--no-paper: leaves nothing to show without results"),
-        (["table", "1", "--methods", "gcee"], "unknown method of the table or the results 'gcee', did you mean 'gce'?"),
-        (["table", "1", "--where", "epochs"], "--where epochs: write KEY=VALUE"),
-        (["table", "1", "--results", "R", "--where", "epoch=15"], "key of --where 'epoch', did you mean 'epochs'?"),
-        (["table", "1", "--results", "R"], "CIFAR-10 mixes epochs 15 (2 results) with epochs 30 (1)"),
-        (["table", "4", "--results", "R"], "none of 3 belongs to Table 4"),
+        (["9"], "unknown table '9'; choose from: 1, 2, 3, 4, 5, 6"),
+        (["1", "--format", "html"], "unknown --format 'html'; choose from: csv, latex, markdown, text"),
+        (["1", "--show", "lst"], "unknown --show 'lst', did you mean 'last'?"),
+        (["1", "--show", "labels"], "--show labels: the paper has no such numbers; name results"),
+        (["1", "--no-paper"], "--no-paper: leaves nothing to show without results"),
+        (["1", "--methods", "gcee"], "unknown method of the table or the results 'gcee', did you mean 'gce'?"),
+        (["1", "--where", "epochs"], "--where epochs: write KEY=VALUE"),
+        (["1", "--results", "R", "--where", "epoch=15"], "key of --where 'epoch', did you mean 'epochs'?"),
+        (["1", "--results", "R"], "CIFAR-10 mixes epochs 15 (2 results) with epochs 30 (1)"),
+        (["4", "--results", "R"], "none of 3 belongs to Table 4"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_one_line(cli: Cli, tmp_path: Path, arguments: list[str], message: str) -> None:
     file = write_results(tmp_path / "r.jsonl", [*seeds("gce", [0.8, 0.8]), *seeds("sl", [0.8], epochs=30)])
-    done = cli(*[str(file) if argument == "R" else argument for argument in arguments])
+    done = cli("paper", "table", *[str(file) if argument == "R" else argument for argument in arguments])
     assert done.code == 2
     assert done.err.startswith("unflip: ")
     assert done.err.count("\n") == 1

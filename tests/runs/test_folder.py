@@ -336,7 +336,7 @@ def test_a_run_in_another_format_or_without_its_marker_is_refused_in_one_line(
         ["export", run.folder, "--out", tmp_path / "labels.csv"],
         ["review", run.folder, "--no-browser"],
         ["train", "--out", run.folder, "--resume"],
-        ["figure", "curves", "--run", run.folder, "--out", tmp_path / "curves.png"],
+        ["paper", "figure", "curves", "--run", run.folder, "--out", tmp_path / "curves.png"],
     ):
         done = cli(*arguments)
         assert done.code == 2, arguments

@@ -24,7 +24,7 @@ from unflip.errors import ConfigError
 from unflip.files import write_json, write_text
 from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
-from unflip.report.noise_figure import PmdCurve, draw_noise
+from unflip.report.figures import PmdCurve, draw_noise
 from unflip.runs.config import check_section
 from unflip.runs.layout import check_output
 from unflip.runs.options import Common, Execution

@@ -7,7 +7,7 @@ from unflip.api.corrupt import corrupt
 from unflip.api.train import train
 from unflip.files import OwnedFolder
 from unflip.report.comparison import write_comparison
-from unflip.report.demo_figure import draw_demo
+from unflip.report.figures import draw_demo
 from unflip.runs.folder import Run
 
 _MARKER = "demo.json"

@@ -11,7 +11,7 @@ from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.errors import ConfigError, InputError
 from unflip.noise.transition import NoiseProfile, measure_noise
-from unflip.report.noise_figure import draw_noise
+from unflip.report.figures import draw_noise
 from unflip.runs.layout import check_output
 
 

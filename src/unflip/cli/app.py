@@ -7,11 +7,9 @@ import typer
 from unflip._version import __version__
 from unflip.cli.clean import clean
 from unflip.cli.embed import embed
-from unflip.cli.figure import figure
 from unflip.cli.finished import export, predict, report, review
 from unflip.cli.noise import corrupt, inspect
-from unflip.cli.sweep import sweep
-from unflip.cli.table import table
+from unflip.cli.paper import paper_app
 from unflip.cli.train import demo, train
 from unflip.errors import ConfigError, unknown
 
@@ -31,8 +29,9 @@ for command in (demo, train, predict, clean, embed, corrupt):
 noise_app = typer.Typer(help="Look at label noise.", no_args_is_help=True)
 noise_app.command()(inspect)
 app.add_typer(noise_app, name="noise")
-for command in (table, figure, report, sweep, review, export):
+for command in (report, review, export):
     app.command()(command)
+app.add_typer(paper_app, name="paper")
 
 
 def _show_version(wanted: bool) -> None:

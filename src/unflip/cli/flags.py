@@ -19,14 +19,6 @@ Device = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 Moved = Annotated[str | None, typer.Option(help="Where the run's data is now, if it has moved since training.")]
 FinishedRun = Annotated[Path, typer.Argument(help="The folder of a finished run.")]
-Results = Annotated[
-    list[Path] | None,
-    typer.Option(help="A results.jsonl or the folder of a sweep, to stand beside the paper's numbers; repeatable."),
-]
-Where = Annotated[
-    list[str] | None,
-    typer.Option(help="Use only results with this value: --where epochs=15; repeatable.", metavar="KEY=VALUE"),
-]
 
 _COMMON = "Common"
 _PANELS = {

@@ -1,12 +1,11 @@
 """A cell: one run of a grid, named by a hash of its configuration; its folder is the run folder and its state."""
 
 import contextlib
+import hashlib
 import json
 import os
-import sys
-import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,6 @@ from unflip.data.loaders import is_built_in
 from unflip.engine.run import train_run
 from unflip.errors import InputError, RunFolderError, UnflipError, described
 from unflip.files import LOCK, locked, remove_partial, write_json
-from unflip.reproduce.fingerprint import Fingerprints, short_hash
 from unflip.reproduce.grid import Point
 from unflip.runs import layout
 from unflip.runs.config import FILE_KEYS, Tree
@@ -30,10 +28,10 @@ _EXECUTION_KEYS = (
     ("data", "workers"),
     ("data", "map_above_mb"),
 )  # keys that affect how a run is executed, but not its results
-_CELL, _LOG, _FAILURES = "cell.json", "log.txt", "failures.json"
+_LOG = "log.txt"
 _CELL_LOCK = ".unflip-cell-lock"
 _RESULTS = (layout.CONFIG, layout.METRICS, layout.RESULT)
-_LOG_LINES = 20  # log lines kept with a failure
+_LENGTH = 16  # hexadecimal digits of a hash
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """The output of all attempts."""
+        """The output of all attempts, and why they failed."""
         return self.folder / _LOG
 
     @property
@@ -68,33 +66,22 @@ class Cell:
             return 0
 
     def check(self) -> None:
-        """Refuse a folder that is not ours, or in which something of somebody else's is in the way."""
-        self.run.check_own([_CELL, _LOG, _FAILURES])
+        """Refuse a folder that is not ours, or in which somebody else's file is in the way."""
+        self.run.check_own([_LOG])
 
-    def prepare(self, points: Sequence[Point]) -> None:
-        """Write the configuration, and the grid points that the cell belongs to.
-
-        The configuration is written even if the run has started, as the data may have been moved.
-        """
+    def prepare(self) -> None:
+        """Write the configuration; also if the run has started, as the data may have been moved."""
         self.run.begin()
-        stands = [{"grid": point.grid, "axes": dict(point.axes)} for point in points]
-        write_json(self.run.own(_CELL), {"cell": self.name, "points": stands, "config": self.config})
         self.run.own(_LOG)
         self.run.write_config(tomli_w.dumps(self.config))
 
-    def record_failure(self, reason: str) -> None:
-        """Record a failure, with the end of the log."""
-        path = self.run.own(_FAILURES)
-        try:
-            failures = json.loads(path.read_text("utf-8"))["failures"]
-        except (OSError, ValueError, KeyError):
-            failures = []
-        said = self.log.read_text("utf-8", errors="replace").splitlines() if self.log.exists() else []
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        write_json(path, {"failures": [*failures, {"time": when, "reason": reason, "log": said[-_LOG_LINES:]}]})
+    def log_failure(self, reason: str) -> None:
+        """Write to the log why an attempt failed."""
+        with self.log.open("a", encoding="utf-8") as file:
+            file.write(f"failed: {reason}\n")
 
     def tidy(self, keep: Keep) -> None:
-        """Remove the cell's own files that it no longer needs: checkpoints, partial files, what is not kept."""
+        """Remove files that a finished cell no longer needs: checkpoints, partial files, and what is not kept."""
         remove_partial(self.folder)
         (self.folder / LOCK).unlink(missing_ok=True)
         if keep == "results":
@@ -103,11 +90,52 @@ class Cell:
             self.run.remove([layout.CHECKPOINTS])
 
 
+class Fingerprints:
+    """Fingerprints of files and folders: short hashes of their content, independent of where they lie.
+
+    They are cached in a file, and content is read again only if sizes or modification times changed.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        try:
+            content = json.loads(cache.read_text("utf-8"))
+        except (OSError, ValueError):  # missing or damaged: it is only a cache
+            content = {}
+        self._known: dict[str, list[str]] = content if isinstance(content, dict) else {}
+
+    def of(self, path: Path) -> str:
+        """Return the fingerprint of the file at ``path``, or of all files in that folder including their names."""
+        try:
+            files = _files_under(path) if path.is_dir() else [path]
+            states = [(file, file.stat()) for file in files]
+            stamp = _short_hash(
+                f"{file.relative_to(path)}:{state.st_size}:{state.st_mtime_ns};".encode() for file, state in states
+            )
+            known = self._known.get(str(path))
+            if known is None or known[0] != stamp:
+                known = [stamp, _short_hash(part for file in files for part in _content(file, path))]
+                self._known[str(path)] = known
+        except OSError as error:
+            raise InputError(f"{error.filename or path}: {error.strerror}") from error
+        return known[1]
+
+    def save(self) -> None:
+        """Save the cache."""
+        write_json(self._cache, self._known)
+
+
 def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerprints) -> Cell:
     """Resolve a grid point to its cell; points with the same configuration share a cell.
 
     The hash covers the whole configuration, with fingerprints instead of paths. Device, threads and folders are not
     part of a configuration, so they are not part of the hash.
+
+    Args:
+        point: the grid point.
+        cells: the folder that holds the cells.
+        data_root: the folder to which data paths are relative.
+        fingerprints: of data files.
     """
     config = point.configure().tree()
     identity: Tree = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
@@ -118,21 +146,14 @@ def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerpr
         path = data_root / value
         if not path.exists():
             raise InputError(
-                f"grid {point.grid}, {point.origin(section, key)}: {section}.{key} {value} is not in "
-                f"{data_root}; name the folder that contains it with --data-root"
+                f"grid {point.grid}, {point}: {section}.{key} {value} is not in {data_root}; name the folder that "
+                "contains it with --data-root"
             )
         config[section][key] = str(path.absolute())
         identity[section][key] = fingerprints.of(path)
     for section, key in _EXECUTION_KEYS:
         identity[section].pop(key, None)
-    return Cell(cells / short_hash([json.dumps(identity, sort_keys=True).encode()]), config)
-
-
-def _is_name(section: str, key: str, value: str) -> bool:
-    """Whether a value that may be a file is a built-in name instead."""
-    if (section, key) == ("data", "path"):
-        return is_built_in(value)
-    return key in ("posterior", "class_map", "groups") and not Path(value).suffix
+    return Cell(cells / _short_hash([json.dumps(identity, sort_keys=True).encode()]), config)
 
 
 def run_cell(folder: str, device: str, threads: int) -> str | None:
@@ -147,35 +168,11 @@ def run_cell(folder: str, device: str, threads: int) -> str | None:
             run = Run(cell)
             train_run(run, run.config, Execution(device=device, threads=threads, quiet=False), resume=True)
         except UnflipError as error:
-            print(error)  # noqa: T201 - goes to the log
             return str(error)
         except Exception as error:
             traceback.print_exc()
             return described(error)
     return None
-
-
-@contextlib.contextmanager
-def _output_to(log: Path) -> Iterator[None]:
-    """Append everything that this process and its libraries print to ``log``."""
-    with log.open("a", buffering=1, encoding="utf-8") as file:
-        _flush()
-        before = [(number, os.dup(number)) for number in (1, 2)]
-        for number, _ in before:
-            os.dup2(file.fileno(), number)
-        try:
-            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-                yield
-        finally:
-            _flush()
-            for number, saved in before:
-                os.dup2(saved, number)
-                os.close(saved)
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
 
 
 def result_line(point: Point, cell: Cell) -> dict[str, Any]:
@@ -194,3 +191,40 @@ def result_line(point: Point, cell: Cell) -> dict[str, Any]:
         "tests": {name: {top: test[top] for top in ("top1", "top5")} for name, test in result["tests"].items()},
         **{key: result[key] for key in figures if key in result},  # older runs have no score_auroc
     }
+
+
+def _is_name(section: str, key: str, value: str) -> bool:
+    """Whether a value that may be a file is a built-in name instead."""
+    if (section, key) == ("data", "path"):
+        return is_built_in(value)
+    return key in ("posterior", "class_map", "groups") and not Path(value).suffix
+
+
+@contextlib.contextmanager
+def _output_to(log: Path) -> Iterator[None]:
+    """Append everything that this process and its libraries print to ``log``; later output follows it there."""
+    with log.open("a", buffering=1, encoding="utf-8") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            yield
+
+
+def _short_hash(parts: Iterable[bytes]) -> str:
+    """Return the first digits of the SHA-256 of the concatenated parts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:_LENGTH]
+
+
+def _files_under(folder: Path) -> list[Path]:
+    walk = os.walk(folder, followlinks=True)  # large data is often a symbolic link
+    return sorted(Path(parent, name) for parent, _, names in walk for name in names)
+
+
+def _content(file: Path, below: Path) -> Iterable[bytes]:
+    with file.open("rb") as stream:
+        inner = hashlib.file_digest(stream, "sha256").digest()
+    yield f"{file.relative_to(below)}:".encode()
+    yield inner

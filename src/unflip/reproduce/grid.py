@@ -1,28 +1,17 @@
 """Grid files: axes and fixed settings, expanded to points; see docs/experiments.md."""
 
 import itertools
-import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unflip.errors import ConfigError, unknown
 from unflip.reproduce.grids import grid_names, grid_text
 from unflip.runs.config import RunConfig, Tree, nest, read_preset, read_toml
 
 _SHORT = {"data": "path", "noise": "recipe"}  # `data = X` means `data.path = X`; `noise = X`, `noise.recipe = X`
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A part of a point's configuration, and where in the grid it comes from."""
-
-    origin: str
-    tree: Tree
-    typed: str | None = None
-    """The section named in the key of an axis; the run must use it."""
 
 
 @dataclass(frozen=True)
@@ -34,25 +23,23 @@ class Point:
     """Its number within the grid."""
     axes: Mapping[str, Any]
     """Axis -> the name of the value if it has one, otherwise the value."""
-    layers: tuple[Layer, ...]
+    layers: tuple[Tree, ...]
+    """The parts of its configuration; later ones win."""
+    typed: tuple[str, ...]
+    """The sections named in the keys of axes; the run must use them."""
 
     def __str__(self) -> str:
         return ", ".join(f"{axis} = {value}" for axis, value in self.axes.items())
 
     def configure(self) -> RunConfig:
         """Resolve the configuration; an error names the grid and the point."""
-        trees = [dict(layer.tree) for layer in self.layers]
+        trees = [dict(layer) for layer in self.layers]
         presets = [tree.pop("preset") for tree in trees if "preset" in tree]
         try:
             preset = read_preset(str(presets[-1])) if presets else {}
-            return RunConfig.resolve([preset, *trees], [layer.typed for layer in self.layers if layer.typed])
+            return RunConfig.resolve([preset, *trees], self.typed)
         except ConfigError as error:
             raise ConfigError(f"grid {self.grid}, {self}: {error}") from error
-
-    def origin(self, section: str, key: str) -> str:
-        """Return where in the grid the value of a key comes from."""
-        found = [layer.origin for layer in self.layers if key in layer.tree.get(section, {})]
-        return found[-1] if found else "preset"
 
 
 @dataclass(frozen=True)
@@ -74,63 +61,51 @@ def read_grid(name: str) -> Grid:
 
 
 def _parse(name: str, tree: Tree) -> Grid:
-    _check_keys(name, tree, "", ("config", "axes", "grid"))
     blocks = tree.get("grid", [{}])
-    if not isinstance(blocks, list) or not blocks or not all(isinstance(block, dict) for block in blocks):
-        raise ConfigError(f"grid {name}: 'grid' must be a list of blocks; write [[grid]] with double brackets")
+    parts = [("", tree), *(("grid.", block) for block in blocks)]
+    for prefix, part in parts if isinstance(blocks, list) else []:
+        for key in part:
+            allowed = [f"{prefix}config", f"{prefix}axes", *(["grid"] if part is tree else [])]
+            if prefix + key not in allowed:
+                hint = "; settings belong in [config], axes in [axes]"
+                raise ConfigError(f"grid {name}: {unknown('key', prefix + key, allowed)}{hint}")
+    if not isinstance(blocks, list) or not all(isinstance(part.get("axes", {}), dict) for _, part in parts):
+        raise ConfigError(f"grid {name}: axes must stand in a table, [axes], and blocks in lists, [[grid]]")
+    points: list[Point] = []
     for block in blocks:
-        _check_keys(name, block, "grid.", ("config", "axes"))
-    combinations = (combination for block in blocks for combination in _combine(name, tree, block))
-    return Grid(name, tuple(Point(name, i, axes, layers) for i, (axes, layers) in enumerate(combinations)))
+        axes = tree.get("axes", {}) | block.get("axes", {})
+        if not axes:
+            raise ConfigError(f"grid {name}: a block has no axes; add at least one to [axes], such as seed = [0, 1, 2]")
+        fixed = [_expand(part["config"]) for part in (tree, block) if "config" in part]
+        for values in itertools.product(*(_values(name, axis, axes[axis]) for axis in axes)):
+            shown = {axis: value.shown for axis, value in zip(axes, values, strict=True)}
+            typed = tuple(value.section for value in values if value.section)
+            points.append(Point(name, len(points), shown, (*fixed, *(value.tree for value in values)), typed))
+    return Grid(name, tuple(points))
 
 
-def _check_keys(name: str, tree: Tree, prefix: str, allowed: tuple[str, ...]) -> None:
-    for key in tree:
-        if key not in allowed:
-            hint = "; settings belong in [config], axes in [axes]"
-            raise ConfigError(f"grid {name}: {unknown('key', prefix + key, [prefix + one for one in allowed])}{hint}")
-    for key in ("config", "axes"):
-        if not isinstance(tree.get(key, {}), dict):
-            raise ConfigError(f"grid {name}: '{prefix}{key}' must be a table; write [{prefix}{key}]")
+class _Value(NamedTuple):
+    """A value of an axis: how it is displayed, its configuration, and the section that its key names."""
+
+    shown: Any
+    tree: Tree
+    section: str | None
 
 
-def _combine(name: str, tree: Tree, block: Tree) -> Iterator[tuple[dict[str, Any], tuple[Layer, ...]]]:
-    """Yield every combination of a block's axes: its displayed values and its configuration."""
-    axes = tree.get("axes", {}) | block.get("axes", {})
-    if not axes:
-        raise ConfigError(f"grid {name}: a block has no axes; add at least one to [axes], for example seed = [0, 1, 2]")
-    fixed = [
-        Layer(origin, _expand(part["config"]))
-        for origin, part in (("[config]", tree), ("[grid.config]", block))
-        if "config" in part
-    ]
-    for values in itertools.product(*(_values(name, axis, axes[axis]) for axis in axes)):
-        shown = {axis: value for axis, (value, _) in zip(axes, values, strict=True)}
-        yield shown, (*fixed, *(layer for _, layer in values))
-
-
-def _values(name: str, axis: str, values: Any) -> list[tuple[Any, Layer]]:
-    """Return the values of an axis, each with its displayed form and its configuration."""
+def _values(name: str, axis: str, values: Any) -> list[_Value]:
+    """Return the values of an axis: a list, or a table of named ones, which may be parts of a configuration."""
     where = f"grid {name}, axis '{axis}'"
-    if not isinstance(values, list | dict):
-        raise ConfigError(f"{where}: {values!r} is not a list of values; write [{json.dumps(values, default=str)}]")
-    if not values:
-        raise ConfigError(f"{where}: has no values; add some, or remove the axis")
-    named = list(values.items()) if isinstance(values, dict) else [(value, value) for value in values]
-    found: list[tuple[Any, Layer]] = []
-    for shown, value in named:
-        if isinstance(shown, dict | list):
-            raise ConfigError(f"{where}: {shown!r} needs a name; write [axes.{json.dumps(axis)}] and NAME = ...")
+    if not isinstance(values, list | dict) or not values:
+        raise ConfigError(f"{where}: {values!r} is not a list of values; write [A, B, ...]")
+    found = []
+    for shown, value in values.items() if isinstance(values, dict) else [(value, value) for value in values]:
         if isinstance(value, list) and "." not in axis:
             raise ConfigError(
                 f"{where}: '{shown}' is a list; a key with a dot needs quotes: \"{axis}.{shown}\" = [...]"
             )
         is_config = isinstance(value, dict)
         section = axis.partition(".")[0] if "." in axis and not is_config else None
-        layer = Layer(f"{axis} = {shown}", _expand(value if is_config else nest(axis, value)), section)
-        if any(shown == other for other, _ in found):
-            raise ConfigError(f"{where}: {shown!r} appears twice; list every value once")
-        found.append((shown, layer))
+        found.append(_Value(shown, _expand(value if is_config else nest(axis, value)), section))
     return found
 
 

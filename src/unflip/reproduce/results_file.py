@@ -11,7 +11,10 @@ from unflip.errors import ConfigError, InputError, unknown
 Line = dict[str, Any]
 PROTOCOL = ("network", "epochs", "protocol")
 """What all results in one table must have in common."""
-_NEEDED = ("cell", "axes", "method", "seed", "network", "epochs", "selection", "test_accuracy")
+_NEEDED = {
+    "cell": str, "axes": dict, "method": str, "seed": int, "network": str, "epochs": int, "selection": str,
+    "test_accuracy": dict,
+}  # fmt: skip
 
 
 def read_results(paths: Iterable[Path]) -> list[Line]:
@@ -21,12 +24,9 @@ def read_results(paths: Iterable[Path]) -> list[Line]:
         file = path / "results.jsonl" if path.is_dir() else path
         try:
             rows = file.read_text("utf-8").splitlines()
-        except OSError as error:
-            raise InputError(
-                f"results {file}: {error.strerror}; name a results.jsonl written by `unflip sweep`"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise InputError(f"results {file}: not UTF-8 text; name a results.jsonl of `unflip sweep`") from error
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise InputError(f"results {file}: {why}; name a results.jsonl of `unflip paper sweep`") from error
         for number, row in enumerate(rows, 1):
             line = _parse(row, f"results {file}, line {number}")
             lines[line["cell"], json.dumps(line["axes"], sort_keys=True)] = line
@@ -38,12 +38,9 @@ def _parse(row: str, place: str) -> Line:
         line = json.loads(row)
     except ValueError as error:
         raise InputError(f"{place}: not JSON ({error})") from error
-    missing = [key for key in _NEEDED if key not in line] if isinstance(line, dict) else _NEEDED
-    if missing:
-        raise InputError(f"{place}: '{missing[0]}' is missing; is this a results.jsonl written by `unflip sweep`?")
-    for key in ("axes", "test_accuracy"):
-        if not isinstance(line[key], dict):
-            raise InputError(f"{place}: '{key}' is {line[key]!r}; it must be an object, as `unflip sweep` writes it")
+    for key, kind in _NEEDED.items():
+        if not isinstance(line, dict) or not isinstance(line.get(key), kind):
+            raise InputError(f"{place}: '{key}' is missing or wrong; name a results.jsonl of `unflip paper sweep`")
     return dict(line)
 
 

@@ -1,0 +1,202 @@
+"""What all figures share: colours that are safe for colour-blind readers, and saving."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from unflip.data.loaders.digits import training_images, training_labels
+from unflip.errors import InputError
+from unflip.files import write_atomically
+from unflip.noise.pmd import keep_probability, pmd_bound, smallest_c1, top_two
+from unflip.report.comparison import name_runs
+from unflip.runs.folder import Run
+from unflip.runs.labels import most_doubtful_first
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B3A100")
+"""The palette of Okabe and Ito, with a darker yellow for white paper."""
+MARKERS = "osD^vP*X"
+FORMATS = (".png", ".svg", ".pdf")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure atomically in the format of its file extension."""
+    form = path.suffix.lower().removeprefix(".")
+    content = BytesIO()  # drawn in memory: a full disk would break the drawing in ways that name no file
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # a class name in a script that the font lacks
+        figure.savefig(content, dpi=150, format=form)
+    write_atomically(path, lambda temporary: temporary.write_bytes(content.getvalue()))
+
+
+_PANELS = {
+    "test_accuracy": "test accuracy (%)",
+    "val_accuracy": "validation: agreement with given labels (%)",
+    "label_accuracy": "correct training labels (%)",
+}
+_STYLES = ("-", "--", ":", "-.")
+
+
+def draw_curves(path: Path, runs: Sequence[Run]) -> None:
+    """Draw every metric that any run has, one panel each, and mark the selected epoch of finished runs."""
+    named = name_runs(runs)
+    known = [key for key in _PANELS if any(line.get(key) is not None for run in runs for line in run.metrics)]
+    if not known:
+        folders = ", ".join(str(run.folder) for run in runs)
+        raise InputError(f"{folders}: no accuracies by epoch; curves need a test set or validation examples")
+    figure = Figure(figsize=(4.6 * len(known) + 1.2, 4.0), layout="constrained")
+    for axes, key in zip(figure.subplots(1, len(known), squeeze=False)[0], known, strict=True):
+        draw_metric(axes, named, key)
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", fontsize="small")
+    if any(run.is_finished for run in runs):
+        figure.suptitle("a dot marks the selected epoch", fontsize="small")
+    save(figure, path)
+
+
+def draw_metric(axes: Axes, runs: Mapping[str, Run], key: str) -> None:
+    """Draw one metric by epoch, one line per run, with a dot at the selected epoch."""
+    for place, (name, run) in enumerate(runs.items()):
+        lines = [line for line in run.metrics if line.get(key) is not None]
+        if not lines:
+            continue
+        colour, style = COLOURS[place % len(COLOURS)], _STYLES[place // len(COLOURS) % len(_STYLES)]
+        values = {line["epoch"]: 100 * line[key] for line in lines}
+        axes.plot(list(values), list(values.values()), color=colour, ls=style, label=name)
+        if run.is_finished and (chosen := run.result["selected_epoch"]) in values:
+            axes.plot(chosen, values[chosen], "o", color=colour, markersize=5)
+    axes.set(xlabel="epoch", ylabel=_PANELS[key])
+    axes.grid(alpha=0.3)
+
+
+_ROWS, _COLUMNS = 5, 5
+_BINS = 20
+
+
+def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
+    """Draw the learning curves of all runs, and of the last one how it judges labels and which it doubts most."""
+    figure = Figure(figsize=(16, 4.8), layout="constrained")
+    grid = figure.add_gridspec(1, 3)
+    axes = figure.add_subplot(grid[0, 0])
+    draw_metric(axes, runs, "test_accuracy")
+    axes.set_title("Trained on partly wrong labels, tested on correct ones")
+    axes.legend()
+
+    method, run = list(runs.items())[-1]
+    table = run.labels()
+    quality, given = (table[name].to_numpy() for name in ("quality", "given"))
+    right = given == training_labels()[table["index"].to_numpy()]
+    axes = figure.add_subplot(grid[0, 1])
+    parts, names = [quality[right], quality[~right]], ["label is right", "label is wrong"]
+    axes.hist(parts, bins=_BINS, range=(0, 1), stacked=True, label=names)
+    axes.set_title(f"How likely {method} finds each given label, out of sample")
+    axes.set_xlabel("quality")
+    axes.set_ylabel("labels")
+    axes.legend()
+
+    table = table.take(most_doubtful_first(table)[: _ROWS * _COLUMNS])
+    panel = figure.add_subfigure(grid[0, 2])
+    panel.suptitle(f"Labels that {method} doubts most: given → corrected")
+    images = training_images()
+    for axes, row in zip(panel.subplots(_ROWS, _COLUMNS).flat, table.to_pylist(), strict=True):
+        axes.imshow(images[row["index"]], cmap="gray_r")
+        axes.set_title(f"{row['given_name']} → {row['current_name']}", fontsize=9)
+        axes.axis("off")
+    save(figure, path)
+
+
+_MARGIN_BINS = 20
+_T0, _C2 = 0.1, 1.0  # the parameters for which the bound of Definition 1 is drawn
+
+_DRAWN_C1 = 100.0  # with a larger c1 the bound would be outside the plot
+
+
+@dataclass(frozen=True)
+class PmdCurve:
+    """A pmd step: its type, its factor and the posteriors it used."""
+
+    kind: int
+    factor: float
+    posterior: Tensor
+
+
+def draw_noise(
+    path: Path,
+    clean: Tensor,
+    noisy: Tensor,
+    matrix: Tensor,
+    *,
+    class_names: Sequence[str] | None = None,
+    pmd: PmdCurve | None = None,
+) -> None:
+    """Save the figure of a label noise.
+
+    Args:
+        path: the file to write.
+        clean: (n,) true labels.
+        noisy: (n,) labels with noise.
+        matrix: (k, k) transition matrix.
+        class_names: names of the classes; by default their numbers.
+        pmd: the pmd step, if there was one; only then is the curve (the paper's Figure 2) drawn.
+    """
+    figure = Figure(figsize=(11 if pmd else 5.5, 4.6), layout="constrained")
+    axes = figure.subplots(1, 2 if pmd else 1, squeeze=False)[0]
+    if pmd:
+        _draw_curve(axes[0], clean, noisy, pmd)
+    _draw_matrix(figure, axes[-1], matrix, class_names)
+    save(figure, path)
+
+
+def _draw_curve(axes: Axes, clean: Tensor, noisy: Tensor, pmd: PmdCurve) -> None:
+    margin = top_two(pmd.posterior).margin.double()
+    bins = (margin * _MARGIN_BINS).long().clamp(0, _MARGIN_BINS - 1)
+    counts = torch.bincount(bins, minlength=_MARGIN_BINS)
+    rates = torch.bincount(bins, (noisy != clean).double(), minlength=_MARGIN_BINS) / counts.clamp(min=1)
+    centres = (np.arange(_MARGIN_BINS) + 0.5) / _MARGIN_BINS
+    shown = (counts > 0).numpy()
+    axes.bar(centres[shown], rates.numpy()[shown], 0.9 / _MARGIN_BINS, color="#9ecae1", label="wrong labels, measured")
+
+    grid = torch.linspace(0, 1, 401, dtype=torch.float64)
+    flip = 1 - keep_probability(grid, kind=pmd.kind, factor=pmd.factor)
+    axes.plot(grid, flip, color="#08519c", label="probability of the second class")
+    # Definition 1 uses min(eta, 1 - eta), which is (1 - margin) / 2 for the two most probable classes.
+    seen = 1 - keep_probability(margin, kind=pmd.kind, factor=pmd.factor)
+    c1 = smallest_c1((1 - margin) / 2, seen, t0=_T0, c2=_C2)
+    restricted = grid > 2 * _T0
+    bound = pmd_bound((1 - grid) / 2, c1=c1 if c1 < _DRAWN_C1 else 0.0, c2=_C2)
+    # Types I to III do not vanish fast enough near margin 1: if the data gets there, no useful bound holds.
+    label = f"bound of Definition 1, $c_1$ = {c1:.3g}" + ("" if c1 < _DRAWN_C1 else ": not drawn")
+    axes.plot(grid[restricted], bound[restricted], color="#cb181d", ls="--" if c1 < _DRAWN_C1 else "", label=label)
+    axes.axvspan(0, 2 * _T0, color="#eeeeee", zorder=0, label=f"unrestricted, $t_0$ = {_T0}")
+    axes.set(xlim=(0, 1), ylim=(0, 1.05), xlabel=r"margin $\eta_u - \eta_s$", ylabel="fraction")
+    axes.set_title("Noise by margin")
+    axes.legend(fontsize="small", loc="upper right")
+
+
+def _draw_matrix(figure: Figure, axes: Axes, matrix: Tensor, class_names: Sequence[str] | None) -> None:
+    count = len(matrix)
+    picture = axes.imshow(matrix.numpy(), vmin=0, vmax=1, cmap="Blues")
+    figure.colorbar(picture, ax=axes, shrink=0.8)
+    if count <= 20:
+        ticks = range(count)
+        names = class_names or [str(i) for i in ticks]
+        axes.set_xticks(
+            ticks,
+            names,
+            rotation=45 if max(map(len, names)) > 2 else 0,
+            ha="right" if max(map(len, names)) > 2 else "center",
+        )
+        axes.set_yticks(ticks, names)
+        for i in ticks:
+            for j in ticks:
+                if (value := float(matrix[i, j])) >= 0.005:
+                    axes.text(j, i, f"{value:.2f}".lstrip("0") if value < 1 else "1", ha="center", va="center",
+                              fontsize=6 if count > 10 else 7, color="white" if value > 0.5 else "black")  # fmt: skip
+    axes.set(xlabel="noisy label", ylabel="true class", title="Transition matrix")
