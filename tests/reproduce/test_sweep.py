@@ -298,7 +298,8 @@ def test_a_file_of_somebody_in_the_way_of_a_cell_stays_and_stops_the_sweep(
     assert (cell / name).read_text() == "mine"
 
 
-def test_locks_of_somebody_in_a_sweep_stay(undisturbed: Path, grid: Path, tmp_path: Path, name: str) -> None:
+def test_locks_of_somebody_in_a_sweep_stay(undisturbed: Path, grid: Path, tmp_path: Path) -> None:
+    name = ".lock"
     out = tmp_path / "out"
     shutil.copytree(undisturbed, out)
     places = [out, *(out / "cells").iterdir()]

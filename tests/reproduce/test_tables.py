@@ -367,7 +367,7 @@ def test_the_paper_alone(cli: Cli) -> None:
 
 def test_a_table_needs_no_torch() -> None:
     code = (
-        "import sys; sys.argv = ['unflip', 'table', '1']; from unflip.cli import main\n"
+        "import sys; sys.argv = ['unflip', 'paper', 'table', '1']; from unflip.cli import main\n"
         "try: main()\nfinally: assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     )
     done = spawn_python("-c", code)
