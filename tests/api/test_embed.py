@@ -23,7 +23,6 @@ from pictures import write_clothing, write_picture
 from sweeps import running
 from unflip import predict
 from unflip.api import embed as module
-from unflip.api import kept_parts
 from unflip.api.embed import embed
 from unflip.data.arrays import write_npz as write_arrays
 from unflip.data.loaders.arrays import read_origin
@@ -162,7 +161,7 @@ def test_pictures_without_labels_can_be_embedded_for_prediction(tmp_path: Path) 
 def test_a_killed_one_goes_on_where_it_was_and_ends_with_the_same_bytes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_parts, "PART", 8)
+    monkeypatch.setattr(module, "PART", 8)
     embed(folder, tmp_path / "whole.npz", backbone="tiny", device="cpu")
     tiny_backbone.seen.clear()
     parts: list[Path] = []
@@ -174,7 +173,7 @@ def test_a_killed_one_goes_on_where_it_was_and_ends_with_the_same_bytes(
             raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(kept_parts, "write_npz", write_then_die)
+        patch.setattr(module, "write_npz", write_then_die)
         with pytest.raises(Crash):
             embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
     assert not (tmp_path / "f.npz").exists()
@@ -198,13 +197,13 @@ def _heeding_ctrl_c() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_heeding_ctrl_c")
 def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_parts, "PART", 8)
+    monkeypatch.setattr(module, "PART", 8)
 
     def write_then_interrupt(path: Path, content: Any) -> None:
         write_arrays(path, content)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(kept_parts, "write_npz", write_then_interrupt)
+    monkeypatch.setattr(module, "write_npz", write_then_interrupt)
     with pytest.raises(Stopped, match=r"8 of 39 images are kept in .*f\.npz\.parts, the same command goes on"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
 
@@ -212,7 +211,7 @@ def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: py
 def test_a_full_disk_leaves_finished_parts_and_says_so_or_nothing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_parts, "PART", 8)
+    monkeypatch.setattr(module, "PART", 8)
     for whole in (0, 2):
         written: list[Path] = []
 
@@ -223,7 +222,7 @@ def test_a_full_disk_leaves_finished_parts_and_says_so_or_nothing(
             written.append(path)
 
         with monkeypatch.context() as patch:
-            patch.setattr(kept_parts, "write_npz", write_then_fail)
+            patch.setattr(module, "write_npz", write_then_fail)
             with pytest.raises(RunFolderError) as failed:
                 embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
         kept = f"; 16 of 39 images are kept in {tmp_path / 'f.npz.parts'}, the same command goes on"
@@ -236,7 +235,7 @@ def test_a_full_disk_leaves_finished_parts_and_says_so_or_nothing(
 
 
 def test_parts_of_other_images_are_not_taken(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_parts, "PART", 8)
+    monkeypatch.setattr(module, "PART", 8)
     with monkeypatch.context() as patch:
         patch.setattr(module, "write_features", lambda *args: (_ for _ in ()).throw(Crash()))
         with pytest.raises(Crash):
@@ -298,7 +297,7 @@ def test_a_broken_image_stops_it_and_what_was_computed_is_kept(
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
     assert not list(tmp_path.glob("f.npz*"))
     monkeypatch.setattr(module, "_LOOKED_AT", 1)  # as if there were many more images
-    monkeypatch.setattr(kept_parts, "PART", 8)
+    monkeypatch.setattr(module, "PART", 8)
     stopped = rf"{folder}/train/b/13\.png: not an image; to leave .*: --skip-broken; 16 of 39 images are kept in .*"
     for computed in (15, 0):
         tiny_backbone.seen.clear()
@@ -350,7 +349,7 @@ def test_a_lost_worker_costs_its_part_and_features_are_those_of_one_machine(tmp_
     for i in range(80):
         write_picture(tmp_path / "photos" / "ab"[i % 2] / f"{i:02}.png", i % 3, (20, 20))
     (tmp_path / "photos" / "a" / "10.png").write_text("no image")
-    part = "from unflip.api import kept_parts; kept_parts.PART = 8; from unflip.cli import main; main()"
+    part = "from unflip.api import embed; embed.PART = 8; from unflip.cli import main; main()"
 
     def command(out: str, *more: str) -> list[str]:
         photos = str(tmp_path / "photos")
@@ -386,7 +385,7 @@ def test_a_folder_of_shards_holds_what_a_file_holds(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unflip.data.loaders.arrays._SHARD_ROWS", 7)
-    monkeypatch.setattr(kept_parts, "PART", 8)
+    monkeypatch.setattr(module, "PART", 8)
     embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
     made = embed(folder, tmp_path / "features", backbone="tiny", device="cpu")
     assert made.counts == {"train": 30, "test": 6, "val": 3}
@@ -645,9 +644,7 @@ def test_images_of_an_array_are_seen_whole(tmp_path: Path, monkeypatch: pytest.M
     records[:, 0] = np.arange(4)
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
         (tmp_path / f"{name}.bin").write_bytes(records[: 3 if name == "test_batch" else 4].tobytes())
-    with pytest.raises(ConfigError, match=r"--image-resize 64: images of an array are seen whole; .* give 48"):
-        embed(tmp_path, tmp_path / "f.npz", backbone="tiny", image_size=48, image_resize=64, device="cpu")
-    made = embed(tmp_path, tmp_path / "f.npz", backbone="tiny", image_size=48, image_resize=48)
+    made = embed(tmp_path, tmp_path / "f.npz", backbone="tiny", image_size=48, image_resize=64, device="cpu")
     assert made.origin.encoding.settings["image_resize"] == 48
 
 

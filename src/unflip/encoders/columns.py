@@ -7,7 +7,6 @@ and rebuilds its transformers from them, so that a loaded run encodes new rows b
 
 import re
 import warnings
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -65,24 +64,27 @@ class ColumnChoices:
 
 
 @dataclass(frozen=True)
-class Column(ABC):
-    """A column of the training examples: what it was taken for, and why, in words."""
+class Column:
+    """A column of the training examples: what it was taken for, and why, in words.
+
+    This class itself stands for a column that is left out; the classes below become features.
+    """
 
     name: str
     kind: str
     why: str
 
     @property
-    @abstractmethod
     def width(self) -> int:
         """The number of features it becomes."""
+        return 0
 
-    @abstractmethod
     def encode(self, cells: pa.Array, track: Track) -> tuple[Array, Counter[str]]:
         """Return the features (n, width) of cells from :func:`~unflip.encoders.reading.plain`.
 
         The counter says what came besides what the training examples held: kinds of cells, and how many.
         """
+        return np.empty((len(cells), 0)), Counter()
 
     def settings(self) -> dict[str, Any]:
         """Return it as what JSON can hold."""
@@ -96,16 +98,6 @@ class Column(ABC):
     def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
         """Return the column that :meth:`settings` and :meth:`arrays` described."""
         return cls(**settings)
-
-
-class LeftOut(Column):
-    """A column that becomes no feature."""
-
-    width = 0
-
-    def encode(self, cells: pa.Array, track: Track) -> tuple[Array, Counter[str]]:
-        """Return nothing."""
-        return np.empty((len(cells), 0)), Counter()
 
 
 @dataclass(frozen=True)
@@ -231,7 +223,7 @@ class Text(Column):
 
 def restore_column(settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Column:
     """Return the column that its settings and arrays describe."""
-    kinds: dict[str, type[Column]] = {"category": Category, "text": Text, "left out": LeftOut}
+    kinds: dict[str, type[Column]] = {"category": Category, "text": Text, "left out": Column}
     return kinds.get(settings["kind"], Measured).restore(settings, arrays)
 
 
@@ -259,8 +251,8 @@ def decide(name: str, column: pa.ChunkedArray, choice: str | None, text_encoder:
     return _measured(name, cells, kind, asked=choice == "numeric")
 
 
-def _left_out(name: str, why: str) -> LeftOut:
-    return LeftOut(name, "left out", why)
+def _left_out(name: str, why: str) -> Column:
+    return Column(name, "left out", why)
 
 
 def _measured(name: str, cells: pa.Array, kind: str, *, asked: bool) -> Column:

@@ -6,6 +6,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property, partial
 from hashlib import blake2b
@@ -85,11 +86,7 @@ class ImageEncoder(Encoder):
         if backbone.fixed_size and size != backbone.size:
             raise ConfigError(f"--image-size {size}: {name} takes images of {backbone.size} pixels only; leave it out")
         resize = options.image_resize or (size if small else with_margin(size))
-        if not isinstance(images, ImageFiles) and resize != size:
-            if options.image_resize is not None:
-                raise ConfigError(
-                    f"--image-resize {resize}: images of an array are seen whole; leave it out, or give {size}"
-                )
+        if not isinstance(images, ImageFiles):  # images of an array are seen whole
             resize = size
         where = None if weights is None else str(Path(weights).resolve())
         hashed = _hash_weights(backbone)
@@ -160,9 +157,7 @@ class ImageEncoder(Encoder):
             images = F.interpolate(images, size, mode=self.settings.resample, align_corners=False, antialias=True)
         features = self._network(images.contiguous(memory_format=torch.channels_last)).half().cpu().numpy()
         if not np.isfinite(features).all():
-            raise InputError(
-                f"backbone {self.settings.backbone}: features that are not finite, or beyond float16's range"
-            )
+            raise InputError(f"backbone {self.settings.backbone}: features not finite, or beyond the range of float16")
         return features
 
     @cached_property
@@ -308,13 +303,9 @@ def _encoder(settings: str, place: Workplace) -> ImageEncoder:
 
 
 def _read(source: Source, rows: Tensor) -> Readable:
-    try:
+    """Return a batch of images, read one by one if some of them are broken."""
+    with suppress(BrokenImageError):
         return Readable(source.fetch(rows), {})
-    except BrokenImageError:
-        return _read_one_by_one(source, rows)
-
-
-def _read_one_by_one(source: Source, rows: Tensor) -> Readable:
     images, broken = [torch.empty(0, *source.shape)], {}
     for row in rows.tolist():
         try:

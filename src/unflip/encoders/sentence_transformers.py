@@ -38,7 +38,6 @@ class SentenceTransformers(TextEncoder):
     @classmethod
     def fit(cls, texts: Sequence[str]) -> Self:
         """Load the model, from its folder or the hub."""
-        _demand_package()
         return cls(_load(cls.name))
 
     def encode_block(self, texts: list[str]) -> Array:
@@ -83,13 +82,9 @@ def named(name: str) -> type[SentenceTransformers]:
     """Return the encoder class for the model ``name``, which is loaded when it is fitted or restored."""
     if not name:
         raise ConfigError(f"{_FAMILY}: no model is named; write {_FAMILY}:NAME with a name of the hub or a folder")
-    _demand_package()
-    return type(SentenceTransformers.__name__, (SentenceTransformers,), {"name": name})
-
-
-def _demand_package() -> None:
     if importlib.util.find_spec("sentence_transformers") is None:
         raise MissingExtraError(f"the package {_FAMILY}", _FAMILY)
+    return type(SentenceTransformers.__name__, (SentenceTransformers,), {"name": name})
 
 
 def import_package() -> Any:

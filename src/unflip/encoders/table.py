@@ -14,7 +14,7 @@ from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.options import DataOptions
 from unflip.data.split import row_hashes
 from unflip.encoders.base import Encoded, Encoder
-from unflip.encoders.columns import Column, ColumnChoices, LeftOut, decide, restore_column
+from unflip.encoders.columns import Column, ColumnChoices, decide, restore_column
 from unflip.encoders.reading import kind_of, plain
 from unflip.errors import InputError, UnflipWarning, one_line
 from unflip.progress import Track, untracked
@@ -49,7 +49,7 @@ class TableEncoder(Encoder):
         header = cells.table.column_names
         choices.check(header)
         columns = tuple(decide(name, cells.table[name], choices.of(name), text_encoder) for name in header)
-        if all(isinstance(column, LeftOut) for column in columns):
+        if not any(column.width for column in columns):
             reasons = ", ".join(f"{column.name} ({column.why})" for column in columns[:_LISTED])
             raise InputError(
                 f"no column is left to learn from: {reasons or 'there is none'}; say what a column is with --numeric, "
@@ -68,7 +68,7 @@ class TableEncoder(Encoder):
         features = np.empty((len(inputs), self.width), np.float32)
         remarks, end = [], 0
         for column in self.columns:
-            if isinstance(column, LeftOut) or not len(inputs):
+            if not column.width or not len(inputs):
                 continue
             if column.name not in header:
                 had = ", ".join(header[:_LISTED]) + (", ..." if len(header) > _LISTED else "")
