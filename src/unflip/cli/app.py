@@ -86,13 +86,9 @@ def _rows(kind: str) -> list[tuple[str, str]]:
     from unflip.reproduce.grids import grid_names, grid_text
 
     registries = {
-        "methods": methods,
-        "networks": networks,
-        "backbones": backbones,
-        "text-encoders": text_encoders,
-        "data": datasets,
-        "checks": checks,
-    }
+        "methods": methods, "networks": networks, "backbones": backbones, "text-encoders": text_encoders,
+        "data": datasets, "checks": checks,
+    }  # fmt: skip
     files = {"presets": (preset_names, preset_text), "grids": (grid_names, grid_text)}
     if kind in files:
         names, text = files[kind]

@@ -110,12 +110,7 @@ def _table(runs: "dict[str, Run]") -> "Table":
     for heading in ("method", "test accuracy", "last epoch", "labels right now", "seconds"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for method, run in runs.items():
-        result = run.result
-        table.add_row(
-            method,
-            f"{result['test_accuracy']['selected']:.1%}",
-            f"{result['test_accuracy']['last']:.1%}",
-            f"{result['label_accuracy_all']['current']:.1%}",
-            f"{result['seconds']:.1f}",
-        )
+        result, test = run.result, run.result["test_accuracy"]
+        shares = (test["selected"], test["last"], result["label_accuracy_all"]["current"])
+        table.add_row(method, *(f"{share:.1%}" for share in shares), f"{result['seconds']:.1f}")
     return table

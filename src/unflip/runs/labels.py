@@ -206,16 +206,11 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 SCHEMA = pa.schema(
-    [
-        ("index", pa.int64()),
-        ("id", pa.string()),
-        ("finding", pa.string()),
-        ("score", pa.float64()),
-        ("flag", pa.bool_()),
-        ("reason", pa.string()),
-        ("group", pa.int64()),
-    ]
-)
+    {
+        "index": pa.int64(), "id": pa.string(), "finding": pa.string(), "score": pa.float64(), "flag": pa.bool_(),
+        "reason": pa.string(), "group": pa.int64(),
+    }
+)  # fmt: skip
 """``index`` and ``id`` (``path`` where examples are image files) are null for what is said of a class."""
 
 
