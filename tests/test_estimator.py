@@ -349,7 +349,7 @@ def test_label_errors_of_data_frames_and_texts(of_texts: bool) -> None:
 
 def test_columns_that_cannot_be_read_are_named() -> None:
     pandas = pytest.importorskip("pandas")
-    for cells in ([1, "a"] * 30, [2**70] * 60, [object()] * 60):
+    for cells in ([1, "a"] * 30, [object()] * 60):
         frame = pandas.DataFrame({"odd": pandas.Series(cells, dtype=object), "x": range(60)})
         with pytest.raises(ValueError, match=r"^X: cannot be read; make each column all numbers or all text \(.*odd"):
             _quick().fit(frame, _NAMES)

@@ -240,7 +240,7 @@ def _pandas_table(frame: Any) -> pa.Table:
         frame = frame.apply(lambda column: column.sparse.to_dense() if hasattr(column, "sparse") else column)
     try:
         return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"X: cannot be read; make each column all numbers or all text ({error})") from error
 
 
