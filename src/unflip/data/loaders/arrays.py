@@ -144,9 +144,10 @@ class FeatureOrigin:
     """How a feature file was made, and of what; stored in it as JSON, and arrays where the encoder has any.
 
     Attributes:
+        encoding: the encoder that made the features.
         data: what was encoded, as an absolute path.
         fingerprint: hash of the examples and of all that was done to them.
-        clean_val: both as in :class:`unflip.data.dataset.Dataset`.
+        class_map, clean_val: as in :class:`unflip.data.dataset.Dataset`.
         skipped: images that could not be read.
     """
 
