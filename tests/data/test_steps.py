@@ -244,7 +244,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "one class": (changed(train_labels=np.zeros(150, int)), "1 class among 150 labels; at least two are needed"),
     "no examples": (
         changed(train=np.zeros((0, 6)), train_labels=np.zeros(0, int)),
-        "0 class among 0 labels; at least two",
+        "no rows in 'train'",
     ),
     "NaN in train": (with_value("train", 11, np.nan), "'train', row 11: nan among the features"),
     "infinity in test": (with_value("test", 12, -np.inf), "'test', row 12: -inf among the features"),
