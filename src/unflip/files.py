@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from filelock import FileLock, Timeout
@@ -233,13 +232,11 @@ class Interruption:
                     self._before[number] = signal.signal(number, self._note) or signal.SIG_DFL
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
     def _note(self, number: int, frame: object) -> None:
         self.signal = number
-        self.__exit__(None, None, None)
+        self.__exit__()

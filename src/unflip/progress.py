@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from rich.console import Console
@@ -33,9 +32,7 @@ class Reporter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
     def start(self, title: str, epochs: int, first: int) -> None:
         """Start at epoch ``first`` of ``epochs``."""
@@ -101,9 +98,7 @@ class Bar(Reporter):
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
     def start(self, title: str, epochs: int, first: int) -> None:
