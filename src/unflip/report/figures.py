@@ -1,4 +1,4 @@
-"""What all figures share: colours that are safe for colour-blind readers, and saving."""
+"""Figures of runs and label noise: learning curves, the demo, a transition matrix; colors and saving for all."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,6 +24,16 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """The palette of Okabe and Ito, with a darker yellow for white paper."""
 MARKERS = "osD^vP*X"
 FORMATS = (".png", ".svg", ".pdf")
+_PANELS = {
+    "test_accuracy": "test accuracy (%)",
+    "val_accuracy": "validation: agreement with given labels (%)",
+    "label_accuracy": "correct training labels (%)",
+}
+_STYLES = ("-", "--", ":", "-.")
+_ROWS, _COLUMNS = 5, 5
+_BINS = 20
+_T0, _C2 = 0.1, 1.0  # the parameters for which the bound of Definition 1 is drawn
+_DRAWN_C1 = 100.0  # with a larger c1 the bound would be outside the plot
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -34,14 +44,6 @@ def save(figure: Figure, path: Path) -> None:
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # a class name in a script that the font lacks
         figure.savefig(content, dpi=150, format=form)
     write_atomically(path, lambda temporary: temporary.write_bytes(content.getvalue()))
-
-
-_PANELS = {
-    "test_accuracy": "test accuracy (%)",
-    "val_accuracy": "validation: agreement with given labels (%)",
-    "label_accuracy": "correct training labels (%)",
-}
-_STYLES = ("-", "--", ":", "-.")
 
 
 def draw_curves(path: Path, runs: Sequence[Run]) -> None:
@@ -76,10 +78,6 @@ def draw_metric(axes: Axes, runs: Mapping[str, Run], key: str) -> None:
     axes.grid(alpha=0.3)
 
 
-_ROWS, _COLUMNS = 5, 5
-_BINS = 20
-
-
 def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
     """Draw the learning curves of all runs, and of the last one how it judges labels and which it doubts most."""
     figure = Figure(figsize=(16, 4.8), layout="constrained")
@@ -110,12 +108,6 @@ def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
         axes.set_title(f"{row['given_name']} → {row['current_name']}", fontsize=9)
         axes.axis("off")
     save(figure, path)
-
-
-_MARGIN_BINS = 20
-_T0, _C2 = 0.1, 1.0  # the parameters for which the bound of Definition 1 is drawn
-
-_DRAWN_C1 = 100.0  # with a larger c1 the bound would be outside the plot
 
 
 @dataclass(frozen=True)
@@ -156,12 +148,12 @@ def draw_noise(
 
 def _draw_curve(axes: Axes, clean: Tensor, noisy: Tensor, pmd: PmdCurve) -> None:
     margin = top_two(pmd.posterior).margin.double()
-    bins = (margin * _MARGIN_BINS).long().clamp(0, _MARGIN_BINS - 1)
-    counts = torch.bincount(bins, minlength=_MARGIN_BINS)
-    rates = torch.bincount(bins, (noisy != clean).double(), minlength=_MARGIN_BINS) / counts.clamp(min=1)
-    centres = (np.arange(_MARGIN_BINS) + 0.5) / _MARGIN_BINS
+    bins = (margin * _BINS).long().clamp(0, _BINS - 1)
+    counts = torch.bincount(bins, minlength=_BINS)
+    rates = torch.bincount(bins, (noisy != clean).double(), minlength=_BINS) / counts.clamp(min=1)
+    centres = (np.arange(_BINS) + 0.5) / _BINS
     shown = (counts > 0).numpy()
-    axes.bar(centres[shown], rates.numpy()[shown], 0.9 / _MARGIN_BINS, color="#9ecae1", label="wrong labels, measured")
+    axes.bar(centres[shown], rates.numpy()[shown], 0.9 / _BINS, color="#9ecae1", label="wrong labels, measured")
 
     grid = torch.linspace(0, 1, 401, dtype=torch.float64)
     flip = 1 - keep_probability(grid, kind=pmd.kind, factor=pmd.factor)

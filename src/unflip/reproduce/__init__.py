@@ -1,1 +1,1 @@
-"""Experiments: grids of runs, executed on this machine or a cluster, and their results."""
+"""Reproduce the paper: grids of runs, on this machine or a cluster, and its tables and figures from their results."""

@@ -27,6 +27,10 @@ _CALIBRATORS: dict[str, MeanCalibrator | CovarianceCalibrator] = {
 _BATCH = 100
 _LR, _MOMENTUM = 0.02, 0.9
 _TESTS = 100_000
+_PLANE = torch.eye(2)
+_LIMITS = (-4.5, 4.5), (-3.6, 3.6)
+_SHOWN = 400  # points in a panel
+_BEST, _PLAIN, _MOVED = "black", "#888888", COLOURS[2]
 
 
 @dataclass(frozen=True)
@@ -163,12 +167,6 @@ def _move(
         lines.append(_line(head))
     agreement = tuple(_agreement(line, _best_line(), tests) for line in lines)
     return Moved(gaussians, drawn, labels, tuple(lines), agreement)
-
-
-_PLANE = torch.eye(2)
-_LIMITS = (-4.5, 4.5), (-3.6, 3.6)
-_SHOWN = 400  # points in a panel
-_BEST, _PLAIN, _MOVED = "black", "#888888", COLOURS[2]
 
 
 def draw_boundaries(path: Path, found: Boundaries) -> None:

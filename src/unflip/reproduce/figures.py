@@ -1,4 +1,4 @@
-"""figure: one of the figures, drawn to a file."""
+"""The paper's figures: which there are and what each needs; PMD noise and the shift of class Gaussians are here."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +26,9 @@ _INFLUENCES = {
     "lambda": ("calibration.sample_fraction", r"sample fraction $\lambda$"),
 }
 _NAMES = (*_INFLUENCES, "curves", "shift", "pmd", "level-set", "boundary")
+_EXAMPLE = BinaryPmd(t0=0.15, c1=3.0, c2=1.0, level=0.5)
+_FACTORS = {1.0: "-", 2.0: "--"}
+_TYPES = {1: "I", 2: "II", 3: "III"}
 
 
 def figure(
@@ -84,11 +87,6 @@ def _check_inputs(name: str, *, results: Sequence[Path], runs: Sequence[Path], w
     ):
         if came and not used:
             raise ConfigError(f"figure {name} does not use {option}; leave it out")
-
-
-_EXAMPLE = BinaryPmd(t0=0.15, c1=3.0, c2=1.0, level=0.5)
-_FACTORS = {1.0: "-", 2.0: "--"}
-_TYPES = {1: "I", 2: "II", 3: "III"}
 
 
 def draw_pmd(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How test accuracy depends on one option: means over seeds along a grid axis."""
+"""How test accuracy depends on one option: means over seeds along a grid axis (the paper's Figures 4 and 5)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +12,9 @@ from unflip.report.figures import COLOURS, MARKERS, save
 from unflip.reproduce.paper_numbers import Number
 from unflip.reproduce.results_file import Line, by_seed, find, one_protocol
 from unflip.reproduce.tables import summary
+
+_COLUMNS = 2
+_LEAST_SPAN = 2.0  # percentage points, so that small differences look small
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,6 @@ def _curve(values: Mapping[float, Sequence[Line]], what: str) -> dict[float, Num
         assert number
         curve[value] = number
     return curve
-
-
-_COLUMNS = 2
-_LEAST_SPAN = 2.0  # percentage points, so that small differences look small
 
 
 def draw_influence(path: Path, settings: Sequence[Influence], label: str) -> None:

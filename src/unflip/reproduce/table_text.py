@@ -1,4 +1,4 @@
-"""table: a table of the paper, alone or with results beside it."""
+"""A table of the paper, alone or with results beside it, as text, Markdown, LaTeX or CSV."""
 
 import csv
 import io
@@ -21,6 +21,10 @@ from unflip.reproduce.tables import (
     compare,
     gains,
 )
+
+_MISSING = "—"
+_LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
+          "—": "--", "†": r"$^\dagger$"}  # fmt: skip
 
 
 def table(
@@ -66,11 +70,6 @@ def table(
     sides: tuple[Side, ...] = (("ours", "paper") if paper else ("ours",)) if results else ("paper",)
     comparison = compare(printed, lines, show=chosen, sides=sides, methods=names, fixed=list(conditions))
     return render(comparison, form)
-
-
-_MISSING = "—"
-_LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
-          "—": "--", "†": r"$^\dagger$"}  # fmt: skip
 
 
 class _Cell(NamedTuple):
