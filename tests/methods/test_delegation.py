@@ -24,7 +24,7 @@ SHORT = Outline(epochs=12, lr=0.3, of_rows=True)
 HOOKS = [name for name in vars(Method) if not name.startswith("_")]
 
 
-OWN = {"end_epoch", "gaussians", "state_dict", "load_state_dict", "stage"}
+OWN = {"end_epoch", "gaussians", "state_dict", "load_state_dict"}
 CLASS_HOOKS = {"assemble", "options_for", "check_options"}  # asked of the inner method's class, see MethodSpec
 
 

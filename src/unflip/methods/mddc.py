@@ -25,17 +25,7 @@ from torch import Tensor, nn
 
 from unflip.errors import ConfigError
 from unflip.losses import cross_entropy
-from unflip.methods.base import (
-    Batch,
-    Judgement,
-    Method,
-    MethodSpec,
-    Observed,
-    Outline,
-    Phase,
-    Setting,
-    Step,
-)
+from unflip.methods.base import Batch, Judgement, Method, MethodSpec, Observed, Outline, Phase, Setting, Step
 from unflip.methods.labels import LabelStore
 from unflip.methods.plc import PLC
 from unflip.nn.base import bare
