@@ -28,8 +28,8 @@ def direct(x: Tensor) -> Tensor:
     weights = torch.exp(-(x - median).square().sum(1) / trace)
     weights = weights / weights.sum()
     mean = weights @ x
-    centred = x - mean
-    covariance = (centred * weights[:, None]).T @ centred
+    centered = x - mean
+    covariance = (centered * weights[:, None]).T @ centered
     _, vectors = torch.linalg.eigh(covariance)
     rest, leading = vectors.split([d - d // 2, d // 2], dim=1)
     found: Tensor = leading @ direct(x @ leading) + rest @ (rest.T @ mean)

@@ -1,4 +1,4 @@
-"""Flip, padded crop and normalisation of 32x32 images: images per second in batches of 128, against one at a time.
+"""Flip, padded crop and normalization of 32x32 images: images per second in batches of 128, against one at a time.
 
 Processor time is what the work needs; the clock also shows who else is on the machine.
 """
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from limits import Limits
-from unflip.data.images import ImageSource, byte_normalisation
+from unflip.data.images import ImageSource, byte_normalization
 
 LIMIT = 60_000  # images per second by the clock, with two threads on two cores: at least
 BATCH, BATCHES, ROUNDS = 128, 10, 60
@@ -43,7 +43,7 @@ def speed(make: Callable[[torch.Tensor], torch.Tensor], indices: torch.Tensor, r
 
 def main() -> None:
     images = np.random.default_rng(0).integers(0, 256, (10_000, 3, 32, 32), dtype=np.uint8)
-    source, generator = ImageSource(images, byte_normalisation(MEAN, STD)), torch.Generator()
+    source, generator = ImageSource(images, byte_normalization(MEAN, STD)), torch.Generator()
     indices = torch.randint(0, len(images), (BATCH * BATCHES,))
     tensor = torch.from_numpy(images)
     limits = Limits()

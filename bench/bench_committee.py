@@ -35,11 +35,11 @@ def make(count: int, width: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return features of Gaussian classes, and their labels, of which a fifth is wrong."""
     random = np.random.default_rng(0)
     labels = random.integers(classes, size=count)
-    centres = random.standard_normal((classes, width)).astype(np.float16)
+    centers = random.standard_normal((classes, width)).astype(np.float16)
     features = np.empty((count, width), np.float16)
     for start in range(0, count, 50_000):
         some = labels[start : start + 50_000]
-        features[start : start + len(some)] = centres[some] + 4 * random.standard_normal((len(some), width))
+        features[start : start + len(some)] = centers[some] + 4 * random.standard_normal((len(some), width))
     wrong = random.random(count) < 0.2
     return features, np.where(wrong, random.integers(classes, size=count), labels)
 

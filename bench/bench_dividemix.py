@@ -39,22 +39,22 @@ def bare_epoch(
     optimizers: Sequence[torch.optim.Optimizer],
     inputs: Tensor,
     labels: Tensor,
-    labelled: list[int],
+    labeled: list[int],
     *,
     passes_alone: bool,
 ) -> float:
     """As many steps for each network as dividemix takes, over as many examples, and a pass over all to divide them."""
     ready = inputs[: 4 * BATCH].clone()
     started = time.process_time()
-    for position, count in enumerate(labelled):
+    for position, count in enumerate(labeled):
         own, other = networks[position].train(), networks[1 - position].eval()
         order, fellows = torch.randperm(len(inputs))[:count].split(BATCH), torch.randperm(len(inputs)).split(BATCH)
-        for indices, unlabelled in zip(order, fellows, strict=False):
+        for indices, unlabeled in zip(order, fellows, strict=False):
             size = len(indices)
             if passes_alone:
                 views = mixed = ready[: 4 * size]
             else:
-                rows = inputs[indices], inputs[unlabelled[:size]]
+                rows = inputs[indices], inputs[unlabeled[:size]]
                 views = torch.cat([row + JITTER * torch.randn_like(row) for row in rows for _ in range(2)])
                 mixed = 0.7 * views + 0.3 * views[torch.randperm(len(views))]
             with torch.no_grad():
@@ -89,14 +89,14 @@ def main() -> None:
     )
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4) for net in theirs]
     inputs, labels = dataset.source.fetch(rows), dataset.given
-    shares = trainer.train_epoch(1)["labelled"]
+    shares = trainer.train_epoch(1)["labeled"]
     rounds = []
     for epoch in range(2, ROUNDS + 3):  # one after the other, so that all see the same machine
-        labelled = [round(share * len(rows)) for share in reversed(shares)]  # each network's part is the other's
+        labeled = [round(share * len(rows)) for share in reversed(shares)]  # each network's part is the other's
         started = time.process_time()
-        shares = trainer.train_epoch(epoch)["labelled"]
+        shares = trainer.train_epoch(epoch)["labeled"]
         seconds = time.process_time() - started
-        bare = [bare_epoch(theirs, optimizers, inputs, labels, labelled, passes_alone=alone) for alone in (False, True)]
+        bare = [bare_epoch(theirs, optimizers, inputs, labels, labeled, passes_alone=alone) for alone in (False, True)]
         rounds.append((seconds, *bare))
     seconds, loop, passes = (float(np.median(column)) for column in zip(*rounds[1:], strict=True))
     ratio, to_passes = (statistics.median(line[0] / line[i] for line in rounds[1:]) for i in (1, 2))

@@ -29,7 +29,7 @@ from frozen import folder
 from limits import Limits
 from unflip.data.files import Frame, ImageFiles
 from unflip.data.images import FileSource
-from unflip.data.sources import Standardisation
+from unflip.data.sources import Standardization
 from unflip.nn.backbone import Backbone
 from unflip.nn.efficientnet import efficientnet_lite0
 from unflip.nn.openvino import Encode, compile_backbone
@@ -70,7 +70,7 @@ def find_photos(into: Path) -> list[Path]:
 
 
 def plain_decode(paths: Sequence[Path], backbone: Backbone) -> Tensor:
-    """Read photos as everybody does: the shorter side to RESIZE, the centre of SIZE."""
+    """Read photos as everybody does: the shorter side to RESIZE, the center of SIZE."""
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (backbone.mean, backbone.std))
     batch = []
     for path in paths:
@@ -115,7 +115,7 @@ def compare_loops(limits: Limits, paths: Sequence[Path], backbone: Backbone, enc
     root = paths[0].parents[1]
     files = ImageFiles(root, np.array([str(path.relative_to(root)) for path in paths]), frame=Frame(SIZE, RESIZE))
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (backbone.mean, backbone.std))
-    source = FileSource(files, Standardisation(mean, std), workers=1)
+    source = FileSource(files, Standardization(mean, std), workers=1)
     rounds = []
     for start in range(0, len(paths), TURN):
         rows = range(start, min(start + TURN, len(paths)))

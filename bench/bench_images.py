@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limits import Limits
-from unflip.data.images import ImageSource, byte_normalisation
+from unflip.data.images import ImageSource, byte_normalization
 from unflip.engine.distributed import Processes
 from unflip.engine.evaluation import EvaluationSet, Truth, accuracies
 from unflip.engine.trainer import Trainer
@@ -131,9 +131,9 @@ def main() -> None:
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
     labels = random.integers(0, CLASSES, EXAMPLES)
-    colours = random.integers(60, 196, (CLASSES, 3, 1, 1))
-    images = (colours[labels] + random.integers(-60, 60, (EXAMPLES, 3, 32, 32))).astype(np.uint8)
-    source = ImageSource(images, byte_normalisation((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)))
+    colors = random.integers(60, 196, (CLASSES, 3, 1, 1))
+    images = (colors[labels] + random.integers(-60, 60, (EXAMPLES, 3, 32, 32))).astype(np.uint8)
+    source = ImageSource(images, byte_normalization((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)))
     wrong = random.random(EXAMPLES) < 0.35
     given = torch.from_numpy(np.where(wrong, random.integers(0, CLASSES, EXAMPLES), labels))
     compare_layouts(source, given)

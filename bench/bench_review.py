@@ -75,8 +75,8 @@ def make_run(folder: Path) -> Path:
     """Train for one epoch on random features, of which a fifth is called wrong; a tenth are found to be copies."""
     random = np.random.default_rng(0)
     labels = np.arange(EXAMPLES) % CLASSES
-    centres = random.normal(size=(CLASSES, COLUMNS))
-    features = (centres[labels] + 0.6 * random.normal(size=(EXAMPLES, COLUMNS))).astype(np.float32)
+    centers = random.normal(size=(CLASSES, COLUMNS))
+    features = (centers[labels] + 0.6 * random.normal(size=(EXAMPLES, COLUMNS))).astype(np.float32)
     wrong = random.random(EXAMPLES) < 0.2
     labels[wrong] = random.integers(0, CLASSES, wrong.sum())
     np.savez(folder / "data.npz", train=features, train_labels=labels)
@@ -170,12 +170,12 @@ def measure(limits: Limits, address: str) -> None:
     )
     tell(
         limits,
-        "one example, its neighbours of two classes",
+        "one example, its neighbors of two classes",
         timed(lambda i: client.get(f"/api/examples/{differ[i]}"), 50),
     )
     tell(
         limits,
-        "one example, its neighbours of all classes",
+        "one example, its neighbors of all classes",
         timed(lambda i: client.get(f"/api/examples/{same[i]}"), 50),
     )
     tell(limits, "what others did", timed(lambda i: client.get("/api/changes?since=19999&differs=true"), 50), NEXT)

@@ -1,4 +1,4 @@
-"""WordLlama's texts per second, against the bare loop: tokenise all texts, take the mean of each one's vectors.
+"""WordLlama's texts per second, against the bare loop: tokenize all texts, take the mean of each one's vectors.
 
 Both in one run, in processor time, the best of some rounds. BANKING77 where UNFLIP_DATA has it, else made-up texts.
 """

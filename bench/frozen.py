@@ -29,8 +29,8 @@ def features(name: str = "cifar10", into: Path | None = None) -> tuple[Path, Pat
     rng = np.random.default_rng(0)
     classes = 10 if name == "cifar10" else 100
     labels = rng.integers(0, classes, NUM_EXAMPLES)
-    centres = rng.normal(size=(classes, 256))
-    inputs = (centres[labels] + 4 * rng.normal(size=(NUM_EXAMPLES, 256))).astype(np.float16)
+    centers = rng.normal(size=(classes, 256))
+    inputs = (centers[labels] + 4 * rng.normal(size=(NUM_EXAMPLES, 256))).astype(np.float16)
     wrong = rng.random(NUM_EXAMPLES) < 0.35
     noisy = np.where(wrong, rng.integers(0, classes, NUM_EXAMPLES), labels)
     path, label_path = into / f"{name}.npz", into / f"{name}-noisy.npy"

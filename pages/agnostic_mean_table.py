@@ -34,10 +34,10 @@ def contaminated(d: int, fraction: float, kind: str, seed: int) -> Tensor:
         wrong += 1 / d**0.5
     elif kind == "heavy tail":
         wrong /= torch.randn(len(wrong), 1, generator=rng).abs()  # Cauchy's, about mu
-    return x + centre(d)
+    return x + center(d)
 
 
-def centre(d: int) -> Tensor:
+def center(d: int) -> Tensor:
     return 1 - 2.0 * (torch.arange(d) % 2)
 
 
@@ -49,13 +49,13 @@ ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "sample mean": lambda x: x.mean(0),
     "median": lambda x: x.quantile(0.5, dim=0),
     "AgnosticMean": agnostic_mean,
-    "as printed": lambda x: agnostic_mean(x, normalise="count", complement="plain"),
+    "as printed": lambda x: agnostic_mean(x, normalize="count", complement="plain"),
     "MinCovDet": mcd,
 }
 
 
 def error(estimate: Callable[[Tensor], Tensor], d: int, fraction: float, kind: str, seeds: int) -> float:
-    distances = [estimate(contaminated(d, fraction, kind, seed)) - centre(d) for seed in range(seeds)]
+    distances = [estimate(contaminated(d, fraction, kind, seed)) - center(d) for seed in range(seeds)]
     return sum(float(distance.norm()) for distance in distances) / seeds
 
 
@@ -77,14 +77,14 @@ def main() -> None:
             print(f"| {kind}{f' {fraction:.0%}' if fraction else ''} | {d} | {row} |", flush=True)
 
     print("\n| weights divided by | mean on W | origin at 0 | origin at 10 mu |\n| --- | --- | ---: | ---: |")
-    for normalise in ("sum", "count"):
+    for normalize in ("sum", "count"):
         for complement in ("weighted", "plain"):
             errors = []
-            for shift in (0.0, -10 * centre(512)):
+            for shift in (0.0, -10 * center(512)):
                 x = contaminated(512, 0.1, "far cluster", 0) + shift
-                found = agnostic_mean(x, normalise=normalise, complement=complement) - shift
-                errors.append(f"{float((found - centre(512)).norm()):.3f}")
-            print(f"| {normalise} | {complement} | {' | '.join(errors)} |")
+                found = agnostic_mean(x, normalize=normalize, complement=complement) - shift
+                errors.append(f"{float((found - center(512)).norm()):.3f}")
+            print(f"| {normalize} | {complement} | {' | '.join(errors)} |")
 
 
 if __name__ == "__main__":

@@ -57,10 +57,10 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     assert config.data.labels is not None
     data = root / config.data.path
     options = config.data.model_copy(update={"path": str(data), "labels": str(root / config.data.labels)})
-    labelled = label_data(load_raw(options), options)
+    labeled = label_data(load_raw(options), options)
     if config.noise.recipe is not None:  # symmetric or asymmetric in these grids, which takes no posterior
-        labelled = corrupt_labels(labelled, config.noise, None, config.seed)
-    dataset = split(labelled, options.val_fraction, config.seed)
+        labeled = corrupt_labels(labeled, config.noise, None, config.seed)
+    dataset = split(labeled, options.val_fraction, config.seed)
     assert dataset.clean is not None
     train = ~dataset.is_val.numpy()
     given, clean = dataset.given.numpy()[train], dataset.clean.numpy()[train]

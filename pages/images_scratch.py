@@ -1,4 +1,4 @@
-"""Methods on CIFAR-10 learnt from pixels, where `standard` learns wrong labels by heart; fills docs/images.md.
+"""Methods on CIFAR-10 learned from pixels, where `standard` learns wrong labels by heart; fills docs/images.md.
 
     python pages/images_scratch.py                 # tables and curves, from docs/results/images-{regime,scratch}.jsonl
     python pages/images_scratch.py --sweep SWEEP   # first take over what `unflip paper sweep images/cifar10` finished
@@ -21,7 +21,7 @@ PICTURE = ROOT / "docs" / "images" / "cifar10-curves.png"
 GRID = "images/cifar10"
 FIRST, WARMUP = 8, 14  # epochs: where the picture begins, and the end of the warm-up in the grid
 EPOCHS = (5, 10, 12, 13, 14, 16, 18, 20, 25, 30)
-COLOURS = {
+COLORS = {
     "standard": "#222222",
     "gce": "#9aa0a6",
     "sl": "#b58900",
@@ -127,14 +127,14 @@ def draw(lines: Sequence[Line], picture: Path) -> None:
             curve = [100 * value for value in line["curves"]["test"]][FIRST - 1 :]
             wide = 2.6 if method == "standard" else 1.6
             epochs = range(FIRST, FIRST + len(curve))
-            (entries[method],) = panel.plot(epochs, curve, color=COLOURS[method], linewidth=wide)
+            (entries[method],) = panel.plot(epochs, curve, color=COLORS[method], linewidth=wide)
         panel.axvline(WARMUP, color="#999999", linewidth=1, linestyle=":", zorder=0)
         panel.set(title=noise, xlabel="epoch", xlim=(FIRST, 30), xticks=(10, WARMUP, 20, 25, 30))
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel("test accuracy, %")
     figure.suptitle(f"CIFAR-10 from pixels, 10,000 images; labels are corrected from epoch {WARMUP} on", fontsize=11)
-    shown = sorted(entries, key=list(COLOURS).index)
+    shown = sorted(entries, key=list(COLORS).index)
     columns = len(shown) if len(noises) > 1 else (len(shown) + 1) // 2
     figure.legend(
         [entries[method] for method in shown], shown, loc="outside lower center", ncols=columns, frameon=False

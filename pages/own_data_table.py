@@ -3,7 +3,7 @@
     UNFLIP_DATA=FOLDER python pages/own_data_table.py docs/results/own-data.jsonl --page docs/own-data-results.md
 
 Three ways, each with its defaults: UnflipClassifier; CleanLearning around the same network, which is
-`UnflipClassifier("standard")`; CleanLearning around scikit-learn's logistic regression on standardised columns.
+`UnflipClassifier("standard")`; CleanLearning around scikit-learn's logistic regression on standardized columns.
 
 - `test`: accuracy on clean test labels
 - `labels`: accuracy of the training labels in the end; for cleanlab, its issues set to the predicted class

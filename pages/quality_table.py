@@ -226,11 +226,11 @@ def draw(lines: list[dict[str, Any]], methods: Sequence[str], side: float, path:
     )
     for panels, method in zip(grid, methods, strict=True):
         for axes, rows in zip(panels, GROUPS.values(), strict=True):
-            axes.plot([0, 1], [0, 1], color="grey", linewidth=1)
+            axes.plot([0, 1], [0, 1], color="gray", linewidth=1)
             for line in chosen(lines, experiment="grid", method=method, seed=0):
                 if line["row"] in rows:
-                    colour = "tab:blue" if line["row"].startswith("cifar10 ") else "tab:orange"
-                    axes.plot(*zip(*line["bins"], strict=True), color=colour, marker=".", linewidth=1, alpha=0.7)
+                    color = "tab:blue" if line["row"].startswith("cifar10 ") else "tab:orange"
+                    axes.plot(*zip(*line["bins"], strict=True), color=color, marker=".", linewidth=1, alpha=0.7)
             axes.set(aspect="equal", xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
         panels[0].set_ylabel(method)
     for axes, name in zip(grid[0], GROUPS, strict=True):

@@ -138,10 +138,10 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
         for place, (order, words) in enumerate(ORDERS.items()):
             some = [[100 * value for value in shares(line, "right")] for line in chosen(lines, data, order)]
             if some:
-                colour = ("grey", "tab:orange", "tab:blue")[place]
-                axes.plot(DECISIONS, np.mean(some, 0), color=colour, label=words)
+                color = ("gray", "tab:orange", "tab:blue")[place]
+                axes.plot(DECISIONS, np.mean(some, 0), color=color, label=words)
                 for values in some:
-                    axes.plot(DECISIONS, values, ".", color=colour, markersize=4, alpha=0.6)
+                    axes.plot(DECISIONS, values, ".", color=color, markersize=4, alpha=0.6)
         axes.set_title(NAMES[data])
         axes.set_xlabel("decisions")
     panels[0].set_ylabel("labels right, %")

@@ -29,7 +29,7 @@ FLAGS = [
     "--disable-component-update",
 ]
 REPORT, REVIEW = (1000, 1900), (1280, 760)
-COLOURS = 128  # of a palette: the pages have few, and files stay small
+COLORS = 128  # of a palette: the pages have few, and files stay small
 
 
 def follow_tutorial(folder: Path) -> Path:
@@ -53,7 +53,7 @@ def take(
     page.screenshot(path=path)
     page.close()
     with Image.open(path) as picture:
-        smaller = picture.convert("RGB").quantize(COLOURS)
+        smaller = picture.convert("RGB").quantize(COLORS)
     smaller.save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 

@@ -42,13 +42,13 @@ class Outcome(NamedTuple):
 def blobs(
     *, classes: int = 3, train: int = 150, test: int = 60, columns: int = 6, seed: int = 0
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Gaussian blobs whose centres are many deviations apart; every class has as many examples, give or take one."""
+    """Gaussian blobs whose centers are many deviations apart; every class has as many examples, give or take one."""
     random = np.random.default_rng(seed)
-    centres = 6.0 * np.eye(columns)[:classes] + 3.0  # not about zero, so that standardising has something to do
+    centers = 6.0 * np.eye(columns)[:classes] + 3.0  # not about zero, so that standardizing has something to do
     content = {}
     for name, count in (("train", train), ("test", test)):
         labels = random.permutation(np.arange(count) % classes)
-        content[name] = (centres[labels] + random.normal(size=(count, columns))).astype(np.float32)
+        content[name] = (centers[labels] + random.normal(size=(count, columns))).astype(np.float32)
         content[f"{name}_labels"] = labels
     return content
 

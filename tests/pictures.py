@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220), (220, 30, 220)]
+COLORS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220), (220, 30, 220)]
 CLOTHING1M_COUNTS = {"noisy_train": 28, "clean_train": 14, "clean_val": 7, "clean_test": 7}
 
 
 def write_picture(path: Path, label: int = 0, size: tuple[int, int] = (90, 70), **options: Any) -> Path:
-    """Write an image of one colour, give or take some noise, and return where; a class is a colour."""
+    """Write an image of one color, give or take some noise, and return where; a class is a color."""
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(zlib.crc32(path.name.encode())).integers(-25, 25, (size[1], size[0], 3))
-    PIL.Image.fromarray((COLOURS[label] + noise).astype(np.uint8)).save(path, **options)
+    PIL.Image.fromarray((COLORS[label] + noise).astype(np.uint8)).save(path, **options)
     return path
 
 
@@ -29,10 +29,10 @@ def write_webvision(root: Path, *, classes: int = 6, numbered: bool = False, siz
     for label in [*range(classes), 55]:  # class 55 is beyond the first 50
         for i in range(4):
             name = f"google/q{label:04}/{label}-{i}.jpg"
-            write_picture(root / name, label % len(COLOURS), size)
+            write_picture(root / name, label % len(COLORS), size)
             train.append(f"{name} {label}\n")
         name = f"val{label:06}.jpg"
-        write_picture(root / "val_images_256" / name, label % len(COLOURS), size)
+        write_picture(root / "val_images_256" / name, label % len(COLORS), size)
         val.append(f"{name} {label}\n")
     (info / "train_filelist_google.txt").write_text("".join(train))
     (info / "val_filelist.txt").write_text("".join(val))
@@ -41,7 +41,7 @@ def write_webvision(root: Path, *, classes: int = 6, numbered: bool = False, siz
         folder.mkdir(parents=True)
         if label < classes:
             for i in range(2):
-                write_picture(folder / f"ILSVRC2012_val_{label}{i}.JPEG", label % len(COLOURS), size)
+                write_picture(folder / f"ILSVRC2012_val_{label}{i}.JPEG", label % len(COLORS), size)
     return root
 
 
@@ -53,7 +53,7 @@ def write_clothing(root: Path, *, lists: str = ".", images: str = "images/", siz
         keys = [f"images/{i % 10}/{i:02}/{i},{kind}.jpg" for i in range(count)]
         (root / lists / f"{kind}_key_list.txt").write_text("\n".join(keys) + "\n")
         for i, key in enumerate(keys):
-            write_picture(root / key.replace("images/", images), i % 14 % len(COLOURS), size)
+            write_picture(root / key.replace("images/", images), i % 14 % len(COLORS), size)
             labels[kind.partition("_")[0]].append(f"{key} {i % 14}\n")
     for kind, lines in labels.items():
         (root / lists / f"{kind}_label_kv.txt").write_text("".join(reversed(lines)))

@@ -30,7 +30,7 @@ def test_a_missing_extra_says_what_to_install() -> None:
         ("standrad", "standard"),
         ("lr", "optimizer.lr"),
         ("data.valfraction", "data.val_fraction"),
-        ("optimiser.momentm", "optimizer.momentum"),
+        ("optimizer.momentm", "optimizer.momentum"),
     ],
 )
 def test_an_unknown_name_is_told_the_closest(name: str, closest: str) -> None:

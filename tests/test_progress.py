@@ -9,7 +9,7 @@ from unflip.progress import Bar, Lines, Reporter, make_reporter, summary
 
 METRICS = {
     "epoch": 2,
-    "loss": {"labelled": 0.25, "unlabelled": 0.5},
+    "loss": {"labeled": 0.25, "unlabeled": 0.5},
     "val_accuracy": 0.5,
     "test_accuracy": 0.875,
     "label_accuracy": None,

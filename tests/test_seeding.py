@@ -46,7 +46,7 @@ def test_generators_depend_on_nothing_that_was_drawn_before() -> None:
     assert not torch.equal(first, torch.rand(5, generator=generator(2, "order", 2)))
 
 
-def test_streams_of_neighbouring_purposes_are_uncorrelated() -> None:
+def test_streams_of_neighboring_purposes_are_uncorrelated() -> None:
     streams = torch.stack([torch.rand(4000, generator=generator(0, "step", epoch)) for epoch in range(8)])
     correlation = torch.corrcoef(streams) - torch.eye(8)
     assert correlation.abs().max() < 0.08  # five deviations of 1 / sqrt(4000)

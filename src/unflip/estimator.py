@@ -140,7 +140,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         except UnflipError as error:
             raise ValueError(str(error)) from error
         self.model_ = done.model.build()
-        self.standardisation_, self.encoding_ = done.model.standardisation, done.model.encoding
+        self.standardization_, self.encoding_ = done.model.standardization, done.model.encoding
         self.suspects_ = looks_wrong(done.labels)
         self.labels_ = self.classes_[done.labels["current"].to_numpy()]
         self.suggested_labels_ = self.classes_[done.labels["suggested"].to_numpy()]
@@ -180,7 +180,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             processes = Processes(self.device)
         except UnflipError as error:
             raise ValueError(str(error)) from error
-        source = ArraySource(features, self.standardisation_).to(processes.device)
+        source = ArraySource(features, self.standardization_).to(processes.device)
         return predict_probs(self.model_.to(processes.device), source, processes).cpu().numpy()
 
     def _features(self, X: Any) -> Array:  # noqa: N803 - scikit-learn's name
@@ -271,7 +271,7 @@ def find_label_errors(
     (whether it looks wrong, that is, another label is suggested) and ``wrong_so_far`` (how many labels are expected to
     be wrong among this one and those before it).
     ``features`` are what ``UnflipClassifier.fit`` takes. Instead of them, ``pred_probs`` (n, k) may be the class
-    probabilities of your own model, each row by one that has *not* learnt its label, as ``cross_val_predict`` gives
+    probabilities of your own model, each row by one that has *not* learned its label, as ``cross_val_predict`` gives
     them; columns follow the sorted classes. Nothing is trained then.
     ``parameters`` are those of ``UnflipClassifier``, plus ``groups`` and ``trusted`` of its ``fit``.
     ``.to_pandas()`` turns the table into a data frame.

@@ -61,7 +61,7 @@ def remove_partial(folder: Path) -> None:
 
 
 def is_within(path: Path, other: Path) -> bool:
-    """Whether ``path`` is ``other``, or is in that folder, however the two are spelt."""
+    """Whether ``path`` is ``other``, or is in that folder, however the two are spelled."""
     if not (path.exists() and other.exists()):
         return False
     return any(above.samefile(other) for above in (path, *path.resolve().parents))

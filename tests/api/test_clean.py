@@ -43,7 +43,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """120 pictures of one colour each, six of them in the folder of another colour."""
+    """120 pictures of one color each, six of them in the folder of another color."""
     for i in range(120):
         given = (i + 1) % 3 if i < 6 else i % 3
         write_picture(tmp_path / "photos" / NAMES[given] / f"{i:03}.png", i % 3, (20, 20))
@@ -220,8 +220,8 @@ def test_the_same_picture_under_two_labels_is_reported(cli: Cli, photos: Path, t
     assert "near duplicate" in done.out
     found = [row for row in rows(tmp_path / "run" / "findings.csv") if row["score"] == "1"]
     assert [(row["group"], row["path"], row["reason"]) for row in found] == [
-        ("0", "blue/copy.png", "the same as red/009.png (red), and labelled blue"),
-        ("0", "red/009.png", "the same as blue/copy.png (blue), and labelled red"),
+        ("0", "blue/copy.png", "the same as red/009.png (red), and labeled blue"),
+        ("0", "red/009.png", "the same as blue/copy.png (blue), and labeled red"),
         ("1", "red/012.png", "the same as red/harmless.png (red)"),
         ("1", "red/harmless.png", "the same as red/012.png (red)"),
     ]
@@ -291,9 +291,9 @@ def test_labels_whose_quality_is_not_known_are_listed_last_and_are_not_surely_wr
 
 def test_a_thousand_classes_work(cli: Cli, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    centres = 10 * random.normal(size=(1000, 16))
+    centers = 10 * random.normal(size=(1000, 16))
     labels = np.arange(4000) % 1000
-    features = (centres[labels] + random.normal(size=(4000, 16))).astype(np.float32)
+    features = (centers[labels] + random.normal(size=(4000, 16))).astype(np.float32)
     path = write_npz(tmp_path / "f.npz", train=features, train_labels=labels)
     done = clean(cli, path, "--out", tmp_path / "run", "--epochs", 2)
     assert "4,000 examples of 16 features in 1000 classes" in done.out
@@ -357,15 +357,15 @@ def test_labels_may_be_in_a_file_of_their_own(cli: Cli, photos: Path, tmp_path: 
     done = clean(cli, tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--out", tmp_path / "run")
     assert {int(row["index"]) for row in rows(tmp_path / "run" / "suspects.csv")} >= {*range(5)}
     assert f"unflip clean {tmp_path / 'x.npy'} --labels {tmp_path / 'y.npy'} --out" in done.out
-    (tmp_path / "colours.csv").write_text(
+    (tmp_path / "colors.csv").write_text(
         "path,label\n"
         + "".join(
             f"{path.relative_to(photos).as_posix()},{NAMES[int(path.stem) % 3]}\n" for path in photos.rglob("*.png")
         )
     )
     out = tmp_path / "photo-run"
-    clean(cli, photos, "--labels", tmp_path / "colours.csv", "--out", out, "--backbone", "tiny", "--epochs", 15)
-    assert rows(out / "suspects.csv") == []  # all pictures are labelled by their colour there
+    clean(cli, photos, "--labels", tmp_path / "colors.csv", "--out", out, "--backbone", "tiny", "--epochs", 15)
+    assert rows(out / "suspects.csv") == []  # all pictures are labeled by their color there
 
 
 def test_the_features_of_a_killed_call_are_not_lost(

@@ -110,7 +110,7 @@ def test_images_for_a_model_of_features_of_unknown_origin_are_refused(folder: Pa
         predict(run, folder)
 
 
-def test_small_images_are_seen_whole_and_of_large_ones_the_centre(tmp_path: Path) -> None:
+def test_small_images_are_seen_whole_and_of_large_ones_the_center(tmp_path: Path) -> None:
     for size, kind in ((20, "small"), (96, "large")):
         image = np.zeros((size, size, 3), np.uint8)
         image[size // 8 : -size // 8, size // 8 : -size // 8] = 255  # a black frame of an eighth
@@ -525,13 +525,13 @@ def test_weights_are_taken_from_a_file_and_a_pickle_is_never_run(folder: Path, t
 
 
 @needs_weights
-def test_efficientnet_lite_tells_colours_apart(folder: Path, tmp_path: Path) -> None:
+def test_efficientnet_lite_tells_colors_apart(folder: Path, tmp_path: Path) -> None:
     shutil.rmtree(folder / "val")
     embed(folder, tmp_path / "f.npz", image_size=64, device="cpu")
     content = read(tmp_path / "f.npz")
     assert content["train"].shape == (30, 1280)
-    centres = np.stack([content["train"][content["train_labels"] == name].mean(0) for name in "abc"])
-    nearest = np.linalg.norm(content["test"][:, None].astype(np.float32) - centres, axis=2).argmin(1)
+    centers = np.stack([content["train"][content["train_labels"] == name].mean(0) for name in "abc"])
+    nearest = np.linalg.norm(content["test"][:, None].astype(np.float32) - centers, axis=2).argmin(1)
     assert ["abc"[i] for i in nearest] == content["test_labels"].tolist()
 
 

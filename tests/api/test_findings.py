@@ -70,7 +70,7 @@ def test_odd_images_are_found_by_what_was_noted_when_they_were_embedded(tmp_path
     for i in range(60):
         write_picture(tmp_path / "photos" / ("red", "green")[i % 2] / f"{i:02}.png", i % 2, (40, 30))
     odd = tmp_path / "photos" / "red"
-    PIL.Image.new("RGB", (40, 30), (120, 120, 120)).save(odd / "grey.png")
+    PIL.Image.new("RGB", (40, 30), (120, 120, 120)).save(odd / "gray.png")
     write_picture(odd / "long.png", 0, (400, 20))
     write_picture(odd / "tiny.png", 0, (9, 8))
     out = tmp_path / "run"
@@ -79,12 +79,12 @@ def test_odd_images_are_found_by_what_was_noted_when_they_were_embedded(tmp_path
     found = {
         Path(row["path"]).name: row["reason"].partition(":")[0] for row in flagged if row["finding"] == "odd_image"
     }
-    assert found == {"grey.png": "nearly blank", "long.png": "odd shape", "tiny.png": "tiny"}
+    assert found == {"gray.png": "nearly blank", "long.png": "odd shape", "tiny.png": "tiny"}
     content = read_npz(out / "embedded.npz")
     sizes = dict(zip(content["train_ids"].tolist(), content["train_image_stats"].tolist(), strict=True))
     by_name = {Path(name).name: stats for name, stats in sizes.items()}
     assert by_name["long.png"][2:] == [400, 20]
-    assert by_name["grey.png"][:2] == pytest.approx([120 / 255, 0], abs=1e-3)
+    assert by_name["gray.png"][:2] == pytest.approx([120 / 255, 0], abs=1e-3)
     again = unflip.clean(out / "embedded.npz", tmp_path / "again", device="cpu", quiet=True)
     assert "odd_image" in again.findings["finding"].to_pylist()
 

@@ -38,7 +38,7 @@ def test_probabilities_sum_to_one_and_the_label_is_their_largest(run: Run, featu
     assert table["id"].to_pylist() == [str(i) for i in range(60)]
 
 
-def test_the_probabilities_are_those_of_the_model_on_standardised_inputs(features: Path, tmp_path: Path) -> None:
+def test_the_probabilities_are_those_of_the_model_on_standardized_inputs(features: Path, tmp_path: Path) -> None:
     run = quick_train(features, tmp_path / "run", method="plc", epochs=6)
     (network,) = load_model(run.folder / "model.safetensors").build().networks
     content = np.load(features)
@@ -54,15 +54,15 @@ def test_a_committee_predicts_by_all_of_its_views(run: Run, features: Path) -> N
     ensemble, content = model.build(), np.load(features)
     assert len(ensemble.networks) == 8
     assert ensemble.gaussians is not None
-    assert model.standardisation is not None
-    inputs = ArraySource(content["test"], model.standardisation).fetch(torch.arange(60))
+    assert model.standardization is not None
+    inputs = ArraySource(content["test"], model.standardization).fetch(torch.arange(60))
     probs = predict(run, features, device="cpu").probs
     torch.testing.assert_close(probs, ensemble.probs(inputs), rtol=1e-4, atol=1e-5)
     mean = Ensemble(ensemble.networks).probs(inputs)
     assert float((probs - mean).abs().max()) > 0.01
 
 
-def test_new_inputs_are_standardised_as_the_training_examples_were(run: Run, features: Path, tmp_path: Path) -> None:
+def test_new_inputs_are_standardized_as_the_training_examples_were(run: Run, features: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", np.load(features)["test"][:1])  # one row has no deviation of its own
     torch.testing.assert_close(predict(run, tmp_path / "one.npy").probs, predict(run, features).probs[:1])
 

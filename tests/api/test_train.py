@@ -113,8 +113,8 @@ def test_every_example_has_a_row_with_the_selected_models_confidence(run: Run, f
     np.testing.assert_allclose(table["confidence_given"], expected, atol=1e-5)
 
 
-def test_quality_is_the_vote_of_those_that_have_not_learnt_the_label(run: Run, features: Path) -> None:
-    """The network has learnt the labels of training examples, so it has a say about validation examples alone."""
+def test_quality_is_the_vote_of_those_that_have_not_learned_the_label(run: Run, features: Path) -> None:
+    """The network has learned the labels of training examples, so it has a say about validation examples alone."""
     table = pyarrow.parquet.read_table(run.folder / "labels.parquet")
     given, quality = table["given"].to_numpy(), table["quality"].to_numpy()
     vote = table["vote_given"].to_numpy().astype(np.float64)
@@ -134,7 +134,7 @@ def test_quality_is_the_vote_of_those_that_have_not_learnt_the_label(run: Run, f
     assert run.result["quality_auroc"] > 0.95
 
 
-def test_a_methods_own_score_is_that_of_what_it_has_learnt(
+def test_a_methods_own_score_is_that_of_what_it_has_learned(
     features: Path, noisy_labels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It pools the network's word with that of class Gaussians of its own features; a committee has one score."""

@@ -255,7 +255,7 @@ def config_file(text: str) -> Callable[[Path], list[Any]]:
 BAD: dict[str, BadCase] = {
     # files
     "missing data": (lambda folder: ["--data", folder / "no.npz"], ["no.npz", "no such file or folder"]),
-    "misspelt data set": (lambda folder: ["--data", "digit"], ["did you mean 'digits'"]),
+    "misspelled data set": (lambda folder: ["--data", "digit"], ["did you mean 'digits'"]),
     "no data": (lambda folder: [], ["data.path", "missing"]),
     "garbage npz": (data_file("a.npz", b"garbage"), ["a.npz: not a readable .npz file"]),
     "empty npz": (data_file("a.npz", b""), ["a.npz: not a readable .npz file"]),
@@ -306,7 +306,7 @@ BAD: dict[str, BadCase] = {
     "unknown network": (good("--network", "mpl"), ["unknown network 'mpl'", "did you mean 'mlp'"]),
     "unknown key": (good("--set", "optimizer.lrr=1"), ["'optimizer.lrr'", "did you mean 'optimizer.lr'"]),
     "unknown key in a file": (config_file("epoch = 3"), ["'epoch'", "did you mean 'epochs'"]),
-    "unknown section": (good("--set", "optimiser.lr=1"), ["unknown configuration key 'optimiser'", "optimizer"]),
+    "unknown section": (good("--set", "optimizer.lr=1"), ["unknown configuration key 'optimizer'", "optimizer"]),
     "section of another method": (
         good("--method", "sl", "--set", "gce.q=0.5"),
         ["section 'gce' is not used by method 'sl'"],

@@ -53,6 +53,6 @@ def test_a_new_flag_is_one_key() -> None:
     }
 
 
-def test_a_misspelt_option_is_told_with_the_closest_one() -> None:
+def test_a_misspelled_option_is_told_with_the_closest_one() -> None:
     with pytest.raises(ConfigError, match="unknown option 'epoch', did you mean 'epochs'"):
         option_tree(TRAIN, {"epoch": 3})

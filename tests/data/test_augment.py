@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unflip.data.decoding import central_boxes, flip_crop, mirror, normalise, random_boxes, random_squares
+from unflip.data.decoding import central_boxes, flip_crop, mirror, normalize, random_boxes, random_squares
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -74,24 +74,24 @@ def test_the_same_seed_gives_the_same_views_and_another_does_not() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_normalised_values_are_less_the_mean_in_deviations(dtype: torch.dtype) -> None:
+def test_normalized_values_are_less_the_mean_in_deviations(dtype: torch.dtype) -> None:
     images = random_images(5, 3, 4, 4, dtype=dtype)
     mean, std = torch.tensor([125.0, 120.0, 110.0]).view(3, 1, 1), torch.tensor([60.0, 61.0, 66.0]).view(3, 1, 1)
     kept = images.clone()
-    found = normalise(images, mean, std)
+    found = normalize(images, mean, std)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, ((images.double() - mean) / std).float())
     assert torch.equal(images, kept)
 
 
-def test_normalised_values_do_not_depend_on_how_images_lie_in_memory() -> None:
+def test_normalized_values_do_not_depend_on_how_images_lie_in_memory() -> None:
     images = random_images(5, 3, 4, 6)
     last = images.contiguous(memory_format=torch.channels_last)
     mean, std = torch.tensor([125.0, 120.0, 110.0]).view(3, 1, 1), torch.tensor([60.0, 61.0, 66.0]).view(3, 1, 1)
-    found = normalise(last, mean, std)
-    assert torch.equal(found, normalise(images, mean, std))
+    found = normalize(last, mean, std)
+    assert torch.equal(found, normalize(images, mean, std))
     assert found.is_contiguous(memory_format=torch.channels_last)
-    assert normalise(last[:0], mean, std).shape == (0, 3, 4, 6)
+    assert normalize(last[:0], mean, std).shape == (0, 3, 4, 6)
 
 
 def sizes(count: int, height: int, width: int) -> Tensor:

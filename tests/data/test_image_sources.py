@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from unflip.data.decoding import flip_crop
-from unflip.data.images import ImageSource, byte_normalisation
+from unflip.data.images import ImageSource, byte_normalization
 from unflip.data.sources import JoinedSource
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -14,7 +14,7 @@ ROWS = torch.tensor([3, 0, 3, 11])
 
 
 def source(**options: bool) -> ImageSource:
-    return ImageSource(IMAGES, byte_normalisation(MEAN, STD), **options)
+    return ImageSource(IMAGES, byte_normalization(MEAN, STD), **options)
 
 
 def by_hand(images: torch.Tensor) -> torch.Tensor:
@@ -23,7 +23,7 @@ def by_hand(images: torch.Tensor) -> torch.Tensor:
     return (images.float() / 255 - mean) / std
 
 
-def test_fetched_images_are_normalised_by_channel() -> None:
+def test_fetched_images_are_normalized_by_channel() -> None:
     images = source()
     assert (images.shape, len(images), images.augments) == ((3, 8, 8), 12, True)
     found = images.fetch(ROWS)
@@ -31,14 +31,14 @@ def test_fetched_images_are_normalised_by_channel() -> None:
     torch.testing.assert_close(found, by_hand(torch.from_numpy(IMAGES)[ROWS]))
 
 
-def test_a_view_is_cropped_and_mirrored_before_it_is_normalised() -> None:
+def test_a_view_is_cropped_and_mirrored_before_it_is_normalized() -> None:
     found = source().view(ROWS, torch.Generator().manual_seed(5))
     cropped = flip_crop(torch.from_numpy(IMAGES)[ROWS], torch.Generator().manual_seed(5))
     torch.testing.assert_close(found, by_hand(cropped))  # so the padding is black, not the mean
 
 
 def test_images_that_are_not_shifted_are_mirrored_or_not() -> None:
-    images = ImageSource(IMAGES, byte_normalisation(MEAN, STD), shift=0)
+    images = ImageSource(IMAGES, byte_normalization(MEAN, STD), shift=0)
     views, originals = images.view(torch.arange(12), torch.Generator().manual_seed(0)), images.fetch(torch.arange(12))
     mirrored = [torch.equal(view, image.flip(2)) for view, image in zip(views, originals, strict=True)]
     kept = [torch.equal(view, image) for view, image in zip(views, originals, strict=True)]
@@ -63,7 +63,7 @@ def test_the_images_stay_as_they_came() -> None:
 def test_an_array_that_may_not_be_written_is_taken_too() -> None:
     locked = IMAGES.copy()
     locked.flags.writeable = False
-    assert torch.equal(ImageSource(locked, byte_normalisation(MEAN, STD)).fetch(ROWS), source().fetch(ROWS))
+    assert torch.equal(ImageSource(locked, byte_normalization(MEAN, STD)).fetch(ROWS), source().fetch(ROWS))
 
 
 @pytest.mark.parametrize("rows", [[0, 5, 2], [13, 1, 20, 0]])

@@ -49,7 +49,7 @@ def bytes_of(inputs: torch.Tensor) -> torch.Tensor:
     return inputs * IMAGENET.std + IMAGENET.mean
 
 
-def test_what_is_fetched_is_the_centre_after_scaling_the_shorter_side(large: ImageFiles) -> None:
+def test_what_is_fetched_is_the_center_after_scaling_the_shorter_side(large: ImageFiles) -> None:
     source = FileSource(framed(large), IMAGENET)
     assert (len(source), source.shape, source.augments) == (4, (3, 32, 32), True)
     found = bytes_of(source.fetch(torch.tensor([3, 1])))
@@ -106,7 +106,7 @@ def test_without_augmentation_a_view_is_what_is_fetched(large: ImageFiles) -> No
     assert torch.equal(source.view(torch.tensor([1, 0]), torch.Generator()), source.fetch(torch.tensor([1, 0])))
 
 
-def test_grey_pictures_palettes_and_transparency_become_three_colours(tmp_path: Path) -> None:
+def test_gray_pictures_palettes_and_transparency_become_three_colors(tmp_path: Path) -> None:
     red = Image.new("RGBA", (100, 100), (200, 0, 0, 255))
     red.save(tmp_path / "a.png")
     red.convert("P").save(tmp_path / "b.png", transparency=3)
@@ -246,7 +246,7 @@ def test_boxes_of_no_images_are_none() -> None:
 
 
 def quadrants(path: Path, orientation: int | None, size: tuple[int, int] = (160, 96)) -> Path:
-    """Write a picture of four colours so that it stands upright under ``orientation``; None writes it as it is."""
+    """Write a picture of four colors so that it stands upright under ``orientation``; None writes it as it is."""
     width, height = size
     pixels = np.zeros((height, width, 3), np.uint8)
     pixels[: height // 2, : width // 2] = (255, 0, 0)

@@ -8,7 +8,7 @@ import PIL.Image
 import pytest
 
 from helpers import open_dataset, shrink_cifar
-from pictures import COLOURS, write_clothing, write_picture, write_webvision
+from pictures import COLORS, write_clothing, write_picture, write_webvision
 from unflip.data.loaders.digits import training_images
 from unflip.data.options import DataOptions
 from unflip.data.preview import Pictures, open_pictures
@@ -31,11 +31,11 @@ def pixels(content: bytes) -> np.ndarray:
     return np.asarray(PIL.Image.open(BytesIO(content)).convert("RGB")).astype(int)
 
 
-def assert_coloured(pictures: Pictures, labels: list[int]) -> None:
-    """Every example's picture has the colour of its class."""
+def assert_colored(pictures: Pictures, labels: list[int]) -> None:
+    """Every example's picture has the color of its class."""
     for index, label in enumerate(labels):
         mean = pixels(pictures.thumbnail(index, 48)).mean((0, 1))
-        assert np.abs(mean - COLOURS[label % len(COLOURS)]).max() < 30, index
+        assert np.abs(mean - COLORS[label % len(COLORS)]).max() < 30, index
 
 
 def folder(root: Path, size: tuple[int, int] = (90, 70)) -> Path:
@@ -51,14 +51,14 @@ def test_a_folder_of_large_images_with_a_broken_one_left_out(tmp_path: Path) -> 
     (root / "train" / "class 0" / "1.png").write_bytes(b"no image")
     pictures, labels = opened(root, skip_broken=True)
     assert len(labels) == 17
-    assert_coloured(pictures, labels)
+    assert_colored(pictures, labels)
     assert pictures.media_type == "image/jpeg"
     assert PIL.Image.open(BytesIO(pictures.thumbnail(0, 48))).size == (48, 37)
     assert PIL.Image.open(BytesIO(pictures.thumbnail(0, 900))).size == (90, 70)
 
 
 def test_a_folder_of_small_images(tmp_path: Path) -> None:
-    assert_coloured(*opened(folder(tmp_path / "icons", (20, 20)), per_class=2))
+    assert_colored(*opened(folder(tmp_path / "icons", (20, 20)), per_class=2))
 
 
 def test_a_manifest(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ def test_a_manifest(tmp_path: Path) -> None:
         write_picture(tmp_path / "any" / f"{i}.jpg", i % 3)
         lines.append(f"any/{i}.jpg,{'abc'[i % 3]},{'val' if i > 8 else 'train'}")
     (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
-    assert_coloured(*opened(tmp_path / "list.csv"))
+    assert_colored(*opened(tmp_path / "list.csv"))
 
 
 def test_webvision_and_clothing1m(tmp_path: Path) -> None:
-    assert_coloured(*opened(write_webvision(tmp_path / "webvision"), classes=6))
-    assert_coloured(*opened(write_clothing(tmp_path / "clothing")))
+    assert_colored(*opened(write_webvision(tmp_path / "webvision"), classes=6))
+    assert_colored(*opened(write_clothing(tmp_path / "clothing")))
 
 
 def test_cifar_also_with_some_examples_of_each_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

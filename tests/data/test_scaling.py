@@ -13,7 +13,7 @@ from unflip.data.dataset import Dataset
 from unflip.data.labeling import label_data, settle_scale
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
-from unflip.data.sources import fit_standardisation
+from unflip.data.sources import fit_standardization
 from unflip.stats.discriminant import fit_discriminant, held_out_log_posterior, least_surprise
 
 
@@ -45,7 +45,7 @@ def data_of(
 
 def assert_scaled(data: Dataset, array: Array, *, one_scale: bool) -> None:
     """The data has the scale of the array, and so have its inputs."""
-    expected, found = fit_standardisation(array, one_scale=one_scale), data.standardisation
+    expected, found = fit_standardization(array, one_scale=one_scale), data.standardization
     assert found is not None
     assert torch.equal(found.mean, expected.mean)
     torch.testing.assert_close(found.std, expected.std, rtol=1e-4, atol=0)
@@ -77,7 +77,7 @@ def test_wrong_labels_do_not_change_the_choice(noise: float, tmp_path: Path) -> 
 
 def test_in_a_tie_all_columns_share_a_scale(tmp_path: Path) -> None:
     array = np.array([[1.0, 0.0], [2.0, 0.0], [4.0, 0.0], [5.0, 0.0]], np.float32)
-    found = settle_scale(data_of(tmp_path, array, torch.tensor([0, 0, 1, 1]))).standardisation
+    found = settle_scale(data_of(tmp_path, array, torch.tensor([0, 0, 1, 1]))).standardization
     assert found is not None
     assert float(found.std[0]) == float(found.std[1])
 
@@ -125,7 +125,7 @@ def test_examples_that_validate_or_test_follow_and_have_no_say(tmp_path: Path) -
         "test_labels": other_labels[:50].numpy(),
     }
     data = settle_scale(data_of(tmp_path, array, labels, more=more))
-    expected = fit_standardisation(array, one_scale=True)
+    expected = fit_standardization(array, one_scale=True)
     torch.testing.assert_close(
         data.source.fetch(torch.arange(400, 800)), expected(torch.from_numpy(other)), rtol=1e-3, atol=1e-4
     )
@@ -159,6 +159,6 @@ def test_a_run_with_auto_takes_the_choice(tmp_path: Path) -> None:
         path = write_npz(tmp_path / "a.npz", train=array, train_labels=labels.numpy())
         settings = {"data.standardize": "auto"}
         run = quick_train(path, tmp_path / str(one_scale), method="standard", epochs=1, settings=settings)
-        found = run.model.standardisation
+        found = run.model.standardization
         assert found is not None
         assert (len(found.std.unique()) == 1) == one_scale

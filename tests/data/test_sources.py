@@ -1,4 +1,4 @@
-"""Sources: the same batches from memory, from a map and from several parts; standardisation."""
+"""Sources: the same batches from memory, from a map and from several parts; standardization."""
 
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ import unflip.data.sources
 from unflip.data.sources import (
     ArraySource,
     JoinedSource,
-    Standardisation,
+    Standardization,
     check_finite,
     check_varied,
-    fit_standardisation,
+    fit_standardization,
 )
 from unflip.errors import InputError
 
@@ -37,8 +37,8 @@ def as_map(folder: Path, array: Array) -> Array:
 @pytest.mark.parametrize("shape", [(9, 3), (9, 2, 2)])
 def test_a_map_gives_the_batches_of_the_array(tmp_path: Path, dtype: type, shape: tuple[int, ...]) -> None:
     array: np.ndarray[Any, Any] = (np.random.default_rng(0).normal(size=shape) * 20).astype(dtype)
-    standardise = fit_standardisation(array, one_scale=False)
-    memory, mapped = ArraySource(array, standardise), ArraySource(as_map(tmp_path, array), standardise)
+    standardize = fit_standardization(array, one_scale=False)
+    memory, mapped = ArraySource(array, standardize), ArraySource(as_map(tmp_path, array), standardize)
     assert memory.shape == mapped.shape == shape[1:]
     assert len(memory) == len(mapped) == 9
     for indices in (torch.arange(9), torch.tensor([4, 0, 4, 8]), torch.tensor([], dtype=torch.long)):
@@ -62,7 +62,7 @@ def test_a_map_is_read_by_batch_and_not_at_once(tmp_path: Path, monkeypatch: pyt
     assert sum(rows_read) == 7
 
 
-def test_without_standardisation_the_rows_are_as_they_came() -> None:
+def test_without_standardization_the_rows_are_as_they_came() -> None:
     array = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     np.testing.assert_array_equal(ArraySource(array).fetch(torch.tensor([3, 1])).numpy(), array[[3, 1]])
 
@@ -93,10 +93,10 @@ def test_joined_sources_are_one_after_the_other(lengths: list[int], data: st.Dat
 
 
 @given(TABLES, st.integers(1, 5))
-def test_standardisation_is_that_of_numpy_however_it_is_cut(array: Array, chunk: int) -> None:
+def test_standardization_is_that_of_numpy_however_it_is_cut(array: Array, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unflip.data.sources, "_CHUNK", chunk)
-        fitted = fit_standardisation(array, one_scale=False)
+        fitted = fit_standardization(array, one_scale=False)
     exact = array.astype(np.float64)
     std = exact.std(axis=0)
     std[np.ptp(exact, axis=0) == 0] = 1.0
@@ -105,18 +105,18 @@ def test_standardisation_is_that_of_numpy_however_it_is_cut(array: Array, chunk:
     assert ArraySource(array, fitted).fetch(torch.arange(len(array))).isfinite().all()
 
 
-def test_standardised_columns_have_mean_zero_and_deviation_one() -> None:
+def test_standardized_columns_have_mean_zero_and_deviation_one() -> None:
     array = np.random.default_rng(0).normal(loc=[1e4, -3.0], scale=[5.0, 1e-3], size=(500, 2))
-    standardised = ArraySource(array, fit_standardisation(array, one_scale=False)).fetch(torch.arange(500)).double()
-    assert standardised.mean(0).abs().max() < 1e-3
-    torch.testing.assert_close(standardised.std(0, correction=0), torch.ones(2).double(), rtol=1e-3, atol=0)
+    standardized = ArraySource(array, fit_standardization(array, one_scale=False)).fetch(torch.arange(500)).double()
+    assert standardized.mean(0).abs().max() < 1e-3
+    torch.testing.assert_close(standardized.std(0, correction=0), torch.ones(2).double(), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e20, 1e-30, 1e-60])
 def test_a_constant_column_becomes_zero_and_keeps_its_scale(value: float) -> None:
     array = np.full((7, 2), value)
     array[:, 1] = np.arange(7)
-    fitted = fit_standardisation(array, one_scale=False)
+    fitted = fit_standardization(array, one_scale=False)
     assert float(fitted.std[0]) == 1.0
     assert ArraySource(array, fitted).fetch(torch.arange(7))[:, 0].abs().max() <= abs(value) * 1e-6
 
@@ -124,14 +124,14 @@ def test_a_constant_column_becomes_zero_and_keeps_its_scale(value: float) -> Non
 @pytest.mark.parametrize("one_scale", [False, True])
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize(
-    ("centre", "spread"), [(1e9, 1.0), (-1e12, 10.0), (0.0, 1e-300), (1e-200, 1e-201), (0.0, 1e38)]
+    ("center", "spread"), [(1e9, 1.0), (-1e12, 10.0), (0.0, 1e-300), (1e-200, 1e-201), (0.0, 1e38)]
 )
 def test_columns_far_from_zero_or_tiny_keep_their_differences(
-    tmp_path: Path, centre: float, spread: float, mapped: bool, one_scale: bool
+    tmp_path: Path, center: float, spread: float, mapped: bool, one_scale: bool
 ) -> None:
     plain = np.random.default_rng(0).uniform(-1, 1, size=(200, 2))
-    array = centre + spread * plain
-    fitted = fit_standardisation(array, one_scale=one_scale)
+    array = center + spread * plain
+    fitted = fit_standardization(array, one_scale=one_scale)
     source = ArraySource(as_map(tmp_path, array) if mapped else array, fitted)
     inputs = source.fetch(torch.arange(200))
     assert inputs.dtype == torch.float32
@@ -139,9 +139,9 @@ def test_columns_far_from_zero_or_tiny_keep_their_differences(
     np.testing.assert_allclose(inputs, (plain - plain.mean(axis=0)) / scale, rtol=0, atol=1e-4)
 
 
-def test_ordinary_columns_are_standardised_in_single_precision() -> None:
+def test_ordinary_columns_are_standardized_in_single_precision() -> None:
     array = np.random.default_rng(0).normal(loc=[0.0, 2000.0, 7.0], scale=[1e-6, 3.0, 0.0], size=(50, 3))
-    fitted = fit_standardisation(array, one_scale=False)
+    fitted = fit_standardization(array, one_scale=False)
     mean, std = array.mean(axis=0).astype(np.float32), np.sqrt(np.square(array - array.mean(axis=0)).mean(axis=0))
     std[2] = 1.0
     expected = (array.astype(np.float32) - mean) / std.astype(np.float32)
@@ -150,19 +150,19 @@ def test_ordinary_columns_are_standardised_in_single_precision() -> None:
 
 def test_one_scale_for_all_keeps_the_columns_in_proportion() -> None:
     array = np.random.default_rng(0).normal(loc=[5.0, -3.0], scale=[10.0, 0.1], size=(500, 2))
-    fitted = fit_standardisation(array, one_scale=True)
+    fitted = fit_standardization(array, one_scale=True)
     exact = array - array.mean(axis=0)
     np.testing.assert_allclose(fitted.mean, array.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(fitted.std, np.full(2, np.sqrt((exact**2).mean())), rtol=1e-5)
 
 
 def test_one_scale_of_constant_columns_is_one() -> None:
-    assert fit_standardisation(np.full((5, 2), 3.0), one_scale=True).std.tolist() == [1.0, 1.0]
+    assert fit_standardization(np.full((5, 2), 3.0), one_scale=True).std.tolist() == [1.0, 1.0]
 
 
-def test_standardisation_is_by_column_of_any_shape() -> None:
+def test_standardization_is_by_column_of_any_shape() -> None:
     array = np.random.default_rng(0).normal(size=(20, 2, 3))
-    fitted = fit_standardisation(array, one_scale=False)
+    fitted = fit_standardization(array, one_scale=False)
     assert fitted.mean.shape == fitted.std.shape == (2, 3)
     np.testing.assert_allclose(fitted.mean, array.mean(axis=0), atol=1e-6)
 
@@ -199,6 +199,6 @@ def test_finite_features_of_any_kind_pass() -> None:
         check_finite(np.ones((3, 2, 2), dtype), "x")
 
 
-def test_standardisation_is_a_division_by_column() -> None:
-    standardise = Standardisation(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))
-    assert standardise(torch.tensor([[3.0, 2.0]])).tolist() == [[1.0, 0.0]]
+def test_standardization_is_a_division_by_column() -> None:
+    standardize = Standardization(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))
+    assert standardize(torch.tensor([[3.0, 2.0]])).tolist() == [[1.0, 0.0]]

@@ -40,13 +40,13 @@ def test_examples_keep_the_order_of_the_file_and_the_statistics_are_those_of_tra
     assert test.class_numbers.tolist() == content["test_labels"].tolist()
     assert (dataset.name, dataset.num_classes, dataset.class_names) == ("blobs.npz", 3, None)
     assert dataset.clean is None  # nobody knows it
-    assert dataset.standardisation is not None
+    assert dataset.standardization is not None
 
 
-def test_standardisation_can_be_switched_off(features: Path) -> None:
+def test_standardization_can_be_switched_off(features: Path) -> None:
     dataset = open_from(features, standardize="off")
     np.testing.assert_array_equal(everything(dataset).numpy(), np.load(features)["train"])
-    assert dataset.standardisation is None
+    assert dataset.standardization is None
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

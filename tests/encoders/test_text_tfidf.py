@@ -1,4 +1,4 @@
-"""Tfidf: learnt from few or many texts, restored to the bit, zeros for what it does not know."""
+"""Tfidf: learned from few or many texts, restored to the bit, zeros for what it does not know."""
 
 import json
 import random
@@ -81,16 +81,16 @@ def test_texts_without_a_word_are_refused_in_one_line(texts: list[str]) -> None:
         Tfidf.fit(texts)
 
 
-def test_a_thousand_texts_that_share_no_piece_are_learnt_from_all_the_same() -> None:
+def test_a_thousand_texts_that_share_no_piece_are_learned_from_all_the_same() -> None:
     texts = [chr(0x4E00 + number) for number in range(1200)]
     assert Tfidf.fit(texts).encode(texts[:1]).any()
 
 
-def test_what_is_learnt_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_learned_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PIECES", 40)
     settings, arrays = Tfidf.fit(TEXTS).state()
     assert len(settings["pieces"]) == len(arrays["idf"]) == len(arrays["components"]) == 40
-    monkeypatch.setattr(module, "_LEARNT", sum(map(len, TEXTS)) // 3)
+    monkeypatch.setattr(module, "_LEARNED", sum(map(len, TEXTS)) // 3)
     fewer = Tfidf.fit(TEXTS)
     np.testing.assert_array_equal(fewer.encode(TEXTS), Tfidf.fit(TEXTS[::4]).encode(TEXTS))
 

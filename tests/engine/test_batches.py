@@ -21,7 +21,7 @@ def test_every_process_takes_the_same_steps(length: int, size: int, processes: i
     shares = [cut(order, size, processes, rank) for rank in range(processes)]
     sizes = [[len(share) for share in one] for one in shares]
     assert all(one == sizes[0] for one in sizes)
-    assert min(sizes[0]) >= 2  # batch normalisation needs two
+    assert min(sizes[0]) >= 2  # batch normalization needs two
     whole = max(2 * processes, size // processes * processes)
     assert all(step * processes == whole for step in sizes[0][:-1])
     assert sizes[0][-1] * processes < whole + 2 * processes

@@ -55,7 +55,7 @@ def test_tensors_that_share_memory_come_back(tmp_path: Path) -> None:
     assert_same_tree(tree, load_tree(tmp_path / "a.safetensors"))
 
 
-def test_the_state_of_an_optimiser_comes_back(tmp_path: Path) -> None:
+def test_the_state_of_an_optimizer_comes_back(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
     weight.sum().backward()

@@ -83,19 +83,19 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_photos_are_learnt_from_imagenets_weights_first_the_head_then_all(
+def test_photos_are_learned_from_imagenets_weights_first_the_head_then_all(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states = encoder_states(monkeypatch)
     done = run(photos, tmp_path / "run", {"optimizer.lr": 0.05}, epochs=10)
     package = build_network(NETWORK, EfficientNetLite0Options(), (3, 65, 65), 3, seed=1)
     assert same(states[0], package.encoder.state_dict())
-    assert same(states[0], states[1])  # batch normalisation waits, too
+    assert same(states[0], states[1])  # batch normalization waits, too
     assert not same(states[1], states[2])
     assert done.result["test_accuracy"]["last"] > 0.6
     model = load_model(tmp_path / "run" / "model.safetensors")
-    assert model.standardisation is not None
-    assert [float(value.item()) for value in (model.standardisation.mean, model.standardisation.std)] == [127, 128]
+    assert model.standardization is not None
+    assert [float(value.item()) for value in (model.standardization.mean, model.standardization.std)] == [127, 128]
     found = predict(tmp_path / "run", photos)
     accuracy = float((found.labels == torch.tensor([0, 0, 1, 1, 2, 2])).float().mean())
     assert accuracy == pytest.approx(done.result["test_accuracy"]["selected"])
@@ -104,14 +104,14 @@ def test_photos_are_learnt_from_imagenets_weights_first_the_head_then_all(
 def scale_of(
     network: str, data: Path, settings: dict[str, Any] | None = None
 ) -> tuple[list[float], list[float]] | None:
-    """Return the mean and the deviation that a run would standardise with; None if there are none."""
+    """Return the mean and the deviation that a run would standardize with; None if there are none."""
     layer = {"network": network, "data": {"path": str(data), "val_fraction": 0.0}, "select": "last"}
     config = RunConfig.resolve([layer, *(nest(key, value) for key, value in (settings or {}).items())])
-    scale = prepare_data(config, Processes("cpu")).standardisation
+    scale = prepare_data(config, Processes("cpu")).standardization
     return None if scale is None else (scale.mean.flatten().tolist(), scale.std.flatten().tolist())
 
 
-def test_arrays_of_bytes_are_normalised_as_the_weights_want_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_of_bytes_are_normalized_as_the_weights_want_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = type("TinyImages", (Tiny,), {"Options": PretrainedOptions})
     own = networks.load
     monkeypatch.setattr(networks, "load", lambda name: tiny if name == "preact_resnet8" else own(name))
@@ -122,14 +122,14 @@ def test_arrays_of_bytes_are_normalised_as_the_weights_want_it(tmp_path: Path, m
     assert scale_of(NETWORK, of_bytes) == ([127], [128])
     imagenet = [value.flatten().tolist() for value in (IMAGENET.mean, IMAGENET.std)]
     assert scale_of("preact_resnet8", of_bytes) == tuple(imagenet)
-    grey = write_npz(tmp_path / "grey.npz", **{key: array[:, :1] for key, array in arrays.items()}, **labels)
-    np.testing.assert_allclose(np.ravel(scale_of("preact_resnet8", grey)), np.mean(imagenet, axis=1), rtol=1e-6)  # type: ignore[arg-type]
+    gray = write_npz(tmp_path / "gray.npz", **{key: array[:, :1] for key, array in arrays.items()}, **labels)
+    np.testing.assert_allclose(np.ravel(scale_of("preact_resnet8", gray)), np.mean(imagenet, axis=1), rtol=1e-6)  # type: ignore[arg-type]
     by_pixel = scale_of(NETWORK, of_bytes, {f"{NETWORK}.pretrained": False})
     assert by_pixel is not None
     assert len(by_pixel[0]) == 3 * 8 * 8
     arrays["test"] = arrays["test"] / np.float32(255)
     mixed = write_npz(tmp_path / "mixed.npz", **arrays, **labels)
-    message = r"mixed\.npz, 'test': type float32; efficientnet-lite0 learnt from images of bytes .*give type uint8, or"
+    message = r"mixed\.npz, 'test': type float32; efficientnet-lite0 learned from images of bytes .*give type uint8, or"
     with pytest.raises(InputError, match=message):
         scale_of(NETWORK, mixed)
     assert scale_of(NETWORK, mixed, {"data.standardize": "off"}) is None
@@ -225,7 +225,7 @@ def test_pretrained_layers_have_a_share_of_the_learning_rate() -> None:
 
 
 def test_the_network_gives_the_backbones_features() -> None:
-    """Fine-tuning starts from what frozen features are: the same layers, with batch normalisation not folded in."""
+    """Fine-tuning starts from what frozen features are: the same layers, with batch normalization not folded in."""
     network = build_network(NETWORK, networks.load(NETWORK).Options(), (3, 112, 112), 4, seed=0).eval()
     images = torch.randn(2, 3, 112, 112)
     with torch.no_grad():
@@ -234,14 +234,14 @@ def test_the_network_gives_the_backbones_features() -> None:
         )
 
 
-def test_small_images_are_scaled_up_and_grey_ones_coloured() -> None:
+def test_small_images_are_scaled_up_and_gray_ones_colored() -> None:
     network = build_network(NETWORK, networks.load(NETWORK).Options(), (1, 32, 32), 4, seed=0).eval()
     seen: list[tuple[int, ...]] = []
     network.encoder._conv_stem.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape)))  # type: ignore[union-attr]
     for shape in [(1, 32, 32), (3, 24, 16), (3, 120, 80)]:
         network(torch.randn(2, *shape))
     assert [shape[2:] for shape in seen] == [(112, 112), (112, 75), (120, 80)]
-    with pytest.raises(ConfigError, match="colour or grey, these have 4 channels"):
+    with pytest.raises(ConfigError, match="color or gray, these have 4 channels"):
         build_network(NETWORK, networks.load(NETWORK).Options(), (4, 32, 32), 4, seed=0)
 
 

@@ -183,11 +183,11 @@ def test_small_images_are_trained_on_in_their_own_size(tmp_path: Path) -> None:
 
 
 def small_run(root: Path, size: tuple[int, int]) -> Run:
-    """Train on small images as they are, PNG and JPEG, one of them grey."""
+    """Train on small images as they are, PNG and JPEG, one of them gray."""
     for i in range(30):
         write_picture(root / "data" / "abc"[i % 3] / f"{i}.{('png', 'jpg')[i % 2]}", i % 3, size)
-    grey = root / "data" / "a" / "3.jpg"
-    PIL.Image.open(grey).convert("L").save(grey)
+    gray = root / "data" / "a" / "3.jpg"
+    PIL.Image.open(gray).convert("L").save(gray)
     own = SMALL | {"optimizer.batch_size": 8}
     return train(
         root / "data", root / "run", settings=own, method="standard", network="preact_resnet8", epochs=1, device="cpu"

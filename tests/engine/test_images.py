@@ -24,13 +24,13 @@ def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """CIFAR-10's layout with 150 images to train and 40 to test; a class is a colour."""
+    """CIFAR-10's layout with 150 images to train and 40 to test; a class is a color."""
     folder = tmp_path_factory.mktemp("pictures")
     random = np.random.default_rng(0)
-    colours = np.array([[220, 30, 30], [30, 220, 30], [30, 30, 220]])
+    colors = np.array([[220, 30, 30], [30, 220, 30], [30, 30, 220]])
     for name, count in [(f"data_batch_{i}", 30) for i in range(1, 6)] + [("test_batch", 40)]:
         labels = np.arange(count) % 3
-        pixels = colours[labels][:, :, None] + random.integers(-30, 30, (count, 3, 1024))
+        pixels = colors[labels][:, :, None] + random.integers(-30, 30, (count, 3, 1024))
         records = np.concatenate([labels[:, None], pixels.reshape(count, -1)], 1).astype(np.uint8)
         (folder / f"{name}.bin").write_bytes(records.tobytes())
     return folder
@@ -45,8 +45,8 @@ def test_a_run_learns_and_its_model_predicts_what_it_was_tested_with(pictures: P
     done = run(pictures, tmp_path / "run")
     assert done.result["test_accuracy"]["selected"] == 1.0
     model = load_model(tmp_path / "run" / "model.safetensors")
-    assert model.standardisation is not None
-    assert model.standardisation.mean.shape == (3, 1, 1)
+    assert model.standardization is not None
+    assert model.standardization.mean.shape == (3, 1, 1)
     found = predict(tmp_path / "run", pictures)
     assert found.labels.tolist() == [i % 3 for i in range(40)]
     assert found.class_names[:2] == ["airplane", "automobile"]
@@ -69,12 +69,12 @@ def test_a_resumed_run_is_the_same_run(pictures: Path, tmp_path: Path) -> None:
     assert_same_run(whole, run(pictures, tmp_path / "cut", method="plc", resume=True))
 
 
-def test_a_committee_of_two_judges_images_that_neither_has_learnt(pictures: Path, tmp_path: Path) -> None:
+def test_a_committee_of_two_judges_images_that_neither_has_learned(pictures: Path, tmp_path: Path) -> None:
     done = run(pictures, tmp_path / "whole", method="unflip", epochs=4)
     table = done.labels().to_pandas()
     assert set(table.fold) == {0, 1}
     assert set(table.judged) == {"out-of-sample"}
-    assert table.vote_given.isna().all()  # Gaussians of images would be learnt from the labels
+    assert table.vote_given.isna().all()  # Gaussians of images would be learned from the labels
     assert table.network_given.between(0, 1).all()
     model = load_model(tmp_path / "whole" / "model.safetensors").build()
     assert len(model.networks) == 2

@@ -57,14 +57,14 @@ def signal_at(monkeypatch: pytest.MonkeyPatch, hook: str, call: int, number: int
     calls = 0
     plain = getattr(PLC, hook)
 
-    def signalling(self: Any, *args: Any) -> Any:
+    def signaling(self: Any, *args: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == call:
             os.kill(os.getpid(), number)
         return plain(self, *args)
 
-    monkeypatch.setattr(PLC, hook, signalling)
+    monkeypatch.setattr(PLC, hook, signaling)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -33,7 +33,7 @@ def test_a_run_on_many_examples_says_the_same(method: str, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("method", ["unflip", "plc"])
-def test_the_two_likeliest_classes_are_those_of_views_that_have_not_learnt_the_label(
+def test_the_two_likeliest_classes_are_those_of_views_that_have_not_learned_the_label(
     method: str, tmp_path: Path
 ) -> None:
     content = blobs()

@@ -10,7 +10,7 @@ from unflip.engine.scoring import pooled, suggested_labels
 
 
 @given(st.integers(0, 10_000), st.integers(2, 6))
-def test_it_is_the_normalised_geometric_mean(seed: int, classes: int) -> None:
+def test_it_is_the_normalized_geometric_mean(seed: int, classes: int) -> None:
     random = torch.Generator().manual_seed(seed)
     probs, votes = (torch.randn(7, classes, generator=random).softmax(1) for _ in range(2))
     got = pooled(probs, votes)

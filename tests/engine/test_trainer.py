@@ -214,12 +214,12 @@ def test_every_epoch_has_another_order_and_the_same_epoch_the_same(processes: Pr
 
 
 class TwoPhases(Recording):
-    """One pass for each of two networks, each over one half, with the other half unlabelled beside it."""
+    """One pass for each of two networks, each over one half, with the other half unlabeled beside it."""
 
     def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
         first, second = self.setting.train[:20], self.setting.train[20:]
-        yield Phase(first, learns=(0,), unlabelled=second, views=2)
-        yield Phase(second, learns=(1,), unlabelled=first)
+        yield Phase(first, learns=(0,), unlabeled=second, views=2)
+        yield Phase(second, learns=(1,), unlabeled=first)
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
         self.batches.append((batch, phase))
@@ -269,18 +269,18 @@ def test_what_a_method_kept_of_a_phase_stays_when_the_next_is_recorded(processes
     assert torch.equal(now[10:], kept[10:])  # seen in the first phase only
 
 
-def test_unlabelled_rows_accompany_every_batch_as_many_again(processes: Processes) -> None:
+def test_unlabeled_rows_accompany_every_batch_as_many_again(processes: Processes) -> None:
     trainer = make_trainer(processes, TwoPhases, num_networks=2)
     trainer.train_epoch(1)
     train, second = trainer.method.setting.train, set[int]()
     for batch, phase in recording(trainer).batches:
-        assert batch.unlabelled is not None
-        assert len(batch.unlabelled.indices) == len(batch.indices)
-        assert len(batch.views) == len(batch.unlabelled.views) == phase.views
+        assert batch.unlabeled is not None
+        assert len(batch.unlabeled.indices) == len(batch.indices)
+        assert len(batch.views) == len(batch.unlabeled.views) == phase.views
         other = train[20:] if phase.learns == (0,) else train[:20]
-        assert set(batch.unlabelled.indices.tolist()) <= set(other.tolist())
+        assert set(batch.unlabeled.indices.tolist()) <= set(other.tolist())
         if phase.learns == (1,):
-            second |= set(batch.unlabelled.indices.tolist())
+            second |= set(batch.unlabeled.indices.tolist())
     assert second == set(train[:20].tolist())  # gone round, all of them
 
 

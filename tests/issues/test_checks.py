@@ -103,8 +103,8 @@ def test_two_classes_about_equally_likely_are_ambiguous() -> None:
     assert found.scores.argmax() == 5
     assert found.scores[5] == 1
     assert all_reasons(found)[0] == "cat (0.50) or dog (0.49): the two likeliest classes"
-    learnt = find_ambiguous(made(features, given, NAMES, probs=probs, out_of_sample=False))
-    assert len(learnt.rows) == 0
+    learned = find_ambiguous(made(features, given, NAMES, probs=probs, out_of_sample=False))
+    assert len(learned.rows) == 0
 
 
 @pytest.mark.parametrize(("share", "flagged"), [(0.02, False), (0.3, True)])
@@ -203,16 +203,16 @@ def test_each_partner_is_called_the_same_or_nearly_so() -> None:
     found = find_near_duplicates(replace(examined, alike=alike))
     told = dict(zip(found.rows.tolist(), found.say(np.arange(len(found.rows))), strict=True))
     assert told == {
-        0: "the same as 2 others, nearly the same as 1 (dog) and 5 (dog), and labelled cat",
-        1: "nearly the same as 0 (cat) and 2 (cat) and 2 more, and labelled dog",
-        2: "the same as 2 others, nearly the same as 1 (dog) and 5 (dog), and labelled cat",
-        4: "the same as 2 others, nearly the same as 1 (dog) and 5 (dog), and labelled cat",
-        5: "nearly the same as 0 (cat) and 2 (cat) and 2 more, and labelled dog",
+        0: "the same as 2 others, nearly the same as 1 (dog) and 5 (dog), and labeled cat",
+        1: "nearly the same as 0 (cat) and 2 (cat) and 2 more, and labeled dog",
+        2: "the same as 2 others, nearly the same as 1 (dog) and 5 (dog), and labeled cat",
+        4: "the same as 2 others, nearly the same as 1 (dog) and 5 (dog), and labeled cat",
+        5: "nearly the same as 0 (cat) and 2 (cat) and 2 more, and labeled dog",
     }
     fewer = Alike({"train": 6}, np.array([0, 1, 2, 3, 0, 4]), np.array([[0, 1]]), np.array([0.98]))
     found = find_near_duplicates(replace(examined, alike=fewer))
     assert found.say(np.flatnonzero(found.rows == 0)) == [
-        "the same as 4 (cat), nearly the same as 1 (dog), and labelled cat"
+        "the same as 4 (cat), nearly the same as 1 (dog), and labeled cat"
     ]
 
 

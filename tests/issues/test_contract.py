@@ -39,7 +39,7 @@ def without_quality() -> Examined:
     return made(features, given, ["no", "yes"], quality=np.full(40, np.nan), out_of_sample=False)
 
 
-def fewer_than_neighbours() -> Examined:
+def fewer_than_neighbors() -> Examined:
     features, given = clusters(5, 2)
     return made(features, given, ["no", "yes"], val=1)
 
@@ -54,7 +54,7 @@ def pictures_as_rows() -> Examined:
 
 
 RUNS = [
-    ordinary, in_half_precision, two_classes, classes_of_one, without_quality, fewer_than_neighbours, all_alike,
+    ordinary, in_half_precision, two_classes, classes_of_one, without_quality, fewer_than_neighbors, all_alike,
     pictures_as_rows,
 ]  # fmt: skip
 

@@ -44,7 +44,7 @@ TEXTS = [
     "Where is my new card? I ordered it last week", "where is my new card i ordered it last weak",
     "Please send 500 pounds to my brother", "please send 600 pounds to my brother",
     "PLEASE SEND 500 POUNDS TO MY BROTHER!",
-    *(f"a {colour} {thing} stands in the {place}" for colour in ("red", "green", "blue", "white", "black")
+    *(f"a {color} {thing} stands in the {place}" for color in ("red", "green", "blue", "white", "black")
       for thing in ("table", "lamp", "piano") for place in ("kitchen", "garden", "hall")),
 ]  # fmt: skip
 

@@ -57,9 +57,9 @@ def test_mddc_is_the_robust_mean_with_the_covariance_about_it(n: int, kind: str)
 
 def test_mddc_can_be_read_as_printed() -> None:
     x, labels = features()
-    options = MeanOptions(normalise="count", complement="plain")
+    options = MeanOptions(normalize="count", complement="plain")
     fitted = MeanCalibrator(options).fit(x, labels, 3)
-    expected = agnostic_mean(x[labels == 1], normalise="count", complement="plain").float()
+    expected = agnostic_mean(x[labels == 1], normalize="count", complement="plain").float()
     torch.testing.assert_close(fitted.means[1], expected, rtol=1e-3, atol=1e-3)
 
 
@@ -94,7 +94,7 @@ def test_half_precision_and_degenerate_classes(kind: str) -> None:
     [
         (MeanOptions, {"damping": 0.0}),
         (MeanOptions, {"covariance": "full"}),
-        (MeanOptions, {"normalise": "max"}),
+        (MeanOptions, {"normalize": "max"}),
         (MeanOptions, {"dampening": 1.0}),
         (CovarianceOptions, {"disturbance": -0.1}),
         (CovarianceOptions, {"disturbance": "best"}),

@@ -175,7 +175,7 @@ def test_given_labels_stay_and_every_change_is_on_record(method: str, noisy: Pat
 
 
 def test_it_never_sees_the_truth(method: str, noisy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other clean labels, and other test labels, change figures and nothing that was learnt."""
+    """Other clean labels, and other test labels, change figures and nothing that was learned."""
     runs = []
     for shift in (0, 1):
         content = dict(np.load(noisy))
@@ -217,7 +217,7 @@ def test_two_processes_end_with_the_same_labels_and_weights(noisy: Path, tmp_pat
     for job in jobs:
         assert_sound(Run(tmp_path / "out" / job["name"]), 150)
 
-    # Without batch normalisation the mean of two halves' gradients is that of the whole: one process gets the same.
+    # Without batch normalization the mean of two halves' gradients is that of the whole: one process gets the same.
     for job in jobs[-2:]:
         alone = quick_train(noisy, tmp_path / job["name"], method=job["method"], epochs=4, settings=job["settings"])
         assert_close_runs(alone, Run(tmp_path / "out" / job["name"]))

@@ -65,7 +65,7 @@ def softmax(scores: list[float]) -> list[float]:
 
 
 @given(LOGITS, st.sampled_from([0.1, 0.5, 1.0, 2.0]))
-def test_sharpening_is_the_power_normalised(logits: list[list[float]], temperature: float) -> None:
+def test_sharpening_is_the_power_normalized(logits: list[list[float]], temperature: float) -> None:
     probs = [softmax(scores) for scores in logits]
     expected = []
     for row in probs:
@@ -156,7 +156,7 @@ def test_the_prior_leaves_out_classes_without_a_label() -> None:
     assert method.classes.tolist() == [0, 2]
 
 
-def test_the_unlabelled_weight_climbs_after_the_warm_up() -> None:
+def test_the_unlabeled_weight_climbs_after_the_warm_up() -> None:
     assert [climb(progress, 10, 16) for progress in (3.0, 10.0, 14.0, 26.0, 99.0)] == [0.0, 0.0, 0.25, 1.0, 1.0]
 
 
@@ -176,19 +176,19 @@ def test_each_network_is_divided_by_the_other() -> None:
         phases.append(phase)
     assert [phase.learns for phase in phases] == [(0,), (1,)]
     assert [phase.indices.tolist() for phase in phases] == [[4, 5], [1, 4]]
-    assert [phase.unlabelled.tolist() for phase in phases if phase.unlabelled is not None] == [[1, 2], [2, 5]]
+    assert [phase.unlabeled.tolist() for phase in phases if phase.unlabeled is not None] == [[1, 2], [2, 5]]
     assert weights[0] == pytest.approx([0, 0.1, 0.1, 0, 0.8, 0.7])
     assert weights[1] == pytest.approx([0, 0.9, 0.1, 0, 0.9, 0.1])
 
 
-def test_where_all_labels_are_likely_nothing_is_unlabelled() -> None:
+def test_where_all_labels_are_likely_nothing_is_unlabeled() -> None:
     method, labels = make(torch.arange(4)), LabelStore(torch.arange(4) % 3, 3)
     method.clean = torch.ones(2, 4)
     phase = next(iter(method.phases(11, Scans(), labels)))
-    assert phase.unlabelled is None
+    assert phase.unlabeled is None
     views = (torch.randn(4, 4), torch.randn(4, 4))
     step = method.loss(Batch(phase.indices, views, labels.current, 11, 10.0, 0), phase)
-    assert set(step.terms) == {"labelled_0", "prior_0"}
+    assert set(step.terms) == {"labeled_0", "prior_0"}
 
 
 def test_targets_are_refined_and_guessed_from_given_labels() -> None:
@@ -223,8 +223,8 @@ def test_targets_are_refined_and_guessed_from_given_labels() -> None:
         mixed, q = mix(torch.cat([*views[0], *views[1]]), torch.stack(targets), 0.7, again)
         logits = own(mixed)
         expected = {
-            "labelled_0": -(q[:6] * logits[:6].log_softmax(1)).sum(1).mean(),
-            "unlabelled_0": 3.0 * 0.25 * ((logits[6:].softmax(1) - q[6:]) ** 2).mean(),
+            "labeled_0": -(q[:6] * logits[:6].log_softmax(1)).sum(1).mean(),
+            "unlabeled_0": 3.0 * 0.25 * ((logits[6:].softmax(1) - q[6:]) ** 2).mean(),
             "prior_0": sum(1 / 3 * torch.log(1 / 3 / mean) for mean in logits.softmax(1).mean(0)),
         }
     assert set(terms) == set(expected)
@@ -266,7 +266,7 @@ def test_corrected_labels_are_the_arg_max_of_the_mean_refined_label() -> None:
     assert confidence == pytest.approx(float(refined[-2, 1]))
 
 
-def test_the_window_averages_normalised_losses() -> None:
+def test_the_window_averages_normalized_losses() -> None:
     labels = LabelStore(torch.tensor([0, 0, 0, 1, 1, 1]), 2)
     method = make(torch.arange(6), classes=2, warmup=1, window=2)
     for epoch in (1, 2, 3):
@@ -323,8 +323,8 @@ def test_an_empty_part_is_survived(
     run = quick_train(
         features, tmp_path / "run", method="dividemix", epochs=6, settings=QUICK | {"dividemix.lambda_u": 1.0}
     )
-    assert run.metrics[-1]["labelled"] == [clean, clean]
-    assert ("unlabelled_0" in run.metrics[-1]["loss"]) == (clean == 0)  # all but one batch's worth
+    assert run.metrics[-1]["labeled"] == [clean, clean]
+    assert ("unlabeled_0" in run.metrics[-1]["loss"]) == (clean == 0)  # all but one batch's worth
     assert run.result["test_accuracy"]["last"] > 0.9
 
 

@@ -23,7 +23,7 @@ def some_matrix(classes: int, seed: int = 0) -> Tensor:
     return torch.randn(classes, classes, generator=torch.Generator().manual_seed(seed)).log_softmax(1)
 
 
-def normalised(values: list[float]) -> list[float]:
+def normalized(values: list[float]) -> list[float]:
     return [value / sum(values) for value in values]
 
 
@@ -49,7 +49,7 @@ def test_a_posterior_is_the_mixture_of_the_formula(seed: int, classes: int, weig
     got = posterior(log_probs, labels, share, log_matrix, weight)
     for i, y in enumerate(labels.tolist()):
         p, u = log_probs[i].exp().tolist(), float(share[i])
-        q = normalised([p[c] * math.exp(float(log_matrix[c, y])) ** weight for c in range(classes)])
+        q = normalized([p[c] * math.exp(float(log_matrix[c, y])) ** weight for c in range(classes)])
         assert got[i].tolist() == pytest.approx([(1 - u) * p[c] + u * q[c] for c in range(classes)], abs=1e-5)
 
 
@@ -77,8 +77,8 @@ def test_the_estimate_is_that_of_a_loop(weight: float, rounds: int) -> None:
         for i in range(40):
             for c in range(3):
                 M[c][y[i]] += u[i] * beliefs_now[i][c]
-        M = [normalised(row) for row in M]
-        beliefs_now = [normalised([p[i][c] * M[c][y[i]] ** weight for c in range(3)]) for i in range(40)]
+        M = [normalized(row) for row in M]
+        beliefs_now = [normalized([p[i][c] * M[c][y[i]] ** weight for c in range(3)]) for i in range(40)]
     got = estimate_transition(log_probs, labels, share, weight, rounds).exp()
     torch.testing.assert_close(got, torch.tensor(M), atol=1e-5, rtol=1e-4)
 

@@ -1,4 +1,4 @@
-"""unflip: its formulas against loops, that nobody judges what they have learnt, and what it finds in simulated data."""
+"""unflip: its formulas against loops, that nobody judges what they have learned, and what it finds in simulated data."""
 
 import math
 from collections.abc import Iterator
@@ -384,17 +384,17 @@ def test_gaussians_that_say_something_stay(monkeypatch: pytest.MonkeyPatch) -> N
     assert method.posterior.gaussian_pair is not None
 
 
-def test_a_judgement_is_what_each_view_says_of_given_and_current_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judgment_is_what_each_view_says_of_given_and_current_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen()
     labels, method = some_labels(seen, {7: 2, 8: 0}), committee(seen, warmup=1)
     views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1, steps=60)
-    judgement, belief, train = method.judgement(labels), method.posterior, method.setting.train
-    assert judgement is not None
+    judgment, belief, train = method.judgment(labels), method.posterior, method.setting.train
+    assert judgment is not None
     assert belief is not None
     assert bool((labels.given != labels.current).any())
     for said, log_probs in zip(
-        (judgement.probs, judgement.network, judgement.votes),
+        (judgment.probs, judgment.network, judgment.votes),
         (belief.log_probs, views[0].network, views[0].gaussian),
         strict=True,
     ):
@@ -413,15 +413,15 @@ def test_a_large_committee_says_the_same_in_half_the_memory(monkeypatch: pytest.
             learn(method, seen, labels, epoch, steps=30)
         assert method.posterior is not None
         assert method.posterior.log_probs.dtype == (torch.float32 if above > 1 else torch.float16)
-        found.append((labels.current, method.judgement(labels)))
-    (current, judgement), (current_half, judgement_half) = found
-    assert judgement is not None
-    assert judgement_half is not None
+        found.append((labels.current, method.judgment(labels)))
+    (current, judgment), (current_half, judgment_half) = found
+    assert judgment is not None
+    assert judgment_half is not None
     assert torch.equal(current, current_half)
-    for one, other in zip(judgement_half.calibration, judgement.calibration, strict=True):
+    for one, other in zip(judgment_half.calibration, judgment.calibration, strict=True):
         assert one == pytest.approx(other, abs=0.02)
-    torch.testing.assert_close(judgement_half.odds, judgement.odds, atol=0.05, rtol=0.02)
-    assert judgement_half.probs.dtype == judgement_half.network.dtype == torch.float32
+    torch.testing.assert_close(judgment_half.odds, judgment.odds, atol=0.05, rtol=0.02)
+    assert judgment_half.probs.dtype == judgment_half.network.dtype == torch.float32
 
 
 # weights and quality
@@ -485,7 +485,7 @@ def test_odds_rise_with_what_views_say_far_beyond_what_probabilities_can_tell_ap
         assert bool(got.isfinite().all())
 
 
-def test_examples_that_no_member_learnt_are_corrected_and_judged_by_the_same_formulas() -> None:
+def test_examples_that_no_member_learned_are_corrected_and_judged_by_the_same_formulas() -> None:
     """What the model says includes the move of the classes' sizes; background labels know nothing of it."""
     random = torch.Generator().manual_seed(0)
     method, offset = committee(Seen()), torch.tensor([0.8, 0.0, -0.8])
@@ -580,8 +580,8 @@ def test_it_cannot_be_calibrated() -> None:
 def simulated(folder: Path, distance: float, count: int, noise: float = 0.3) -> tuple[Path, Path]:
     """Three Gaussian classes of six columns in a file; a share of the labels is of any other class, in another file."""
     random = np.random.default_rng(1)
-    centres, classes = distance * np.eye(6)[:3], np.arange(count) % 3
-    rows = (centres[classes] + random.normal(size=(count, 6))).astype(np.float32)
+    centers, classes = distance * np.eye(6)[:3], np.arange(count) % 3
+    rows = (centers[classes] + random.normal(size=(count, 6))).astype(np.float32)
     labels = np.where(random.random(count) < noise, (classes + random.integers(1, 3, count)) % 3, classes)
     np.save(folder / "labels.npy", labels)
     return write_npz(folder / "rows.npz", train=rows, train_labels=classes), folder / "labels.npy"
@@ -627,7 +627,7 @@ def test_quality_is_how_often_such_labels_are_right(tmp_path: Path) -> None:
     assert right.mean() == pytest.approx(quality.mean(), abs=0.05)
 
 
-def test_a_single_member_says_that_it_judges_what_it_has_learnt(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_single_member_says_that_it_judges_what_it_has_learned(noisy: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.warns(UnflipWarning, match="unflip.members = 1"):
         run = run_on(noisy, tmp_path / "run", settings={"unflip.members": 1, "data.val_fraction": 0.1})
     for row in run.labels().to_pylist():
@@ -688,7 +688,7 @@ def test_what_people_decided_stays_and_the_given_label_is_not_forgotten(
 ) -> None:
     truth, given_labels = np.load(noisy[0])["train_labels"], np.load(noisy[1])
     rows = range(0, 40, 4)
-    decided = {row: int((truth[row] + 1) % 3) for row in rows}  # all of them wrong, to be recognisable
+    decided = {row: int((truth[row] + 1) % 3) for row in rows}  # all of them wrong, to be recognizable
     (tmp_path / "reviewed.csv").write_text("index,label\n" + "".join(f"{i},{c}\n" for i, c in decided.items()))
     table = run_on(noisy, tmp_path / "run", reviewed=tmp_path / "reviewed.csv").labels().to_pylist()
     for row, label in decided.items():
@@ -750,7 +750,7 @@ def test_a_class_without_labels_is_never_suggested(
 
 
 def test_a_class_of_one_group_is_not_judged_and_stays(tmp_path: Path) -> None:
-    """No member that has learnt any of it judges another, so that all say it is something else."""
+    """No member that has learned any of it judges another, so that all say it is something else."""
     random = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2, 3], [100, 100, 100, 30])
     rows = (6 * random.normal(size=(4, 8))[labels] + random.normal(size=(330, 8))).astype(np.float32)

@@ -19,7 +19,7 @@ SECTION = {"lrt": "lrt"}
 
 
 class Scored(Unseen):
-    """Two validation examples, of which ``right`` are as labelled; the training probabilities are ``seen``."""
+    """Two validation examples, of which ``right`` are as labeled; the training probabilities are ``seen``."""
 
     def __init__(self, right: int, seen: torch.Tensor | None = None) -> None:
         self.right, self.seen = right, seen

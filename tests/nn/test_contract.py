@@ -85,7 +85,7 @@ def test_the_number_of_parameters_is_the_known_one(name: str, millions: float, e
 
 
 def test_the_small_network_is_as_small_as_its_sum() -> None:
-    """Convolutions of 9 weights, projections of 1, two values a normalised channel, and the head."""
+    """Convolutions of 9 weights, projections of 1, two values a normalized channel, and the head."""
     stem = 3 * 16 * 9
     stages = [(16, 16), (16, 32), (32, 64)]
     blocks = sum(2 * a + a * b * 9 + 2 * b + b * b * 9 + (a * b if a != b else 0) for a, b in stages)

@@ -69,7 +69,7 @@ def test_each_mlp_computes_what_it_would_alone(
 @settings(max_examples=30)
 @given(OPTIONS, SHAPES, st.integers(1, 3))
 def test_mlps_learn_together_what_they_learn_apart(options: MLPOptions, shape: tuple[int, ...], count: int) -> None:
-    """Also the statistics of batch normalisation; each sees its own inputs."""
+    """Also the statistics of batch normalization; each sees its own inputs."""
     networks = make(options, shape, count)
     random = torch.Generator().manual_seed(0)
     inputs = torch.randn(4, count, 8, *shape, generator=random)

@@ -52,10 +52,10 @@ def test_provenance_tells_all_and_is_json() -> None:
     pmd_step, asym_step = told["steps"]
     assert (pmd_step["step"], pmd_step["asked"]) == ("pmd2:0.35", 0.35)
     assert pmd_step["expected"] == pytest.approx(0.35, abs=1e-3)
-    assert pmd_step["realised"] == pmd_step["noise_rate"] == pytest.approx(0.35, abs=5e-3)
+    assert pmd_step["realized"] == pmd_step["noise_rate"] == pytest.approx(0.35, abs=5e-3)
     assert pmd_step["factor"] > 0
     assert asym_step["class_map"] == {"3": 5, "5": 3}
-    assert asym_step["realised"] == pytest.approx(0.2, abs=0.03)  # of classes 3 and 5 only
+    assert asym_step["realized"] == pytest.approx(0.2, abs=0.03)  # of classes 3 and 5 only
     assert asym_step["noise_rate"] == told["noise_rate"]
     assert set(told["inputs_sha256"]) == {"clean_labels", "posterior"}
 
@@ -103,7 +103,7 @@ def test_asym_takes_the_map_or_else_pairs_within_superclasses() -> None:
         noisy = run(recipe, clean, num_classes=100, relations=relations)
         assert torch.equal(superclass[noisy.labels], superclass[clean])
         assert len(noisy.provenance["steps"][0]["class_map"]) == num_moved
-        assert noisy.provenance["steps"][0]["realised"] == pytest.approx(0.4, abs=0.06)
+        assert noisy.provenance["steps"][0]["realized"] == pytest.approx(0.4, abs=0.06)
 
 
 def test_matrix_step_takes_the_given_matrix() -> None:
@@ -118,7 +118,7 @@ def test_two_classes() -> None:
     for recipe in ("pmd1:0.35", "pmd2:0.45", "pmd3:0.4 + sym:0.1"):
         noisy = run(recipe, clean, num_classes=2, posterior=posterior)
         step = noisy.provenance["steps"][0]
-        assert step["realised"] == pytest.approx(step["asked"], abs=5e-3)
+        assert step["realized"] == pytest.approx(step["asked"], abs=5e-3)
 
 
 def test_pmd_is_refused_on_labels_that_are_noisy_already() -> None:

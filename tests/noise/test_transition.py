@@ -54,7 +54,7 @@ def test_drawn_labels_are_those_of_the_slow_reference() -> None:
     [symmetric(5, 0.4), pair(5, 0.3), asymmetric(5, 0.2, {1: 3}), symmetric(2, 0.45)],
     ids=["symmetric", "pair", "asymmetric", "two classes"],
 )
-def test_chi_square_of_the_realised_matrix(matrix: Tensor) -> None:
+def test_chi_square_of_the_realized_matrix(matrix: Tensor) -> None:
     k, per_class = len(matrix), 20_000
     clean = torch.arange(k).repeat_interleave(per_class)
     counts = measure_noise(clean, apply_matrix(clean, matrix, generator(3)), k).matrix * per_class
@@ -88,7 +88,7 @@ def test_same_seed_same_labels() -> None:
     assert not torch.equal(first, other)
 
 
-def test_realised_against_counting() -> None:
+def test_realized_against_counting() -> None:
     clean, noisy = torch.tensor([0, 0, 0, 0, 1, 1, 3]), torch.tensor([0, 1, 1, 2, 1, 0, 3])
     found = measure_noise(clean, noisy, 4)
     assert found.rate == pytest.approx(4 / 7)

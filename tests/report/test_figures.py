@@ -112,10 +112,10 @@ def test_an_ellipse_is_two_deviations_of_the_projected_gaussian() -> None:
     gaussians = ClassGaussians(torch.ones(1, 4), one.bool(), [factor], 0.3 * one, disturbance=0.7)
     drawn = (gaussians.sample(40_000, random)[0] @ plane).numpy()
     outline = ellipse(gaussians, 0, plane)
-    centre = (torch.ones(4) @ plane).numpy()
-    np.testing.assert_allclose(outline[:-1].mean(0), centre, atol=1e-5)
-    inverse = np.linalg.inv(np.cov((outline[:-1] - centre).T, bias=True) * 2)  # 1 on the outline
-    distance = np.einsum("ni,ij,nj->n", drawn - centre, inverse, drawn - centre)
+    center = (torch.ones(4) @ plane).numpy()
+    np.testing.assert_allclose(outline[:-1].mean(0), center, atol=1e-5)
+    inverse = np.linalg.inv(np.cov((outline[:-1] - center).T, bias=True) * 2)  # 1 on the outline
+    distance = np.einsum("ni,ij,nj->n", drawn - center, inverse, drawn - center)
     assert (distance < 1).mean() == pytest.approx(1 - np.exp(-2), abs=0.01)
 
 

@@ -259,7 +259,7 @@ def test_doubtful_texts_are_shown_and_only_ever_text(tmp_path: Path, cli: Cli) -
     assert str(doubts[0].text) in page_of(run.folder / "report.html").text
 
 
-def test_doubtful_examples_are_those_of_lowest_quality_with_their_neighbours(run: Run) -> None:
+def test_doubtful_examples_are_those_of_lowest_quality_with_their_neighbors(run: Run) -> None:
     table = run.labels()
     doubts = find_doubtful(run, table, ["zero", "1", "2"], open_views(run, None))
     quality = np.sort(table["quality"].to_numpy())

@@ -72,10 +72,10 @@ def test_a_page_opens_from_disk_and_fits(
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast of two colours, as WCAG 2 defines it."""
+    """The contrast of two colors, as WCAG 2 defines it."""
 
-    def luminance(colour: str) -> float:
-        parts = [float(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    def luminance(color: str) -> float:
+        parts = [float(part) / 255 for part in color.removeprefix("rgb(").removesuffix(")").split(",")]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -87,10 +87,10 @@ def contrast(one: str, other: str) -> float:
 def test_text_and_lines_stand_out(browser: Any, pages: dict[str, Path], dark: bool) -> None:
     page = open_page(browser, dark=dark).page
     page.goto(pages["digits"].as_uri())
-    colour = "(selector, key) => getComputedStyle(document.querySelector(selector))[key]"
+    color = "(selector, key) => getComputedStyle(document.querySelector(selector))[key]"
 
     def read(selector: str, key: str) -> str:
-        return str(page.evaluate(f"([selector, key]) => ({colour})(selector, key)", [selector, key]))
+        return str(page.evaluate(f"([selector, key]) => ({color})(selector, key)", [selector, key]))
 
     paper = read("body", "backgroundColor")
     for selector, key, behind, least in (
@@ -119,7 +119,7 @@ def test_a_page_fits_on_paper(browser: Any, pages: dict[str, Path], name: str) -
     watched.page.context.close()
 
 
-def test_a_page_prints_in_light_colours_with_everything_open(browser: Any, pages: dict[str, Path]) -> None:
+def test_a_page_prints_in_light_colors_with_everything_open(browser: Any, pages: dict[str, Path]) -> None:
     page = open_page(browser, dark=True).page
     page.goto(pages["hundred"].as_uri())
     page.emulate_media(media="print", color_scheme="dark")

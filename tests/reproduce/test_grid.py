@@ -113,7 +113,7 @@ def test_a_bad_file_is_one_line(tmp_path: Path, text: str, message: str) -> None
     [
         ('method = ["pcl"]', "grid a, method = pcl: unknown method 'pcl', did you mean 'plc'"),
         ('"optimizer.lr" = [-1]', r"grid a, optimizer\.lr = -1: optimizer\.lr = -1: must be greater than 0"),
-        ('"optimiser.lr" = [1]', r"grid a, optimiser\.lr = 1: unknown configuration key 'optimiser'"),
+        ('"optimizer.lr" = [1]', r"grid a, optimizer\.lr = 1: unknown configuration key 'optimizer'"),
         ('preset = ["dmeo"]', "grid a, preset = dmeo: unknown preset 'dmeo', did you mean 'demo'"),
         (
             'method = ["gce"]\n"covariance.disturbance" = [0.1]',

@@ -98,7 +98,7 @@ def test_a_whole_review_by_keyboard_ends_in_an_export_that_training_takes(
         done(page, 4)
         assert decision_about(review, order[3]).label == third
         press(page, "Enter")  # one at a time
-        page.wait_for_selector("#single:not([hidden]) .neighbours img")
+        page.wait_for_selector("#single:not([hidden]) .neighbors img")
         assert focused(page).startswith(f"Example {order[4]}, ")
         assert page.locator("#single .history").inner_text()
         press(page, "a", "a")
@@ -334,7 +334,7 @@ def test_names_from_the_data_are_only_ever_text(browser: "Browser", tmp_path: Pa
         said(page, "24 examples")
         page.locator(".tile").first.click()
         press(page, "Enter")
-        page.wait_for_selector("#single:not([hidden]) .neighbours")
+        page.wait_for_selector("#single:not([hidden]) .neighbors")
         press(page, "c")
         page.wait_for_selector("#chooser[open]")
         page.keyboard.type("svg")
@@ -364,10 +364,10 @@ def test_features_without_pictures_are_shown_as_rows(browser: "Browser", tmp_pat
         assert page.locator(".tile img").count() == 0
         page.locator(".tile").first.click()
         press(page, "Enter")
-        page.wait_for_selector("#single:not([hidden]) .neighbours")
+        page.wait_for_selector("#single:not([hidden]) .neighbors")
         assert page.locator("#single img").count() == 0
         assert page.locator("#single .values dt").all_inner_texts() == [f"column {i}" for i in range(6)]
-        assert "distance" in page.locator(".neighbours li").first.inner_text()
+        assert "distance" in page.locator(".neighbors li").first.inner_text()
         assert_clean(watched, address)
 
 
@@ -378,7 +378,7 @@ def go_to(page: "Page", review: Review, index: int) -> None:
         f"pair=all&state=any&view=single&at={review.examples.ranking(Order.DOUBTFUL).ranks[index]}&from={review.examples.ranking(Order.DOUBTFUL).ranks[index]}",
     )
     page.reload()
-    page.wait_for_selector("#single:not([hidden]) .neighbours")
+    page.wait_for_selector("#single:not([hidden]) .neighbors")
 
 
 @pytest.mark.parametrize(("size", "dark"), [(PHONE, True), (DESK, False)], ids=["phone", "desk"])
@@ -473,7 +473,7 @@ def test_nothing_sticks_out_and_text_can_be_read(
         assert worst_contrast(page) >= 4.5
         page.locator(".tile").first.click()
         press(page, "Enter")
-        page.wait_for_selector(".neighbours")
+        page.wait_for_selector(".neighbors")
         assert watched.overflow() == 0
         assert worst_contrast(page) >= 4.5
         assert_clean(watched, address)
@@ -481,7 +481,7 @@ def test_nothing_sticks_out_and_text_can_be_read(
 
 def worst_contrast(page: "Page") -> float:
     """Return the smallest contrast between a text and what it stands on, by WCAG 2's formula."""
-    colours = page.evaluate(
+    colors = page.evaluate(
         """() => {
           const own = (e) => [...e.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
           const clear = (e) => getComputedStyle(e).backgroundColor === 'rgba(0, 0, 0, 0)';
@@ -495,9 +495,9 @@ def worst_contrast(page: "Page") -> float:
         }"""
     )
 
-    def light(colour: str) -> float:
-        assert colour.startswith("rgb("), colour
-        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    def light(color: str) -> float:
+        assert color.startswith("rgb("), color
+        parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -505,7 +505,7 @@ def worst_contrast(page: "Page") -> float:
         low, high = sorted((light(one), light(other)))
         return (high + 0.05) / (low + 0.05)
 
-    return min(contrast(ink, paper) for ink, paper in colours)
+    return min(contrast(ink, paper) for ink, paper in colors)
 
 
 def test_the_page_says_when_the_server_is_gone(browser: "Browser", run: Path) -> None:
@@ -557,7 +557,7 @@ def test_a_finding_has_its_filter_its_reasons_and_its_removal(browser: "Browser"
         assert not review.decisions.states[[8, 9, 20]].any()
         page.locator("#tile-20").click()
         press(page, "Enter")
-        page.wait_for_selector("#single .neighbours li[aria-current]")
+        page.wait_for_selector("#single .neighbors li[aria-current]")
         assert page.locator("#single section:has(h3:text('Its group')) li").count() == 3
         assert "near duplicate nearly the same" in page.locator("#single .facts").inner_text()
         page.select_option("#finding", "")
@@ -670,6 +670,6 @@ def test_findings_fit_the_window(browser: "Browser", run: Path, size: tuple[int,
         assert watched.overflow() <= 0
         watched.page.locator("#tile-40").click()
         press(watched.page, "Enter")
-        watched.page.wait_for_selector("#single .neighbours li[aria-current]")
+        watched.page.wait_for_selector("#single .neighbors li[aria-current]")
         assert watched.overflow() <= 0
         assert_clean(watched, address)

@@ -153,21 +153,21 @@ def test_a_second_round_keeps_what_the_first_decided(run: Path, tmp_path: Path) 
     ]
 
 
-def test_neighbours_are_the_nearest_of_either_class(client: Client, run: Path) -> None:
+def test_neighbors_are_the_nearest_of_either_class(client: Client, run: Path) -> None:
     import numpy as np
 
     features = np.load(run / "features.npy").astype(np.float64)
     rows = rows_of(run)
     one = first(client)
     detail = client.get(f"/api/examples/{one['index']}").json
-    assert [group["label"] for group in detail["neighbours"]] == [one["given"], one["suggested"]]
-    for group in detail["neighbours"]:
+    assert [group["label"] for group in detail["neighbors"]] == [one["given"], one["suggested"]]
+    for group in detail["neighbors"]:
         others = [i for i, row in enumerate(rows) if row["current"] == group["label"] and i != one["index"]]
         distances = {i: np.linalg.norm(features[i] - features[one["index"]]) for i in others}
         assert [near["index"] for near in group["examples"]] == sorted(others, key=distances.__getitem__)[:6]
     same = first(client, "state=any&count=1&after=300")
     if same["given"] == same["suggested"]:
-        groups = client.get(f"/api/examples/{same['index']}").json["neighbours"]
+        groups = client.get(f"/api/examples/{same['index']}").json["neighbors"]
         assert groups[1]["label"] is None
 
 
@@ -181,7 +181,7 @@ def test_pictures_come_with_a_year_of_caching_and_a_key_of_their_run(client: Cli
     assert client.get("/picture/0000000000000000/small/3").status == 404
 
 
-def test_features_without_pictures_have_rows_and_neighbours(tmp_path: Path) -> None:
+def test_features_without_pictures_have_rows_and_neighbors(tmp_path: Path) -> None:
     run = quick_train(write_npz(tmp_path / "a.npz", **blobs()), tmp_path / "run", epochs=2)
     with served(run.folder) as (address, _):
         client = Client(address)
@@ -189,7 +189,7 @@ def test_features_without_pictures_have_rows_and_neighbours(tmp_path: Path) -> N
         assert about["pictures"] is None
         assert about["classes"] == ["0", "1", "2"]
         detail = client.get("/api/examples/4").json
-        assert len(detail["neighbours"][0]["examples"]) == 6
+        assert len(detail["neighbors"][0]["examples"]) == 6
         assert [value for _, value in detail["values"]] == pytest.approx(blobs()["train"][4].tolist())
         assert client.get("/picture/0000000000000000/small/3").status == 404
         client.decide("keep", (4, 0))

@@ -33,7 +33,7 @@ def test_a_tile_gets_the_beginning_and_the_single_view_the_whole(texts_run: Path
         detail = client.get("/api/examples/21").json
         assert detail["pieces"] == [[tiles[21]["text"], False]]  # the suggestion is the given label
         assert detail["values"] == [["day", "2024-01-22"], ["number", 20240122.0], ["note", "out"]]
-        assert all(one["text"] for group in detail["neighbours"] for one in group["examples"] if one["index"] != 4)
+        assert all(one["text"] for group in detail["neighbors"] for one in group["examples"] if one["index"] != 4)
 
 
 def test_marked_words_are_those_of_the_suggested_class(texts_run: Path) -> None:

@@ -72,7 +72,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "unknown configuration key 'gce.qq', did you mean 'gce.q'?",
     ),
     "key without its section": ({"lr": 1}, "unknown configuration key 'lr', did you mean 'optimizer.lr'?"),
-    "unknown section": ({"optimiser": {"lr": 1}}, "unknown configuration key 'optimiser', did you mean 'optimizer."),
+    "unknown section": ({"optimizer": {"lr": 1}}, "unknown configuration key 'optimizer', did you mean 'optimizer."),
     "unknown method": ({"method": "gcee"}, "unknown method 'gcee', did you mean 'gce'?"),
     "unknown network": ({"network": "mpl"}, "unknown network 'mpl', did you mean 'mlp'?"),
     "unknown choice": ({"select": "nosy-val"}, "unknown select 'nosy-val', did you mean 'noisy-val'?"),

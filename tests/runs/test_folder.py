@@ -163,9 +163,12 @@ def test_what_a_run_reads_is_not_replaced_by_it(finished: Run) -> None:
     with pytest.raises(RunFolderError, match=r"metrics\.jsonl: is read by the run that would replace it"):
         finished.check_free(resume=False, force=True, inputs=[finished.folder / "metrics.jsonl"])
     (finished.folder.parent / "link").symlink_to(finished.folder)
-    for spelt in (finished.folder.parent / "link" / "metrics.jsonl", finished.folder / ".." / "run" / "metrics.jsonl"):
+    for spelled in (
+        finished.folder.parent / "link" / "metrics.jsonl",
+        finished.folder / ".." / "run" / "metrics.jsonl",
+    ):
         with pytest.raises(RunFolderError, match=r"metrics\.jsonl: is read by the run that would replace it"):
-            finished.check_free(resume=False, force=True, inputs=[spelt])
+            finished.check_free(resume=False, force=True, inputs=[spelled])
     finished.check_free(resume=False, force=True, inputs=[finished.folder.parent])  # data around the run is not the run
     (finished.folder / "embedded.npz").touch()
     finished.check_free(resume=False, force=True, inputs=[finished.folder / "embedded.npz"])
@@ -268,8 +271,8 @@ def test_every_run_keeps_the_features_of_its_model_and_knows_its_pictures(featur
     model = load_model(run.folder / "model.safetensors")
     inputs = torch.from_numpy(np.load(features)["train"])
     network = model.build().networks[0]
-    assert model.standardisation is not None
-    expected = network.encode((inputs - model.standardisation.mean) / model.standardisation.std)
+    assert model.standardization is not None
+    expected = network.encode((inputs - model.standardization.mean) / model.standardization.std)
     torch.testing.assert_close(torch.from_numpy(run.features).float(), expected, rtol=2e-3, atol=2e-3)
     assert run.pictures() is None
     assert run.config.common.method == "standard"

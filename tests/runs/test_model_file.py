@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from helpers import assert_same_tree
-from unflip.data.sources import Standardisation
+from unflip.data.sources import Standardization
 from unflip.errors import RunFolderError
 from unflip.nn.base import build_network
 from unflip.nn.ensemble import Ensemble
@@ -19,7 +19,7 @@ from unflip.runs.model_file import FORMAT, Model, load_model
 OPTIONS = MLPOptions(hidden=(5, 4), dropout=0.3)
 
 
-def some_model(count: int = 1, *, standardised: bool = True, names: bool = True) -> Model:
+def some_model(count: int = 1, *, standardized: bool = True, names: bool = True) -> Model:
     networks = [build_network("mlp", OPTIONS, (3,), 2, seed) for seed in range(count)]
     for network in networks:
         network(torch.randn(8, 3))  # so that batch norm has statistics of its own
@@ -29,7 +29,7 @@ def some_model(count: int = 1, *, standardised: bool = True, names: bool = True)
         input_shape=(3,),
         num_classes=2,
         class_names=["é", "b"] if names else None,
-        standardisation=Standardisation(torch.arange(3.0), torch.ones(3)) if standardised else None,
+        standardization=Standardization(torch.arange(3.0), torch.ones(3)) if standardized else None,
         state=Ensemble(networks).state_dict(),
     )
 
@@ -37,17 +37,17 @@ def some_model(count: int = 1, *, standardised: bool = True, names: bool = True)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("extras", [True, False])
 def test_a_model_comes_back_and_says_the_same(tmp_path: Path, count: int, extras: bool) -> None:
-    model = some_model(count, standardised=extras, names=extras)
+    model = some_model(count, standardized=extras, names=extras)
     model.save(tmp_path / "model.safetensors")
     loaded = load_model(tmp_path / "model.safetensors")
     for name in ("network", "options", "input_shape", "num_classes", "class_names"):
         assert getattr(loaded, name) == getattr(model, name)
     assert_same_tree(dict(sorted(model.state.items())), dict(sorted(loaded.state.items())))
     if extras:
-        assert loaded.standardisation is not None
-        assert torch.equal(loaded.standardisation.mean, torch.arange(3.0))
+        assert loaded.standardization is not None
+        assert torch.equal(loaded.standardization.mean, torch.arange(3.0))
     else:
-        assert loaded.standardisation is None
+        assert loaded.standardization is None
     inputs = torch.randn(6, 3)
     built = loaded.build()
     assert len(built.networks) == count

@@ -23,9 +23,9 @@ from unflip.stats.discriminant import (
 def problem(seed: int = 0, classes: int = 4, dims: int = 6, per_class: int = 15) -> tuple[Tensor, Tensor]:
     random = torch.Generator().manual_seed(seed)
     labels = torch.arange(classes).repeat_interleave(torch.tensor([per_class + 3 * c for c in range(classes)]))
-    centres = 2 * torch.randn(classes, dims, generator=random)
+    centers = 2 * torch.randn(classes, dims, generator=random)
     stretch = torch.randn(dims, dims, generator=random)
-    return centres[labels] + torch.randn(len(labels), dims, generator=random) @ stretch, labels
+    return centers[labels] + torch.randn(len(labels), dims, generator=random) @ stretch, labels
 
 
 def soft(count: int, classes: int, seed: int = 5) -> Tensor:

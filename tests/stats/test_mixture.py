@@ -1,4 +1,4 @@
-"""Mixture: against scikit-learn and a slow expectation maximisation, and what must not make it stumble."""
+"""Mixture: against scikit-learn and a slow expectation maximization, and what must not make it stumble."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-from unflip.stats.mixture import low_probability, normalised, subsample
+from unflip.stats.mixture import low_probability, normalized, subsample
 
 
 def two_heaps(low: int = 300, high: int = 200) -> torch.Tensor:
@@ -35,8 +35,8 @@ def test_it_is_the_mixture_of_the_paper() -> None:
     torch.testing.assert_close(low_probability(values, seed=7), torch.from_numpy(expected).float())
 
 
-def test_it_is_close_to_a_slow_expectation_maximisation() -> None:
-    values = normalised(two_heaps(60, 40) + torch.linspace(0, 1, 100))
+def test_it_is_close_to_a_slow_expectation_maximization() -> None:
+    values = normalized(two_heaps(60, 40) + torch.linspace(0, 1, 100))
     points = values.tolist()
     weights, means, variances = [0.5, 0.5], [min(points), max(points)], [0.05, 0.05]
     for _ in range(200):
@@ -91,14 +91,14 @@ def test_the_same_seed_gives_the_same_fit() -> None:
 def test_many_values_are_fitted_by_evenly_spaced_ones() -> None:
     draws = torch.Generator().manual_seed(2)
     values = torch.cat([torch.rand(20_000, generator=draws).pow(2), 0.8 + 0.3 * torch.randn(13_000, generator=draws)])
-    line = normalised(values).double().numpy()[:, None]
+    line = normalized(values).double().numpy()[:, None]
     whole = GaussianMixture(n_components=2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(line)
     expected = torch.from_numpy(whole.predict_proba(line)[:, whole.means_.argmin()]).float()
     torch.testing.assert_close(low_probability(values, 0), expected, atol=0.02, rtol=0)
     assert subsample(torch.tensor([3.0, 0.0, 5.0, 1.0, 2.0, 4.0]), 2).tolist() == [1.0, 4.0]
 
 
-def test_normalised_values_reach_from_0_to_1() -> None:
-    assert normalised(torch.tensor([2.0, 4.0, 3.0])).tolist() == [0.0, 1.0, 0.5]
-    assert normalised(torch.tensor([2.0, 2.0])).tolist() == [0.0, 0.0]
-    assert normalised(torch.empty(0)).tolist() == []
+def test_normalized_values_reach_from_0_to_1() -> None:
+    assert normalized(torch.tensor([2.0, 4.0, 3.0])).tolist() == [0.0, 1.0, 0.5]
+    assert normalized(torch.tensor([2.0, 2.0])).tolist() == [0.0, 0.0]
+    assert normalized(torch.empty(0)).tolist() == []

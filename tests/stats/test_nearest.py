@@ -1,4 +1,4 @@
-"""Nearest neighbours against a loop, and the index against an exact search."""
+"""Nearest neighbors against a loop, and the index against an exact search."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def test_the_nearest_are_those_of_a_slow_search_in_any_precision(features: Array
         np.testing.assert_allclose(distances, expected[1], rtol=1e-5, atol=1e-5)
 
 
-def test_neighbours_far_from_the_origin_are_not_lost_to_rounding(features: Array) -> None:
+def test_neighbors_far_from_the_origin_are_not_lost_to_rounding(features: Array) -> None:
     far = (features.astype(float) + 2000).astype(np.float32)
     found = nearest(far, far[:70], 3)
     assert (found.indices[:, 0] == np.arange(70)).all()
@@ -97,9 +97,9 @@ def test_mapped_and_sharded_features_are_searched_where_they_are(features: Array
 
 
 @pytest.mark.parametrize("width", [5, 160])
-def test_an_index_finds_almost_all_neighbours_and_the_same_again(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    centres = 3 * made(40, width, 1)
-    features = (centres[np.arange(4000) % 40] + made(4000, width)).astype(np.float16)
+def test_an_index_finds_almost_all_neighbors_and_the_same_again(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    centers = 3 * made(40, width, 1)
+    features = (centers[np.arange(4000) % 40] + made(4000, width)).astype(np.float16)
     exact = all_nearest(features)
     monkeypatch.setattr(module, "_EXACT", 1000)
     monkeypatch.setattr(module, "_QUERIES", 1500)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unflip.errors import InputError
-from unflip.stats.robust_mean import Complement, Normalise, agnostic_mean, class_agnostic_means, damping_weights
+from unflip.stats.robust_mean import Complement, Normalize, agnostic_mean, class_agnostic_means, damping_weights
 
-FORMS: list[tuple[Normalise, Complement]] = [
+FORMS: list[tuple[Normalize, Complement]] = [
     ("sum", "weighted"),
     ("sum", "plain"),
     ("count", "weighted"),
@@ -18,10 +18,10 @@ FORMS: list[tuple[Normalise, Complement]] = [
 ]
 
 
-def fast(x: Tensor, damping: float = 1.0, normalise: Normalise = "sum", complement: Complement = "weighted") -> Tensor:
+def fast(x: Tensor, damping: float = 1.0, normalize: Normalize = "sum", complement: Complement = "weighted") -> Tensor:
     """What the batched path finds for a single class."""
     labels = torch.zeros(len(x), dtype=torch.int64)
-    return class_agnostic_means(x, labels, 1, damping=damping, normalise=normalise, complement=complement)[0]
+    return class_agnostic_means(x, labels, 1, damping=damping, normalize=normalize, complement=complement)[0]
 
 
 def cloud(n: int, d: int, seed: int = 0, spread: float = 3.0) -> Tensor:
@@ -32,15 +32,15 @@ def cloud(n: int, d: int, seed: int = 0, spread: float = 3.0) -> Tensor:
     return x + 2
 
 
-@pytest.mark.parametrize(("normalise", "complement"), FORMS)
+@pytest.mark.parametrize(("normalize", "complement"), FORMS)
 @pytest.mark.parametrize(
     ("n", "d"),
     [(50, 8), (51, 7), (64, 64), (40, 65), (12, 33), (9, 40), (200, 16), (3, 2), (2, 6), (1, 5), (7, 1), (1101, 9)],
 )
-def test_it_is_algorithm_1(n: int, d: int, normalise: Normalise, complement: Complement) -> None:
+def test_it_is_algorithm_1(n: int, d: int, normalize: Normalize, complement: Complement) -> None:
     x = cloud(n, d)
-    found = fast(x, normalise=normalise, complement=complement)
-    expected = agnostic_mean(x, normalise=normalise, complement=complement)
+    found = fast(x, normalize=normalize, complement=complement)
+    expected = agnostic_mean(x, normalize=normalize, complement=complement)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-7, atol=1e-7)
 
 
@@ -60,16 +60,16 @@ def test_weights_so_small_that_the_shortcut_for_few_examples_is_not_taken() -> N
 
 
 @pytest.mark.parametrize("d", [3, 30, 90])
-@pytest.mark.parametrize(("normalise", "complement"), FORMS)
-def test_classes_side_by_side_are_each_class_alone(d: int, normalise: Normalise, complement: Complement) -> None:
+@pytest.mark.parametrize(("normalize", "complement"), FORMS)
+def test_classes_side_by_side_are_each_class_alone(d: int, normalize: Normalize, complement: Complement) -> None:
     sizes = [41, 44, 40, 1, 43, 0, 42, 2, 40, 90]
     labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))]
     x = cloud(len(labels), d)
-    found = class_agnostic_means(x, labels, len(sizes), normalise=normalise, complement=complement)
+    found = class_agnostic_means(x, labels, len(sizes), normalize=normalize, complement=complement)
     for c, size in enumerate(sizes):
         if size:
-            expected = agnostic_mean(x[labels == c], normalise=normalise, complement=complement)
+            expected = agnostic_mean(x[labels == c], normalize=normalize, complement=complement)
             np.testing.assert_allclose(found[c].numpy(), expected, rtol=1e-6, atol=1e-6)
         else:
             assert found[c].isnan().all()
@@ -112,8 +112,8 @@ def test_the_order_of_examples_does_not_matter() -> None:
 
 def test_the_printed_weights_depend_on_the_origin() -> None:
     x = cloud(60, 8)
-    moved = fast(x + 100, normalise="count") - 100
-    assert float((moved - fast(x, normalise="count")).norm()) > 1
+    moved = fast(x + 100, normalize="count") - 100
+    assert float((moved - fast(x, normalize="count")).norm()) > 1
 
 
 @pytest.mark.parametrize("kind", ["far", "near", "tail"])
@@ -188,13 +188,13 @@ def test_gradients_are_neither_needed_nor_made() -> None:
     assert not fast(x).requires_grad
 
 
-@pytest.mark.parametrize("normalise", ["sum", "count"])
-def test_damping_weights(normalise: Normalise) -> None:
+@pytest.mark.parametrize("normalize", ["sum", "count"])
+def test_damping_weights(normalize: Normalize) -> None:
     x = cloud(31, 6)
     distance = (x - x.median(0).values).square().sum(1)
     weights = torch.exp(-distance / (2.5 * x.var(0, correction=0).sum()))
-    expected = weights / (weights.sum() if normalise == "sum" else 31)
-    torch.testing.assert_close(damping_weights(x, damping=2.5, normalise=normalise), expected)
+    expected = weights / (weights.sum() if normalize == "sum" else 31)
+    torch.testing.assert_close(damping_weights(x, damping=2.5, normalize=normalize), expected)
 
 
 def test_no_members_have_no_weights() -> None:

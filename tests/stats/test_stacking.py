@@ -1,4 +1,4 @@
-"""Stacking against a general optimiser; views that say nothing, everything or too much; labels that mean nothing."""
+"""Stacking against a general optimizer; views that say nothing, everything or too much; labels that mean nothing."""
 
 import math
 
@@ -25,7 +25,7 @@ def views_and_labels(
     return truth, noise, torch.where(torch.rand(count, generator=random) < background, anything, labels)
 
 
-def penalised(
+def penalized(
     weights: np.ndarray[tuple[int], np.dtype[np.float64]], views: list[Tensor], labels: Tensor, e: float
 ) -> float:
     """The mean log-likelihood of the labels, by a loop over views, less the ridge about 1/2."""
@@ -37,19 +37,19 @@ def penalised(
 
 
 @pytest.mark.parametrize("background", [0.0, 0.2, 0.5, 0.7, 0.9])
-def test_weights_are_those_of_a_general_optimiser(background: float) -> None:
+def test_weights_are_those_of_a_general_optimizer(background: float) -> None:
     truth, noise, labels = views_and_labels(background=background)
     half = (0.5 * truth + 0.5 * noise).log_softmax(1)
     views = [(2 * truth).log_softmax(1), half]
     found = stack(views, labels, background)
     best = minimize(
-        lambda w: -penalised(w, views, labels, background), [0.5, 0.5], bounds=[(0, 4)] * 2, options={"ftol": 1e-12}
+        lambda w: -penalized(w, views, labels, background), [0.5, 0.5], bounds=[(0, 4)] * 2, options={"ftol": 1e-12}
     )
     assert found.uniform_noise_rate == background
     np.testing.assert_allclose(
         found.weights.numpy(), best.x, atol=0.02 if background < 0.9 else 0.04
     )  # few labels mean anything there
-    assert penalised(found.weights.double().numpy(), views, labels, background) == pytest.approx(-best.fun, abs=1e-5)
+    assert penalized(found.weights.double().numpy(), views, labels, background) == pytest.approx(-best.fun, abs=1e-5)
 
 
 @pytest.mark.parametrize("background", [0.0, 0.15, 0.4, 0.7])
@@ -58,10 +58,10 @@ def test_the_share_of_labels_that_mean_nothing_is_found(background: float) -> No
     found = stack([truth], labels)
     assert found.uniform_noise_rate == pytest.approx(background, abs=0.07)
     best = max(
-        (penalised(stack([truth], labels, e).weights.double().numpy(), [truth], labels, e), e)
+        (penalized(stack([truth], labels, e).weights.double().numpy(), [truth], labels, e), e)
         for e in np.linspace(0, 0.94, 48).tolist()
     )
-    mine = penalised(found.weights.double().numpy(), [truth], labels, found.uniform_noise_rate)
+    mine = penalized(found.weights.double().numpy(), [truth], labels, found.uniform_noise_rate)
     assert mine > best[0] - 2e-4  # no other of a fine grid is better
 
 
@@ -117,7 +117,7 @@ def test_views_that_rule_a_label_out_are_believed_to_a_limit() -> None:
 
 
 @given(st.integers(0, 1000), st.integers(1, 3), st.integers(2, 5))
-def test_a_pool_is_the_normalised_product_of_powers(seed: int, count: int, classes: int) -> None:
+def test_a_pool_is_the_normalized_product_of_powers(seed: int, count: int, classes: int) -> None:
     random = torch.Generator().manual_seed(seed)
     views = [torch.randn(5, classes, generator=random).log_softmax(1) for _ in range(count)]
     weights = torch.rand(count, generator=random)

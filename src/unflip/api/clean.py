@@ -116,12 +116,12 @@ class CleanPlan:
     """Tables only: columns of texts, which the list of suspects shows."""
 
     def details(self) -> list[str]:
-        """Say what becomes of the examples before they are learnt from, line by line; nothing of features."""
+        """Say what becomes of the examples before they are learned from, line by line; nothing of features."""
         encoding = self.raw.encoding if self.embedding is None else self.embedding.origin.encoding
         return restore(encoding).describe() if encoding is not None else []
 
     def left_out(self) -> list[str]:
-        """Say which columns of a table are not learnt from, and why, line by line."""
+        """Say which columns of a table are not learned from, and why, line by line."""
         return [line for line in self.details() if " left out " in line] if self.embedding is None else []
 
     def line(self) -> str:
@@ -242,7 +242,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
         check_images_only({"embedding": typed_embedding}, data)
     if raw.train.labels is None and data_options.labels is None:
         raise InputError(
-            f"{data_options.path}: {raw.unlabelled}; every example needs its label (in another file: --labels)"
+            f"{data_options.path}: {raw.unlabeled}; every example needs its label (in another file: --labels)"
         )
     examples, which = choose_labels(raw, data_options)
     assert examples.labels is not None
@@ -302,7 +302,7 @@ def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
         name: replace(part, inputs=np.arange(len(part.inputs), dtype=np.float32)[:, None])
         for name, part in embedding.sets.items()
     }
-    label_data(replace(embedding.raw.with_parts(sets), normalisation=None), own)
+    label_data(replace(embedding.raw.with_parts(sets), normalization=None), own)
 
 
 def _pictures(features: Dataset) -> dict[str, Inputs]:

@@ -279,7 +279,7 @@ class EmbedPlan:
             write_labels(self.out, sets, self.raw.class_names, origin)
         features = replace(
             self.raw.with_parts(sets),
-            normalisation=None,
+            normalization=None,
             images_path=self.origin.data,
             skipped=origin.skipped,
             encoding=self.origin.encoding,

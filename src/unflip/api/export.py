@@ -122,7 +122,7 @@ def _is_picture(name: str) -> bool:
 def _tasks(
     table: pa.Table, flagged: pa.Table | None, method: str, prefix: str, rows: Rows | None
 ) -> list[dict[str, Any]]:
-    """Return a task an example, unless it was removed; docs/exchange.md has the labelling interface for them."""
+    """Return a task an example, unless it was removed; docs/exchange.md has the labeling interface for them."""
     names = None if flagged is None else _names(table, flagged)
     removed = pc.equal(table["split"], REMOVED).to_pylist()
     columns = {name: table[name].to_pylist() for name in ("index", "id", "quality", "reviewed", "confidence_suggested")}

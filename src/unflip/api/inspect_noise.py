@@ -75,7 +75,7 @@ def _read_clean(path: Path) -> tuple[Array, tuple[str, ...] | None]:
     else:
         raw = load_raw(DataOptions(path=str(path)))
         raw.check_trainable(f"clean labels {path}")
-        labels, class_names, missing = raw.train.labels, raw.class_names, raw.unlabelled
+        labels, class_names, missing = raw.train.labels, raw.class_names, raw.unlabeled
     if labels is None:
         raise InputError(f"clean labels {path}: {missing}; give a file of labels, or data with labels")
     return labels, class_names

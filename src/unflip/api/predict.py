@@ -110,8 +110,8 @@ def predict(
         )
     if isinstance(inputs, np.ndarray | Shards):
         check_finite(inputs, f"data {data}, '{part}'")
-    raw = replace(raw, normalisation=None) if model.encoding else raw  # what was images is rows of features now
-    source = make_source(raw, inputs, model.standardisation, options).to(processes.device)
+    raw = replace(raw, normalization=None) if model.encoding else raw  # what was images is rows of features now
+    source = make_source(raw, inputs, model.standardization, options).to(processes.device)
     probs = predict_probs(model.build().to(processes.device), source, processes).cpu()
     named = map(str, range(len(probs)) if ids is None else ids.tolist())
     return Prediction(list(named), torch.as_tensor(probs), names, skipped, remarks)
@@ -183,7 +183,7 @@ def _takes(model: Model) -> str:
     encoding = model.encoding
     if encoding is None:
         shape = model.input_shape
-        features = f"{shape[0]} features, made as those that it learnt from (of images: unflip embed)"
+        features = f"{shape[0]} features, made as those that it learned from (of images: unflip embed)"
         return features if len(shape) == 1 else f"images of shape {shape}"
     if encoding.encoder == "images":
         return f"images, or their features ({embed_command(encoding, 'IMAGES')})"
@@ -193,7 +193,7 @@ def _takes(model: Model) -> str:
 
 
 def _check_encoding(trained: Encoding | None, raw: Dataset, what: str) -> None:
-    """Refuse features that were made in another way than those that the model learnt from."""
+    """Refuse features that were made in another way than those that the model learned from."""
     if trained is None and raw.encoding is None:
         return
     if trained is None or raw.encoding is None:

@@ -78,7 +78,7 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
     if held_out is not None:
         lines.append(f"  the model disagrees with {1 - held_out:.1%} of the labels held out from training")
     elif cleaned.run.result["judged_out_of_sample"] == 1 and not cleaned.unjudged:
-        lines.append("  every label was judged by networks and statistics that had not learnt it")
+        lines.append("  every label was judged by networks and statistics that had not learned it")
     if cleaned.unjudged:
         one = cleaned.unjudged == 1
         cannot = f"{cleaned.unjudged:,} label{'' if one else 's'} cannot be judged"

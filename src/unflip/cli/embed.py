@@ -38,8 +38,8 @@ def embed(
         return
     counts = ", ".join(f"{count} {name}" for name, count in made.counts.items())
     how = "was there already" if made.reused else f"{made.seconds:.1f} s"
-    labelled = made.features.train.labels is not None
-    after = "unflip clean {} --out runs/first" if labelled else "unflip predict RUN --data {}"
+    labeled = made.features.train.labels is not None
+    after = "unflip clean {} --out runs/first" if labeled else "unflip predict RUN --data {}"
     print(  # noqa: T201
         "\n".join(
             [

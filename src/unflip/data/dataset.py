@@ -11,7 +11,7 @@ from torch import Tensor
 from unflip.data.arrays import Array, Shards, stripped
 from unflip.data.columns import Cells
 from unflip.data.files import Frame, ImageFiles, Skipped
-from unflip.data.sources import JoinedSource, Source, Standardisation
+from unflip.data.sources import JoinedSource, Source, Standardization
 from unflip.errors import InputError
 
 IMAGE_STATS = 4
@@ -130,9 +130,9 @@ class Dataset:
         val: validation examples that came with the data; None once they are :meth:`joined`.
         name: what results call the data; set by :func:`unflip.data.loaders.load_raw`.
         class_map: the named map that `asym` noise uses on this data by default.
-        normalisation: images only: they are (n, c, h, w) of bytes, or files, and are fed as ``(x - mean) / std``.
+        normalization: images only: they are (n, c, h, w) of bytes, or files, and are fed as ``(x - mean) / std``.
         clean_val: whether the labels of the validation examples are known to be right.
-        unlabelled: what an error says where labels are needed and there are none.
+        unlabeled: what an error says where labels are needed and there are none.
         label_column: tables only: the column of labels.
         untrainable: what an error says where training examples are needed and there are none.
         images_path: where people find pictures of the examples: the data itself, or the images that features were
@@ -143,7 +143,7 @@ class Dataset:
         num_classes: known, as all below, once the data is labeled.
         unseen: classes that nobody declared and no example has: gaps in the numbering of the labels.
         own_labels: whether the given labels are those of the data itself, not those of another file.
-        standardisation: what inputs are standardized with; stored with the model.
+        standardization: what inputs are standardized with; stored with the model.
         frame: what the network sees of an image file; None where images are used in their own size.
         same: A number per training example (n,), the same where they are equal, alike or of one group; None if all
             differ.
@@ -159,9 +159,9 @@ class Dataset:
     name: str = ""
     class_names: tuple[str, ...] | None = None
     class_map: str | None = None
-    normalisation: Standardisation | None = None
+    normalization: Standardization | None = None
     clean_val: bool = False
-    unlabelled: str = "no train_labels in it"
+    unlabeled: str = "no train_labels in it"
     label_column: str | None = None
     untrainable: str = "no row to train on"
     images_path: str | None = None
@@ -172,7 +172,7 @@ class Dataset:
     num_classes: int = 0
     unseen: tuple[int, ...] = ()
     own_labels: bool = True
-    standardisation: Standardisation | None = None
+    standardization: Standardization | None = None
     frame: Frame | None = None
     same: Tensor | None = None
     reviewed: Tensor | None = None
@@ -183,7 +183,7 @@ class Dataset:
     @property
     def holds_images(self) -> bool:
         """Whether the inputs are images rather than rows of numbers."""
-        return self.normalisation is not None
+        return self.normalization is not None
 
     @property
     def source(self) -> Source:

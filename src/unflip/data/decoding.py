@@ -261,7 +261,7 @@ def flip_crop(images: Tensor, generator: torch.Generator, *, size: int | None = 
     return padded.gather(2, places).view(count, channels, tall, wide)
 
 
-def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Return ``(images - mean) / std`` as float32; mean and std, (c, 1, 1), are in the images' own units.
 
     For bytes, converting first and then working in place is several times faster than implicit type promotion. So are,

@@ -120,7 +120,7 @@ def read_list(path: Path) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def read_labelled_list(path: Path) -> tuple[list[str], Array]:
+def read_labeled_list(path: Path) -> tuple[list[str], Array]:
     """Return the images of a list and their class numbers."""
     names, labels = [], []
     for row, line in enumerate(read_list(path)):

@@ -19,7 +19,7 @@ from unflip.data.decoding import (
     flip_crop,
     make_pool,
     mirror,
-    normalise,
+    normalize,
     open_images,
     random_boxes,
     random_squares,
@@ -28,7 +28,7 @@ from unflip.data.decoding import (
 )
 from unflip.data.files import Frame, ImageFiles, Skipped
 from unflip.data.options import Crop, ImageOptions
-from unflip.data.sources import Standardisation
+from unflip.data.sources import Standardization
 from unflip.errors import ConfigError, InputError
 from unflip.progress import Track, untracked
 
@@ -128,12 +128,12 @@ class ImageSource:
 
     ahead, host_indices = 0, False
 
-    def __init__(self, images: Array, standardise: Standardisation, *, augment: bool = True, shift: int = 4) -> None:
+    def __init__(self, images: Array, standardize: Standardization, *, augment: bool = True, shift: int = 4) -> None:
         self.shape = images.shape[1:]
         self._shift = shift
         self.augments = augment
         self._images = torch.from_numpy(np.require(images, np.uint8, ["C", "W"]))
-        self._standardise = standardise
+        self._standardize = standardize
         self.sizes = np.tile(np.array([images.shape[3], images.shape[2]], np.float32), (len(images), 1))
         """Width and height of each image (n, 2)."""
 
@@ -141,37 +141,37 @@ class ImageSource:
         return len(self._images)
 
     def fetch(self, indices: Tensor) -> Tensor:
-        """Return the images at ``indices``, normalised."""
-        return self._normalise(self._bytes(indices))
+        """Return the images at ``indices``, normalized."""
+        return self._normalize(self._bytes(indices))
 
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a random view of the images at ``indices``, normalised."""
+        """Return a random view of the images at ``indices``, normalized."""
         images = self._bytes(indices)
-        return self._normalise(flip_crop(images, generator, pad=self._shift) if self.augments else images)
+        return self._normalize(flip_crop(images, generator, pad=self._shift) if self.augments else images)
 
     def to(self, device: torch.device) -> Self:
         """Move the images, as bytes, to ``device``."""
         self._images = self._images.to(device)
-        self._standardise = self._standardise.to(device)
+        self._standardize = self._standardize.to(device)
         return self
 
     def _bytes(self, indices: Tensor) -> Tensor:
         return self._images.index_select(0, indices.to(self._images.device))
 
-    def _normalise(self, images: Tensor) -> Tensor:
-        return normalise(images, self._standardise.mean, self._standardise.std)
+    def _normalize(self, images: Tensor) -> Tensor:
+        return normalize(images, self._standardize.mean, self._standardize.std)
 
 
 class FileSource:
     """Images of any size, of which the network sees a square.
 
-    :meth:`fetch` returns the centre of the image (see :class:`unflip.data.files.Frame`), :meth:`view` a random
+    :meth:`fetch` returns the center of the image (see :class:`unflip.data.files.Frame`), :meth:`view` a random
     part of it, mirrored at random. Parts are drawn for the whole batch at once, in the calling thread, so a view does
     not depend on the number of ``workers``.
 
     Args:
         files: the images, with a frame.
-        standardise: mean and standard deviation per channel.
+        standardize: mean and standard deviation per channel.
         augment: whether views are random.
         crop: `resized` takes 8 to 100 % of the area (Szegedy et al. 2015), `random` a square of the central one's size.
         workers: threads that read images; by default one per core.
@@ -182,7 +182,7 @@ class FileSource:
     def __init__(
         self,
         files: ImageFiles,
-        standardise: Standardisation,
+        standardize: Standardization,
         *,
         augment: bool = True,
         crop: Crop = "resized",
@@ -195,7 +195,7 @@ class FileSource:
         self._frame = files.frame
         self._share = files.frame.size / files.frame.resize
         self._crop = crop
-        self._standardise = standardise
+        self._standardize = standardize
         self._device = torch.device("cpu")
         self._pool = make_pool(workers)
         self.sizes = np.zeros((len(files), 2), np.float32)
@@ -205,19 +205,19 @@ class FileSource:
         return len(self._files)
 
     def fetch(self, indices: Tensor) -> Tensor:
-        """Return the centres of the images at ``indices``, normalised."""
-        return self._normalise(self._read(indices, None))
+        """Return the centers of the images at ``indices``, normalized."""
+        return self._normalize(self._read(indices, None))
 
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return random parts of the images at ``indices``, normalised."""
+        """Return random parts of the images at ``indices``, normalized."""
         if not self.augments:
             return self.fetch(indices)
-        return self._normalise(mirror(self._read(indices, generator), generator))
+        return self._normalize(mirror(self._read(indices, generator), generator))
 
     def to(self, device: torch.device) -> Self:
         """Move batches, as bytes, to ``device``."""
         self._device = device
-        self._standardise = self._standardise.to(device)
+        self._standardize = self._standardize.to(device)
         return self
 
     def _read(self, indices: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -233,15 +233,15 @@ class FileSource:
             boxes = random_boxes(sizes, generator)
         return cut_images(self._files, rows, images, boxes, self._frame, self._pool).to(self._device)
 
-    def _normalise(self, images: Tensor) -> Tensor:
-        return normalise(images, self._standardise.mean, self._standardise.std)
+    def _normalize(self, images: Tensor) -> Tensor:
+        return normalize(images, self._standardize.mean, self._standardize.std)
 
 
-def byte_normalisation(mean: tuple[float, ...], std: tuple[float, ...]) -> Standardisation:
+def byte_normalization(mean: tuple[float, ...], std: tuple[float, ...]) -> Standardization:
     """Turn mean and standard deviation per channel, for values from 0 to 1, into those of bytes (c, 1, 1)."""
     shape = (-1, 1, 1)
-    return Standardisation(255 * torch.tensor(mean).view(shape), 255 * torch.tensor(std).view(shape))
+    return Standardization(255 * torch.tensor(mean).view(shape), 255 * torch.tensor(std).view(shape))
 
 
-IMAGENET = byte_normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+IMAGENET = byte_normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Of ImageNet's training images, which most pretrained networks expect."""

@@ -21,10 +21,10 @@ from unflip.data.sources import (
     ArraySource,
     JoinedSource,
     Source,
-    Standardisation,
+    Standardization,
     check_finite,
     check_varied,
-    fit_standardisation,
+    fit_standardization,
 )
 from unflip.data.split import same_examples
 from unflip.errors import ConfigError, InputError, UnflipWarning
@@ -39,7 +39,7 @@ _TRIED = 4000  # examples that the choice of a scale is made by
 
 
 def label_data(
-    raw: Dataset, options: DataOptions, track: Track = untracked, wanted: Standardisation | None = None
+    raw: Dataset, options: DataOptions, track: Track = untracked, wanted: Standardization | None = None
 ) -> Dataset:
     """Check what a loader found, number its classes, and turn its inputs into sources.
 
@@ -66,16 +66,16 @@ def label_data(
     for key, part in sets.items():
         if isinstance(part.inputs, np.ndarray | Shards):
             check_finite(part.inputs, f"{options.path}, '{key}'")
-    standardise = raw.normalisation or wanted
+    standardize = raw.normalization or wanted
     if isinstance(train.inputs, np.ndarray | Shards):
         check_varied(train.inputs, f"{options.path}, 'train'")
-        if standardise is None and options.standardize != "off":
-            standardise = fit_standardisation(train.inputs, one_scale=options.standardize == "whole")
+        if standardize is None and options.standardize != "off":
+            standardize = fit_standardization(train.inputs, one_scale=options.standardize == "whole")
     ready = {
         key: replace(
             part,
             inputs=np.empty((0, 0)),  # what was read need not stay in memory
-            opened=make_source(raw, part.inputs, standardise, options),
+            opened=make_source(raw, part.inputs, standardize, options),
             labels=labels[key].numpy(),
             truth=None if key != "train" or clean is None else clean.numpy(),
         )
@@ -103,7 +103,7 @@ def label_data(
         class_names=names,
         unseen=_unseen(num_classes, [*labels.values(), *([] if clean is None else [clean])]) if not declared else (),
         own_labels=options.labels is None,
-        standardisation=standardise,
+        standardization=standardize,
         frame=frame,
         same=same_examples(train),
         reviewed=reviewed,
@@ -118,7 +118,7 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Split, str]:
     The labels are checked here, before images are read or become features, which may take long.
     """
     raw.check_trainable(options.path)
-    _check_labelled(raw, options.path)
+    _check_labeled(raw, options.path)
     called = "train_labels" if raw.label_column is None else f"column '{raw.label_column}'"
     train, what, total = raw.train, f"{options.path}, {called}", len(raw.train.inputs)
     if options.take is not None:
@@ -131,7 +131,7 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Split, str]:
     if options.groups is not None:
         train = replace(train, groups=_find_groups(options, train))
     if train.labels is None:
-        raise InputError(f"{options.path}: {raw.unlabelled}; give a file with --labels")
+        raise InputError(f"{options.path}: {raw.unlabeled}; give a file with --labels")
     _number_classes(raw, train, options, what)
     if len(train.labels) > _ALL_DISTINCT and len(np.unique(train.labels)) == len(train.labels):
         raise InputError(f"{what}: all {len(train.labels):,} labels differ, so they name no classes; take other labels")
@@ -140,7 +140,7 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Split, str]:
     return train, what
 
 
-def _check_labelled(raw: Dataset, path: str) -> None:
+def _check_labeled(raw: Dataset, path: str) -> None:
     """Refuse an empty label among others, naming its row and, where it has one, its example."""
     for key, part in raw.parts().items():
         if part.labels is not None and are_names(part.labels) and (empty := part.labels == "").any():
@@ -308,18 +308,18 @@ def open_sets(
     return {**sets, **ready}, opened.frame, opened.skipped
 
 
-def make_source(raw: Dataset, inputs: Inputs, standardise: Standardisation | None, options: DataOptions) -> Source:
+def make_source(raw: Dataset, inputs: Inputs, standardize: Standardization | None, options: DataOptions) -> Source:
     """Return a source for inputs that a loader found, images or rows, or that an encoder made."""
     assert not isinstance(inputs, Cells)
     if isinstance(inputs, ImageFiles):
-        assert standardise is not None
-        return FileSource(inputs, standardise, augment=options.augment, crop=options.crop, workers=options.workers)
-    if raw.holds_images and standardise is not None:
+        assert standardize is not None
+        return FileSource(inputs, standardize, augment=options.augment, crop=options.crop, workers=options.workers)
+    if raw.holds_images and standardize is not None:
         assert isinstance(inputs, np.ndarray)
         if options.augment and options.shift >= (side := min(inputs.shape[2:])):
             raise ConfigError(f"data.shift = {options.shift}: must be below the images' side, {side}; 0 leaves them be")
-        return ImageSource(inputs, standardise, augment=options.augment, shift=options.shift)
-    return ArraySource(inputs, standardise, options.jitter)
+        return ImageSource(inputs, standardize, augment=options.augment, shift=options.shift)
+    return ArraySource(inputs, standardize, options.jitter)
 
 
 def settle_scale(data: Dataset) -> Dataset:
@@ -330,7 +330,7 @@ def settle_scale(data: Dataset) -> Dataset:
     each left out of its class, so that no label speaks for itself; those that are alone in their class say nothing.
     In a tie all columns share a scale. It is made once noise has been added: no clean label may have a say.
     """
-    by_column = data.standardisation
+    by_column = data.standardization
     if by_column is None or len(by_column.std.shape) != 1:
         return data
     rows = evenly_spaced(len(data.given), _TRIED, data.given.device)
@@ -339,7 +339,7 @@ def settle_scale(data: Dataset) -> Dataset:
     scale = (by_column.std.square() * features.square().mean(0)).mean().sqrt()
     if not float(scale) > 0:
         return data
-    in_one = Standardisation(by_column.mean, scale.to(by_column.std.dtype).expand_as(by_column.std).contiguous())
+    in_one = Standardization(by_column.mean, scale.to(by_column.std.dtype).expand_as(by_column.std).contiguous())
     alone = labels.bincount()[labels] == 1
     if bool(alone.all()):
         return data
@@ -350,7 +350,7 @@ def settle_scale(data: Dataset) -> Dataset:
     for part in data.parts().values():
         assert isinstance(part.source, ArraySource | JoinedSource)
         part.source.rescale(in_one)
-    return replace(data, standardisation=in_one)
+    return replace(data, standardization=in_one)
 
 
 def _surprise(features: Tensor, labels: Tensor, num_classes: int) -> float:

@@ -18,7 +18,7 @@ class ImageOptions(Options):
     """Side in pixels of the square that the network sees; by default 224, or for images of at most 64 x 64 their own
     size (112 for a backbone). Images up to 64 pixels are read once and kept in memory, larger ones batch by batch."""
     image_resize: int | None = Field(None, ge=8, le=8192)
-    """Shorter side to which an image is scaled before its centre is cropped; by default 8/7 of `image_size`, or
+    """Shorter side to which an image is scaled before its center is cropped; by default 8/7 of `image_size`, or
     `image_size` itself up to 64 pixels."""
     resample: Resample = "bilinear"
     """Interpolation used for scaling."""
@@ -70,13 +70,13 @@ class DataOptions(ImageOptions):
     groups: str | None = None
     """Examples of one group, such as near-duplicates, stay on one side of that split: a column, an array, or a file."""
     standardize: Literal["columns", "whole", "auto", "off"] = "columns"
-    """Centre each column and divide it by its own standard deviation (`columns`) or all columns by a common one
+    """Center each column and divide it by its own standard deviation (`columns`) or all columns by a common one
     (`whole`); `auto` takes what explains the labels better. Images have a fixed mean and standard deviation per channel
     instead."""
     augment: bool = True
     """Mirror and crop training images at random."""
     jitter: float = Field(0.0, ge=0.0)
-    """Standard deviation of the noise between two views of a row, in units of the standardised features."""
+    """Standard deviation of the noise between two views of a row, in units of the standardized features."""
     map_above_mb: float = Field(1024.0, ge=0.0)
     """Array files larger than this many megabytes stay on disk and are read batch by batch."""
 

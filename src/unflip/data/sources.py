@@ -19,7 +19,7 @@ _TINY = 1e-100  # the square of a smaller number has no place in double precisio
 
 
 @dataclass(frozen=True)
-class Standardisation:
+class Standardization:
     """``(x - mean) / std`` per column; stored with the model, since new inputs need the same.
 
     It is computed in the precision of ``mean`` and ``std``: double where single precision would lose the differences.
@@ -29,12 +29,12 @@ class Standardisation:
     std: Tensor
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Standardise inputs (b, *shape)."""
+        """Standardize inputs (b, *shape)."""
         return (inputs - self.mean.to(inputs.device)) / self.std.to(inputs.device)
 
-    def to(self, device: torch.device) -> "Standardisation":
+    def to(self, device: torch.device) -> "Standardization":
         """Return it with its tensors on ``device``."""
-        return Standardisation(self.mean.to(device), self.std.to(device))
+        return Standardization(self.mean.to(device), self.std.to(device))
 
 
 class Source(Protocol):
@@ -66,7 +66,7 @@ class Source(Protocol):
 
 
 class ArraySource:
-    """Rows of a float array, which may be a memory map or lie in several; optionally standardised.
+    """Rows of a float array, which may be a memory map or lie in several; optionally standardized.
 
     It is not known which changes preserve a row's class, so training sees rows as they are. Where a method needs
     several views of a row, they differ by uniform noise of standard deviation ``jitter``.
@@ -74,12 +74,12 @@ class ArraySource:
 
     ahead = 0
 
-    def __init__(self, array: Array | Shards, standardise: Standardisation | None = None, jitter: float = 0.0) -> None:
+    def __init__(self, array: Array | Shards, standardize: Standardization | None = None, jitter: float = 0.0) -> None:
         self.shape = array.shape[1:]
         self.augments = False
         self._jitter = jitter
-        self._standardise = standardise
-        self._scale = standardise
+        self._standardize = standardize
+        self._scale = standardize
         self._factors: list[Tensor] = []
         self._device = torch.device("cpu")
         self._array: Array | Shards | None = array
@@ -90,10 +90,10 @@ class ArraySource:
         self.host_indices = self._inputs is None
 
     def _finish(self, rows: Array) -> Tensor:
-        if self._standardise is None:
+        if self._standardize is None:
             return torch.from_numpy(np.asarray(rows, np.float32))
-        double = self._standardise.mean.dtype == torch.float64
-        inputs = self._standardise(torch.from_numpy(np.asarray(rows, np.float64 if double else np.float32))).float()
+        double = self._standardize.mean.dtype == torch.float64
+        inputs = self._standardize(torch.from_numpy(np.asarray(rows, np.float64 if double else np.float32))).float()
         for factor in self._factors:
             inputs *= factor
         return inputs
@@ -117,10 +117,10 @@ class ArraySource:
         noise = random_bytes(inputs.numel(), generator).to(inputs.device).view(inputs.shape)
         return inputs.add_(noise, alpha=self._jitter / _BYTE_STD)
 
-    def rescale(self, standardise: Standardisation) -> None:
-        """Standardise from now on with other scales, but the same means; mapped rows are rounded as those in memory."""
+    def rescale(self, standardize: Standardization) -> None:
+        """Standardize from now on with other scales, but the same means; mapped rows are rounded as those in memory."""
         assert self._scale is not None
-        factor, self._scale = (self._scale.std / standardise.std).float(), standardise
+        factor, self._scale = (self._scale.std / standardize.std).float(), standardize
         if self._inputs is None:
             self._factors.append(factor)
         else:
@@ -170,11 +170,11 @@ class JoinedSource:
             inputs[where.to(inputs.device)] = batch
         return inputs
 
-    def rescale(self, standardise: Standardisation) -> None:
+    def rescale(self, standardize: Standardization) -> None:
         """Rescale every part that holds rows."""
         for part in self._parts:
             if isinstance(part, ArraySource):
-                part.rescale(standardise)
+                part.rescale(standardize)
 
     def to(self, device: torch.device) -> Self:
         """Move every part."""
@@ -211,13 +211,13 @@ def check_finite(array: Array | Shards, what: str) -> None:
 
 
 def check_varied(array: Array | Shards, what: str) -> None:
-    """Refuse examples that are all the same: nothing can be learnt from them."""
+    """Refuse examples that are all the same: nothing can be learned from them."""
     first = np.asarray(array[:1])
     if len(array) and not any((rows != first).any() for _, rows in chunks(array)):
         raise InputError(f"{what}: the features of all {len(array)} examples are the same; nothing tells them apart")
 
 
-def fit_standardisation(array: Array | Shards, *, one_scale: bool) -> Standardisation:
+def fit_standardization(array: Array | Shards, *, one_scale: bool) -> Standardization:
     """Return mean per column, and standard deviation per column or one for all; constant columns are not scaled."""
     total, peak = np.zeros(array.shape[1:]), np.zeros(array.shape[1:])
     for _, rows in chunks(array):
@@ -236,4 +236,4 @@ def fit_standardisation(array: Array | Shards, *, one_scale: bool) -> Standardis
     std[std <= 1e-12 * np.abs(mean)] = 1.0
     far = ~constant & ((np.abs(mean) > _FAR * std) | (std < np.finfo(np.float32).tiny))
     kind = np.float64 if far.any() else np.float32
-    return Standardisation(torch.from_numpy(mean.astype(kind)), torch.from_numpy(std.astype(kind)))
+    return Standardization(torch.from_numpy(mean.astype(kind)), torch.from_numpy(std.astype(kind)))

@@ -121,7 +121,7 @@ def identities(part: Split) -> Array:
 def row_hashes(rows: Array) -> Array:
     """Return 64 bits per row (n,), equal for equal rows; of a million different ones two are equal once in 10^7 times.
 
-    Each word of a row is mixed with its position by the finaliser of SplitMix64 (Steele, Lea and Flood 2014), then all
+    Each word of a row is mixed with its position by the finalizer of SplitMix64 (Steele, Lea and Flood 2014), then all
     are added up.
     """
     rows = np.ascontiguousarray(rows).reshape(len(rows), -1)

@@ -25,7 +25,7 @@ from unflip.data.decoding import BrokenImageError
 from unflip.data.files import ImageFiles
 from unflip.data.images import FileSource, ImageSource, are_small, with_margin
 from unflip.data.options import DataOptions
-from unflip.data.sources import Source, Standardisation
+from unflip.data.sources import Source, Standardization
 from unflip.encoders.base import Encoded, Encoder
 from unflip.errors import ConfigError, InputError, RunFolderError, UnflipError, described
 from unflip.nn import backbones
@@ -66,7 +66,7 @@ class ImageSettings:
 
 
 class ImageEncoder(Encoder):
-    """Images of one size go through a backbone; only the weights and that size matter, nothing is learnt here."""
+    """Images of one size go through a backbone; only the weights and that size matter, nothing is learned here."""
 
     def __init__(self, settings: ImageSettings, backbone: Backbone) -> None:
         self.settings, self._backbone = settings, backbone
@@ -78,7 +78,7 @@ class ImageEncoder(Encoder):
     ) -> Self:
         """Return the encoder called ``name`` in a size that suits ``images``.
 
-        Small ones are scaled up and seen whole, of larger ones the centre is seen.
+        Small ones are scaled up and seen whole, of larger ones the center is seen.
         """
         backbone = _load(name, weights)
         small = are_small(images)
@@ -138,15 +138,15 @@ class ImageEncoder(Encoder):
     def source(self, images: Array | ImageFiles, workers: int | None = None) -> FileSource | ImageSource:
         """Return a source of the images in the backbone's own units."""
         if isinstance(images, ImageFiles):
-            return FileSource(images, self._normalisation, augment=False, workers=workers)
-        return ImageSource(images, self._normalisation, augment=False)
+            return FileSource(images, self._normalization, augment=False, workers=workers)
+        return ImageSource(images, self._normalization, augment=False)
 
     def brightness(self, images: Tensor) -> Array:
         """Return mean and standard deviation (b, 2) of the brightness, from 0 to 1, of images from :meth:`source`."""
-        mean, std = self._normalisation.mean, self._normalisation.std
+        mean, std = self._normalization.mean, self._normalization.std
         step = max(1, images.shape[3] // _LOOKED_AT)
-        grey = torch.einsum("bchw,c->bhw", images[:, :, ::step, ::step], std.flatten() / 3).flatten(1) + mean.mean()
-        return (torch.stack([grey.mean(1), grey.std(1, correction=0)], 1) / 255).numpy()
+        gray = torch.einsum("bchw,c->bhw", images[:, :, ::step, ::step], std.flatten() / 3).flatten(1) + mean.mean()
+        return (torch.stack([gray.mean(1), gray.std(1, correction=0)], 1) / 255).numpy()
 
     @torch.inference_mode()
     def encode_batch(self, images: Tensor) -> Array:
@@ -170,8 +170,8 @@ class ImageEncoder(Encoder):
         return self._backbone.encode
 
     @cached_property
-    def _normalisation(self) -> Standardisation:
-        return Standardisation(*(torch.tensor(v).view(3, 1, 1) for v in (self._backbone.mean, self._backbone.std)))
+    def _normalization(self) -> Standardization:
+        return Standardization(*(torch.tensor(v).view(3, 1, 1) for v in (self._backbone.mean, self._backbone.std)))
 
 
 def image_options(encoding: Encoding, options: DataOptions) -> DataOptions:

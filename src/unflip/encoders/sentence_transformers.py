@@ -26,7 +26,7 @@ _REASON = 160  # characters of somebody else's message that are shown
 
 
 class SentenceTransformers(TextEncoder):
-    """A pretrained model; nothing is learnt from the texts."""
+    """A pretrained model; nothing is learned from the texts."""
 
     extra = _FAMILY
     name: ClassVar[str]

@@ -17,7 +17,7 @@ from unflip.errors import InputError
 _FEATURES = 256
 _PIECES = 20_000  # at most so many, the most frequent; the stored encoder then has 20 MB
 _MANY = 1000  # from so many texts on, a piece must occur in two of them
-_LEARNT = 10_000_000  # characters to learn from; of more, every second, third, ... text is used, to save memory
+_LEARNED = 10_000_000  # characters to learn from; of more, every second, third, ... text is used, to save memory
 _SETTINGS: Any = {"analyzer": "char_wb", "ngram_range": (2, 4), "sublinear_tf": True, "dtype": np.float32}
 
 
@@ -38,7 +38,7 @@ class Tfidf(TextEncoder):
         """Learn pieces, their weights and directions; refuse texts without a single word."""
         from sklearn.decomposition import TruncatedSVD
 
-        every = -(-sum(map(len, texts)) // _LEARNT) or 1
+        every = -(-sum(map(len, texts)) // _LEARNED) or 1
         chosen = [text for block in blocks(texts[::every]) for text in block]
         try:
             vectorizer, weights = _fitted(chosen, 2 if len(chosen) >= _MANY else 1)

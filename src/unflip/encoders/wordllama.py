@@ -1,6 +1,6 @@
 """Mean of the token vectors that the package wordllama carries: no hub, no network, a few seconds for a million words.
 
-A text is its words, split at any white space; each distinct word of a block is tokenised once. Since no token of this
+A text is its words, split at any white space; each distinct word of a block is tokenized once. Since no token of this
 vocabulary goes on after a space, these are the tokens of the whole text but for its white space. The vectors are of
 16 bits, so their sums are exact in 64: features are the same bit for bit in any order and any blocks of texts.
 Nothing is cut off, however long a text is.
@@ -30,7 +30,7 @@ _EDGES = re.compile(r"^\W+|\W+$")
 
 
 class WordLlama(TextEncoder):
-    """Mean of token vectors; 256 features, nothing is learnt from the texts."""
+    """Mean of token vectors; 256 features, nothing is learned from the texts."""
 
     extra = "text"
 

@@ -119,7 +119,7 @@ class Processes:
         if self.device.type != "cpu":
             getattr(torch, self.device.type).manual_seed(seed)
 
-    def synchronise_buffers(self, network: torch.nn.Module) -> None:
+    def synchronize_buffers(self, network: torch.nn.Module) -> None:
         """Copy the first process's batch-norm statistics to every process."""
         if self.count > 1:
             for buffer in network.buffers():

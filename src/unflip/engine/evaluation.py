@@ -91,7 +91,7 @@ def accuracy(probs: Tensor, labels: Tensor) -> float:
 
 
 def evaluate(trainer: Trainer, truth: Truth) -> dict[str, Any]:
-    """Return an epoch's accuracies; test sets and clean labels are only evaluated on, never learnt from."""
+    """Return an epoch's accuracies; test sets and clean labels are only evaluated on, never learned from."""
     val, model, processes = trainer.val_rows, trainer.method.model(), trainer.processes
     figures: dict[str, Any] = {"val_accuracy": None, "test_accuracy": None}
     if len(val):
@@ -192,7 +192,7 @@ def make_result(
 
     Args:
         config: the run's configuration.
-        dataset: the data it learnt from.
+        dataset: the data it learned from.
         state: the metrics of its epochs, and which one was selected.
         truth: clean labels and test sets, for evaluation only.
         trainer: the trainer, which holds the final labels.

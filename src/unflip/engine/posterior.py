@@ -1,4 +1,4 @@
-"""Posteriors: eta(x) of cleanly labelled data, estimated with the library's own trainer."""
+"""Posteriors: eta(x) of cleanly labeled data, estimated with the library's own trainer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ def posterior_fit(seed: int, processes: Processes, *, quiet: bool) -> PosteriorF
 
 
 def temperature(logits: Tensor, labels: Tensor) -> float:
-    """Return the T > 0 that minimises the cross-entropy of ``softmax(logits / T)``, within [0.01, 100].
+    """Return the T > 0 that minimizes the cross-entropy of ``softmax(logits / T)``, within [0.01, 100].
 
     The cross-entropy is convex in b = 1 / T with derivative ``mean(sum_j p_j z_j - z_y)``, so the best b is where that
     changes sign; it is found by bisection on log b.

@@ -13,7 +13,7 @@ from unflip.data.images import IMAGENET
 from unflip.data.labeling import label_data, settle_scale
 from unflip.data.loaders import load_raw
 from unflip.data.options import NoiseOptions
-from unflip.data.sources import Standardisation
+from unflip.data.sources import Standardization
 from unflip.data.split import split
 from unflip.encoders.table import encode_raw
 from unflip.engine.checkpoints import BestEpoch
@@ -44,9 +44,9 @@ def prepare_data(config: RunConfig, processes: Processes, raw: Dataset | None = 
     """
     common, track = config.common, make_reporter(quiet or not processes.is_first).track
     raw = load_raw(common.data, config.parts) if raw is None else raw
-    wanted = _network_normalisation(config, raw)
+    wanted = _network_normalization(config, raw)
     if raw.holds_images and wanted is not None:
-        raw = replace(raw, normalisation=wanted)
+        raw = replace(raw, normalization=wanted)
     raw = encode_raw(raw, common.data, track)
     data = label_data(raw, common.data, track, wanted).joined()  # noise goes on the labels that validate, too
     if common.noise.recipe is not None:
@@ -64,14 +64,14 @@ def prepare_data(config: RunConfig, processes: Processes, raw: Dataset | None = 
     return dataset
 
 
-def _network_normalisation(config: RunConfig, raw: Dataset) -> Standardisation | None:
+def _network_normalization(config: RunConfig, raw: Dataset) -> Standardization | None:
     """Return how the network wants its images, whatever the data; None if that is for the data to say.
 
     A network with weights wants arrays of images as bytes, unless `data.standardize` is off.
     """
     common, options = config.common, config.network_options
-    wanted = networks.load(common.network).normalisation
-    own = None if wanted is None else Standardisation(*(torch.full((1, 1, 1), value) for value in wanted))
+    wanted = networks.load(common.network).normalization
+    own = None if wanted is None else Standardization(*(torch.full((1, 1, 1), value) for value in wanted))
     if raw.holds_images:
         return own
     if not isinstance(options, PretrainedOptions) or not options.pretrained or common.data.standardize == "off":
@@ -82,13 +82,13 @@ def _network_normalisation(config: RunConfig, raw: Dataset) -> Standardisation |
     for name, array in arrays.items():
         if array.dtype != np.uint8:
             raise InputError(
-                f"{common.data.path}, '{name}': type {array.dtype}; {common.network} learnt from images of bytes and "
-                "normalises them itself: give type uint8, or if these are normalised as its weights want it, "
+                f"{common.data.path}, '{name}': type {array.dtype}; {common.network} learned from images of bytes and "
+                "normalizes them itself: give type uint8, or if these are normalized as its weights want it, "
                 "--set data.standardize=off"
             )
     if own is not None or arrays["train"].shape[1] == 3:
         return own or IMAGENET
-    return Standardisation(*(value.mean().view(1, 1, 1) for value in (IMAGENET.mean, IMAGENET.std)))
+    return Standardization(*(value.mean().view(1, 1, 1) for value in (IMAGENET.mean, IMAGENET.std)))
 
 
 def find_posterior(data: Dataset, noise: NoiseOptions, estimate: PosteriorEstimator) -> Tensor | None:
@@ -107,7 +107,7 @@ def make_model(config: RunConfig, dataset: Dataset, best: BestEpoch) -> Model:
         input_shape=dataset.source.shape,
         num_classes=dataset.num_classes,
         class_names=dataset.class_names,
-        standardisation=dataset.standardisation,
+        standardization=dataset.standardization,
         state=best.state,
         frame=dataset.frame,
         encoding=dataset.encoding,

@@ -289,7 +289,7 @@ def write_results(
     Args:
         run: the run folder; only the first process writes to it.
         config: the run's configuration.
-        dataset: the data it learnt from.
+        dataset: the data it learned from.
         trainer: the trainer after the last epoch.
         state: the metrics of the epochs, and which one was selected.
         truth: clean labels and test sets, for evaluation only.

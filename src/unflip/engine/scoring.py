@@ -9,7 +9,7 @@ from torch import Tensor
 from unflip.engine.checkpoints import BestEpoch
 from unflip.engine.inference import predictions, scans
 from unflip.engine.trainer import Trainer, finite
-from unflip.methods.base import Judgement, Setting
+from unflip.methods.base import Judgment, Setting
 from unflip.methods.labels import LabelStore
 from unflip.nn.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
     assessment: Assessment
     score: Tensor
     """The method's own score of each given label (n,), to compare methods by; where the method has no out-of-sample
-    judgement, this is what it believes after it has learnt the label."""
+    judgment, this is what it believes after it has learned the label."""
     noise: NoiseProfile | None
     """The estimated noise of the given labels, if there is an estimate."""
 
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> tuple[Outcome, Tensor]:
     """Score every example with the selected model, and correct the validation labels.
 
-    Removed examples are judged as validation examples are, since nothing has learnt them either; their labels stay.
+    Removed examples are judged as validation examples are, since nothing has learned them either; their labels stay.
 
     Also return the features (n, d) of the selected model, with several networks those of the first.
     """
@@ -49,18 +49,18 @@ def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool)
     model = method.model()
     model.load_state_dict(best.state)
     with finite(f"in the model of epoch {best.epoch}"):
-        judgement = method.judgement(labels)
+        judgment = method.judgment(labels)
         # of examples that are judged already, nothing has to be predicted
-        asked = torch.arange(len(labels), device=train.device) if judgement is None else others
+        asked = torch.arange(len(labels), device=train.device) if judgment is None else others
         features, probs = _ask(model, trainer, asked)
-        of_others = (probs if judgement is not None else probs[others]).float()
+        of_others = (probs if judgment is not None else probs[others]).float()
         of_val = of_others[torch.isin(others, val)]
         if len(val) and not clean_val:
             corrected = method.correct(of_val, labels.initial[val])
             labels.change(epochs, val, corrected, of_val.gather(1, corrected[:, None])[:, 0])
         noise = _estimate_noise(labels, of_val, train, val[:0] if clean_val else val)
-        if judgement is not None:
-            return _adopt(judgement, trainer, model, of_others, noise), features
+        if judgment is not None:
+            return _adopt(judgment, trainer, model, of_others, noise), features
         del of_others, of_val  # what follows takes memory, too
         return _judge(trainer, model, probs, features, noise), features
 
@@ -88,9 +88,9 @@ def _table(rows: int, columns: int, device: torch.device) -> Tensor:
 
 
 def _adopt(
-    judgement: Judgement, trainer: Trainer, model: Ensemble, of_others: Tensor, noise: NoiseProfile | None
+    judgment: Judgment, trainer: Trainer, model: Ensemble, of_others: Tensor, noise: NoiseProfile | None
 ) -> Outcome:
-    """Adopt the method's own judgement of the training examples, and judge all others by its model."""
+    """Adopt the method's own judgment of the training examples, and judge all others by its model."""
     labels, method, train = trainer.labels, trainer.method, trainer.method.setting.train
     others = _others(train, len(labels))
     named = torch.stack([labels.given, labels.current], 1)
@@ -101,24 +101,24 @@ def _adopt(
         return pair[:, [0, 1, 1]]  # what is current is suggested
 
     votes = None
-    if judgement.votes is not None and model.gaussians is not None:
+    if judgment.votes is not None and model.gaussians is not None:
         parts = [model.gaussians.log_posterior(trainer.source.fetch(rows)).exp() for rows in others.split(_ROWS)]
-        votes = joined(judgement.votes, torch.cat(parts) if parts else of_others)
+        votes = joined(judgment.votes, torch.cat(parts) if parts else of_others)
     odds = torch.empty(len(labels), device=train.device)
-    odds[train], odds[others] = judgement.odds, method.odds(of_others, labels.initial[others])
-    odds = judgement.calibration.apply(odds)
+    odds[train], odds[others] = judgment.odds, method.odds(of_others, labels.initial[others])
+    odds = judgment.calibration.apply(odds)
     fold = torch.full_like(labels.initial, -1)
     out_of_sample = torch.ones(len(labels), dtype=torch.bool, device=train.device)
-    if judgement.fold is None:
+    if judgment.fold is None:
         out_of_sample[train] = False
     else:
-        fold[train] = judgement.fold
+        fold[train] = judgment.fold
     likeliest = labels.given.new_empty(len(labels), 2)
     likeliest_probs = torch.empty(len(labels), 2, device=train.device)
-    likeliest[train], likeliest_probs[train] = judgement.likeliest, judgement.likeliest_probs
+    likeliest[train], likeliest_probs[train] = judgment.likeliest, judgment.likeliest_probs
     likeliest_probs[others], likeliest[others] = of_others.topk(2)
     assessment = Assessment(
-        joined(judgement.probs, of_others), joined(judgement.network, of_others), votes, likeliest, likeliest_probs,
+        joined(judgment.probs, of_others), joined(judgment.network, of_others), votes, likeliest, likeliest_probs,
         odds, labels.current, out_of_sample, fold,
     )  # fmt: skip
     return Outcome(model, assessment, odds, noise)
@@ -129,7 +129,7 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
 
     Quality is then as out of sample as it can be at no great cost: that of class Gaussians fitted to the inputs under
     the corrected labels, which leave each training example out; all others are judged by the model as well.
-    Images have no features that were not learnt from the labels, so training examples among them are judged in-sample.
+    Images have no features that were not learned from the labels, so training examples among them are judged in-sample.
     """
     labels, train = trainer.labels, trainer.method.setting.train
     others = _others(train, len(labels))
@@ -180,8 +180,8 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
 
 def _others(train: Tensor, count: int) -> Tensor:
     """Return the rows of ``count`` examples that do not train: those that validate or were removed."""
-    learnt = torch.zeros(count, dtype=torch.bool, device=train.device).index_fill_(0, train, True)
-    return (~learnt).nonzero()[:, 0]
+    learned = torch.zeros(count, dtype=torch.bool, device=train.device).index_fill_(0, train, True)
+    return (~learned).nonzero()[:, 0]
 
 
 def _blocks(setting: Setting, others: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:

@@ -164,7 +164,7 @@ class Trainer:
     def _end_phase(self, epoch: int, phase: Phase, observation: "Observation") -> None:
         """Make the processes agree, and keep what the phase recorded."""
         for position in phase.learns:
-            self.processes.synchronise_buffers(self.networks[position])
+            self.processes.synchronize_buffers(self.networks[position])
         if self.progress.recorded is not None:
             observation.record(self._order(epoch, self.progress.phase, phase), self.progress.recorded.rows)
         self.progress.end_phase(self.mean_losses(epoch))
@@ -193,19 +193,19 @@ class Trainer:
         seed, count, rank = self.method.setting.seed, self.processes.count, self.processes.rank
         shares = cut(self._for_source(self._order(epoch, number, phase)), self.options.batch_size, count, rank)
         extra_shares: Sequence[Tensor | None] = [None] * len(shares)
-        if phase.unlabelled is not None:
+        if phase.unlabeled is not None:
             lengths = [len(share) for share in shares]
-            draws = generator(seed, "unlabelled", epoch, number)
-            unlabelled = self._for_source(phase.unlabelled)
-            extra_shares = torch.split(repeated(unlabelled, sum(lengths) * count, draws)[rank::count], lengths)
+            draws = generator(seed, "unlabeled", epoch, number)
+            unlabeled = self._for_source(phase.unlabeled)
+            extra_shares = torch.split(repeated(unlabeled, sum(lengths) * count, draws)[rank::count], lengths)
 
         def make(step: int) -> Batch:  # labels change only between phases, so this may run early
             step_seed = derive(seed, "step", epoch, number, step, rank)
             progress = epoch - 1 + step / len(shares)
-            unlabelled = None
+            unlabeled = None
             if (extra := extra_shares[step]) is not None:
-                unlabelled = self._batch(extra, phase.views, epoch, progress, derive(step_seed, "unlabelled"))
-            return self._batch(shares[step], phase.views, epoch, progress, step_seed, unlabelled)
+                unlabeled = self._batch(extra, phase.views, epoch, progress, derive(step_seed, "unlabelled"))
+            return self._batch(shares[step], phase.views, epoch, progress, step_seed, unlabeled)
 
         return prepared((partial(make, step) for step in range(done, len(shares))), self.source.ahead)
 
@@ -214,14 +214,14 @@ class Trainer:
         return indices.cpu() if self.source.host_indices else indices
 
     def _batch(
-        self, rows: Tensor, views: int, epoch: int, progress: float, seed: int, unlabelled: Batch | None = None
+        self, rows: Tensor, views: int, epoch: int, progress: float, seed: int, unlabeled: Batch | None = None
     ) -> Batch:
         if self.source.augments or views > 1:
             inputs = tuple(self.source.view(rows, generator(seed, "view", i)) for i in range(views))
         else:
             inputs = (self.source.fetch(rows),)
         indices = rows.to(self.processes.device)
-        return Batch(indices, inputs, self.labels.current[indices], epoch, progress, seed, unlabelled)
+        return Batch(indices, inputs, self.labels.current[indices], epoch, progress, seed, unlabeled)
 
     def mean_losses(self, epoch: int) -> dict[str, float]:
         """Average each term over the phase's steps and the processes; raise if one is not finite."""
@@ -321,7 +321,7 @@ def cut(order: Tensor, batch_size: int, processes: int, rank: int) -> tuple[Tens
     Every process takes the same number of steps of the same sizes, so the mean of their gradients is that of the
     whole batch. For this the order is padded from its own beginning to a multiple of ``processes``, as in torch's
     DistributedSampler. Process r takes every ``processes``-th example starting at r, so interleaving the shares
-    restores the order. A last batch too small for batch normalisation is merged into the one before it. An epoch that
+    restores the order. A last batch too small for batch normalization is merged into the one before it. An epoch that
     is too small repeats its examples; an empty one has no batch.
     """
     if not len(order):

@@ -1,4 +1,4 @@
-"""Ambiguous examples: two classes are about equally likely, by views that have not learnt the label."""
+"""Ambiguous examples: two classes are about equally likely, by views that have not learned the label."""
 
 import numpy as np
 

@@ -25,7 +25,7 @@ class _Weakness(NamedTuple):
 def find_weak_classes(examined: Examined) -> Found:
     """Say of classes what may be wrong with them; findings belong to no example.
 
-    *Confused*: of the n_a examples given as a, c_ab are likeliest b by views that have not learnt their labels. A pair
+    *Confused*: of the n_a examples given as a, c_ab are likeliest b by views that have not learned their labels. A pair
     is flagged if in both directions the lower bound of the share c_ab / n_a (Clopper and Pearson 1934, at a chance of
     1 % over all ordered pairs that occur) is above 5 %, and above one and a half times the share that b would have if
     all confusions of a were spread evenly. Its score is twice the smaller share: 1 where half of both classes are taken

@@ -1,6 +1,6 @@
 """Alike: which examples of a data set are the same or nearly so, over all of its parts.
 
-Candidates are neighbours in feature space; a comparison of what came (pictures, texts, rows) confirms them.
+Candidates are neighbors in feature space; a comparison of what came (pictures, texts, rows) confirms them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ from unflip.issues import similarity
 from unflip.progress import Track, untracked
 from unflip.stats.nearest import all_nearest
 
-_NEIGHBOURS = 10  # of each example that are candidates
-_NEAR = 0.9  # pictures are compared up to this share of the distance to the tenth neighbour
+_NEIGHBORS = 10  # of each example that are candidates
+_NEAR = 0.9  # pictures are compared up to this share of the distance to the tenth neighbor
 _SAMPLE = 100_000  # rows that the spread of columns is measured by
 _ROWS = 4096  # pairs of rows compared at once
 _BELOW_ONE = 1 - 1e-6  # the score of what is not equal, at most
@@ -152,22 +152,22 @@ def score_pairs(
         if isinstance(inputs, ImageFiles) or (isinstance(inputs, np.ndarray) and inputs.ndim == _IMAGE)
     ]
     if images and data.encoding is not None and data.encoding.encoder == "images":
-        pairs, closeness = _neighbours(rows)
+        pairs, closeness = _neighbors(rows)
         pairs = pairs[closeness < _NEAR]
         pictures = similarity.Pictures(images)
         return Scored(first[pairs], similarity.compare_images(pictures, first[pairs], track), similarity.LEAST_IMAGE)
     names = text_columns(data.encoding) if data.encoding is not None else ()
     if names and data.encoding is not None and all(isinstance(cells, Cells) for cells in came):
         texts = _texts([cells for cells in came if isinstance(cells, Cells)], names, first)
-        pairs = np.unique(np.concatenate([_neighbours(rows)[0], _equal_pairs(texts)]), axis=0)
+        pairs = np.unique(np.concatenate([_neighbors(rows)[0], _equal_pairs(texts)]), axis=0)
         scores = similarity.compare_texts(texts, pairs)
         others = ~_of_texts(data.encoding)
         if others.any():
             scores = np.where(_row_scores(rows.spread(others), pairs) >= similarity.LEAST_ROW, scores, 0)
         return Scored(first[pairs], scores, similarity.LEAST_TEXT)
     rows = rows.spread()
-    pairs, closeness = _neighbours(rows.clipped())
-    pairs = pairs[_by_chance(closeness, len(rows), min(_NEIGHBOURS, len(rows) - 1)) < _BY_CHANCE]
+    pairs, closeness = _neighbors(rows.clipped())
+    pairs = pairs[_by_chance(closeness, len(rows), min(_NEIGHBORS, len(rows) - 1)) < _BY_CHANCE]
     return Scored(first[pairs], _row_scores(rows, pairs), similarity.LEAST_ROW)
 
 
@@ -219,16 +219,16 @@ class _Stacked:
         return replace(part, middle=middle.astype(np.float32), scale=scale.astype(np.float32))
 
     def clipped(self) -> "_Stacked":
-        """Return these rows for the search of neighbours: one value far away would cost all others their digits."""
+        """Return these rows for the search of neighbors: one value far away would cost all others their digits."""
         return replace(self, most=_FAR)
 
 
-def _neighbours(rows: _Stacked) -> tuple[Array, Array]:
-    """Return pairs (p, 2) of which one is among the other's neighbours, the lower first, and their closeness (p,).
+def _neighbors(rows: _Stacked) -> tuple[Array, Array]:
+    """Return pairs (p, 2) of which one is among the other's neighbors, the lower first, and their closeness (p,).
 
-    It is their distance over that to the last of the neighbours, the larger of the two.
+    It is their distance over that to the last of the neighbors, the larger of the two.
     """
-    indices, distances = all_nearest(rows, min(_NEIGHBOURS, len(rows) - 1))
+    indices, distances = all_nearest(rows, min(_NEIGHBORS, len(rows) - 1))
     reach = np.maximum(distances[:, -1], _TINY)
     one = np.repeat(np.arange(len(rows)), indices.shape[1])
     other, apart = indices.ravel(), distances.ravel()
@@ -237,10 +237,10 @@ def _neighbours(rows: _Stacked) -> tuple[Array, Array]:
     return pairs, apart[place] / np.maximum(reach[pairs[:, 0]], reach[pairs[:, 1]])
 
 
-def _by_chance(closeness: Array, rows: int, neighbours: int) -> Array:
+def _by_chance(closeness: Array, rows: int, neighbors: int) -> Array:
     """Return how many pairs so close are expected by chance in all the data (p,).
 
-    Among k neighbours of a point in D dimensions ``k (r / r_k)^D`` are within r where the density is even. D is the
+    Among k neighbors of a point in D dimensions ``k (r / r_k)^D`` are within r where the density is even. D is the
     inverse of the mean of ``log(r_k / r)``.
 
     Levina, E., Bickel, P. (2004). Maximum likelihood estimation of intrinsic dimension. NeurIPS 17; with the correction
@@ -248,7 +248,7 @@ def _by_chance(closeness: Array, rows: int, neighbours: int) -> Array:
     """
     inside = closeness[(closeness > 0) & (closeness < 1)]
     dimensions = 1 / max(-float(np.log(inside).mean()), _TINY) if len(inside) else 1.0
-    return rows * neighbours * closeness**dimensions / 2
+    return rows * neighbors * closeness**dimensions / 2
 
 
 def _equal_pairs(texts: Array) -> Array:

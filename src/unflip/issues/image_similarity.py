@@ -21,7 +21,7 @@ _PAIRS = 256  # compared at once
 def same_images(first: Tensor, second: Tensor, *, small: bool = False) -> Tensor:
     """Return how well pairs of pictures fit on each other (p,), from 0 to 1 for equal ones.
 
-    It is the normalised cross-correlation ``Σ (x - x̄) (y - ȳ) / sqrt(Σ (x - x̄)² Σ (y - ȳ)²)`` of their pixels, which no
+    It is the normalized cross-correlation ``Σ (x - x̄) (y - ȳ) / sqrt(Σ (x - x̄)² Σ (y - ȳ)²)`` of their pixels, which no
     change of brightness or contrast lowers, where it is highest: over both pictures mirrored or not, and each whole or
     a part of the other of at least 40 % of its area (template matching; Lewis 1995, Fast normalized cross-correlation).
     The smaller counts of that of the pixels and that of their detail, the difference of two blurs: photos of one object
@@ -41,7 +41,7 @@ def same_images(first: Tensor, second: Tensor, *, small: bool = False) -> Tensor
 
 def _compare(first: Tensor, second: Tensor, points: int) -> Tensor:
     roles = list(_roles(first, second))
-    scores, boxes = zip(*(_place(_grey(whole), _grey(part)) for whole, part in roles), strict=True)
+    scores, boxes = zip(*(_place(_gray(whole), _gray(part)) for whole, part in roles), strict=True)
     best, chosen = torch.stack(scores).max(0)
     result = first.new_zeros(len(first))
     for role, (whole, part) in enumerate(roles):
@@ -58,7 +58,7 @@ def _roles(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         yield other, first
 
 
-def _grey(pixels: Tensor) -> Tensor:
+def _gray(pixels: Tensor) -> Tensor:
     return F.adaptive_avg_pool2d(pixels.mean(1, keepdim=True), _COARSE)
 
 
@@ -84,15 +84,15 @@ def _place(whole: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
 def _refine(whole: Tensor, part: Tensor, boxes: Tensor, points: int) -> Tensor:
     """Move the edges of boxes (p, 4) until the parts fit best; return how well they do (p,)."""
     target = F.interpolate(part, (points, points), mode="bilinear", antialias=True)
-    grey = target.mean(1).flatten(1)
+    gray = target.mean(1).flatten(1)
     moves = torch.cat([torch.zeros(1, 4), torch.eye(4), -torch.eye(4)])
     moves[:, :2] -= moves[:, 2:] / 2  # a box grows on both sides
-    grey_whole = whole.mean(1, keepdim=True)
+    gray_whole = whole.mean(1, keepdim=True)
     for step in _STEPS:
         for _ in range(_ROUNDS):
             tried = boxes[:, None] + step * moves  # (p, 9, 4)
-            cut = torch.stack([_cut(grey_whole, tried[:, i], points)[:, 0] for i in range(len(moves))], 1)
-            chosen = _correlation(cut.flatten(2), grey[:, None]).argmax(1)
+            cut = torch.stack([_cut(gray_whole, tried[:, i], points)[:, 0] for i in range(len(moves))], 1)
+            chosen = _correlation(cut.flatten(2), gray[:, None]).argmax(1)
             boxes = tried.gather(1, chosen[:, None, None].expand(-1, 1, 4))[:, 0]
     best = _cut(whole, boxes, points)
     return torch.minimum(
@@ -111,8 +111,8 @@ def _cut(whole: Tensor, boxes: Tensor, points: int) -> Tensor:
 
 
 def _detail(pixels: Tensor) -> Tensor:
-    grey = pixels.mean(1, keepdim=True)
-    fine, smooth = (F.avg_pool2d(grey, side, 1, side // 2, count_include_pad=False) for side in (_FINE, _SMOOTH))
+    gray = pixels.mean(1, keepdim=True)
+    fine, smooth = (F.avg_pool2d(gray, side, 1, side // 2, count_include_pad=False) for side in (_FINE, _SMOOTH))
     return fine - smooth
 
 

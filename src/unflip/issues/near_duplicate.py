@@ -46,7 +46,7 @@ def find_near_duplicates(examined: Examined) -> Found:
         named = [(f"{ids[row]} ({given[row]})", keys[row] == own) for row in others[:_NAMED]]
         equal = _listed("the same as", [name for name, is_equal in named if is_equal], same - 1)
         near = _listed("nearly the same as", [name for name, is_equal in named if not is_equal], size - same)
-        labels = f", and labelled {given[rows[position]]}" if differ[position] else ""
+        labels = f", and labeled {given[rows[position]]}" if differ[position] else ""
         return ", ".join([*equal, *near]) + labels
 
     return Found(rows, scores[rows], np.ones(len(rows), bool), reason, groups)

@@ -1,4 +1,4 @@
-"""Strangers: examples that are far from every class, and whose neighbours are, too."""
+"""Strangers: examples that are far from every class, and whose neighbors are, too."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from unflip.issues.audit import Examined, Found, nothing
 from unflip.runs.labels import peoples_labels
 from unflip.stats.nearest import Rows, all_nearest
 
-_NEIGHBOURS = 10
+_NEIGHBORS = 10
 _LEAST_SPREAD = 1e-3
 _FEWEST = 20  # examples without which nothing is typical
 _MEMBERS = 3  # examples without which a class says nothing of where it is
@@ -19,20 +19,20 @@ _BLOCK = 4096
 
 
 def find_strangers(examined: Examined) -> Found:
-    """Score examples by their distance to the nearest class and by that of their neighbours.
+    """Score examples by their distance to the nearest class and by that of their neighbors.
 
-    Columns are standardised and rows scaled to length 1, which makes Gaussian classes spherical and alike, so that only
+    Columns are standardized and rows scaled to length 1, which makes Gaussian classes spherical and alike, so that only
     directions count (Müller and Hein 2025). Let m_c be the mean of class c under the labels that people gave (corrected
     ones would put strangers into the class that is nearest, and its mean nearer to them) and
 
         D_i^2 = min_c |x_i - m_c|^2 - v_c / n_c,  each x_i left out of its own class,
-        s_i = D_i + mean of D_j over the ten nearest neighbours j of i,
+        s_i = D_i + mean of D_j over the ten nearest neighbors j of i,
 
     where v_c is the variance of the n_c members of the class, summed over columns: v_c / n_c is what the estimate of
     the mean adds to the square of a distance, without which every example would be far from small classes. So D is the
     Mahalanobis distance to the nearest class Gaussian whose covariance is shrunk all the way to a multiple of the
     identity. The mean of all examples has a distance of about 1 from each. So an example is flagged where s_i > 2: it
-    and its neighbours are nearer to what all examples have in common than to any class, which is the idea of relative
+    and its neighbors are nearer to what all examples have in common than to any class, which is the idea of relative
     distances (Ren et al. 2021). Of two classes the mean of all lies between both, so that what is between them looks
     the same, and nothing is flagged. The score is 1 / (1 + exp((2 - s_i) / q)), where q is the distance between the
     quartiles of s. docs/audit.md says how this was chosen.
@@ -49,7 +49,7 @@ def find_strangers(examined: Examined) -> Found:
     distances, classes = _to_classes(directions, labels, known)
     if not np.isfinite(distances).all():  # each example is the only one of its class
         return nothing()
-    near = all_nearest(directions, min(_NEIGHBOURS, len(labels) - 1)).indices
+    near = all_nearest(directions, min(_NEIGHBORS, len(labels) - 1)).indices
     far = distances + distances[near].mean(1)
     lower, upper = np.quantile(far, [0.25, 0.75])
     scores = expit((far - 2) / max(upper - lower, _LEAST_SPREAD))
@@ -63,7 +63,7 @@ def find_strangers(examined: Examined) -> Found:
 
 
 class Directions:
-    """Rows (n, d) of features with standardised columns, scaled to length 1, made when they are asked for."""
+    """Rows (n, d) of features with standardized columns, scaled to length 1, made when they are asked for."""
 
     def __init__(self, features: Rows) -> None:
         self._features = features

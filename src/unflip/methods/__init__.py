@@ -12,7 +12,7 @@ methods = Registry(
     "method",
     Entry("unflip", "a committee that judges every label out of sample", "unflip.methods.unflip.method:Unflip"),
     Entry("standard", "cross-entropy on the given labels", "unflip.methods.base:Standard"),
-    Entry("gce", "generalised cross-entropy, a loss less affected by wrong labels", "unflip.methods.gce:GCE"),
+    Entry("gce", "generalized cross-entropy, a loss less affected by wrong labels", "unflip.methods.gce:GCE"),
     Entry("sl", "symmetric cross-entropy: cross-entropy plus its reverse", "unflip.methods.sl:SL"),
     Entry("coteaching+", "two networks select examples for each other", "unflip.methods.coteaching:Coteaching"),
     Entry("lrt", "label correction by likelihood ratio (AdaCorr)", "unflip.methods.lrt:LRT"),

@@ -70,14 +70,14 @@ class Phase:
     Attributes:
         indices: rows of the label store, each visited once in random order.
         learns: positions of the networks that learn; the others stay as they are.
-        unlabelled: rows added to each batch without their labels, as many as the batch has, repeated as often as
+        unlabeled: rows added to each batch without their labels, as many as the batch has, repeated as often as
             needed.
         views: number of random views of each example in a batch.
     """
 
     indices: Tensor
     learns: tuple[int, ...] = (0,)
-    unlabelled: Tensor | None = None
+    unlabeled: Tensor | None = None
     views: int = 1
 
 
@@ -92,7 +92,7 @@ class Batch:
         epoch: counted from 1.
         progress: epochs done so far, including the fraction of the current one.
         seed: that of this step.
-        unlabelled: a batch whose labels are not used.
+        unlabeled: a batch whose labels are not used.
     """
 
     indices: Tensor
@@ -101,7 +101,7 @@ class Batch:
     epoch: int
     progress: float
     seed: int
-    unlabelled: "Batch | None" = None
+    unlabeled: "Batch | None" = None
 
     @property
     def inputs(self) -> Tensor:
@@ -163,7 +163,7 @@ class Observed(Protocol):
         """Return the first process's tensor on every process."""
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     """Out-of-sample scores of the training labels, of a method that has them.
 
     Attributes:
@@ -257,7 +257,7 @@ class Method:
         """Called when the gradients of a step are there, before the networks learn from them."""
 
     def after_step(self) -> None:
-        """Called after each step of the optimisers."""
+        """Called after each step of the optimizers."""
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
         """Correct labels, refit, update thresholds; return values for the epoch's metrics."""
@@ -271,7 +271,7 @@ class Method:
         """Return the method's own class probabilities for the training examples (m, k), if it keeps any."""
         return None
 
-    def judgement(self, labels: LabelStore) -> Judgement | None:
+    def judgment(self, labels: LabelStore) -> Judgment | None:
         """Return what the method says of its training examples out of sample, if it can."""
         return None
 
@@ -285,7 +285,7 @@ class Method:
     def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Return log-odds that labels (m,) of examples not used for training are right, by the model's probabilities.
 
-        They are calibrated as those of the method's judgement.
+        They are calibrated as those of the method's judgment.
         """
         return log_odds(probs.clamp(min=1e-30).log(), labels)
 

@@ -16,9 +16,9 @@ from unflip.methods.plc import ProbabilityWindow
 from unflip.nn.base import bare
 from unflip.options import Options
 from unflip.seeding import derive
-from unflip.stats.mixture import low_probability, normalised
+from unflip.stats.mixture import low_probability, normalized
 
-_JITTER = 0.1  # between the views of a row, in units of the standardised features; as in the preset `features`
+_JITTER = 0.1  # between the views of a row, in units of the standardized features; as in the preset `features`
 
 
 class DivideMixOptions(Options):
@@ -27,7 +27,7 @@ class DivideMixOptions(Options):
     warmup: PositiveInt = 10
     """Epochs of cross-entropy on the given labels: CIFAR-10: 10; CIFAR-100: 30; WebVision and Clothing1M: 1."""
     lambda_u: float = Field(0.0, ge=0.0)
-    """Weight of the unlabelled loss: 0 for low or real noise; CIFAR-10: 25 from 50 % noise; CIFAR-100: 25 to 150."""
+    """Weight of the unlabeled loss: 0 for low or real noise; CIFAR-10: 25 from 50 % noise; CIFAR-100: 25 to 150."""
     rampup: PositiveInt = 16
     """Epochs after the warm-up over which that weight grows linearly from 0."""
     alpha: float = Field(4.0, gt=0.0)
@@ -35,9 +35,9 @@ class DivideMixOptions(Options):
     temperature: float = Field(0.5, gt=0.0)
     """T: refined and guessed labels are raised to the power 1 / T; 1 leaves them as they are."""
     p_threshold: float = Field(0.5, ge=0.0, lt=1.0)
-    """An example counts as labelled if its label is correct with more than this probability; 0.6 at 90 % noise."""
+    """An example counts as labeled if its label is correct with more than this probability; 0.6 at 90 % noise."""
     window: PositiveInt = 1
-    """Epochs whose normalised losses are averaged before the mixture is fitted; 5 at 90 % noise."""
+    """Epochs whose normalized losses are averaged before the mixture is fitted; 5 at 90 % noise."""
     asymmetric: bool = False
     """Whether to add the negative entropy during the warm-up, for class-dependent noise (section 3.1)."""
     prior_weight: float = Field(1.0, ge=0.0)
@@ -50,24 +50,24 @@ class DivideMix(Method):
     - **Warm-up**: cross-entropy of each network on all given labels.
     - **Co-divide**: two Gaussians are fitted to the losses ``-log p_y`` of each network (no augmentation, evaluation
       mode); w, the probability of the lower one, is how likely the *given* label is correct. The training data of
-      network k is split by the *other* network's w: labelled where ``w > p_threshold``, unlabelled elsewhere.
-    - **Co-refine** (equations 3, 4): the target of a labelled example is ``sharpen(w y + (1 - w) p)``, p being network
-      k's mean over two views. **Co-guess**: that of an unlabelled one is ``sharpen(p)``, p being the mean of both
+      network k is split by the *other* network's w: labeled where ``w > p_threshold``, unlabeled elsewhere.
+    - **Co-refine** (equations 3, 4): the target of a labeled example is ``sharpen(w y + (1 - w) p)``, p being network
+      k's mean over two views. **Co-guess**: that of an unlabeled one is ``sharpen(p)``, p being the mean of both
       networks over both views.
     - **MixMatch** (5 to 12): every view is mixed with another one of the whole batch, ``l a + (1 - l) b`` with
-      ``l = max(l, 1 - l), l ~ Beta(alpha, alpha)``, targets likewise. The loss is cross-entropy on the mixed labelled
-      views, ``lambda_u`` times the squared error on the unlabelled ones, and the uniform-prior penalty.
+      ``l = max(l, 1 - l), l ~ Beta(alpha, alpha)``, targets likewise. The loss is cross-entropy on the mixed labeled
+      views, ``lambda_u`` times the squared error on the unlabeled ones, and the uniform-prior penalty.
 
-    As in the released code, an epoch is one pass of each network over its labelled part, each batch with as many
-    unlabelled examples. So each network takes at most as many steps as in an epoch of a one-network method.
+    As in the released code, an epoch is one pass of each network over its labeled part, each batch with as many
+    unlabeled examples. So each network takes at most as many steps as in an epoch of a one-network method.
 
     From the end of the warm-up on, the split and the labels are updated at each epoch's end. The corrected label is the
     arg max of both networks' mean refined label, without augmentation and sharpening; training itself always starts
     from the given labels. Calibration around this method therefore sees the labels that belong to the epoch's split.
 
-    Reviewed labels have ``w = 1``: they are always labelled and used unchanged.
+    Reviewed labels have ``w = 1``: they are always labeled and used unchanged.
 
-    If no label is likely enough, the ``batch_size`` likeliest count as labelled; if all are, nothing is unlabelled and
+    If no label is likely enough, the ``batch_size`` likeliest count as labeled; if all are, nothing is unlabeled and
     that loss term is omitted. The prior is uniform over the classes that occur among the given labels.
     """
 
@@ -106,26 +106,26 @@ class DivideMix(Method):
                 continue
             weight = self.clean[1 - network]
             self.weight = weight.new_zeros(len(labels)).index_copy_(0, train, weight)
-            labelled = divide(weight, self.options.p_threshold, self.setting.batch_size)
-            rest = train[~labelled]
-            yield Phase(train[labelled], learns=(network,), unlabelled=rest if len(rest) else None, views=2)
+            labeled = divide(weight, self.options.p_threshold, self.setting.batch_size)
+            rest = train[~labeled]
+            yield Phase(train[labeled], learns=(network,), unlabeled=rest if len(rest) else None, views=2)
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
-        """Return the warm-up loss, or that of a batch with labelled and unlabelled examples."""
+        """Return the warm-up loss, or that of a batch with labeled and unlabeled examples."""
         (network,) = phase.learns
         if self.clean is None:
             return self._warmup_loss(batch, network)
         options, size = self.options, len(batch.indices)
-        views = [*batch.views, *(batch.unlabelled.views if batch.unlabelled else ())]
-        inputs = torch.cat(views)  # (2b, ...) labelled, then (2b, ...) unlabelled
+        views = [*batch.views, *(batch.unlabeled.views if batch.unlabeled else ())]
+        inputs = torch.cat(views)  # (2b, ...) labeled, then (2b, ...) unlabeled
         with torch.no_grad():
             targets = self._targets(inputs, batch, network)
             mixed, targets = mix(inputs, targets, options.alpha, batch.generator)
         log_probs = log_softmax(self.networks[network](mixed))
-        terms = {"labelled": soft_cross_entropy(log_probs[: 2 * size], targets[: 2 * size])}
-        if batch.unlabelled and options.lambda_u:
+        terms = {"labeled": soft_cross_entropy(log_probs[: 2 * size], targets[: 2 * size])}
+        if batch.unlabeled and options.lambda_u:
             weight = options.lambda_u * climb(batch.progress, options.warmup, options.rampup)
-            terms["unlabelled"] = weight * squared_error(log_probs[2 * size :], targets[2 * size :])
+            terms["unlabeled"] = weight * squared_error(log_probs[2 * size :], targets[2 * size :])
         if options.prior_weight:
             terms["prior"] = options.prior_weight * prior_penalty(log_probs, self.classes)
         return Step({f"{name}_{network}": term for name, term in terms.items()})
@@ -145,11 +145,11 @@ class DivideMix(Method):
         """
         size, classes = len(batch.indices), self.setting.num_classes
         logits = [bare(self.networks[network])(inputs)]
-        if batch.unlabelled:
+        if batch.unlabeled:
             logits.append(bare(self.networks[1 - network])(inputs[2 * size :]))
         probs = log_softmax(torch.cat(logits)).exp().view(-1, size, classes)  # own: x, x, u, u; the other's: u, u
         parts = [refine(self.given[batch.indices], probs[:2].mean(0), self.weight[batch.indices])]
-        if batch.unlabelled:
+        if batch.unlabeled:
             parts.append(probs[2:].mean(0))
         sharp = sharpen(torch.cat(parts), self.options.temperature)
         return sharp.view(-1, 1, size, classes).expand(-1, 2, -1, -1).reshape(-1, classes)
@@ -162,7 +162,7 @@ class DivideMix(Method):
         given = labels.initial[train]
         log_probs = [log_softmax(observed.logits(network)) for network in (0, 1)]
         losses = [-scores.gather(1, given[:, None])[:, 0] for scores in log_probs]
-        self.losses.add(torch.stack([normalised(values) for values in losses]))
+        self.losses.add(torch.stack([normalized(values) for values in losses]))
         seed = derive(self.setting.seed, "mixture", epoch)
         self.clean = observed.broadcast(torch.stack([low_probability(losses, seed) for losses in self.losses.mean()]))
         self.clean[:, labels.trusted[train]] = 1.0
@@ -170,7 +170,7 @@ class DivideMix(Method):
         self.refined = (refined[0] + refined[1]) / 2
         confidence, wanted = self.refined.max(1)
         changed = labels.change(epoch, train, wanted, confidence)
-        return {"changed": changed, "labelled": (self.clean > self.options.p_threshold).float().mean(1).tolist()}
+        return {"changed": changed, "labeled": (self.clean > self.options.p_threshold).float().mean(1).tolist()}
 
     def beliefs(self) -> Tensor | None:
         """Return both networks' mean refined label, once there is one."""
@@ -199,11 +199,11 @@ class DivideMix(Method):
 
 
 def divide(clean: Tensor, threshold: float, least: int) -> Tensor:
-    """Return which examples count as labelled (m,): ``clean > threshold``, or the ``least`` likeliest if none is."""
-    labelled = clean > threshold
-    if not bool(labelled.any()):
-        labelled[clean.topk(min(least, len(clean))).indices] = True
-    return labelled
+    """Return which examples count as labeled (m,): ``clean > threshold``, or the ``least`` likeliest if none is."""
+    labeled = clean > threshold
+    if not bool(labeled.any()):
+        labeled[clean.topk(min(least, len(clean))).indices] = True
+    return labeled
 
 
 def refine(labels: Tensor, probs: Tensor, clean: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""GCE: generalised cross-entropy, plain or truncated (Zhang & Sabuncu 2018)."""
+"""GCE: generalized cross-entropy, plain or truncated (Zhang & Sabuncu 2018)."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ class GCE(Method):
         return [Phase(self.setting.train[self.kept])]
 
     def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
-        """Return each example's generalised cross-entropy."""
+        """Return each example's generalized cross-entropy."""
         return generalized_cross_entropy(logits, labels, self.options.q)
 
     def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:

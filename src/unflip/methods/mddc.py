@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from unflip.errors import ConfigError
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, Judgement, Method, MethodSpec, Observed, Outline, Phase, Setting, Step
+from unflip.methods.base import Batch, Judgment, Method, MethodSpec, Observed, Outline, Phase, Setting, Step
 from unflip.methods.labels import LabelStore
 from unflip.methods.plc import PLC
 from unflip.nn.base import bare
@@ -33,7 +33,7 @@ from unflip.nn.ensemble import Ensemble
 from unflip.options import Options
 from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians, fit_gaussians
-from unflip.stats.robust_mean import Complement, Normalise, class_agnostic_means, damping_weights, robust_in_leading
+from unflip.stats.robust_mean import Complement, Normalize, class_agnostic_means, damping_weights, robust_in_leading
 from unflip.stats.rows import class_indices, class_means
 
 SAMPLE_FRACTIONS = (0.10, 0.15, 0.20, 0.25)
@@ -64,7 +64,7 @@ class MeanOptions(Options):
     """C: an example at a squared distance of C times the class's variance from the median gets the weight 1/e."""
     covariance: Literal["empirical", "isotropic", "damped"] = "empirical"
     """Covariance of draws about the robust mean: the paper assumes sigma^2 I for the mean, and does not say."""
-    normalise: Normalise = "sum"
+    normalize: Normalize = "sum"
     """Divide weights by their `sum`, or, as printed, by the `count` of members, which depends on the origin."""
     complement: Complement = "weighted"
     """The mean along the directions of less variance: `weighted`, or, as printed, `plain`, which far outliers move."""
@@ -104,7 +104,7 @@ class MeanCalibrator:
             class_agnostic_means,
             num_classes=num_classes,
             damping=options.damping,
-            normalise=options.normalise,
+            normalize=options.normalize,
             complement=options.complement,
         )
         if options.directions is None or options.directions >= features.shape[1]:
@@ -114,7 +114,7 @@ class MeanCalibrator:
         weights = None
         if options.covariance == "damped":
             weights = [
-                damping_weights(features[members], damping=options.damping, normalise=options.normalise)
+                damping_weights(features[members], damping=options.damping, normalize=options.normalize)
                 for members in class_indices(labels, num_classes)
             ]
         isotropic = options.covariance == "isotropic"
@@ -335,9 +335,9 @@ class Calibrated(Method):
         """Return the inner method's class probabilities of the training examples."""
         return self.inner.beliefs()
 
-    def judgement(self, labels: LabelStore) -> Judgement | None:
+    def judgment(self, labels: LabelStore) -> Judgment | None:
         """Return what the inner method says of its training examples out of sample."""
-        return self.inner.judgement(labels)
+        return self.inner.judgment(labels)
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Apply the inner method's correction rule."""

@@ -238,7 +238,7 @@ class ProbabilityWindow:
 class Warmup:
     """Epochs on the given labels.
 
-    A network first learns what most labels have in common and memorises individual wrong labels later. From then on its
+    A network first learns what most labels have in common and memorizes individual wrong labels later. From then on its
     accuracy on the noisy labels of the validation examples stops improving. So an ``auto`` warm-up ends when that has
     not improved for three epochs, at the latest (and without validation examples always) after a third of the epochs.
     Once it has ended it stays so, also where a run is resumed for more epochs.

@@ -110,7 +110,7 @@ class PretrainedOptions(Options):
 class Pretrained(Network):
     """A network with an ``encoder`` that may come with weights.
 
-    A head that has learnt nothing yet sends gradients that mean nothing, and at a full rate they would undo what the
+    A head that has learned nothing yet sends gradients that mean nothing, and at a full rate they would undo what the
     encoder knows. So the encoder waits for the head, and then learns more slowly (Kumar et al. 2022, "Fine-Tuning can
     Distort Pretrained Features").
     """
@@ -141,7 +141,7 @@ def pretrained_parts(network: nn.Module) -> list[Pretrained]:
 
 
 def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
-    """Return a network's parameters for an optimiser, one group for each ``share`` of the learning rate.
+    """Return a network's parameters for an optimizer, one group for each ``share`` of the learning rate.
 
     That is one group with a share of 1, unless parts of the network are pretrained.
     """

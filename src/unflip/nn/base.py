@@ -20,8 +20,8 @@ class Network(nn.Module):
     """
 
     Options: ClassVar[type[Options]] = Options
-    normalisation: ClassVar[tuple[float, float] | None] = None
-    """Mean and deviation of bytes that images are normalised by; by default those that suit the data."""
+    normalization: ClassVar[tuple[float, float] | None] = None
+    """Mean and deviation of bytes that images are normalized by; by default those that suit the data."""
     encoder: nn.Module
     head: nn.Linear
 
@@ -124,7 +124,7 @@ def image_channels(network: nn.Module, input_shape: Sequence[int]) -> int:
 def conv_norm(
     in_channels: int, out_channels: int, kernel: int = 1, stride: int = 1, groups: int = 1
 ) -> list[nn.Module]:
-    """Return a convolution that keeps the size of images, up to the stride, and batch normalisation.
+    """Return a convolution that keeps the size of images, up to the stride, and batch normalization.
 
     Args:
         in_channels: channels of the input.

@@ -118,7 +118,7 @@ class EfficientNetB0(Network):
         self.head = nn.Linear(in_channels, num_classes)
 
 
-NORMALISATION = (127.0, 128.0)
+NORMALIZATION = (127.0, 128.0)
 """Mean and deviation of bytes that it was trained with."""
 _NAME = "efficientnet-lite0"
 _PAIRS = (
@@ -128,7 +128,7 @@ _PAIRS = (
     ("_project_conv", "_bn2"),
     ("_conv_head", "_bn1"),
 )
-"""The package's names of convolutions and of the normalisations that follow them."""
+"""The package's names of convolutions and of the normalizations that follow them."""
 
 
 class EfficientNetLite0Options(PretrainedOptions):
@@ -143,12 +143,12 @@ class EfficientNetLite0(Pretrained):
 
     Options = EfficientNetLite0Options
     options: EfficientNetLite0Options
-    normalisation = NORMALISATION
+    normalization = NORMALIZATION
 
     def __init__(self, options: EfficientNetLite0Options, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__(options)
         if (channels := image_channels(self, input_shape)) not in (1, 3):
-            raise ConfigError(f"{_NAME} takes images in colour or grey, these have {channels} channels; try timm:NAME")
+            raise ConfigError(f"{_NAME} takes images in color or gray, these have {channels} channels; try timm:NAME")
         self.encoder = _build()
         self.encoder._fc = nn.Identity()  # ImageNet's classifier
         self.head = nn.Linear(1280, num_classes)
@@ -177,7 +177,7 @@ def efficientnet_lite0(weights: Path | None) -> Backbone:
     _load(network, weights)
     for block in (network.eval(), *network._blocks):  # type: ignore[misc]
         _fold_norms(block)
-    mean, std = ((value,) * 3 for value in NORMALISATION)
+    mean, std = ((value,) * 3 for value in NORMALIZATION)
     return Backbone(partial(_encode, network), network, mean=mean, std=std, size=224)
 
 
@@ -205,7 +205,7 @@ def _encode(network: nn.Module, images: Tensor) -> Tensor:
 
 
 def _fold_norms(block: nn.Module) -> None:
-    """Fold each batch normalisation into the convolution before it: the same features in two thirds of the time."""
+    """Fold each batch normalization into the convolution before it: the same features in two thirds of the time."""
     for convolution, norm in _PAIRS:
         if isinstance(getattr(block, convolution, None), nn.Conv2d):
             setattr(block, convolution, fuse_conv_bn_eval(getattr(block, convolution), getattr(block, norm)))

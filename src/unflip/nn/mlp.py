@@ -20,7 +20,7 @@ class MLPOptions(Options):
     hidden: tuple[PositiveInt, ...] = Field((256,), min_length=1)
     """Units of each hidden layer; the last is the number of features that calibration sees."""
     batch_norm: bool = True
-    """Batch normalisation after each hidden layer."""
+    """Batch normalization after each hidden layer."""
     dropout: float = Field(0.0, ge=0.0, lt=1.0)
     """Share of units dropped after each hidden layer."""
 
@@ -28,7 +28,7 @@ class MLPOptions(Options):
 class MLP(Network):
     """``[Linear, BatchNorm, ReLU, Dropout] * len(hidden)``, then the head. Inputs of any shape are flattened.
 
-    Without batch normalisation the first weights matter: those of hidden layers keep the size of what passes through
+    Without batch normalization the first weights matter: those of hidden layers keep the size of what passes through
     (He et al. 2015), those of the head are small, so that all classes are about equally likely at first.
     """
 
@@ -122,7 +122,7 @@ class _StackedLinear(nn.Module):
 
 
 class _StackedNorm(nn.BatchNorm1d):
-    """Batch normalisation of each member's features, as that of all features of all members."""
+    """Batch normalization of each member's features, as that of all features of all members."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         members, size, width = inputs.shape

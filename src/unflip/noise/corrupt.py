@@ -125,7 +125,7 @@ def _pmd_step(
     level = _needed(step.level, step, "a level")
     drawn = pmd(clean, posterior, num_classes=num_classes, kind=kind, level=level, generator=draws)
     return drawn.labels, {
-        "realised": _share(drawn.labels != clean),
+        "realized": _share(drawn.labels != clean),
         "expected": round(drawn.expected_rate, _DIGITS),
         "factor": drawn.factor,
     }
@@ -151,7 +151,7 @@ def _class_step(
     noisy = apply_matrix(labels, matrix, draws)
     # To compare with the requested level: the share of changed labels among the classes that the step may change.
     may_change = (matrix.diagonal() < 1)[labels]
-    return noisy, {"realised": _share((noisy != labels)[may_change])} | details
+    return noisy, {"realized": _share((noisy != labels)[may_change])} | details
 
 
 def _class_map(step: Step, relations: ClassRelations, num_classes: int, draws: torch.Generator) -> Mapping[int, int]:

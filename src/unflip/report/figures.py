@@ -20,7 +20,7 @@ from unflip.report.comparison import name_runs
 from unflip.runs.folder import Run
 from unflip.runs.labels import most_doubtful_first
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B3A100")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B3A100")
 """The palette of Okabe and Ito, with a darker yellow for white paper."""
 MARKERS = "osD^vP*X"
 FORMATS = (".png", ".svg", ".pdf")
@@ -69,11 +69,11 @@ def draw_metric(axes: Axes, runs: Mapping[str, Run], key: str) -> None:
         lines = [line for line in run.metrics if line.get(key) is not None]
         if not lines:
             continue
-        colour, style = COLOURS[place % len(COLOURS)], _STYLES[place // len(COLOURS) % len(_STYLES)]
+        color, style = COLORS[place % len(COLORS)], _STYLES[place // len(COLORS) % len(_STYLES)]
         values = {line["epoch"]: 100 * line[key] for line in lines}
-        axes.plot(list(values), list(values.values()), color=colour, ls=style, label=name)
+        axes.plot(list(values), list(values.values()), color=color, ls=style, label=name)
         if run.is_finished and (chosen := run.result["selected_epoch"]) in values:
-            axes.plot(chosen, values[chosen], "o", color=colour, markersize=5)
+            axes.plot(chosen, values[chosen], "o", color=color, markersize=5)
     axes.set(xlabel="epoch", ylabel=_PANELS[key])
     axes.grid(alpha=0.3)
 
@@ -151,9 +151,9 @@ def _draw_curve(axes: Axes, clean: Tensor, noisy: Tensor, pmd: PmdCurve) -> None
     bins = (margin * _BINS).long().clamp(0, _BINS - 1)
     counts = torch.bincount(bins, minlength=_BINS)
     rates = torch.bincount(bins, (noisy != clean).double(), minlength=_BINS) / counts.clamp(min=1)
-    centres = (np.arange(_BINS) + 0.5) / _BINS
+    centers = (np.arange(_BINS) + 0.5) / _BINS
     shown = (counts > 0).numpy()
-    axes.bar(centres[shown], rates.numpy()[shown], 0.9 / _BINS, color="#9ecae1", label="wrong labels, measured")
+    axes.bar(centers[shown], rates.numpy()[shown], 0.9 / _BINS, color="#9ecae1", label="wrong labels, measured")
 
     grid = torch.linspace(0, 1, 401, dtype=torch.float64)
     flip = 1 - keep_probability(grid, kind=pmd.kind, factor=pmd.factor)

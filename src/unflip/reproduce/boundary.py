@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from unflip.losses import cross_entropy
 from unflip.methods.mddc import CovarianceCalibrator, CovarianceOptions, MeanCalibrator, MeanOptions
 from unflip.noise.pmd import BinaryPmd
-from unflip.report.figures import COLOURS, save
+from unflip.report.figures import COLORS, save
 from unflip.report.shift import ellipse
 from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
@@ -30,7 +30,7 @@ _TESTS = 100_000
 _PLANE = torch.eye(2)
 _LIMITS = (-4.5, 4.5), (-3.6, 3.6)
 _SHOWN = 400  # points in a panel
-_BEST, _PLAIN, _MOVED = "black", "#888888", COLOURS[2]
+_BEST, _PLAIN, _MOVED = "black", "#888888", COLORS[2]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Boundaries:
     given: Tensor
     best: Line
     plain: Line
-    """Of a head that minimises the cross-entropy on the given labels."""
+    """Of a head that minimizes the cross-entropy on the given labels."""
     balanced: Line
     """The same with both classes weighed alike, as draws weigh them: what balance alone does."""
     plain_agreement: float
@@ -83,7 +83,7 @@ def simulate(*, examples: int = 1000, passes: int = 10, noise: BinaryPmd | None 
     noise. So eta(x) = P(y = 1 | x) is the sigmoid of w x + b with w = Sigma^-1 (mu_1 - mu_0) and
     b = -w (mu_0 + mu_1) / 2, and w x + b = 0 is the best boundary. ``noise`` turns labels 1 near it into 0.
 
-    The head is linear. First it minimises the cross-entropy on the given labels. From there it sees draws alone, by SGD
+    The head is linear. First it minimizes the cross-entropy on the given labels. From there it sees draws alone, by SGD
     (steps 9 to 13 of the paper's Algorithm 2, with features and labels that stay the same): ``examples`` of each class
     in a pass, from the Gaussians of mddc and cddc with their default options. A run trains on examples and on fewer
     draws in turn, so its boundary lies between.
@@ -101,8 +101,8 @@ def simulate(*, examples: int = 1000, passes: int = 10, noise: BinaryPmd | None 
     eta = (features @ best.normal + best.offset).double().sigmoid()
     given = clean if noise is None else torch.where(clean == 1, noise.draw(clean, eta, source), 0)
 
-    head = _minimise(features, given, torch.ones(2))
-    balanced = _line(_minimise(features, given, 1 / given.bincount(minlength=2)))
+    head = _minimize(features, given, torch.ones(2))
+    balanced = _line(_minimize(features, given, 1 / given.bincount(minlength=2)))
     tests = _draw(torch.arange(2).repeat_interleave(_TESTS // 2), source)
     plain = _line(head)
     moved = {
@@ -133,7 +133,7 @@ def _agreement(line: Line, best: Line, points: Tensor) -> float:
     return float((line.sides(points) == best.sides(points)).double().mean())
 
 
-def _minimise(features: Tensor, labels: Tensor, class_weights: Tensor) -> nn.Linear:
+def _minimize(features: Tensor, labels: Tensor, class_weights: Tensor) -> nn.Linear:
     """Return the head of the smallest weighted cross-entropy."""
     head = nn.Linear(2, 2)
     nn.init.zeros_(head.weight)
@@ -193,10 +193,10 @@ def draw_boundaries(path: Path, found: Boundaries) -> None:
 def _draw_given(axes: Axes, found: Boundaries) -> None:
     step = max(1, len(found.clean) // _SHOWN)
     points, clean, given = found.features[::step], found.clean[::step], found.given[::step]
-    for label, colour in enumerate(COLOURS[:2]):
+    for label, color in enumerate(COLORS[:2]):
         right, wrong = (given == label) & (clean == label), (given == label) & (clean != label)
-        axes.plot(*points[right].T, ".", color=colour, ms=6, alpha=0.6, mew=0)
-        axes.plot(*points[wrong].T, "o", color=colour, ms=5, mew=1.2, mec=COLOURS[1 - label],
+        axes.plot(*points[right].T, ".", color=color, ms=6, alpha=0.6, mew=0)
+        axes.plot(*points[wrong].T, "o", color=color, ms=5, mew=1.2, mec=COLORS[1 - label],
                   label="wrong label" if wrong.any() else None)  # fmt: skip
     _draw_line(axes, found.best, color=_BEST, ls="--", label="best boundary")
     _draw_line(axes, found.plain, color=_PLAIN, lw=2.5, label=f"of the given labels ({found.plain_agreement:.1%})")
@@ -212,11 +212,11 @@ def _draw_given(axes: Axes, found: Boundaries) -> None:
 
 def _draw_moved(axes: Axes, found: Boundaries, name: str, moved: Moved) -> None:
     step = max(1, len(moved.drawn) // _SHOWN)
-    for label, colour in enumerate(COLOURS[:2]):
+    for label, color in enumerate(COLORS[:2]):
         drawn = moved.drawn[::step][moved.drawn_labels[::step] == label]
-        axes.plot(*drawn.T, ".", color=colour, ms=4, alpha=0.4, mew=0)
-        axes.plot(*ellipse(moved.gaussians, label, _PLANE).T, color=colour, lw=1.8)
-        axes.plot(*moved.gaussians.means[label], "x", color=colour, ms=7, mew=2)
+        axes.plot(*drawn.T, ".", color=color, ms=4, alpha=0.4, mew=0)
+        axes.plot(*ellipse(moved.gaussians, label, _PLANE).T, color=color, lw=1.8)
+        axes.plot(*moved.gaussians.means[label], "x", color=color, ms=7, mew=2)
     _draw_line(axes, found.best, color=_BEST, ls="--", label="best boundary")
     _draw_line(axes, found.plain, color=_PLAIN, lw=2.5, label=f"of the given labels ({found.plain_agreement:.1%})")
     for line in moved.lines[:-1]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from unflip.data.arrays import Array
 from unflip.errors import ConfigError, RunFolderError, unknown
 from unflip.noise.pmd import BinaryPmd, keep_probability, pmd_bound
-from unflip.report.figures import COLOURS, FORMATS, draw_curves, save
+from unflip.report.figures import COLORS, FORMATS, draw_curves, save
 from unflip.report.shift import measure_shift
 from unflip.reproduce import boundary, level_sets
 from unflip.reproduce.boundary import draw_boundaries
@@ -98,12 +98,12 @@ def draw_pmd(path: Path) -> None:
     t0, c1, c2 = _EXAMPLE.t0, _EXAMPLE.c1, _EXAMPLE.c2
     flip = torch.where(eta < 0.5, _EXAMPLE.rho_01(eta), _EXAMPLE.rho_10(eta))
     # Definition 1 is an upper bound, so the example stays a little below it.
-    left.plot(eta, 0.8 * flip, color=COLOURS[0], label="example noise")
+    left.plot(eta, 0.8 * flip, color=COLORS[0], label="example noise")
     minor = torch.minimum(eta, 1 - eta)
     for number, side in enumerate((eta <= 0.5 - t0, eta >= 0.5 + t0)):
         bound = pmd_bound(minor, c1=c1, c2=c2)[side]
         label = rf"bound, $c_1 \min(\eta, 1 - \eta)^{{1 + c_2}}$, $c_1$ = {c1:g}, $c_2$ = {c2:g}"
-        left.plot(eta[side], bound, color=COLOURS[1], ls="--", label=None if number else label)
+        left.plot(eta[side], bound, color=COLORS[1], ls="--", label=None if number else label)
     left.axvspan(0.5 - t0, 0.5 + t0, color="#eeeeee", zorder=0, label=f"unrestricted, $t_0$ = {t0:g}")
     left.set(xlim=(0, 1), ylim=(0, 0.75), xlabel=r"$\eta(x) = P(y = 1 | x)$", title="Definition 1, two classes")
     left.set_ylabel("probability that the likelier label flips")
@@ -114,7 +114,7 @@ def draw_pmd(path: Path) -> None:
         for factor, style in _FACTORS.items():
             label = f"type {name}" + (f", factor {factor:g}" if factor != 1 else "")
             flip = 1 - keep_probability(margin, kind=kind, factor=factor)
-            right.plot(margin, flip, color=COLOURS[kind - 1], ls=style, label=label)
+            right.plot(margin, flip, color=COLORS[kind - 1], ls=style, label=label)
     right.set(xlim=(0, 1), ylim=(0, 1.02), xlabel=r"margin $\eta_u - \eta_s$ of the two most probable classes")
     right.set(ylabel="probability of the second class", title="Types I to III; the factor sets the level")
     right.legend(fontsize="small", loc="lower left", ncols=2)
@@ -139,10 +139,10 @@ def draw_shift(path: Path, run: Run) -> None:
     panels = figure.subplots(1, len(shift.panels), sharex=True, sharey=True)
     for axes, panel in zip(panels, shift.panels, strict=True):
         for place, c in enumerate(shift.classes):
-            colour, points = COLOURS[place], panel.points[place]
-            axes.plot(points[:, 0], points[:, 1], ".", color=colour, ms=5, alpha=0.45, mew=0)
-            axes.plot(*panel.outlines[place].T, color=colour, lw=1.8, label=names[c])
-            _arrow(axes, shift.panels[0].means[place], panel.means[place], colour)
+            color, points = COLORS[place], panel.points[place]
+            axes.plot(points[:, 0], points[:, 1], ".", color=color, ms=5, alpha=0.45, mew=0)
+            axes.plot(*panel.outlines[place].T, color=color, lw=1.8, label=names[c])
+            _arrow(axes, shift.panels[0].means[place], panel.means[place], color)
         axes.set(title=panel.title, xlabel="first direction")
         axes.grid(alpha=0.3)
     panels[-1].set_title(f"{shift.panels[-1].title} ({run.result['method']})")
@@ -158,8 +158,8 @@ def draw_shift(path: Path, run: Run) -> None:
     save(figure, path)
 
 
-def _arrow(axes: Axes, start: Array, end: Array, colour: str) -> None:
-    axes.plot(*start, "x", color=colour, ms=5, mew=1.5)
+def _arrow(axes: Axes, start: Array, end: Array, color: str) -> None:
+    axes.plot(*start, "x", color=color, ms=5, mew=1.5)
     if not np.allclose(start, end):
         style = {"arrowstyle": "-|>", "color": "black", "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", (end[0], end[1]), (start[0], start[1]), arrowprops=style)

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from unflip.errors import ConfigError
-from unflip.report.figures import COLOURS, MARKERS, save
+from unflip.report.figures import COLORS, MARKERS, save
 from unflip.reproduce.paper_numbers import Number
 from unflip.reproduce.results_file import Line, by_seed, find, one_protocol
 from unflip.reproduce.tables import summary
@@ -77,7 +77,7 @@ def draw_influence(path: Path, settings: Sequence[Influence], label: str) -> Non
                 [value + step * (place - (len(methods) - 1) / 2) for value in curve],
                 [float(number.mean) for number in curve.values()],
                 [float(number.deviation or 0) for number in curve.values()], label=method, capsize=3,
-                color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)],
+                color=COLORS[place % len(COLORS)], marker=MARKERS[place % len(MARKERS)],
             )  # fmt: skip
         axes.set_xticks(values)
         middle = (low + high) / 2

@@ -13,7 +13,7 @@ from torch import Tensor
 from unflip.methods.labels import LabelStore
 from unflip.methods.plc import CorrectionOptions, Corrector
 from unflip.noise.pmd import BinaryPmd
-from unflip.report.figures import COLOURS, save
+from unflip.report.figures import COLORS, save
 from unflip.seeding import generator
 
 NOISE = BinaryPmd(t0=0.42, c1=10.0, c2=1.0, level=0.55)
@@ -129,7 +129,7 @@ def simulate(
 
 
 def running_mean(values: Tensor, half_window: int) -> Tensor:
-    """Return the mean over each value and up to ``half_window`` neighbours on either side."""
+    """Return the mean over each value and up to ``half_window`` neighbors on either side."""
     sums = torch.cat([values.new_zeros(1), values.cumsum(0)])
     positions = torch.arange(len(values))
     first = (positions - half_window).clamp(min=0)
@@ -165,8 +165,8 @@ def draw_level_sets(path: Path, rounds: Sequence[Round]) -> None:
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     numbers = range(1, len(rounds) + 1)
-    left.plot(numbers, [r.pure for r in rounds], color=COLOURS[0], marker="o", ms=3, label="f correct, measured")
-    left.plot(numbers, [r.pure_labels for r in rounds], color=COLOURS[2], ls="--", label="labels correct, measured")
+    left.plot(numbers, [r.pure for r in rounds], color=COLORS[0], marker="o", ms=3, label="f correct, measured")
+    left.plot(numbers, [r.pure_labels for r in rounds], color=COLORS[2], ls="--", label="labels correct, measured")
 
     follows: dict[int, tuple[float, float]] = {}
     printed: dict[int, tuple[float, float]] = {}
@@ -176,12 +176,12 @@ def draw_level_sets(path: Path, rounds: Sequence[Round]) -> None:
             (follows if r.constants.follows(r.start) else printed)[number + 1] = (promised, promised / r.start)
     for points, marker, label in ((follows, "_", "from its proof"), (printed, ".", "as printed")):
         for axes, column in ((left, 0), (right, 1)):
-            axes.plot(list(points), [point[column] for point in points.values()], marker, color=COLOURS[1], ms=5,
+            axes.plot(list(points), [point[column] for point in points.values()], marker, color=COLORS[1], ms=5,
                       mew=1.6, label=f"lower bound of Lemma 1, {label}" if points else None)  # fmt: skip
     growth = [after.pure / before.start for before, after in pairwise(rounds)]
-    right.plot(numbers[1:], growth, color=COLOURS[0], marker="o", ms=3, label="measured")
-    left.axhline(0.5, color="grey", lw=0.8)
-    left.text(1, 0.493, "everything", color="grey", fontsize="small", va="top")
+    right.plot(numbers[1:], growth, color=COLORS[0], marker="o", ms=3, label="measured")
+    left.axhline(0.5, color="gray", lw=0.8)
+    left.text(1, 0.493, "everything", color="gray", fontsize="small", va="top")
     left.set(xlabel="round", ylabel=r"size of the pure level set, $\frac{1}{2} - \tau$", ylim=(0, 0.53))
     left.set_title("Where the classifier gives the Bayes label")
     right.set(xlabel="round", ylabel=r"growth, $(\frac{1}{2} - \tau_{new}) / (\frac{1}{2} - \tau)$")

@@ -6,8 +6,8 @@ import pyarrow as pa
 from unflip.data.arrays import Array
 from unflip.stats.nearest import all_nearest
 
-_POOL = 10_000  # the most uncertain examples, among which neighbours are looked for
-_NEIGHBOURS = 10
+_POOL = 10_000  # the most uncertain examples, among which neighbors are looked for
+_NEIGHBORS = 10
 _LEAST = 1e-6  # keeps divisions finite
 
 
@@ -26,7 +26,7 @@ def most_helpful_first(table: pa.Table, features: Array | None) -> Array:
     pool = np.sort(order[: min(_POOL, int((doubt >= 0).sum()))])
     worth = doubt[pool]
     if features is not None and len(pool) > 1:
-        worth = information_density(worth, *all_nearest(features[pool], min(_NEIGHBOURS, len(pool) - 1)))
+        worth = information_density(worth, *all_nearest(features[pool], min(_NEIGHBORS, len(pool) - 1)))
     first = pool[classes_in_turns(worth, suggested[pool])]
     rest: Array = order[~np.isin(order, first)]
     return np.concatenate([first, rest])
@@ -51,24 +51,24 @@ def uncertainty(quality: Array, of_given: Array, of_suggested: Array, *, differs
     return wrong
 
 
-def information_density(uncertain: Array, neighbours: Array, distances: Array) -> Array:
+def information_density(uncertain: Array, neighbors: Array, distances: Array) -> Array:
     """Return what a decision about each of m examples teaches (m,).
 
     It is the information density of Settles and Craven (2008, EMNLP), uncertainty times mean similarity to others,
     with beta = 1: ``u_i mean_j exp(-(d_ij / h)^2 / 2)`` over the nearest j, h the median distance to the last of them.
     Two decisions about nearly the same example teach little more than one, so it is divided by one plus the number of
-    neighbours with a higher value (of equals, those that come first), each weighted by its similarity.
+    neighbors with a higher value (of equals, those that come first), each weighted by its similarity.
 
     Args:
         uncertain: u (m,).
-        neighbours: (m, k), the nearest of the m examples, without itself.
+        neighbors: (m, k), the nearest of the m examples, without itself.
         distances: d (m, k), to them.
     """
     width = max(float(np.median(distances[:, -1])), _LEAST)
     similar = np.exp(-((distances / width) ** 2) / 2)
     worth = uncertain * similar.mean(1)
-    others, own = worth[neighbours], worth[:, None]
-    first = (others > own) | ((others == own) & (neighbours < np.arange(len(worth))[:, None]))
+    others, own = worth[neighbors], worth[:, None]
+    first = (others > own) | ((others == own) & (neighbors < np.arange(len(worth))[:, None]))
     result: Array = worth / (1 + (similar * first).sum(1))
     return result
 

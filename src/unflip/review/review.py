@@ -1,4 +1,4 @@
-"""Review: a run's examples, their images and neighbours, and people's decisions about their labels."""
+"""Review: a run's examples, their images and neighbors, and people's decisions about their labels."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ from unflip.runs.folder import Run
 from unflip.runs.labels import REMOVED
 from unflip.stats.nearest import nearest
 
-_NEIGHBOURS = 6  # per class
+_NEIGHBORS = 6  # per class
 _TILE_TEXT = 400  # characters of a text that a tile gets; more than it has room for
 _PAIRS = 300  # the most frequent ones, offered as filters
 _GROUP = 24  # examples of a group that the single view shows
@@ -94,7 +94,7 @@ class Review:
         }
 
     def detail(self, index: int) -> dict[str, Any]:
-        """Return what the single view shows: the row, its label changes in training, and its neighbours.
+        """Return what the single view shows: the row, its label changes in training, and its neighbors.
 
         A whole text comes in pieces, each with whether it is marked as speaking for the suggested label.
         """
@@ -104,7 +104,7 @@ class Review:
             **self.brief(index),
             "history": self.examples.history(index),
             "group": [self.brief(member) for member in self.examples.findings.group(index)[:_GROUP]],
-            "neighbours": self._neighbours(index),
+            "neighbors": self._neighbors(index),
             "pieces": None if text is None else self._pieces(index, *text),
             "values": [cell for cell in values if text is None or cell[0] != text[0]],
             "values_left_out": self._rows.left_out if self._rows else 0,
@@ -143,7 +143,7 @@ class Review:
         spans = self._words.speaking(index, column, text, given, suggested) if self._words else []
         return pieces(text, spans)
 
-    def _neighbours(self, index: int) -> list[dict[str, Any]]:
+    def _neighbors(self, index: int) -> list[dict[str, Any]]:
         """Return the nearest examples, by features, of the given and of the suggested class.
 
         The classes are those of the run's final labels. If both are the same, the second group is the nearest examples
@@ -160,7 +160,7 @@ class Review:
         own = np.array([index])
         found = []
         for label, rows in groups:
-            near = nearest(self.examples.features, self.examples.features[own], _NEIGHBOURS, rows=rows, leave_out=own)
+            near = nearest(self.examples.features, self.examples.features[own], _NEIGHBORS, rows=rows, leave_out=own)
             pairs = zip(near.indices[0].tolist(), near.distances[0].tolist(), strict=True)
             examples = [{**self.brief(i), "distance": round(distance, 4)} for i, distance in pairs if i >= 0]
             found.append({"label": label, "examples": examples})

@@ -185,7 +185,7 @@ class Run:
 
     @property
     def text_columns(self) -> tuple[str, ...] | None:
-        """The columns from whose texts the networks learnt; None where the model was not kept."""
+        """The columns from whose texts the networks learned; None where the model was not kept."""
         if not (self.folder / layout.MODEL).exists():
             return None
         encoding = self.model.encoding
@@ -311,7 +311,7 @@ class Run:
                 write_array(self.own(name), small.cpu().numpy())
             if size > _FEATURES_GB:
                 warnings.warn(
-                    f"{name} would take {size:.1f} GB, more than {_FEATURES_GB:g}, and is not kept; neighbours and the "
+                    f"{name} would take {size:.1f} GB, more than {_FEATURES_GB:g}, and is not kept; neighbors and the "
                     "picture of the class Gaussians will be missing",
                     UnflipWarning,
                     stacklevel=2,

@@ -19,7 +19,7 @@ from unflip.methods.labels import LabelStore
 REMOVED = "removed"
 """The ``split`` of examples that people removed."""
 OUT_OF_SAMPLE, IN_SAMPLE = "out-of-sample", "in-sample"
-"""How a label was judged: by views that had not learnt it, or by some that had."""
+"""How a label was judged: by views that had not learned it, or by some that had."""
 HELD = 0.9
 """The share of wrong labels that people are told where to find."""
 _NAMED = ("given", "current", "suggested")
@@ -44,9 +44,9 @@ class Assessment(NamedTuple):
     suggested: Tensor
     """The label to propose to a person."""
     out_of_sample: Tensor
-    """Whether quality comes from views alone that had not learnt the example's label."""
+    """Whether quality comes from views alone that had not learned the example's label."""
     fold: Tensor
-    """Which examples were learnt together; -1 where there are no folds."""
+    """Which examples were learned together; -1 where there are no folds."""
 
 
 def label_table(
@@ -61,9 +61,9 @@ def label_table(
 
     Columns: ``quality`` is how likely the given label is right, null where that cannot be said; ``log_odds`` are
     ``log(quality / (1 - quality))``, not rounded, null also where people decided; ``judged`` is whether the views that
-    say so had learnt that label, ``suggested`` the label to propose in its place (or the same),
+    say so had learned that label, ``suggested`` the label to propose in its place (or the same),
     ``last_change`` an epoch, 0 for never. ``confidence_...`` is what the method believes of a label, ``network_...``
-    and ``vote_...`` what the networks and the class Gaussians say of it, ``fold`` which examples were learnt together.
+    and ``vote_...`` what the networks and the class Gaussians say of it, ``fold`` which examples were learned together.
     ``likeliest`` and ``second`` are the two likeliest classes by the views that quality comes from, whatever the label.
     ``given`` is what came, also where people decided otherwise; what they decided has a quality of 1 and is suggested.
     ``reviewed`` also marks removed examples, of whose label nothing is said.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unflip.data.dataset import Encoding
 from unflip.data.files import Frame
-from unflip.data.sources import Standardisation
+from unflip.data.sources import Standardization
 from unflip.errors import RunFolderError
 from unflip.files import write_tensors
 from unflip.nn import networks as registered
@@ -33,7 +33,7 @@ class Model:
     input_shape: tuple[int, ...]
     num_classes: int
     class_names: Sequence[str] | None
-    standardisation: Standardisation | None
+    standardization: Standardization | None
     state: Mapping[str, Tensor]
     """Of the networks that predict together, and of the class Gaussians if these do too."""
     frame: Frame | None = None
@@ -55,8 +55,8 @@ class Model:
     def save(self, path: Path) -> None:
         """Write the model atomically."""
         tensors = dict(self.state)
-        if self.standardisation:
-            tensors |= {"inputs.mean": self.standardisation.mean, "inputs.std": self.standardisation.std}
+        if self.standardization:
+            tensors |= {"inputs.mean": self.standardization.mean, "inputs.std": self.standardization.std}
         description = {
             "format": FORMAT,
             "network": self.network,
@@ -92,7 +92,7 @@ def load_model(path: Path) -> Model:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
             description = json.loads(file.metadata()["model"])
         _check_format(path, description.get("format", 1))
-        standardised, encoder = "inputs.mean" in tensors, description["encoder"]
+        standardized, encoder = "inputs.mean" in tensors, description["encoder"]
         arrays = {
             name.removeprefix(_ENCODING): tensors.pop(name).numpy() for name in [*tensors] if name.startswith(_ENCODING)
         }
@@ -104,7 +104,7 @@ def load_model(path: Path) -> Model:
             class_names=description["class_names"],
             frame=Frame(**description["frame"]) if description.get("frame") else None,
             encoding=None if encoder is None else Encoding(encoder["name"], encoder["settings"], arrays),
-            standardisation=Standardisation(tensors["inputs.mean"], tensors["inputs.std"]) if standardised else None,
+            standardization=Standardization(tensors["inputs.mean"], tensors["inputs.std"]) if standardized else None,
             state={name: value for name, value in tensors.items() if not name.startswith("inputs.")},
         )
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:

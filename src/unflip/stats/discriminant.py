@@ -50,11 +50,11 @@ class Discriminant:
     used: int
 
     def log_posterior(self, features: Tensor) -> Tensor:
-        """Return log P(c | h) (m, k) for new features (m, d): ``n_c exp(-D_c / 2)``, normalised.
+        """Return log P(c | h) (m, k) for new features (m, d): ``n_c exp(-D_c / 2)``, normalized.
 
         D_c = |A (h - μ_c)|² is the squared distance to class c. A class without members gets -inf.
         """
-        return self._normalised(self.counts, self._distances(self._whitened(features)))
+        return self._normalized(self.counts, self._distances(self._whitened(features)))
 
     def held_out_log_posterior(self, features: Tensor, members: Tensor, in_covariance: Tensor) -> Tensor:
         """Return log P(c | h) (m, k) of examples that the fit used, each as if it had been left out.
@@ -79,7 +79,7 @@ class Discriminant:
         else:  # of many examples few are
             some = in_covariance.nonzero()[:, 0]
             distances[some] += self._lost(white[some], members[some], growth[some])
-        return self._normalised(others, distances.mul_(growth.square_()))
+        return self._normalized(others, distances.mul_(growth.square_()))
 
     def held_out_groups(self, features: Tensor, members: Tensor, in_covariance: Tensor) -> Tensor:
         """Return log P(c | h) (b, m, k) of b groups of m examples, each as if its whole group had been left out.
@@ -89,7 +89,7 @@ class Discriminant:
         """
         white = self._whitened(features.flatten(0, 1)).view(features.shape)
         distances = distances_without(white, members, in_covariance, self.means, self.counts, self._lost_each)
-        return self._normalised((self.counts - members.sum(1, keepdim=True)).clamp_(min=0), distances)
+        return self._normalized((self.counts - members.sum(1, keepdim=True)).clamp_(min=0), distances)
 
     def without(self, blocks: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Callable[[Tensor], Tensor]:
         """Return what says log P(c | h) (m, k) of features (m, d), one large group left out.
@@ -108,7 +108,7 @@ class Discriminant:
 
         def say(features: Tensor) -> Tensor:
             moved = self._whitened(features).double() @ again
-            return self._normalised(counts.clamp(min=0), torch.cdist(moved, means).square().float())
+            return self._normalized(counts.clamp(min=0), torch.cdist(moved, means).square().float())
 
         return say
 
@@ -133,7 +133,7 @@ class Discriminant:
         squares = torch.addmm(self.means.square().sum(1), white, self.means.T, alpha=-2)
         return squares.add_(white.square().sum(1, keepdim=True)).clamp_(min=0)
 
-    def _normalised(self, counts: Tensor, distances: Tensor) -> Tensor:
+    def _normalized(self, counts: Tensor, distances: Tensor) -> Tensor:
         sizes = counts.clamp(min=NOBODY).log().masked_fill(counts < NOBODY, -torch.inf)
         return (sizes - distances / 2).log_softmax(-1)
 
@@ -151,7 +151,7 @@ def fit_discriminant(
 
     With t_ic the share to which example i belongs to class c, ``n_c = sum_i t_ic``, ``μ_c = sum_i t_ic h_i / n_c``,
     ``W = sum_i sum_c t_ic (h_i - μ_c) (h_i - μ_c)ᵀ / n`` and ``Σ = (1 - s) W + s (tr W / d) I`` with s = ``shrink``
-    (Friedman 1989, regularised discriminant analysis). Features that do not vary at all get Σ = I. W is estimated from
+    (Friedman 1989, regularized discriminant analysis). Features that do not vary at all get Σ = I. W is estimated from
     evenly spaced examples where there are more than 8,192, or 16 per dimension if that is more.
 
     Of several ``shrink`` the one is taken under which the ``given`` labels are likeliest, each example left out of its

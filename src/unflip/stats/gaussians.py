@@ -14,7 +14,7 @@ _JITTER = 1e-6  # added to the diagonal of a singular correlation matrix
 class ClassGaussians:
     """Class c has N(μ_c, F_cᵀ F_c + v_c I + α 1 1ᵀ), with α the disturbance, if it is present.
 
-    F_c is whichever is cheaper, the centred features themselves or a triangular factor; v_c is the
+    F_c is whichever is cheaper, the centered features themselves or a triangular factor; v_c is the
     variance of an isotropic Gaussian. α 1 is the all-ones matrix of the paper's eq. sample_estimator_dis.
 
     Attributes:

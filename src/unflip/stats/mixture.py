@@ -13,7 +13,7 @@ _FITTED = 5_000  # most values that a mixture is fitted to
 def low_probability(values: Tensor, seed: int) -> Tensor:
     """Return for each of ``values`` (m,) the probability that it belongs to the component with the smaller mean.
 
-    Two Gaussians are fitted by expectation maximisation to the values, scaled by :func:`normalised`: at most 10
+    Two Gaussians are fitted by expectation maximization to the values, scaled by :func:`normalized`: at most 10
     iterations, tolerance 1e-2, 5e-4 added to the variances (Li et al. 2020, section 3.1 and the released code). A fit
     that has not converged by then is used as it is. If all values are equal, all count as low. If there are many, the
     fit uses a subset, evenly spaced among the sorted values, which changes the five parameters by less than the
@@ -22,7 +22,7 @@ def low_probability(values: Tensor, seed: int) -> Tensor:
     from sklearn.exceptions import ConvergenceWarning  # takes as long to import as torch, and few runs need it
     from sklearn.mixture import GaussianMixture
 
-    line = normalised(values)
+    line = normalized(values)
     if not bool(line.isfinite().all()):
         raise NotFiniteError("losses hold NaN, infinity or values too large to compute with")
     if not bool(line.any()):
@@ -48,7 +48,7 @@ def subsample(values: Tensor, count: int) -> Tensor:
     return values.sort().values[places.long()]
 
 
-def normalised(values: Tensor) -> Tensor:
+def normalized(values: Tensor) -> Tensor:
     """Return ``(v - min) / (max - min)``, zeros if all are equal, nothing if there are none."""
     if not len(values):
         return values

@@ -1,4 +1,4 @@
-"""Nearest neighbours: of a few points among many rows, and of every row among all others.
+"""Nearest neighbors: of a few points among many rows, and of every row among all others.
 
 Rows may be in half precision, mapped from a file, or lie in several: they are read in blocks.
 """
@@ -13,12 +13,12 @@ Array = np.ndarray[Any, Any]
 _EXACT = 20_000  # rows up to which every row is compared with all others
 _VALUES = 2**22  # numbers widened at once
 _QUERIES = 2**13  # points at once
-_SPARE = 8  # extra candidates, since rounding may swap neighbours at almost the same distance
+_SPARE = 8  # extra candidates, since rounding may swap neighbors at almost the same distance
 _MEMBERS = 500  # rows per list of the index, about
 _SAMPLE = 40  # rows per list that lists are made from
 _ROUNDS = 8  # of k-means, which makes the lists
-_LISTS = 32  # that neighbours of a row are looked for in
-_CANDIDATES = 16  # whose distances are computed, per neighbour
+_LISTS = 32  # that neighbors of a row are looked for in
+_CANDIDATES = 16  # whose distances are computed, per neighbor
 _NARROW = 128  # columns up to which each is coded by itself, else two together
 _HALF_MOST = 6e4
 _TINY = 1e-30
@@ -36,8 +36,8 @@ class Rows(Protocol):
     def __getitem__(self, rows: Any, /) -> Any: ...
 
 
-class Neighbours(NamedTuple):
-    """The neighbours of each point, the nearest first; at the same distance, the one with the lower index first."""
+class Neighbors(NamedTuple):
+    """The neighbors of each point, the nearest first; at the same distance, the one with the lower index first."""
 
     indices: Array  # (q, k), into the features; -1 where there are fewer than k
     distances: Array  # (q, k), Euclidean; infinite where there are fewer than k
@@ -45,13 +45,13 @@ class Neighbours(NamedTuple):
 
 def nearest(
     features: Rows, queries: Array, k: int, *, rows: Array | None = None, leave_out: Array | None = None
-) -> Neighbours:
+) -> Neighbors:
     """Find the ``k`` of the features (n, d) that are nearest to each query (q, d), exactly.
 
     Args:
         features: of any floating-point type.
         queries: points in the same space.
-        k: the number of neighbours.
+        k: the number of neighbors.
         rows: indices of the features to search (m,), without repeats; all by default.
         leave_out: for each query the index of a feature to leave out (q,), usually its own.
     """
@@ -59,13 +59,13 @@ def nearest(
     points = queries.astype(np.float32)
     # Relative to the mean of the points: far from the origin, rounding errors would dominate.
     middle = points.mean(0) if len(points) else np.zeros(features.shape[1], np.float32)
-    centred = points - middle
+    centered = points - middle
     wanted = k + (leave_out is not None) + _SPARE
     best, found = np.empty((len(points), 0), np.float32), np.empty((len(points), 0), np.int64)
     for places in _blocks(len(features) if rows is None else len(rows), _VALUES // max(1, features.shape[1])):
         chosen: Any = places if rows is None else rows[places]
         block = _wide(features, chosen) - middle
-        distances, at = faiss.knn(centred, block, min(wanted, len(block)))
+        distances, at = faiss.knn(centered, block, min(wanted, len(block)))
         best = np.hstack([best, distances])
         found = np.hstack([found, places.start + at if rows is None else chosen[at]])
         if best.shape[1] > wanted:
@@ -74,12 +74,12 @@ def nearest(
     return _ranked(features, points, found, k, leave_out)
 
 
-def all_nearest(features: Rows, k: int = 10) -> Neighbours:
+def all_nearest(features: Rows, k: int = 10) -> Neighbors:
     """Find the ``k`` other features that are nearest to each of the features (n, d).
 
     Exactly up to 20,000 rows. Above, by an inverted-file index: k-means puts rows into lists of about 500; each row is
-    compared by product-quantised codes with those of the nearest lists, and the distances to the best candidates are
-    computed. The same rows give the same neighbours. The index takes about 2.5 bytes per number.
+    compared by product-quantized codes with those of the nearest lists, and the distances to the best candidates are
+    computed. The same rows give the same neighbors. The index takes about 2.5 bytes per number.
 
     Jégou, H., Douze, M., Schmid, C. (2011). Product quantization for nearest neighbor search. IEEE TPAMI 33(1).
     """
@@ -100,7 +100,7 @@ def all_nearest(features: Rows, k: int = 10) -> Neighbours:
         block = _wide(features, rows)
         found = index.search(points(block), k + 1)[1]
         indices[rows], distances[rows] = _ranked(features, block, found, k, own[rows])
-    return Neighbours(indices, distances)
+    return Neighbors(indices, distances)
 
 
 def _trained_index(sample: Array, lists: int) -> Any:
@@ -116,7 +116,7 @@ def _trained_index(sample: Array, lists: int) -> Any:
     return index
 
 
-def _ranked(features: Rows, points: Array, found: Array, k: int, leave_out: Array | None) -> Neighbours:
+def _ranked(features: Rows, points: Array, found: Array, k: int, leave_out: Array | None) -> Neighbors:
     """Return the k nearest of the candidates (q, c) of each point, by exact distances; -1 is no candidate."""
     indices = np.full((len(points), k), -1)
     distances = np.full((len(points), k), np.inf, np.float32)
@@ -132,7 +132,7 @@ def _ranked(features: Rows, points: Array, found: Array, k: int, leave_out: Arra
         width = order.shape[1]
         distances[part, :width] = np.take_along_axis(exact, order, 1)
         indices[part, :width] = np.where(np.isinf(distances[part, :width]), -1, np.take_along_axis(some, order, 1))
-    return Neighbours(indices, distances)
+    return Neighbors(indices, distances)
 
 
 def _wide(features: Rows, rows: slice | Array) -> Array:

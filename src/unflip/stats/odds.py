@@ -26,7 +26,7 @@ class PlattScaling(NamedTuple):
 
 
 def log_odds(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """Return ``log p_y - log sum_{c != y} p_c`` (n,) of log-probabilities (n, k), which need not be normalised."""
+    """Return ``log p_y - log sum_{c != y} p_c`` (n,) of log-probabilities (n, k), which need not be normalized."""
     own = log_probs.gather(1, labels[:, None])
     others = log_probs.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
     return own[:, 0] - others

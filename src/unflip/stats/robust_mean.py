@@ -17,7 +17,7 @@ from torch import Tensor
 from unflip.errors import InputError
 from unflip.stats.rows import NOT_FINITE, NotFiniteError, add_upper, class_indices, class_means, pooled_covariance
 
-Normalise = Literal["sum", "count"]
+Normalize = Literal["sum", "count"]
 Complement = Literal["weighted", "plain"]
 
 _BLOCK = 2**17  # numbers whose medians are taken at once: they fit in the cache of a core
@@ -28,7 +28,7 @@ _PART = 512  # numbers; numpy sorts so few in vector registers, at a fifth of th
 
 
 def agnostic_mean(
-    features: Tensor, *, damping: float = 1.0, normalise: Normalise = "sum", complement: Complement = "weighted"
+    features: Tensor, *, damping: float = 1.0, normalize: Normalize = "sum", complement: Complement = "weighted"
 ) -> Tensor:
     """Return the robust mean μ̂ (d,) of the members S = {h_1, ..., h_n} of one class (n, d), in double precision.
 
@@ -47,7 +47,7 @@ def agnostic_mean(
     Args:
         features: (n, d).
         damping: C; larger values damp less.
-        normalise: Z is the ``"sum"`` of the weights or, as printed, the ``"count"`` of the members.
+        normalize: Z is the ``"sum"`` of the weights or, as printed, the ``"count"`` of the members.
         complement: the mean on W is μ_ω (``"weighted"``) or, as printed, the mean of S (``"plain"``).
     """
     S = features.detach().double()
@@ -57,12 +57,12 @@ def agnostic_mean(
         return m  # line 2
     s2 = damping * S.var(0, correction=0).sum()  # line 4
     omega = torch.exp(-(S - m).square().sum(1) / torch.where(s2 > 0, s2, 1))  # line 5
-    Z = omega.sum() if normalise == "sum" else n
+    Z = omega.sum() if normalize == "sum" else n
     mu = omega @ S / Z
     Sigma = (S - mu).T @ (omega[:, None] * (S - mu)) / Z  # line 6
     vectors = torch.linalg.eigh(Sigma).eigenvectors  # ascending
     W, V = vectors[:, : d - d // 2], vectors[:, d - d // 2 :]  # line 7
-    mu_V = agnostic_mean(S @ V, damping=damping, normalise=normalise, complement=complement)  # line 8
+    mu_V = agnostic_mean(S @ V, damping=damping, normalize=normalize, complement=complement)  # line 8
     mu_W = (mu if complement == "weighted" else S.mean(0)) @ W
     mean: Tensor = V @ mu_V + W @ mu_W  # line 9
     return mean
@@ -74,7 +74,7 @@ def class_agnostic_means(
     num_classes: int,
     *,
     damping: float = 1.0,
-    normalise: Normalise = "sum",
+    normalize: Normalize = "sum",
     complement: Complement = "weighted",
 ) -> Tensor:
     """Return :func:`agnostic_mean` of every class, (num_classes, d); the row of a class without members is NaN.
@@ -91,21 +91,21 @@ def class_agnostic_means(
         labels: (n,) integers below ``num_classes``.
         num_classes: the number of rows to return.
         damping: C.
-        normalise: what Z is.
+        normalize: what Z is.
         complement: what the mean on W is.
     """
     if features.ndim != 2 or len(features) != len(labels):
         raise InputError(
             f"features must be (n, d) with one label each, not {tuple(features.shape)} with {len(labels)} labels"
         )
-    form = _Form(damping, normalise, complement)
+    form = _Form(damping, normalize, complement)
     features = features.detach()
     members = class_indices(labels.to(features.device), num_classes)
     groups = _group_classes([len(indices) for indices in members], features.shape[1])
 
     def estimate(classes: Sequence[int]) -> Tensor:
         x, padding = _gather(features, [members[c] for c in classes])
-        origin = x.new_zeros(len(x), 1, x.shape[1]) if form.normalise == "count" else None
+        origin = x.new_zeros(len(x), 1, x.shape[1]) if form.normalize == "count" else None
         return _robust_mean(x, x.shape[1], padding, form, origin)[:, 0]
 
     means = torch.full((num_classes, features.shape[1]), torch.nan, dtype=_wide(features.dtype))
@@ -139,20 +139,20 @@ def robust_in_leading(
     return plain + shift.nan_to_num(0.0) @ basis.T
 
 
-def damping_weights(features: Tensor, *, damping: float = 1.0, normalise: Normalise = "sum") -> Tensor:
+def damping_weights(features: Tensor, *, damping: float = 1.0, normalize: Normalize = "sum") -> Tensor:
     """Return ω_i / Z (eq. 4) of the members (n, d) of one class: (n,), small for outliers."""
     if not len(features):
         return torch.zeros(0, device=features.device)
     x, padding = _gather(features.detach(), [torch.arange(len(features), device=features.device)])
     _, mean, squares = _center(x, padding)
-    return _damping(mean, squares, padding, _Form(damping, normalise, "weighted"))[0, 0].to(features.device)
+    return _damping(mean, squares, padding, _Form(damping, normalize, "weighted"))[0, 0].to(features.device)
 
 
 class _Form(NamedTuple):
     """Which variant of the algorithm to compute."""
 
     damping: float
-    normalise: Normalise
+    normalize: Normalize
     complement: Complement
 
 
@@ -231,7 +231,7 @@ def _damping(mean: Tensor, squares: Tensor, padding: _Padding, form: _Form) -> T
     trace = (squares * padding.uniform).sum(2, keepdim=True) - (mean * mean).sum(2, keepdim=True)
     scale = form.damping * torch.where(trace > 0, trace, 1)  # s²; identical members get equal weights
     squares = squares + padding.beyond
-    if form.normalise == "count":
+    if form.normalize == "count":
         return torch.exp(-squares / scale) * padding.uniform
     weights = torch.exp((squares.amin(2, keepdim=True) - squares) / scale)  # the minimum cancels; it avoids underflow
     return weights / weights.sum(2, keepdim=True)

@@ -30,7 +30,7 @@ def stack(views: Sequence[Tensor], labels: Tensor, uniform_noise_rate: float | N
 
     The likelihood of a label is ``(1 - e) softmax(sum_v w_v log p_v)_y + e / k``: a log-linear pool of the views
     (Genest and Zidek 1986), whose weights may add up to less than 1 where all are too sure of themselves, and labels
-    that mean nothing. No view may have learnt the label that it is asked about, or it would get all the weight for its
+    that mean nothing. No view may have learned the label that it is asked about, or it would get all the weight for its
     memory.
 
     For each e of a grid, or the one given, Newton's method finds w between 0 and 4, pulled towards 1/2 by a small
@@ -69,7 +69,7 @@ class _Fit:
         self.own = logs.gather(2, labels.expand(len(logs), -1)[..., None])[..., 0]  # (v, m)
 
     def at(self, share: float, weights: Tensor) -> tuple[float, Tensor]:
-        """Return the best penalised mean log-likelihood for a share, and its weights; Newton's steps, damped by 2/3.
+        """Return the best penalized mean log-likelihood for a share, and its weights; Newton's steps, damped by 2/3.
 
         With p the pool, u the probability that a label is informative and m_v = E_p[log p_v], the gradient is
         ``E[u (m_v - log p_v,y)]`` and the (expected) Hessian ``E[u Cov_p(log p_a, log p_b)]``.
@@ -79,10 +79,10 @@ class _Fit:
             pool = torch.einsum("v,vmk->mk", weights, self.logs).softmax(1)
             trusted = self._trusted(pool, share)
             mean = (self.logs * pool).sum(2)
-            centred = self.logs - mean[..., None]
+            centered = self.logs - mean[..., None]
             weighted = pool * trusted[:, None]
             hessian = (
-                torch.stack([(centred[a] * weighted * centred).sum((1, 2)) for a in range(views)]) / len(self.labels)
+                torch.stack([(centered[a] * weighted * centered).sum((1, 2)) for a in range(views)]) / len(self.labels)
                 + _RIDGE * identity
             )
             gradient = ((mean - self.own) * trusted).mean(1) + _RIDGE * (weights - 0.5)

@@ -55,7 +55,7 @@ def load(folder: Path) -> Dataset:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_folder_is_recognised_and_read_in_the_official_order(tmp_path: Path, kind: Cifar, layout: str) -> None:
+def test_a_folder_is_recognized_and_read_in_the_official_order(tmp_path: Path, kind: Cifar, layout: str) -> None:
     files = content(kind)
     loaded = load(write(tmp_path / "any name", kind, layout, files))
     assert loaded.name == kind.name
@@ -89,7 +89,7 @@ def test_classes_are_named_in_the_order_of_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_images_become_a_normalised_data_set_that_augments(tmp_path: Path, kind: Cifar) -> None:
+def test_images_become_a_normalized_data_set_that_augments(tmp_path: Path, kind: Cifar) -> None:
     folder = write(tmp_path / "a", kind, "binary")
     dataset = open_dataset(DataOptions(path=str(folder), val_fraction=0.0), seed=0)
     assert dataset.source.augments
@@ -191,7 +191,7 @@ def test_a_python_batch_with_other_content_is_refused(tmp_path: Path, batch: dic
 def test_folders_of_pictures_and_of_arrays_are_not_taken_for_cifar(tmp_path: Path) -> None:
     for name in ("train", "test", "data_batch_1"):
         (tmp_path / name).mkdir()
-    assert not any(kind.recognises(tmp_path) for kind in KINDS)
+    assert not any(kind.recognizes(tmp_path) for kind in KINDS)
     np.save(tmp_path / "train.npy", np.eye(2))
     assert load(tmp_path).name == tmp_path.name
 

@@ -38,7 +38,7 @@ class Loader:
     uses: ClassVar[frozenset[str]] = frozenset()
     built_in: ClassVar[bool] = False
 
-    def recognises(self, path: Path) -> bool:
+    def recognizes(self, path: Path) -> bool:
         """Whether this loader can read ``path``."""
         return False
 
@@ -78,7 +78,7 @@ def check_used(options: DataOptions, typed: Collection[str], also: Collection[st
 
 
 def find_loader(path: Path) -> str:
-    """Return the name of the built-in data set called ``path``, or of the loader that recognises what is there."""
+    """Return the name of the built-in data set called ``path``, or of the loader that recognizes what is there."""
     if is_built_in(str(path)):
         return str(path)
     if not path.exists():
@@ -89,7 +89,7 @@ def find_loader(path: Path) -> str:
     for general in (False, True):
         for name in datasets.names():
             loader: Loader = datasets.load(name)
-            if loader.general == general and loader.recognises(path):
+            if loader.general == general and loader.recognizes(path):
                 return name
     raise InputError(f"data {path}: cannot read '{path.suffix}'; give .npz, .npy, .csv, .parquet, .jsonl or a folder")
 

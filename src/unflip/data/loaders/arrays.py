@@ -51,7 +51,7 @@ class Arrays(Loader):
     general = True
     uses = FOR_ROWS | {"map_above_mb"}
 
-    def recognises(self, path: Path) -> bool:
+    def recognizes(self, path: Path) -> bool:
         """Whether ``path`` is an .npz or .npy file, or a folder; the loaders of images are tried first."""
         return path.is_dir() or path.suffix in (".npz", ".npy")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from unflip.data.arrays import Array
 from unflip.data.dataset import Dataset, Split
-from unflip.data.images import byte_normalisation
+from unflip.data.images import byte_normalization
 from unflip.data.loaders import Loader
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
@@ -41,7 +41,7 @@ class Cifar(Loader):
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
-    def recognises(self, path: Path) -> bool:
+    def recognizes(self, path: Path) -> bool:
         """Whether ``path`` is a folder with the first training file of either layout."""
         return any((path / f"{self.train[0]}{suffix}").is_file() for suffix in (".bin", ""))
 
@@ -56,7 +56,7 @@ class Cifar(Loader):
             tests={"test": Split(*read(path / self.test, self.records[1]))},
             class_names=self.class_names,
             class_map=self.name,
-            normalisation=byte_normalisation(self.mean, self.std),
+            normalization=byte_normalization(self.mean, self.std),
         )
 
     def _read_binary(self, path: Path, count: int) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from unflip.data.files import IMAGES, FileKind, ImageFiles, as_names, find_files
 from unflip.data.images import IMAGENET
 from unflip.data.loaders import FOR_IMAGE_FILES, FOR_ROWS, Loader
 from unflip.data.options import DataOptions
-from unflip.data.sources import Standardisation
+from unflip.data.sources import Standardization
 from unflip.errors import InputError
 from unflip.options import Options
 
@@ -24,7 +24,7 @@ class _ClassFolders(Loader):
 
     general = True
     kind: FileKind
-    normalisation: Standardisation | None = None
+    normalization: Standardization | None = None
 
     def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
         """List the files, in the order of their names; texts are read."""
@@ -34,8 +34,8 @@ class _ClassFolders(Loader):
         return Dataset(
             sets["train"],
             class_names=None if labels is None else tuple(dict.fromkeys(labels.tolist())),
-            normalisation=self.normalisation,
-            unlabelled=f"{self.kind.noun} but no class folders in it",
+            normalization=self.normalization,
+            unlabeled=f"{self.kind.noun} but no class folders in it",
         ).with_parts(sets)
 
     def _read(self, root: Path, part: str) -> Split:
@@ -50,9 +50,9 @@ class ImageFolder(_ClassFolders):
 
     uses = FOR_IMAGE_FILES
     kind = IMAGES
-    normalisation = IMAGENET
+    normalization = IMAGENET
 
-    def recognises(self, path: Path) -> bool:
+    def recognizes(self, path: Path) -> bool:
         """Whether ``path`` is a folder with folders or images in it, and no arrays; text folders are tried first."""
         entries = list(path.iterdir()) if path.is_dir() else []
         return any(is_class(entry) or IMAGES.fits(entry.name) for entry in entries) and not any(
@@ -66,7 +66,7 @@ class TextFolder(_ClassFolders):
     uses = FOR_ROWS | {"text_encoder"}
     kind = _TEXTS
 
-    def recognises(self, path: Path) -> bool:
+    def recognizes(self, path: Path) -> bool:
         """Whether the first file in a class folder of ``path``, or in ``path`` without any, is a text."""
         if not path.is_dir():
             return False

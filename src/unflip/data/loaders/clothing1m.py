@@ -6,8 +6,8 @@ from typing import Literal
 import numpy as np
 
 from unflip.data.dataset import Dataset, Split
-from unflip.data.files import ImageFiles, as_names, read_labelled_list, read_list
-from unflip.data.images import byte_normalisation
+from unflip.data.files import ImageFiles, as_names, read_labeled_list, read_list
+from unflip.data.images import byte_normalization
 from unflip.data.loaders import FOR_IMAGE_FILES, Loader
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
@@ -35,7 +35,7 @@ class Clothing1M(Loader):
     Options = Clothing1MOptions
     uses = FOR_IMAGE_FILES
 
-    def recognises(self, path: Path) -> bool:
+    def recognizes(self, path: Path) -> bool:
         """Whether ``path`` is a folder with the list of the noisy training images."""
         return (_lists(path) / "noisy_train_key_list.txt").is_file()
 
@@ -46,7 +46,7 @@ class Clothing1M(Loader):
             val=_read(path, "clean", "val") if own.val == "clean" else None,
             tests={"test": _read(path, "clean", "test")},
             class_names=_CLASSES,
-            normalisation=byte_normalisation(_MEAN, _STD),
+            normalization=byte_normalization(_MEAN, _STD),
             clean_val=own.val == "clean",
         )
 
@@ -58,7 +58,7 @@ def _lists(path: Path) -> Path:
 def _read(root: Path, kind: str, part: str) -> Split:
     keys_path, labels_path = _lists(root) / f"{kind}_{part}_key_list.txt", _lists(root) / f"{kind}_label_kv.txt"
     keys = read_list(keys_path)
-    known = dict(zip(*read_labelled_list(labels_path), strict=True))
+    known = dict(zip(*read_labeled_list(labels_path), strict=True))
     missing = next((row for row, key in enumerate(keys) if key not in known), None)
     if missing is not None:
         raise InputError(f"{keys_path}, row {missing}: {keys[missing]} has no label in {labels_path.name}")

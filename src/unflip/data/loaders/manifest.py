@@ -28,7 +28,7 @@ class Manifest(Loader):
     general = True
     uses = FOR_IMAGE_FILES | {"label_column"}
 
-    def recognises(self, path: Path) -> bool:
+    def recognizes(self, path: Path) -> bool:
         """Whether ``path`` is a CSV or Parquet file with a column ``path``."""
         if path.suffix.lower() not in (".csv", ".parquet") or not path.is_file():
             return False
@@ -43,10 +43,10 @@ class Manifest(Loader):
         by_group = (options.groups or "").lower()
         table, header = read_columns(path, ("path", "split", wanted or "label", by_group), str(path))
         label = find_label_column(path, [name.lower() for name in header], wanted)
-        unlabelled = f"no column 'label' in it; it has {', '.join(header)}: say which with --label-column"
+        unlabeled = f"no column 'label' in it; it has {', '.join(header)}: say which with --label-column"
         cells = None if label is None else label_cells(table.pop(label))
         if cells and set(cells) == {""}:
-            cells, unlabelled = None, f"the column '{label}' is empty"
+            cells, unlabeled = None, f"the column '{label}' is empty"
         check_filled(path, table)
         names = as_names([str(name) for name in table["path"]])
         whole = Split(
@@ -56,7 +56,7 @@ class Manifest(Loader):
             groups=np.array(table[by_group], np.str_) if by_group in table else None,
         )
         splits = rows_by_split(path, table.get("split", ["train"] * len(names)))
-        return Dataset(whole, normalisation=IMAGENET, unlabelled=unlabelled, label_column=label).with_parts(
+        return Dataset(whole, normalization=IMAGENET, unlabeled=unlabeled, label_column=label).with_parts(
             {split: whole[rows] for split, rows in splits.items()}
         )
 

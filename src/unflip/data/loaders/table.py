@@ -41,7 +41,7 @@ class Table(Loader):
     general = True
     uses = FOR_ROWS | FOR_CELLS | {"label_column", "ignore", "columns"}
 
-    def recognises(self, path: Path) -> bool:
+    def recognizes(self, path: Path) -> bool:
         """Whether ``path`` is a table; the loader of manifests is tried first."""
         return path.suffix.lower() in _SUFFIXES and path.is_file()
 
@@ -69,7 +69,7 @@ class Table(Loader):
             )
         if not columns:
             raise InputError(f"{path}: no column besides the label, so nothing to learn from")
-        unlabelled = (
+        unlabeled = (
             f"no column 'label', nor 'path' of images; it has {_listed(header)}: say which is the label with "
             "--label-column"
         )
@@ -77,7 +77,7 @@ class Table(Loader):
         given = None if label is None else label_cells(cells.pop(label))
         check_filled(path, cells)
         if given and all(cell == "" for cell in given):
-            given, unlabelled = None, f"the column '{label}' is empty"
+            given, unlabeled = None, f"the column '{label}' is empty"
         ids = None
         if id_column is not None or split_column is not None:  # else an example is called by its row anyway
             ids = _text(range(len(table)) if id_column is None else cells[id_column])
@@ -88,7 +88,7 @@ class Table(Loader):
             groups=None if group_column is None else _text(cells[group_column]),
         )
         splits = rows_by_split(path, ["train"] * len(table) if split_column is None else cells[split_column])
-        return Dataset(whole, unlabelled=unlabelled, label_column=label).with_parts(
+        return Dataset(whole, unlabeled=unlabeled, label_column=label).with_parts(
             {split: whole[rows] for split, rows in splits.items()}
         )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from unflip.data.dataset import Dataset, Split
-from unflip.data.files import IMAGES, ImageFiles, as_names, find_files, read_labelled_list, read_list
+from unflip.data.files import IMAGES, ImageFiles, as_names, find_files, read_labeled_list, read_list
 from unflip.data.images import IMAGENET
 from unflip.data.loaders import FOR_IMAGE_FILES, Loader
 from unflip.data.options import DataOptions
@@ -30,7 +30,7 @@ class WebVision(Loader):
     Options = WebVisionOptions
     uses = FOR_IMAGE_FILES
 
-    def recognises(self, path: Path) -> bool:
+    def recognizes(self, path: Path) -> bool:
         """Whether ``path`` is a folder with WebVision's list of Google images."""
         return (path / "info" / "train_filelist_google.txt").is_file()
 
@@ -50,14 +50,14 @@ class WebVision(Loader):
             train=_read(path, "train_filelist_google.txt", "google", count),
             tests=tests,
             class_names=names,
-            normalisation=IMAGENET,
+            normalization=IMAGENET,
         )
 
 
 def _read(root: Path, name: str, folder: str, count: int) -> Split:
     """Read the examples of the first ``count`` classes; the official lists already include ``google/``."""
     path = root / "info" / name
-    listed, labels = read_labelled_list(path)
+    listed, labels = read_labeled_list(path)
     rows = (labels < count).nonzero()[0]
     names = [listed[row] if listed[row].startswith(f"{folder}/") else f"{folder}/{listed[row]}" for row in rows]
     files = ImageFiles(root, as_names(names), path, rows)

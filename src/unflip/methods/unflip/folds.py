@@ -31,7 +31,7 @@ def members_rows(folds: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     ``folds`` (b,) are those of the batch. A member takes examples of other folds than its own. All members take the
     same number, what is left of a batch on average, so that no shape depends on the draw: one with more leaves out the
-    last, one with fewer takes the first again. They take two at least, as batch normalisation needs.
+    last, one with fewer takes the first again. They take two at least, as batch normalization needs.
 
     >>> members_rows(torch.tensor([0, 1, 1, 0]), 2)
     (tensor([[1, 2],

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from unflip.errors import UnflipWarning
 from unflip.losses import mix
-from unflip.methods.base import Batch, Judgement, Method, Observed, Outline, Phase, Setting, Step
+from unflip.methods.base import Batch, Judgment, Method, Observed, Outline, Phase, Setting, Step
 from unflip.methods.labels import LabelStore
 from unflip.methods.unflip.folds import assign_folds, members_rows
 from unflip.methods.unflip.posterior import (
@@ -286,7 +286,7 @@ class Unflip(Method):
         return log_probs.index_fill(1, self.unknown, _NEVER).log_softmax(1)
 
     def _networks_out_of_fold(self, observed: Observed) -> Tensor:
-        """Return each example's log-probabilities by the member that has not learnt from it (m, k)."""
+        """Return each example's log-probabilities by the member that has not learned from it (m, k)."""
         assert self.folds is not None
         train, result = self.setting.train, self._table()
         folds = self.folds[train].clamp(min=0)  # the only member is asked about all
@@ -324,7 +324,7 @@ class Unflip(Method):
             return Ensemble(members)
         return Ensemble(members, state.weights, state.offset, state.gaussians)
 
-    def judgement(self, labels: LabelStore) -> Judgement | None:
+    def judgment(self, labels: LabelStore) -> Judgment | None:
         """The scores of the training labels after the last epoch."""
         state, train = self.posterior, self.setting.train
         if state is None:
@@ -341,7 +341,7 @@ class Unflip(Method):
             odds[rows] = state.odds(rows, given)
         odds[self.small[given]] = torch.nan
         pair = torch.stack([labels.given[train], labels.current[train]], 1)
-        return Judgement(
+        return Judgment(
             probs=state.log_probs.gather(1, pair).float().exp(),
             odds=odds,
             calibration=state.fit_scaling(odds, given, ~labels.trusted[train]),

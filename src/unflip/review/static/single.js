@@ -27,7 +27,7 @@ export function showSingle(example, detail) {
     make("section", { class: "history" }, make("h3", {}, "Label changes in training"), history(detail?.history)),
     values(detail),
     group(example, detail?.group),
-    make("section", { class: "near" }, ...neighbours(example, detail?.neighbours)),
+    make("section", { class: "near" }, ...neighbors(example, detail?.neighbors)),
   ].filter(Boolean));
   article.classList.toggle("bare", !shown && !text);
   article.classList.toggle("texts", Boolean(text));
@@ -84,7 +84,7 @@ function cell(value) {
 function group(example, members) {
   if (!members?.length) return null;
   return make("section", { class: "near" }, make("div", {}, make("h3", {}, "Its group"),
-    make("ul", { class: "neighbours" }, ...members.map((one) => member(one, one.index === example.index)))));
+    make("ul", { class: "neighbors" }, ...members.map((one) => member(one, one.index === example.index)))));
 }
 
 function member(example, own) {
@@ -94,15 +94,15 @@ function member(example, own) {
     stateOf(example) === "open" ? null : make("span", { class: `badge ${stateOf(example)}` }, decisionText(example.decision)));
 }
 
-function neighbours(example, groups) {
+function neighbors(example, groups) {
   if (!groups) return [make("h3", {}, "Nearest"), make("p", {}, "…")];
-  if (!groups.length) return [make("h3", {}, "Nearest"), make("p", {}, "This run kept no features, so its neighbours are unknown.")];
+  if (!groups.length) return [make("h3", {}, "Nearest"), make("p", {}, "This run kept no features, so its neighbors are unknown.")];
   return groups.map((group) => make("div", {},
     make("h3", {}, group.label === null ? "Nearest of other classes" : `Nearest with label ${className(group.label)}`),
-    group.examples.length ? make("ul", { class: "neighbours" }, ...group.examples.map(neighbour)) : make("p", {}, "None.")));
+    group.examples.length ? make("ul", { class: "neighbors" }, ...group.examples.map(neighbor)) : make("p", {}, "None.")));
 }
 
-function neighbour(example) {
+function neighbor(example) {
   const shown = picture(example, "small", "");
   const text = passage(example);
   const called = className(example.current);

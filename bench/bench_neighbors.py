@@ -1,4 +1,4 @@
-"""Ten neighbours of every row: of 1,000,000 x 256 within ten minutes on two cores, at a recall of 0.95.
+"""Ten neighbors of every row: of 1,000,000 x 256 within ten minutes on two cores, at a recall of 0.95.
 
 The million is made up: 1,000 Gaussian clusters whose standard deviations fall with the square root of the column, about
 as the principal components of image features do (those of CIFAR by the power 0.41 to 0.44), as far apart as they are
@@ -26,16 +26,16 @@ def make(path: Path, count: int, width: int, clusters: int) -> Array:
     """Write such rows to a file and map it."""
     random = np.random.default_rng(0)
     spread = np.arange(1, width + 1) ** -0.5
-    centres = spread * random.standard_normal((clusters, width))
+    centers = spread * random.standard_normal((clusters, width))
     rows: Array = np.lib.format.open_memmap(path, "w+", np.float16, (count, width))
     for start in range(0, count, BLOCK):
-        some = centres[random.integers(clusters, size=min(BLOCK, count - start))]
+        some = centers[random.integers(clusters, size=min(BLOCK, count - start))]
         rows[start : start + len(some)] = some + spread * random.standard_normal(some.shape)
     return rows
 
 
 def measure(rows: Array) -> tuple[float, float, float]:
-    """Return recall of ten neighbours, and the processor's and the clock's seconds for all."""
+    """Return recall of ten neighbors, and the processor's and the clock's seconds for all."""
     began, clock = time.process_time(), time.perf_counter()
     found = all_nearest(rows)
     seconds, passed = time.process_time() - began, time.perf_counter() - clock
