@@ -1,6 +1,6 @@
 """Pictures of the report and of the review page, for docs/images: python pages/screenshots.py
 
-The report is of a run on the built-in digits, with a fifth of the labels wrong; the review page shows the strangers of
+The report is of a run on the built-in digits, with a fifth of the labels wrong; the review page shows the outliers of
 the tutorial. Both runs are made in a temporary folder; chromium takes the pages.
 """
 
@@ -73,7 +73,7 @@ def main() -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             address = next(word for line in server.stdout for word in line.split() if word.startswith("http"))
-            take(browser, address, REVIEW, IMAGES / "review.png", wait_for="main img", finding="stranger")
+            take(browser, address, REVIEW, IMAGES / "review.png", wait_for="main img", finding="outlier")
             server.terminate()
         browser.close()
 

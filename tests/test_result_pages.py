@@ -74,13 +74,13 @@ def test_every_table_of_quality_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     assert quality_table.fill(page, lines) == page
 
 
-def test_the_table_of_strangers_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_outliers_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
-    strangers_table = importlib.import_module("strangers_table")
-    lines = [json.loads(line) for line in (RESULTS / "strangers.jsonl").read_text("utf-8").splitlines()]
+    outliers_table = importlib.import_module("outliers_table")
+    lines = [json.loads(line) for line in (RESULTS / "outliers.jsonl").read_text("utf-8").splitlines()]
     page = (ROOT / "docs" / "audit.md").read_text("utf-8")
-    assert page.count("<!-- strangers -->") == 1
-    assert strangers_table.fill(page, lines) == page
+    assert page.count("<!-- outliers -->") == 1
+    assert outliers_table.fill(page, lines) == page
 
 
 def test_every_table_of_images_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,12 +153,12 @@ def test_findings_and_removals_are_known_to_every_format(cli: Callable[..., Outc
     pyarrow.parquet.write_table(table, copy.folder / "labels.parquet")
     write_findings(
         copy.folder,
-        stranger=finding([7, 3, 9], ["far", "far", "nearly far"], flagged=2),
+        outlier=finding([7, 3, 9], ["far", "far", "nearly far"], flagged=2),
         near_duplicate=finding([7, 8], ["a copy", "a copy"], groups=[0, 0]),
         odd_image=finding([2], ["dark"]),
         weak_class=finding([-1], ["few examples"]),
     )
-    expected = {7: "stranger;near_duplicate", 3: "stranger", 8: "near_duplicate", 2: "odd_image"}
+    expected = {7: "outlier;near_duplicate", 3: "outlier", 8: "near_duplicate", 2: "odd_image"}
     with exported(cli, copy, "csv", tmp_path / "l.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {i: row["findings"] for i, row in enumerate(rows) if row["findings"]} == expected
@@ -173,4 +173,4 @@ def test_findings_and_removals_are_known_to_every_format(cli: Callable[..., Outc
     assert cli("export", copy.folder, "--format", "label-studio", "--out", out).out.startswith("149 labels")
     tasks = {task["data"]["index"]: task["data"]["findings"] for task in json.loads(out.read_text("utf-8"))}
     assert 5 not in tasks
-    assert (tasks[7], tasks[3], tasks[0]) == (["stranger", "near_duplicate"], ["stranger"], [])
+    assert (tasks[7], tasks[3], tasks[0]) == (["outlier", "near_duplicate"], ["outlier"], [])

@@ -37,9 +37,9 @@ def strange(path: Path) -> Path:
 def test_clean_lists_returns_and_says_what_else_it_finds(tmp_path: Path) -> None:
     cleaned = unflip.clean(strange(tmp_path / "data.npz"), tmp_path / "run", device="cpu", quiet=True)
     flagged = cleaned.findings.filter(cleaned.findings["flag"]).to_pylist()
-    strangers = {row["index"] for row in flagged if row["finding"] == "stranger"}
-    assert strangers <= {*range(150, 163)}
-    assert len(strangers) >= 9
+    outliers = {row["index"] for row in flagged if row["finding"] == "outlier"}
+    assert outliers <= {*range(150, 163)}
+    assert len(outliers) >= 9
     assert [row["index"] for row in flagged if row["finding"] == "weak_class"] == [None]
     read = cleaned.run.findings()
     assert read is not None
@@ -47,7 +47,7 @@ def test_clean_lists_returns_and_says_what_else_it_finds(tmp_path: Path) -> None
     assert "  1 label cannot be judged: of its class there are too few different examples" in summary(cleaned)
     assert "every label was judged" not in summary(cleaned)
     told = next(line for line in summary(cleaned).splitlines() if "worth a look" in line)
-    assert "strangers" in told
+    assert "outliers" in told
     assert "1 weak class" in told
     assert told.endswith(str(tmp_path / "run" / "findings.csv"))
     pairs = [("a", name, 9) for name in "bcdefgh"]
@@ -57,10 +57,10 @@ def test_clean_lists_returns_and_says_what_else_it_finds(tmp_path: Path) -> None
 
 def test_checks_can_be_left_out(tmp_path: Path, cli: Cli) -> None:
     data = strange(tmp_path / "data.npz")
-    done = cli("clean", data, "--out", tmp_path / "run", "--skip-check", "stranger", "--skip-check", "weak_class",
+    done = cli("clean", data, "--out", tmp_path / "run", "--skip-check", "outlier", "--skip-check", "weak_class",
                "--device", "cpu")  # fmt: skip
     assert done.code == 0, done.err
-    assert "stranger" not in (tmp_path / "run" / "findings.csv").read_text()
+    assert "outlier" not in (tmp_path / "run" / "findings.csv").read_text()
     with pytest.raises(ConfigError, match="unknown check 'strange'"):
         unflip.clean(data, tmp_path / "other", skip_check=["strange"])
     assert not (tmp_path / "other").exists()

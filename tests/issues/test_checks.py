@@ -15,7 +15,7 @@ from unflip.issues.duplicates import Alike
 from unflip.issues.image_quality import find_odd_images
 from unflip.issues.leakage import find_leaks
 from unflip.issues.near_duplicate import find_near_duplicates
-from unflip.issues.outlier import Directions, _to_classes, find_strangers
+from unflip.issues.outlier import Directions, _to_classes, find_outliers
 
 NAMES = ["cat", "dog", "frog"]
 
@@ -24,10 +24,10 @@ def all_reasons(found: Found) -> list[str]:
     return found.say(np.flatnonzero(found.flags))
 
 
-def test_strangers_are_far_from_every_class() -> None:
+def test_outliers_are_far_from_every_class() -> None:
     features, given = clusters(600, 3, width=16)
     foreign = 6 * np.random.default_rng(5).standard_normal((12, 16))
-    found = find_strangers(made(np.r_[features, foreign], np.r_[given, np.arange(12) % 3], NAMES))
+    found = find_outliers(made(np.r_[features, foreign], np.r_[given, np.arange(12) % 3], NAMES))
     assert (np.argsort(-found.scores)[:12] >= 600).sum() >= 11
     assert found.flags[600:].sum() >= 3
     assert not found.flags[:600].any()
@@ -35,11 +35,11 @@ def test_strangers_are_far_from_every_class() -> None:
     assert all_reasons(found)[0].rpartition(": ")[2] in NAMES
 
 
-def test_what_is_between_two_classes_is_no_stranger() -> None:
+def test_what_is_between_two_classes_is_no_outlier() -> None:
     random = np.random.default_rng(0)
     given = np.arange(400) % 2
     features = random.standard_normal((400, 5)) + 4 * np.eye(5)[0] * given[:, None]
-    found = find_strangers(made(features, given, ["cat", "dog"]))
+    found = find_outliers(made(features, given, ["cat", "dog"]))
     assert not found.flags.any()
     assert (found.scores > 0.5).sum() > 20
 
@@ -48,14 +48,14 @@ def test_a_class_of_two_is_nothing_to_be_near_to() -> None:
     features, given = clusters(600, 3, width=16)
     foreign = 6 * np.random.default_rng(5).standard_normal((12, 16))
     labels = np.r_[given, np.arange(10) % 3, 3, 3]
-    found = find_strangers(made(np.r_[features, foreign], labels, [*NAMES, "other"]))
+    found = find_outliers(made(np.r_[features, foreign], labels, [*NAMES, "other"]))
     assert not any(reason.endswith("other") for reason in all_reasons(found))
 
 
-def test_the_distance_of_strangers_is_that_of_a_slow_reference() -> None:
+def test_the_distance_of_outliers_is_that_of_a_slow_reference() -> None:
     features, given = clusters(60, 3)
     features[:, 2] += 1e4  # a column in units of its own
-    found = find_strangers(made(features, given, NAMES))
+    found = find_outliers(made(features, given, NAMES))
     rows = (features - features.mean(0)) / features.std(0)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     distances = []
@@ -77,7 +77,7 @@ def test_the_distance_of_strangers_is_that_of_a_slow_reference() -> None:
 
 @pytest.mark.parametrize("count", [60, 200, 2000])
 def test_the_distance_to_a_class_does_not_depend_on_its_size(count: int) -> None:
-    """A few examples in many columns: their means are far off, and yet nobody is a stranger."""
+    """A few examples in many columns: their means are far off, and yet nobody is a outlier."""
     random = np.random.default_rng(0)
     given = np.arange(count) % 5
     features = random.standard_normal((count, 200)) + 0.4 * random.standard_normal((5, 200))[given]
@@ -85,7 +85,7 @@ def test_the_distance_to_a_class_does_not_depend_on_its_size(count: int) -> None
     distances, _ = _to_classes(directions, given, np.ones(5, bool))
     within = 1 / (1 + 0.4**2 * 4 / 5)  # what is left of the squared length 1 without the class means
     assert np.square(distances).mean() == pytest.approx(within, abs=0.03)
-    assert not find_strangers(made(features, given, list("abcde"))).flags.any()
+    assert not find_outliers(made(features, given, list("abcde"))).flags.any()
 
 
 def test_directions_do_not_depend_on_units_or_blocks() -> None:

@@ -606,7 +606,7 @@ def test_findings_are_shown_with_what_to_do_and_groups_under_different_labels_fi
     assert "Nothing besides the labels is worth a look." in page_of(write_report(run)).text
     write_findings(
         run.folder,
-        stranger=finding(range(14), [f"far {i}" for i in range(14)], flagged=13),
+        outlier=finding(range(14), [f"far {i}" for i in range(14)], flagged=13),
         near_duplicate=finding([1, 2, 3, 12, 5, 6], ["nearly the same"] * 6, groups=[0, 0, 1, 1, 2, 2]),
         weak_class=finding([-1, -1], ["class 1 is taken for class 0", HOSTILE[2]]),
         mystery=finding([4], ["who knows"]),
@@ -615,10 +615,10 @@ def test_findings_are_shown_with_what_to_do_and_groups_under_different_labels_fi
     views, names = open_views(run, None), run.class_names
     findings = run.findings()
     assert findings is not None
-    strangers, copies, classes, mystery = find_findings(run.labels(), findings, names, views)
-    assert (strangers.count, len(strangers.entries)) == (13, 12)
-    assert [entry.reason for entry in strangers.entries[:2]] == ["far 0", "far 1"]
-    assert [entry.picture is None for entry in strangers.entries[:5]] == [False, False, False, True, False]
+    outliers, copies, classes, mystery = find_findings(run.labels(), findings, names, views)
+    assert (outliers.count, len(outliers.entries)) == (13, 12)
+    assert [entry.reason for entry in outliers.entries[:2]] == ["far 0", "far 1"]
+    assert [entry.picture is None for entry in outliers.entries[:5]] == [False, False, False, True, False]
     assert [[entry.id for entry in group] for group in copies.groups] == [
         ["class 0/3.png", "class 1/2.png"],
         ["class 0/1.png", "class 0/2.png"],
@@ -627,7 +627,7 @@ def test_findings_are_shown_with_what_to_do_and_groups_under_different_labels_fi
     assert (classes.of_classes, len(classes.entries)) == (True, 2)
     assert (mystery.name, mystery.count) == ("mystery", 1)
     page = page_of(write_report(run))
-    assert "strangers (13), near-duplicates (6), weak classes (2), mystery (1)" in page.text
+    assert "outliers (13), near-duplicates (6), weak classes (2), mystery (1)" in page.text
     assert "the review page has filters" in page.text
     assert "Near-duplicates (6 in 3 groups)" in page.text
     assert HOSTILE[2] in page.text

@@ -41,7 +41,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name in ("digits", "hostile"):
         write_findings(
             runs[name].folder,
-            stranger=finding([7, 3], [HOSTILE[2], "x" * 300]),
+            outlier=finding([7, 3], [HOSTILE[2], "x" * 300]),
             near_duplicate=finding([4, 9, 5], ["nearly the same"] * 3, groups=[0, 0, 0]),
             weak_class=finding([-1], [HOSTILE[1]]),
         )

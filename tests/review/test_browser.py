@@ -520,19 +520,19 @@ def test_the_page_says_when_the_server_is_gone(browser: "Browser", run: Path) ->
 def test_a_finding_has_its_filter_its_reasons_and_its_removal(browser: "Browser", run: Path) -> None:
     write_findings(
         run,
-        stranger=finding([7, 3], ["far from every class", MARKUP]),
+        outlier=finding([7, 3], ["far from every class", MARKUP]),
         near_duplicate=finding([40, 8, 20, 41, 9], ["nearly the same"] * 5, groups=[5, 2, 2, 5, 2]),
     )
     with served(run) as (address, review):
         watched = visit(browser, address)
         page = watched.page
         options = page.locator("#finding option").all_inner_texts()
-        assert options == ["any", "stranger (2)", "near duplicate (5)"]
-        page.select_option("#finding", "stranger")
+        assert options == ["any", "outlier (2)", "near duplicate (5)"]
+        page.select_option("#finding", "outlier")
         page.wait_for_selector(".tile:nth-child(2):last-child")
         assert page.locator("#pair").input_value() == "all"
         assert page.locator("#order").is_disabled()
-        assert page.locator("#tile-3 .finding").inner_text() == f"stranger {MARKUP}"
+        assert page.locator("#tile-3 .finding").inner_text() == f"outlier {MARKUP}"
         page.locator("#tile-7").click()
         press(page, "r")
         done(page, 1)

@@ -15,10 +15,10 @@ from unflip.runs.folder import Run
 
 @pytest.fixture
 def found(run: Path) -> Path:
-    """A run on digits with strangers, two groups of near-duplicates, and a weak class."""
+    """A run on digits with outliers, two groups of near-duplicates, and a weak class."""
     write_findings(
         run,
-        stranger=finding([7, 3, 9, 11], ["far from 'all'", 'far, "very"', "far", "nearly far"], flagged=3),
+        outlier=finding([7, 3, 9, 11], ["far from 'all'", 'far, "very"', "far", "nearly far"], flagged=3),
         near_duplicate=finding([40, 8, 20, 41, 7], [f"copy {i}" for i in range(5)], groups=[5, 2, 2, 5, 2]),
         weak_class=finding([-1], ["8 is taken for 3"]),
     )
@@ -27,11 +27,11 @@ def found(run: Path) -> Path:
 
 def test_findings_come_by_name_by_example_and_by_group(found: Path) -> None:
     findings = Findings(Run(found).findings())
-    assert findings.counts() == [("stranger", 3), ("near_duplicate", 5)]
-    assert findings.examples("stranger").tolist() == [7, 3, 9]
+    assert findings.counts() == [("outlier", 3), ("near_duplicate", 5)]
+    assert findings.examples("outlier").tolist() == [7, 3, 9]
     assert findings.examples("near_duplicate").tolist() == [40, 41, 7, 8, 20]  # groups stay together
-    assert findings.of(3) == [Found("stranger", 'far, "very"', None)]
-    assert findings.of(7) == [Found("stranger", "far from 'all'", None), Found("near_duplicate", "copy 4", 2)]
+    assert findings.of(3) == [Found("outlier", 'far, "very"', None)]
+    assert findings.of(7) == [Found("outlier", "far from 'all'", None), Found("near_duplicate", "copy 4", 2)]
     assert findings.of(11) == findings.of(399) == []
     assert findings.group(20) == [7, 8, 20]
     assert findings.group(3) == findings.group(0) == []
@@ -43,14 +43,14 @@ def test_a_run_without_findings_has_none(run: Path) -> None:
     with served(run) as (address, _):
         client = Client(address)
         assert client.get("/api/about").json["findings"] == []
-        answer = client.get("/api/examples?finding=stranger")
-        assert (answer.status, answer.json["error"].partition(";")[0]) == (400, "unknown finding 'stranger'")
+        answer = client.get("/api/examples?finding=outlier")
+        assert (answer.status, answer.json["error"].partition(";")[0]) == (400, "unknown finding 'outlier'")
 
 
 def test_the_filter_shows_a_finding_as_the_run_lists_it(found: Path) -> None:
     with served(found) as (address, review):
         client = Client(address)
-        assert client.get("/api/about").json["findings"] == [["stranger", 3], ["near_duplicate", 5]]
+        assert client.get("/api/about").json["findings"] == [["outlier", 3], ["near_duplicate", 5]]
         page = client.get("/api/examples?finding=near_duplicate&count=3").json
         assert [(one["index"], one["rank"]) for one in page["examples"]] == [(40, 0), (41, 1), (7, 2)]
         assert page["examples"][2]["findings"][1] == {"name": "near_duplicate", "reason": "copy 4", "group": 2}

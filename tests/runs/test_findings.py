@@ -23,7 +23,7 @@ def found(rows: list[int], groups: list[int] | None = None) -> Finding:
 
 
 def test_what_is_written_is_read_again(labels: pa.Table, tmp_path: Path) -> None:
-    table = findings_table(labels, {"stranger": found([3, 1]), "weak_class": found([-1]), "copy": found([2], [7])})
+    table = findings_table(labels, {"outlier": found([3, 1]), "weak_class": found([-1]), "copy": found([2], [7])})
     assert table.column_names[1] == "path"
     pa.csv.write_csv(table, tmp_path / "findings.csv")
     again = read_findings(tmp_path / "findings.csv")
@@ -35,11 +35,11 @@ def test_what_is_written_is_read_again(labels: pa.Table, tmp_path: Path) -> None
 
 def test_removed_examples_are_no_findings(labels: pa.Table) -> None:
     given = {
-        "stranger": found([3, 1]),
+        "outlier": found([3, 1]),
         "copy": found([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 1, 2]),
         "weak_class": found([-1]),
     }
     kept = without_removed(findings_table(labels, given), labels)
     rows = list(zip(kept["finding"].to_pylist(), kept["index"].to_pylist(), strict=True))
-    assert rows == [("stranger", 3), ("copy", 0), ("copy", 2), ("copy", 3), ("copy", 5), ("weak_class", None)]
+    assert rows == [("outlier", 3), ("copy", 0), ("copy", 2), ("copy", 3), ("copy", 5), ("weak_class", None)]
     assert without_removed(findings_table(labels, {}), labels).num_rows == 0

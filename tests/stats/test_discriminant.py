@@ -131,7 +131,7 @@ def grouped(count: int, seed: int, sizes: int = 5) -> Tensor:
 @pytest.mark.parametrize(("dims", "shrink"), [(6, 0.2), (6, 0.001), (40, 0.05), (6, 1.0)])
 @pytest.mark.parametrize("apart", [0.0, 0.05, 1.0])
 def test_a_group_of_examples_that_differ_is_left_out_exactly(dims: int, shrink: float, apart: float) -> None:
-    """Members of a group are ``apart`` from each other, 1 as strangers are; some have other labels."""
+    """Members of a group are ``apart`` from each other, 1 as outliers are; some have other labels."""
     features, labels = problem(classes=3, per_class=8, dims=dims)
     groups = grouped(len(labels), seed=1)
     first = torch.stack([(groups == g).int().argmax() for g in groups.tolist()])

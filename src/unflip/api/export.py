@@ -27,7 +27,7 @@ _SUFFIXES = {
     "cleanlab": (".csv", ".parquet"),
 }
 FORMATS = tuple(_SUFFIXES)
-_DATALAB = {"stranger": "outlier", "near_duplicate": "near_duplicate"}
+_DATALAB = {"outlier": "outlier", "near_duplicate": "near_duplicate"}
 """What cleanlab's Datalab calls findings that it has, too."""
 
 

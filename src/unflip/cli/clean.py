@@ -159,8 +159,8 @@ def _tests(tests: Mapping[str, Any]) -> list[str]:
 def _called(finding: str, count: int) -> str:
     """Return what so many findings are called.
 
-    >>> _called("weak_class", 2), _called("stranger", 1)
-    ('weak classes', 'stranger')
+    >>> _called("weak_class", 2), _called("outlier", 1)
+    ('weak classes', 'outlier')
     """
     words = {"ambiguous": "ambiguous example"}.get(finding, finding.replace("_", " "))
     return words if count == 1 else f"{words}{'es' if words.endswith('s') else 's'}"

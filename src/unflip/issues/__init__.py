@@ -4,7 +4,7 @@ from unflip.registry import Entry, Registry
 
 checks = Registry(
     "check",
-    Entry("stranger", "examples that are far from every class", "unflip.issues.outlier:find_strangers"),
+    Entry("outlier", "examples that are far from every class", "unflip.issues.outlier:find_outliers"),
     Entry(
         "near_duplicate",
         "examples that are there twice, or nearly so; they share a fold",

@@ -1,4 +1,4 @@
-"""Strangers: examples that are far from every class, and whose neighbors are, too."""
+"""Outliers: examples that are far from every class, and whose neighbors are, too."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ _BETWEEN = 2  # classes, of which the mean of all is as good as that of any mixt
 _BLOCK = 4096
 
 
-def find_strangers(examined: Examined) -> Found:
+def find_outliers(examined: Examined) -> Found:
     """Score examples by their distance to the nearest class and by that of their neighbors.
 
     Columns are standardized and rows scaled to length 1, which makes Gaussian classes spherical and alike, so that only
     directions count (Müller and Hein 2025). Let m_c be the mean of class c under the labels that people gave (corrected
-    ones would put strangers into the class that is nearest, and its mean nearer to them) and
+    ones would put outliers into the class that is nearest, and its mean nearer to them) and
 
         D_i^2 = min_c |x_i - m_c|^2 - v_c / n_c,  each x_i left out of its own class,
         s_i = D_i + mean of D_j over the ten nearest neighbors j of i,

@@ -1,6 +1,6 @@
-"""Strangers: examples of other classes mixed into data, found by unflip and by cleanlab's Datalab on the same features.
+"""Outliers: examples of other classes mixed into data, found by unflip and by cleanlab's Datalab on the same features.
 
-    UNFLIP_DATA=FOLDER UNFLIP_CIFAR=FOLDER python pages/strangers_table.py docs/results/strangers.jsonl \
+    UNFLIP_DATA=FOLDER UNFLIP_CIFAR=FOLDER python pages/outliers_table.py docs/results/outliers.jsonl \
       --page docs/audit.md --keep FOLDER
 
 - `CIFAR-10 + things`, `CIFAR-10 + animals`: 5,000 training images of CIFAR-10, and 250 of 20 or 15 classes of CIFAR-100
@@ -9,7 +9,7 @@
   rest are mixed in; features by wordllama
 
 Foreign examples get random labels; `sym:0.2` then gives a fifth of all labels a random class. `unflip` is the check
-`stranger`, which looks at these labels as they are, `corrected` what it would say under those that UnflipClassifier
+`outlier`, which looks at these labels as they are, `corrected` what it would say under those that UnflipClassifier
 makes of them; `Datalab` is cleanlab's score of outliers with its defaults. A line of the file is one setting and seed:
 areas under the ROC curve, how many of the foreign and of the other examples each flags, and `false_alone`, how many
 examples `unflip` flags where nothing foreign is mixed in. What is in the file is not run again. `--keep` keeps features
@@ -118,18 +118,18 @@ def texts(seed: int) -> Problem:
 
 
 def find(features: Array, given: Array, num_classes: int) -> Any:
-    """Return what the check `stranger` says."""
+    """Return what the check `outlier` says."""
     import pyarrow as pa
     import torch
 
     from unflip.data.dataset import Dataset, Split
     from unflip.issues.audit import Examined
-    from unflip.issues.outlier import find_strangers
+    from unflip.issues.outlier import find_outliers
 
     torch.set_num_threads(1)
     names = [str(number) for number in range(num_classes)]
     table = pa.table({"given": given, "current": given, "reviewed": np.zeros(len(given), bool)})
-    return find_strangers(Examined(table, names, Dataset(Split(features, given))))
+    return find_outliers(Examined(table, names, Dataset(Split(features, given))))
 
 
 def run_one(task: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
 
     from unflip import UnflipClassifier
 
-    seed, keep = task["seed"], Path(os.environ["STRANGERS_KEPT"])
+    seed, keep = task["seed"], Path(os.environ["OUTLIERS_KEPT"])
     problem = images(task["row"], seed, keep) if task["row"] in CLASSES else texts(seed)
     given, foreign = problem.labels.copy(), problem.foreign
     if task["noise"] != "none":
@@ -195,7 +195,7 @@ def _mean(values: list[float]) -> str:
 
 def fill(page: str, lines: list[dict[str, Any]]) -> str:
     """Return a page with its table as the lines say it."""
-    return marked.fill(page, "strangers", lambda _: table(lines))
+    return marked.fill(page, "outliers", lambda _: table(lines))
 
 
 def main() -> None:
@@ -208,7 +208,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tasks = [{"row": row, "noise": noise, "seed": seed} for seed in SEEDS for row in ROWS for noise in NOISES]
     with tempfile.TemporaryDirectory() as temporary:
-        os.environ["STRANGERS_KEPT"] = str(arguments.keep or temporary)
+        os.environ["OUTLIERS_KEPT"] = str(arguments.keep or temporary)
         if not arguments.as_it_is:
             run_missing(arguments.out, tasks, run_one, arguments.jobs)
     lines = [json.loads(line) for line in arguments.out.read_text().splitlines()]
