@@ -26,7 +26,7 @@ from unflip.review import Order
 from unflip.review.decisions import Choice, State
 from unflip.review.pages import listen, prepare
 from unflip.review.review import open_review
-from unflip.runs.labels import Finding, findings_table
+from unflip.runs.labels import Issue, issues_table
 
 EXAMPLES, CLASSES, COLUMNS, PAGE = 1_000_000, 100, 64, 60
 FOUND = EXAMPLES // 10
@@ -82,8 +82,8 @@ def make_run(folder: Path) -> Path:
     np.savez(folder / "data.npz", train=features, train_labels=labels)
     run = train(folder / "data.npz", folder / "run", method="standard", epochs=1, device="cpu", threads=1)
     rows, reasons = random.permutation(EXAMPLES)[:FOUND], ["nearly the same as another one"] * FOUND
-    copies = Finding(rows, np.linspace(1, 0.5, FOUND), np.ones(FOUND, bool), reasons, np.arange(FOUND) // 2)
-    pa.csv.write_csv(findings_table(run.labels(), {"near_duplicate": copies}), run.own("findings.csv"))
+    copies = Issue(rows, np.linspace(1, 0.5, FOUND), np.ones(FOUND, bool), reasons, np.arange(FOUND) // 2)
+    pa.csv.write_csv(issues_table(run.labels(), {"near_duplicate": copies}), run.own("issues.csv"))
     return run.folder
 
 
@@ -153,7 +153,7 @@ def measure(limits: Limits, address: str) -> None:
         ("next page, all examples", "state=any"),
         ("next page, one class, undecided", "label_class=7&state=open"),
         ("next page, far behind", "state=decided&after=90000"),
-        ("next page, a finding about 100,000 examples", "finding=near_duplicate&state=open"),
+        ("next page, a issue about 100,000 examples", "issue=near_duplicate&state=open"),
         ("next page, most helpful first", "differs=true&state=open&order=helpful"),
     ):
         after = json.loads(client.get(f"/api/examples?{query}&count={PAGE}"))["last"]

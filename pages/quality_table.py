@@ -103,10 +103,10 @@ def small(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     table = find_label_errors(problem.train, given, random_state=task["seed"])
     table = table.slice(0, len(table) - table["quality"].null_count)
     index, quality = table["index"].to_numpy(), table["quality"].to_numpy().astype(float)
-    right, suspect = (given == problem.clean)[index], table["is_error"].to_numpy()
-    doubted = suspect & (quality < 0.5)
+    right, label issue = (given == problem.clean)[index], table["is_error"].to_numpy()
+    doubted = label issue & (quality < 0.5)
     return figures(quality, right) | {
-        "suspects": [int(suspect.sum()), int((suspect & ~right).sum())],
+        "suspects": [int(suspect.sum()), int((label issue & ~right).sum())],
         "doubted": [int(doubted.sum()), int((doubted & ~right).sum())],
         "count": len(right),
     }

@@ -42,13 +42,13 @@ def follow_tutorial(folder: Path) -> Path:
 
 
 def take(
-    browser: "Browser", address: str, size: tuple[int, int], path: Path, *, wait_for: str, finding: str | None = None
+    browser: "Browser", address: str, size: tuple[int, int], path: Path, *, wait_for: str, issue: str | None = None
 ) -> None:
     page = browser.new_page(viewport={"width": size[0], "height": size[1]})
     page.goto(address)
     page.wait_for_selector(wait_for)
-    if finding is not None:
-        page.select_option("#finding", finding)
+    if issue is not None:
+        page.select_option("#issue", issue)
     page.wait_for_load_state("networkidle")
     page.screenshot(path=path)
     page.close()
@@ -73,7 +73,7 @@ def main() -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             address = next(word for line in server.stdout for word in line.split() if word.startswith("http"))
-            take(browser, address, REVIEW, IMAGES / "review.png", wait_for="main img", finding="outlier")
+            take(browser, address, REVIEW, IMAGES / "review.png", wait_for="main img", issue="outlier")
             server.terminate()
         browser.close()
 

@@ -17,7 +17,7 @@ import pyarrow.csv
 from unflip.review import Order
 from unflip.review.review import Review, open_review
 from unflip.runs.folder import Run
-from unflip.runs.labels import Finding, findings_table
+from unflip.runs.labels import Issue, issues_table
 
 
 class Answer(NamedTuple):
@@ -73,18 +73,18 @@ class Client:
         return self.post("/api/undo", {"reviewer": reviewer, "request": request or new_request()})
 
 
-def write_findings(run: Path, **found: Finding) -> None:
+def write_issues(run: Path, **found: Issue) -> None:
     """Write what a run found by name, in the format of ``unflip clean``."""
-    pa.csv.write_csv(findings_table(Run(run).labels(), found), Run(run).own("findings.csv"))
+    pa.csv.write_csv(issues_table(Run(run).labels(), found), Run(run).own("issues.csv"))
 
 
-def finding(
+def issue(
     rows: Sequence[int], reasons: Sequence[str], *, groups: Sequence[int] | None = None, flagged: int | None = None
-) -> Finding:
-    """Findings about examples, the first ``flagged`` of them worth a look."""
+) -> Issue:
+    """Issues about examples, the first ``flagged`` of them worth a look."""
     flags = np.arange(len(rows)) < (len(rows) if flagged is None else flagged)
     scores = np.linspace(0.9, 0.1, len(rows))
-    return Finding(np.array(rows), scores, flags, reasons, None if groups is None else np.array(groups))
+    return Issue(np.array(rows), scores, flags, reasons, None if groups is None else np.array(groups))
 
 
 def new_request() -> str:

@@ -49,8 +49,8 @@ def assert_kept(before: Snapshot) -> None:
 
 
 OWN_FILES = (
-    "notes.txt", ".tmpnotes", ".tmp/inner.txt", "checkpoints/my.pt", "tensorboard/mine.txt", "suspects.csv",
-    "findings.csv", "embedded.npz", "skipped.csv", "noise.json", "data/table.csv", ".unflip", "reviewed.csv",
+    "notes.txt", ".tmpnotes", ".tmp/inner.txt", "checkpoints/my.pt", "tensorboard/mine.txt", "label_issues.csv",
+    "issues.csv", "embedded.npz", "skipped.csv", "noise.json", "data/table.csv", ".unflip", "reviewed.csv",
     "labels (copy).csv", "lock", ".lock", "cell.json", "log.txt", "results.jsonl", "demo.png",
 )  # fmt: skip
 """What a person may keep in a folder, some of it under names that a run might use."""
@@ -240,7 +240,7 @@ KILLED = {
 @pytest.mark.parametrize("name", KILLED)
 def test_a_kill_at_any_moment_costs_nobody_else_a_file(home: Path, name: str) -> None:
     put_own_files(home / "run")
-    for own in ("suspects.csv", "findings.csv", "skipped.csv"):
+    for own in ("label_issues.csv", "issues.csv", "skipped.csv"):
         (home / "run" / own).unlink()  # else `clean` would be refused
     before = users(home)
     moments = random.Random(name)

@@ -55,7 +55,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         label_log_odds_: (n,) the same as log-odds, not rounded, to sort by; NaN also where labels are trusted.
         suggested_labels_: (n,) the corrected label; where none was corrected, ``unflip`` keeps the given one, other
             methods name the likeliest class.
-        suspects_: (n,) whether a given label looks wrong, that is, another one is suggested.
+        label_issues_: (n,) whether a given label looks wrong, that is, another one is suggested.
         noise_rate_: the estimated fraction of wrong labels; NaN if no label was corrected and nothing was held out.
         transition_: (k, k) estimated P(given label j | true class i) in row i, column j; each row sums to one.
         n_features_in_: number of columns of X.
@@ -141,7 +141,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(str(error)) from error
         self.model_ = done.model.build()
         self.standardization_, self.encoding_ = done.model.standardization, done.model.encoding
-        self.suspects_ = looks_wrong(done.labels)
+        self.label_issues_ = looks_wrong(done.labels)
         self.labels_ = self.classes_[done.labels["current"].to_numpy()]
         self.suggested_labels_ = self.classes_[done.labels["suggested"].to_numpy()]
         self.label_quality_ = done.labels["quality"].to_numpy()

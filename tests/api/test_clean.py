@@ -73,12 +73,12 @@ def test_a_folder_of_images_becomes_a_list_of_wrong_labels(cli: Cli, photos: Pat
     assert f"what was done, with pictures: {out / 'report.html'}" in done.out
     assert "<img" in (out / "report.html").read_text()
     assert f"unflip review {out} " in done.out
-    suspects = rows(out / "suspects.csv")
-    assert {row["path"] for row in suspects} == {f"{NAMES[(i + 1) % 3]}/{i:03}.png" for i in range(6)}
-    assert {(row["path"], row["suggested"]) for row in suspects} == {
+    label_issues = rows(out / "label_issues.csv")
+    assert {row["path"] for row in label_issues} == {f"{NAMES[(i + 1) % 3]}/{i:03}.png" for i in range(6)}
+    assert {(row["path"], row["suggested"]) for row in label_issues} == {
         (f"{NAMES[(i + 1) % 3]}/{i:03}.png", NAMES[i % 3]) for i in range(6)
     }
-    qualities = [float(row["quality"]) for row in suspects]
+    qualities = [float(row["quality"]) for row in label_issues]
     assert qualities == sorted(qualities)
     assert max(qualities) < 0.5
     run = Run(out)
@@ -93,8 +93,8 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
     clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
     tiny_backbone.seen.clear()
     reviewed = tmp_path / "reviewed.csv"
-    suspects = rows(out / "suspects.csv")
-    kept = suspects[0]  # a person says that the given label is right after all
+    label_issues = rows(out / "label_issues.csv")
+    kept = label_issues[0]  # a person says that the given label is right after all
     reviewed.write_text(f"path,label\n{kept['path']},{kept['given']}\n")
     refused = cli("clean", photos, "--out", out, "--backbone", "tiny")
     assert refused.code == 2
@@ -105,7 +105,7 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
     assert tiny_backbone.seen == []
     assert "(there already)" in done.out
     assert "\n  people decided about 1 label and changed 0\n" in done.out
-    assert kept["path"] not in {row["path"] for row in rows(out / "suspects.csv")}
+    assert kept["path"] not in {row["path"] for row in rows(out / "label_issues.csv")}
     row = Run(out).labels().slice(int(kept["index"]), 1).to_pylist()[0]
     assert row["reviewed"]
     assert row["current_name"] == kept["given"]
@@ -114,7 +114,7 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
 def test_the_command_that_is_proposed_next_works(cli: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
-    first = rows(out / "suspects.csv")[0]
+    first = rows(out / "label_issues.csv")[0]
     (out / "reviewed.csv").write_text(f"path,label\n{first['path']},{first['suggested']}\n")
     proposed = done.out.splitlines()[-1].partition("#")[0].split()
     assert proposed[:2] == ["unflip", "clean"]
@@ -125,7 +125,7 @@ def test_the_command_that_is_proposed_next_works(cli: Cli, photos: Path, tmp_pat
         r"differently; about \d+ labels were wrong then\n",
         again.out,
     )
-    assert "path" in rows(tmp_path / "run-2" / "suspects.csv")[0]
+    assert "path" in rows(tmp_path / "run-2" / "label_issues.csv")[0]
 
 
 def test_classes_that_may_be_one_are_named_once(cli: Cli, tmp_path: Path) -> None:
@@ -140,17 +140,17 @@ def test_classes_that_may_be_one_are_named_once(cli: Cli, tmp_path: Path) -> Non
     )
 
 
-def test_removed_examples_are_counted_and_are_no_suspects(cli: Cli, photos: Path, tmp_path: Path) -> None:
+def test_removed_examples_are_counted_and_are_no_label_issues(cli: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
-    before = rows(out / "suspects.csv")
+    before = rows(out / "label_issues.csv")
     removed = "".join(f"{row['path']},,remove\n" for row in before[:2])
     (tmp_path / "reviewed.csv").write_text(f"path,label,decision\n{removed}")
     features, again = out / "embedded.npz", tmp_path / "again"
     done = clean(cli, features, "--out", again, "--epochs", 15, "--reviewed", tmp_path / "reviewed.csv")
     assert " of 118 labels look wrong" in done.out
     assert "\n  people removed 2 examples\n" in done.out
-    assert not {row["path"] for row in before[:2]} & {row["path"] for row in rows(again / "suspects.csv")}
+    assert not {row["path"] for row in before[:2]} & {row["path"] for row in rows(again / "label_issues.csv")}
     assert "2 examples were removed by people" in (again / "report.html").read_text("utf-8")
 
 
@@ -189,10 +189,10 @@ def test_a_table_is_cleaned_without_a_column_that_is_ignored(cli: Cli, tmp_path:
     out = tmp_path / "run"
     done = clean(cli, path, "--label-column", "kind", "--ignore", "town", "--out", out)
     assert done.out.startswith("t.csv: 600 examples of 6 features in 3 classes: train unflip for 10 epochs\n")
-    suspects = rows(out / "suspects.csv")
-    assert f"{len(suspects)} of 600 labels look wrong" in done.out
-    assert {int(row["index"]) for row in suspects} <= set(range(20))
-    assert len(suspects) >= 18
+    label_issues = rows(out / "label_issues.csv")
+    assert f"{len(label_issues)} of 600 labels look wrong" in done.out
+    assert {int(row["index"]) for row in label_issues} <= set(range(20))
+    assert len(label_issues) >= 18
     assert f"unflip clean {path} --label-column kind --ignore town --out {out}-2 --reviewed" in done.out
     assert 'standardize = "auto"' in (out / "config.toml").read_text()
 
@@ -210,7 +210,7 @@ def test_features_with_numbers_for_classes_are_cleaned(cli: Cli, tmp_path: Path)
     content["train_labels"][:5] = (content["train_labels"][:5] + 1) % 3
     done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
     assert "5 of 150 labels look wrong" in done.out
-    assert {row["id"] for row in rows(tmp_path / "run" / "suspects.csv")} == {"0", "1", "2", "3", "4"}
+    assert {row["id"] for row in rows(tmp_path / "run" / "label_issues.csv")} == {"0", "1", "2", "3", "4"}
 
 
 def test_the_same_picture_under_two_labels_is_reported(cli: Cli, photos: Path, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_the_same_picture_under_two_labels_is_reported(cli: Cli, photos: Path, t
     shutil.copy(photos / "red" / "012.png", photos / "red" / "harmless.png")
     done = clean(cli, photos, "--out", tmp_path / "run", "--backbone", "tiny", "--epochs", 15)
     assert "near duplicate" in done.out
-    found = [row for row in rows(tmp_path / "run" / "findings.csv") if row["score"] == "1"]
+    found = [row for row in rows(tmp_path / "run" / "issues.csv") if row["score"] == "1"]
     assert [(row["group"], row["path"], row["reason"]) for row in found] == [
         ("0", "blue/copy.png", "the same as red/009.png (red), and labeled blue"),
         ("0", "red/009.png", "the same as blue/copy.png (blue), and labeled red"),
@@ -233,7 +233,7 @@ def test_equal_rows_under_two_labels_are_reported(cli: Cli, tmp_path: Path) -> N
     content["train_labels"][[3, 40, 7, 10]] = 0, 1, 0, 0
     done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run", "--epochs", 15)
     assert "4 near duplicate" in done.out
-    found = [row for row in rows(tmp_path / "run" / "findings.csv") if row["finding"] == "near_duplicate"]
+    found = [row for row in rows(tmp_path / "run" / "issues.csv") if row["issue"] == "near_duplicate"]
     assert [int(row["index"]) for row in found] == [3, 7, 10, 40]
 
 
@@ -244,7 +244,7 @@ def test_rows_that_leak_into_the_test_set_are_counted_apart(cli: Cli, tmp_path: 
     answers[:10] = (answers[:10] + 1) % 3  # leaked, and wrong
     path = write_npz(tmp_path / "f.npz", **(content | {"test": test, "test_labels": answers}))
     done = clean(cli, path, "--out", tmp_path / "run", "--epochs", 15)
-    found = [row for row in rows(tmp_path / "run" / "findings.csv") if row["finding"] == "leak"]
+    found = [row for row in rows(tmp_path / "run" / "issues.csv") if row["issue"] == "leak"]
     assert sorted(int(row["index"]) for row in found) == [*range(0, 30, 3)]
     assert found[0]["reason"] == f"the same as example 0 ({answers[0]}) of 'test'"
     figures = Run(tmp_path / "run").result["tests"]["test"]
@@ -263,7 +263,7 @@ def test_a_class_of_three_among_hundreds_is_found_and_kept(cli: Cli, tmp_path: P
     content = {"train": 8.0 * np.eye(5)[labels] + random.normal(size=(463, 5)), "train_labels": labels.copy()}
     content["train_labels"][:10] = 1
     clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
-    found = {int(row["index"]): row for row in rows(tmp_path / "run" / "suspects.csv")}
+    found = {int(row["index"]): row for row in rows(tmp_path / "run" / "label_issues.csv")}
     assert set(range(10)) <= set(found)
     assert len(found) <= 14
     assert all(found[i]["suggested"] == "0" for i in range(10))
@@ -276,7 +276,7 @@ def test_labels_whose_quality_is_not_known_are_listed_last_and_are_not_surely_wr
     content["train_labels"][alone] = 3
     content["train_labels"][[7, 8]] = (content["train_labels"][[7, 8]] + 1) % 3
     done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
-    found = rows(tmp_path / "run" / "suspects.csv")
+    found = rows(tmp_path / "run" / "label_issues.csv")
     assert "5 labels cannot be judged: of their classes there are too few different examples" in done.out
     unknown = [row["quality"] == "" for row in found]
     assert [int(row["index"]) for row in found if row["quality"] == ""] == alone
@@ -304,7 +304,7 @@ def test_where_nothing_looks_wrong_it_says_so(cli: Cli, tmp_path: Path) -> None:
     done = clean(cli, write_npz(tmp_path / "f.npz", **blobs()), "--out", tmp_path / "run")
     assert "0 of 150 labels look wrong (0.0%)" in done.out
     assert "next:" not in done.out
-    assert rows(tmp_path / "run" / "suspects.csv") == []
+    assert rows(tmp_path / "run" / "label_issues.csv") == []
 
 
 def test_few_broken_images_are_left_out_and_many_are_refused(cli: Cli, photos: Path, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_few_broken_images_are_left_out_and_many_are_refused(cli: Cli, photos: P
     refused = cli("clean", *arguments, "--skip-broken", "--force")
     assert refused.code == 2
     assert "24 of its 120 images cannot be read" in refused.err
-    assert (out / "suspects.csv").exists()  # of the run before
+    assert (out / "label_issues.csv").exists()  # of the run before
 
 
 def test_decisions_by_index_and_path_are_taken_where_images_were_left_out(
@@ -355,7 +355,7 @@ def test_labels_may_be_in_a_file_of_their_own(cli: Cli, photos: Path, tmp_path: 
     assert refused.code == 2
     assert "every example needs its label (in another file: --labels)" in refused.err
     done = clean(cli, tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--out", tmp_path / "run")
-    assert {int(row["index"]) for row in rows(tmp_path / "run" / "suspects.csv")} >= {*range(5)}
+    assert {int(row["index"]) for row in rows(tmp_path / "run" / "label_issues.csv")} >= {*range(5)}
     assert f"unflip clean {tmp_path / 'x.npy'} --labels {tmp_path / 'y.npy'} --out" in done.out
     (tmp_path / "colors.csv").write_text(
         "path,label\n"
@@ -365,7 +365,7 @@ def test_labels_may_be_in_a_file_of_their_own(cli: Cli, photos: Path, tmp_path: 
     )
     out = tmp_path / "photo-run"
     clean(cli, photos, "--labels", tmp_path / "colors.csv", "--out", out, "--backbone", "tiny", "--epochs", 15)
-    assert rows(out / "suspects.csv") == []  # all pictures are labeled by their color there
+    assert rows(out / "label_issues.csv") == []  # all pictures are labeled by their color there
 
 
 def test_the_features_of_a_killed_call_are_not_lost(
@@ -420,14 +420,14 @@ def test_a_file_of_features_or_a_table_is_read_once(cli: Cli, tmp_path: Path, op
     assert len(readings) == (1 if kind == "npz" else 2)
 
 
-def test_every_way_to_ask_names_the_same_suspects(cli: Cli, tmp_path: Path) -> None:
+def test_every_way_to_ask_names_the_same_label_issues(cli: Cli, tmp_path: Path) -> None:
     """Also under a method that corrects nothing."""
     content = blobs()
     content["train_labels"][:9] = (content["train_labels"][:9] + 1) % 3
     data = write_npz(tmp_path / "data.npz", **content)
     for method in ("standard", "mddc"):
         cleaned = unflip.clean(data, tmp_path / method, method=method, device="cpu")
-        listed = sorted(cleaned.suspects["index"].to_pylist())
+        listed = sorted(cleaned.label_issues["index"].to_pylist())
         assert 7 <= len(listed) <= 12
         cli("export", cleaned.run.folder, "--format", "cleanlab", "--out", tmp_path / f"{method}.csv")
         exported = [i for i, row in enumerate(rows(tmp_path / f"{method}.csv")) if row["is_label_issue"] == "true"]
@@ -445,7 +445,7 @@ def test_every_way_to_ask_names_the_same_suspects(cli: Cli, tmp_path: Path) -> N
 def test_python_does_what_the_command_does(cli: Cli, photos: Path, tmp_path: Path) -> None:
     cleaned = unflip.clean(photos, tmp_path / "python", backbone="tiny", device="cpu", epochs=15)
     clean(cli, photos, "--out", tmp_path / "command", "--backbone", "tiny", "--epochs", 15)
-    for name in ("suspects.csv", "labels.csv"):
+    for name in ("label_issues.csv", "labels.csv"):
         assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "command" / name).read_bytes()
     assert cleaned.run.report_path.exists()
     assert cleaned.of_images

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from helpers import Outcome, blobs, forget_quality, quick_train, write_npz
-from reviewing import finding, write_findings
+from reviewing import issue, write_issues
 from unflip.runs.folder import Run
 
 
@@ -145,32 +145,32 @@ def test_a_folder_without_a_run_is_refused(cli: Callable[..., Outcome], tmp_path
     assert "no run.json; is this the folder of a finished run?" in answer.err
 
 
-def test_findings_and_removals_are_known_to_every_format(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
+def test_issues_and_removals_are_known_to_every_format(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
     copy = Run(Path(shutil.copytree(run.folder, tmp_path / "run")))
     table = copy.labels()
     splits = ["removed" if i == 5 else split for i, split in enumerate(table["split"].to_pylist())]
     table = table.set_column(table.column_names.index("split"), "split", [splits])
     pyarrow.parquet.write_table(table, copy.folder / "labels.parquet")
-    write_findings(
+    write_issues(
         copy.folder,
-        outlier=finding([7, 3, 9], ["far", "far", "nearly far"], flagged=2),
-        near_duplicate=finding([7, 8], ["a copy", "a copy"], groups=[0, 0]),
-        odd_image=finding([2], ["dark"]),
-        weak_class=finding([-1], ["few examples"]),
+        outlier=issue([7, 3, 9], ["far", "far", "nearly far"], flagged=2),
+        near_duplicate=issue([7, 8], ["a copy", "a copy"], groups=[0, 0]),
+        odd_image=issue([2], ["dark"]),
+        weak_class=issue([-1], ["few examples"]),
     )
     expected = {7: "outlier;near_duplicate", 3: "outlier", 8: "near_duplicate", 2: "odd_image"}
     with exported(cli, copy, "csv", tmp_path / "l.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {i: row["findings"] for i, row in enumerate(rows) if row["findings"]} == expected
+    assert {i: row["issues"] for i, row in enumerate(rows) if row["issues"]} == expected
     assert [i for i, row in enumerate(rows) if row["split"] == "removed"] == [5]
     exact = pyarrow.parquet.read_table(exported(cli, copy, "parquet", tmp_path / "l.parquet"))
-    assert exact["findings"].to_pylist() == [expected.get(i, "") for i in range(150)]
+    assert exact["issues"].to_pylist() == [expected.get(i, "") for i in range(150)]
     issues = pyarrow.parquet.read_table(exported(cli, copy, "cleanlab", tmp_path / "c.parquet"))
     assert issues.column_names[4:] == ["is_outlier_issue", "is_near_duplicate_issue"]
     assert np.flatnonzero(issues["is_outlier_issue"].to_numpy()).tolist() == [3, 7]
     assert np.flatnonzero(issues["is_near_duplicate_issue"].to_numpy()).tolist() == [7, 8]
     out = tmp_path / "tasks.json"
     assert cli("export", copy.folder, "--format", "label-studio", "--out", out).out.startswith("149 labels")
-    tasks = {task["data"]["index"]: task["data"]["findings"] for task in json.loads(out.read_text("utf-8"))}
+    tasks = {task["data"]["index"]: task["data"]["issues"] for task in json.loads(out.read_text("utf-8"))}
     assert 5 not in tasks
     assert (tasks[7], tasks[3], tasks[0]) == (["outlier", "near_duplicate"], ["outlier"], [])

@@ -126,7 +126,7 @@ def test_the_list_of_suspects_shows_the_texts(tmp_path: Path) -> None:
     given = [wrong.get(i, label) for i, label in enumerate(labels)]
     write(pa.table({"text": texts, "category": given}), tmp_path / "t.csv")
     run = cleaned(tmp_path / "t.csv", tmp_path / "run", label_column="category")
-    rows = list(csv.DictReader((run.folder / "suspects.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((run.folder / "label_issues.csv").read_text().splitlines()))
     assert {int(row["index"]) for row in rows} >= {4, 30}
     assert all(row["text"] == texts[int(row["index"])] for row in rows)
 

@@ -92,7 +92,7 @@ def test_ordinary_data_has_hardly_any_flag(name: str) -> None:
 @pytest.mark.parametrize("name", checks.names())
 def test_a_check_can_be_left_out(name: str) -> None:
     others = [other for other in checks.names() if other != name]
-    assert set(run_checks(classes_of_one(), skip=[name])["finding"].to_pylist()) <= set(others)
+    assert set(run_checks(classes_of_one(), skip=[name])["issue"].to_pylist()) <= set(others)
     assert len(run_checks(classes_of_one(), skip=checks.names())) == 0
 
 
@@ -102,7 +102,7 @@ def test_a_name_that_no_check_has_is_refused() -> None:
         check_names(["outliers"])
 
 
-def test_findings_list_what_is_flagged_and_what_comes_next() -> None:
+def test_issues_list_what_is_flagged_and_what_comes_next() -> None:
     features, given = clusters(400, 2)
     features[:5] = 40 * np.random.default_rng(1).standard_normal((5, 8))
     table = run_checks(made(features, given, ["no", "yes"]), skip=[n for n in checks.names() if n != "outlier"])

@@ -16,13 +16,13 @@ import torch
 import unflip
 from helpers import QUICK, Outcome, blobs, forget_quality, quick_train, spawn_python, write_npz
 from pictures import write_picture
-from reviewing import finding, write_findings
+from reviewing import issue, write_issues
 from unflip.api import report as reported
 from unflip.errors import RunFolderError, UnflipWarning
 from unflip.report import shift
 from unflip.report.charts import Line, heat, heat_map, line_chart, scatter
 from unflip.report.comparison import write_comparison
-from unflip.report.examples import find_doubtful, find_findings, open_views
+from unflip.report.examples import find_doubtful, find_issues, open_views
 from unflip.report.label_changes import class_rows, count_changes
 from unflip.report.run_report import truth_notes, write_report
 from unflip.report.shift import measure_shift
@@ -596,26 +596,26 @@ def test_a_damaged_folder_is_one_line(cli: Cli, features: Path, tmp_path: Path) 
     assert cli("report", folder).code == 0
 
 
-def test_findings_are_shown_with_what_to_do_and_groups_under_different_labels_first(tmp_path: Path) -> None:
+def test_issues_are_shown_with_what_to_do_and_groups_under_different_labels_first(tmp_path: Path) -> None:
     for label in range(2):
         for i in range(10):
             write_picture(tmp_path / "photos" / f"class {label}" / f"{i}.png", label, (20, 20))
     run = quick_train(tmp_path / "photos", tmp_path / "run", method="standard", network="mlp", epochs=1)
     assert "What else was found" not in page_of(write_report(run)).text
-    write_findings(run.folder)
+    write_issues(run.folder)
     assert "Nothing besides the labels is worth a look." in page_of(write_report(run)).text
-    write_findings(
+    write_issues(
         run.folder,
-        outlier=finding(range(14), [f"far {i}" for i in range(14)], flagged=13),
-        near_duplicate=finding([1, 2, 3, 12, 5, 6], ["nearly the same"] * 6, groups=[0, 0, 1, 1, 2, 2]),
-        weak_class=finding([-1, -1], ["class 1 is taken for class 0", HOSTILE[2]]),
-        mystery=finding([4], ["who knows"]),
+        outlier=issue(range(14), [f"far {i}" for i in range(14)], flagged=13),
+        near_duplicate=issue([1, 2, 3, 12, 5, 6], ["nearly the same"] * 6, groups=[0, 0, 1, 1, 2, 2]),
+        weak_class=issue([-1, -1], ["class 1 is taken for class 0", HOSTILE[2]]),
+        mystery=issue([4], ["who knows"]),
     )
     (tmp_path / "photos" / "class 0" / "3.png").write_bytes(b"broken")
     views, names = open_views(run, None), run.class_names
-    findings = run.findings()
-    assert findings is not None
-    outliers, copies, classes, mystery = find_findings(run.labels(), findings, names, views)
+    issues = run.issues()
+    assert issues is not None
+    outliers, copies, classes, mystery = find_issues(run.labels(), issues, names, views)
     assert (outliers.count, len(outliers.entries)) == (13, 12)
     assert [entry.reason for entry in outliers.entries[:2]] == ["far 0", "far 1"]
     assert [entry.picture is None for entry in outliers.entries[:5]] == [False, False, False, True, False]
@@ -633,5 +633,5 @@ def test_findings_are_shown_with_what_to_do_and_groups_under_different_labels_fi
     assert HOSTILE[2] in page.text
     assert "far 11" in page.text
     assert "far 12" not in page.text
-    write_findings(run.folder, weak_class=finding([-1], ["class 1 is small"]))
-    assert "All are in findings.csv ." in page_of(write_report(run)).text
+    write_issues(run.folder, weak_class=issue([-1], ["class 1 is small"]))
+    assert "All are in issues.csv ." in page_of(write_report(run)).text

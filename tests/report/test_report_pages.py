@@ -9,7 +9,7 @@ import pytest
 
 from browser import DESK, PHONE, chromium, open_page
 from helpers import blobs, quick_train, write_npz
-from reviewing import finding, write_findings
+from reviewing import issue, write_issues
 from unflip.report.comparison import write_comparison
 from unflip.report.run_report import write_report
 
@@ -39,11 +39,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for name, data in (("digits", Path("digits")), ("hundred", hundred), ("hostile", hostile))
     }
     for name in ("digits", "hostile"):
-        write_findings(
+        write_issues(
             runs[name].folder,
-            outlier=finding([7, 3], [HOSTILE[2], "x" * 300]),
-            near_duplicate=finding([4, 9, 5], ["nearly the same"] * 3, groups=[0, 0, 0]),
-            weak_class=finding([-1], [HOSTILE[1]]),
+            outlier=issue([7, 3], [HOSTILE[2], "x" * 300]),
+            near_duplicate=issue([4, 9, 5], ["nearly the same"] * 3, groups=[0, 0, 0]),
+            weak_class=issue([-1], [HOSTILE[1]]),
         )
     pages = {name: write_report(run) for name, run in runs.items()}
     return pages | {"comparison": write_comparison(list(runs.values()), root / "comparison.html")}

@@ -12,7 +12,7 @@ import pytest
 from browser import DESK, PHONE, Watched, chromium, open_page
 from helpers import blobs, forget_quality, quick_train, write_npz
 from pictures import write_picture
-from reviewing import Client, finding, served, write_findings
+from reviewing import Client, issue, served, write_issues
 from unflip import train
 from unflip.report.page import written_quality
 from unflip.review import Order
@@ -517,28 +517,28 @@ def test_the_page_says_when_the_server_is_gone(browser: "Browser", run: Path) ->
     assert focused(watched.page).endswith("undecided")  # what was not saved is not shown as decided
 
 
-def test_a_finding_has_its_filter_its_reasons_and_its_removal(browser: "Browser", run: Path) -> None:
-    write_findings(
+def test_a_issue_has_its_filter_its_reasons_and_its_removal(browser: "Browser", run: Path) -> None:
+    write_issues(
         run,
-        outlier=finding([7, 3], ["far from every class", MARKUP]),
-        near_duplicate=finding([40, 8, 20, 41, 9], ["nearly the same"] * 5, groups=[5, 2, 2, 5, 2]),
+        outlier=issue([7, 3], ["far from every class", MARKUP]),
+        near_duplicate=issue([40, 8, 20, 41, 9], ["nearly the same"] * 5, groups=[5, 2, 2, 5, 2]),
     )
     with served(run) as (address, review):
         watched = visit(browser, address)
         page = watched.page
-        options = page.locator("#finding option").all_inner_texts()
+        options = page.locator("#issue option").all_inner_texts()
         assert options == ["any", "outlier (2)", "near duplicate (5)"]
-        page.select_option("#finding", "outlier")
+        page.select_option("#issue", "outlier")
         page.wait_for_selector(".tile:nth-child(2):last-child")
         assert page.locator("#pair").input_value() == "all"
         assert page.locator("#order").is_disabled()
-        assert page.locator("#tile-3 .finding").inner_text() == f"outlier {MARKUP}"
+        assert page.locator("#tile-3 .issue").inner_text() == f"outlier {MARKUP}"
         page.locator("#tile-7").click()
         press(page, "r")
         done(page, 1)
         assert decision_about(review, 7).state == State.REMOVED
         assert page.locator("#tile-7 .badge").inner_text() == "removed"
-        page.select_option("#finding", "near_duplicate")
+        page.select_option("#issue", "near_duplicate")
         page.wait_for_selector("#tile-40")
         assert [tile.get_attribute("id") for tile in page.locator(".tile").all()] == [
             f"tile-{i}" for i in (40, 41, 8, 9, 20)
@@ -560,18 +560,18 @@ def test_a_finding_has_its_filter_its_reasons_and_its_removal(browser: "Browser"
         page.wait_for_selector("#single .neighbors li[aria-current]")
         assert page.locator("#single section:has(h3:text('Its group')) li").count() == 3
         assert "near duplicate nearly the same" in page.locator("#single .facts").inner_text()
-        page.select_option("#finding", "")
+        page.select_option("#issue", "")
         page.wait_for_selector("#grid:not([hidden])")
         assert page.locator("#pair").input_value() == "differs"
         assert_clean(watched, address)
 
 
 def test_of_a_group_whose_first_is_removed_the_next_is_kept(browser: "Browser", run: Path) -> None:
-    write_findings(run, near_duplicate=finding([8, 9, 20, 40, 41], ["same"] * 5, groups=[2, 2, 2, 5, 5]))
+    write_issues(run, near_duplicate=issue([8, 9, 20, 40, 41], ["same"] * 5, groups=[2, 2, 2, 5, 5]))
     with served(run) as (address, review):
         watched = visit(browser, address)
         page = watched.page
-        page.select_option("#finding", "near_duplicate")
+        page.select_option("#issue", "near_duplicate")
         page.wait_for_selector("#tile-8")
         page.locator("#tile-8").click()
         press(page, "r", "g")
@@ -600,7 +600,7 @@ def test_no_more_are_selected_than_can_be_decided_at_once(browser: "Browser", tm
     groups = [order[0], *order[-5:]], [order[1], *order[100:1090]]
     rows = [(i, group) for group, members in enumerate(groups) for i in members]
     reasons = ["same"] * len(rows)
-    write_findings(run.folder, near_duplicate=finding([i for i, _ in rows], reasons, groups=[g for _, g in rows]))
+    write_issues(run.folder, near_duplicate=issue([i for i, _ in rows], reasons, groups=[g for _, g in rows]))
     with served(run.folder) as (address, review):
         watched = visit(browser, address)
         page = watched.page
@@ -661,11 +661,11 @@ def test_the_order_can_be_chosen_and_stays_after_reloading(browser: "Browser", r
 
 @pytest.mark.parametrize("size", [DESK, PHONE])
 @pytest.mark.parametrize("dark", [False, True])
-def test_findings_fit_the_window(browser: "Browser", run: Path, size: tuple[int, int], dark: bool) -> None:
-    write_findings(run, near_duplicate=finding([40, 41], ["x" * 400, "nearly the same"], groups=[0, 0]))
+def test_issues_fit_the_window(browser: "Browser", run: Path, size: tuple[int, int], dark: bool) -> None:
+    write_issues(run, near_duplicate=issue([40, 41], ["x" * 400, "nearly the same"], groups=[0, 0]))
     with served(run) as (address, _):
         watched = visit(browser, address, size, dark=dark)
-        watched.page.select_option("#finding", "near_duplicate")
+        watched.page.select_option("#issue", "near_duplicate")
         watched.page.wait_for_selector("#tile-40")
         assert watched.overflow() <= 0
         watched.page.locator("#tile-40").click()

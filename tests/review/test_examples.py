@@ -24,7 +24,7 @@ FILTERS = st.builds(
     label_class=CLASSES,
     below=st.none() | st.sampled_from([0.01, 0.5, 1.0]),
     states=st.none() | st.frozensets(st.sampled_from(list(State))),
-    finding=st.none(),
+    issue=st.none(),
 )
 
 

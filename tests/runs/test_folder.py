@@ -73,7 +73,7 @@ def test_force_leaves_what_somebody_put_into_the_folders_of_a_run(finished: Run)
             finished.own("embedded.npz")
 
 
-@pytest.mark.parametrize("name", ["suspects.csv", "tensorboard/mine"])
+@pytest.mark.parametrize("name", ["label_issues.csv", "tensorboard/mine"])
 def test_force_removes_nothing_if_a_file_of_somebody_is_in_the_way(finished: Run, name: str) -> None:
     (finished.folder / name).parent.mkdir(exist_ok=True)
     (finished.folder / name).write_text("mine")

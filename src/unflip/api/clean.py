@@ -78,7 +78,7 @@ class CleanResult:
     of_images: bool
     count: int
     """Examples that train or validate."""
-    suspects: pa.Table
+    label_issues: pa.Table
     """``index, path`` (or ``id``), ``given, suggested, quality``: labels that look wrong, the most doubtful first."""
     sure: int
     """How many of them have a quality below :data:`SURE`."""
@@ -89,8 +89,8 @@ class CleanResult:
     decided: Decided
     """What people had decided (``--reviewed``), and what that changed."""
     pairs: Sequence[tuple[str, str, int]]
-    """Given and suggested class, and how many suspects; the most frequent first."""
-    findings: pa.Table
+    """Given and suggested class, and how many label issues; the most frequent first."""
+    issues: pa.Table
     """What else was found: see :mod:`unflip.runs.labels`."""
     skipped: Sequence[Skipped]
 
@@ -113,7 +113,7 @@ class CleanPlan:
     came: Mapping[str, Inputs] = field(default_factory=dict)
     """The examples of each part as they came, where they are no images."""
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Tables only: columns of texts, which the list of suspects shows."""
+    """Tables only: columns of texts, which the list of label issues shows."""
 
     def details(self) -> list[str]:
         """Say what becomes of the examples before they are learned from, line by line; nothing of features."""
@@ -134,7 +134,7 @@ class CleanPlan:
         return f"{self.what}: {', then '.join(steps)}"
 
     def execute(self) -> CleanResult:
-        """Do it: write the run, its report, the list of suspects and the other findings."""
+        """Do it: write the run, its report, the list of label issues and the other issues."""
         raw, came = self.raw, self.came
         if self.embedding is not None:
             self.run.begin()
@@ -168,26 +168,28 @@ class CleanPlan:
         """Write the labels that look wrong, and what else is found."""
         run, table = self.run, self.run.labels()
         of_images = raw.encoding is not None and raw.encoding.encoder == "images"
-        suspects = _list_suspects(table, "path" if of_images and raw.train.ids is not None else "id", self.texts)
-        write_atomically(run.own(layout.SUSPECTS), lambda path: pa.csv.write_csv(suspects, path))
+        label_issues = _list_label_issues(
+            table, "path" if of_images and raw.train.ids is not None else "id", self.texts
+        )
+        write_atomically(run.own(layout.LABEL_ISSUES), lambda path: pa.csv.write_csv(label_issues, path))
         track = make_reporter(self.execution.quiet).track
-        findings = run_checks(Examined(table, run.class_names, raw, alike), self.audit.skip_check, track)
-        findings = without_removed(findings, table)
-        write_atomically(run.own(layout.FINDINGS), lambda path: pa.csv.write_csv(findings, path))
+        issues = run_checks(Examined(table, run.class_names, raw, alike), self.audit.skip_check, track)
+        issues = without_removed(issues, table)
+        write_atomically(run.own(layout.ISSUES), lambda path: pa.csv.write_csv(issues, path))
         left = table.filter(pa.compute.not_equal(table["split"], REMOVED))
-        pairs = Counter(zip(suspects["given"].to_pylist(), suspects["suggested"].to_pylist(), strict=True))
+        pairs = Counter(zip(label_issues["given"].to_pylist(), label_issues["suggested"].to_pylist(), strict=True))
         return CleanResult(
             run=run,
             data=self.config.common.data.path,
             of_images=of_images,
             count=len(left),
-            suspects=suspects,
-            sure=int((suspects["quality"].to_numpy() < SURE).sum()),
+            label_issues=label_issues,
+            sure=int((label_issues["quality"].to_numpy() < SURE).sum()),
             expected=expect_errors(table["quality"].to_numpy()),
             unjudged=left["quality"].null_count,
             decided=compare_decided(run, self.config.common.data.reviewed),
             pairs=[(str(given), str(suggested), count) for (given, suggested), count in pairs.most_common()],
-            findings=findings,
+            issues=issues,
             skipped=raw.skipped,
         )
 
@@ -335,14 +337,16 @@ def _texts(raw: Dataset, encoded: Dataset) -> dict[str, list[str]]:
     return found
 
 
-def _list_suspects(table: pa.Table, called: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
+def _list_label_issues(table: pa.Table, called: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
     """Return the labels that look wrong, the most doubtful first; examples are ``called`` path or id."""
     columns = {"index": table["index"], called: table["id"], "given": names_of(table, "given")}
     order = most_doubtful_first(table)
-    suspects = pa.table(columns | {"suggested": names_of(table, "suggested"), "quality": table["quality"]})
+    label_issues = pa.table(columns | {"suggested": names_of(table, "suggested"), "quality": table["quality"]})
     for name, cells in texts.items():
-        suspects = suspects.append_column(name if name not in suspects.column_names else f"{name}_", pa.array(cells))
-    return suspects.take(order[looks_wrong(table)[order]])
+        label_issues = label_issues.append_column(
+            name if name not in label_issues.column_names else f"{name}_", pa.array(cells)
+        )
+    return label_issues.take(order[looks_wrong(table)[order]])
 
 
 def compare_decided(run: Run, reviewed: str | None) -> Decided:

@@ -28,7 +28,7 @@ _SUFFIXES = {
 }
 FORMATS = tuple(_SUFFIXES)
 _DATALAB = {"outlier": "outlier", "near_duplicate": "near_duplicate"}
-"""What cleanlab's Datalab calls findings that it has, too."""
+"""What cleanlab's Datalab calls issues that it has, too."""
 
 
 def export(
@@ -45,7 +45,7 @@ def export(
     ``csv``, ``parquet`` and ``jsonl`` hold all columns of ``labels.parquet``. ``label-studio`` is a list of tasks with
     the suggested label as a prediction: ``prefix`` stands before each image's path there, and texts and rows of tables
     are read from ``data``, by default where they were when the run finished. ``cleanlab`` has the columns of
-    ``CleanLearning.get_label_issues``. What else was found in the data is in the column ``findings``, in the tasks'
+    ``CleanLearning.get_label_issues``. What else was found in the data is in the column ``issues``, in the tasks'
     data and, by cleanlab's names, in columns such as ``is_outlier_issue``. Removed examples have ``split`` removed, no
     task, and no issue of their label.
     """
@@ -55,7 +55,7 @@ def export(
     check_output(out, _SUFFIXES[form], force=force)
     if (prefix or data is not None) and form != "label-studio":
         raise ConfigError(f"--prefix and --data are for the format label-studio, not for {form}; leave them out")
-    table, found = run.labels(), run.findings()
+    table, found = run.labels(), run.issues()
     flagged = None if found is None else found.filter(pc.and_(found["flag"], found["index"].is_valid()))
     if form == "label-studio":
         rows = _rows(run, data)
@@ -65,15 +65,15 @@ def export(
     if form == "cleanlab":
         table = _as_cleanlab(table, flagged)
     elif flagged is not None:
-        table = table.append_column("findings", pa.array([";".join(names) for names in _names(table, flagged)]))
+        table = table.append_column("issues", pa.array([";".join(names) for names in _names(table, flagged)]))
     write_atomically(out, lambda path: _WRITERS[out.suffix.lower()](table, path))
     return len(table)
 
 
 def _names(table: pa.Table, flagged: pa.Table) -> list[list[str]]:
-    """Return the names of each example's findings."""
+    """Return the names of each example's issues."""
     names: list[list[str]] = [[] for _ in range(len(table))]
-    for index, name in zip(flagged["index"].to_pylist(), flagged["finding"].to_pylist(), strict=True):
+    for index, name in zip(flagged["index"].to_pylist(), flagged["issue"].to_pylist(), strict=True):
         if name not in names[index]:
             names[index].append(name)
     return names
@@ -101,7 +101,7 @@ def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
     }
     if flagged is not None:
         for name, issue in _DATALAB.items():
-            rows = flagged.filter(pc.equal(flagged["finding"], name))["index"].to_numpy()
+            rows = flagged.filter(pc.equal(flagged["issue"], name))["index"].to_numpy()
             columns[f"is_{issue}_issue"] = np.isin(np.arange(len(table)), rows)
     return pa.table(columns)
 
@@ -144,6 +144,6 @@ def _tasks(
             "given": labels["given"][i],
             "quality": columns["quality"][i],
             "reviewed": columns["reviewed"][i],
-        } | ({} if names is None else {"findings": names[i]})
+        } | ({} if names is None else {"issues": names[i]})
         tasks.append({"data": data, "predictions": [prediction]})
     return tasks

@@ -28,7 +28,7 @@ def clean(
             "categories and dates, or of path,label of images; or feature arrays (.npz)."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the run, the list of suspects and the features.")],
+    out: Annotated[Path, typer.Option(help="Folder for the run, the list of label issues and the features.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out; its features are kept.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, column by column of a table; write nothing.")
@@ -40,7 +40,7 @@ def clean(
 
     Says first what it will do. Images are turned into features by a pretrained network, once;
     these are kept in --out for the next call. Columns of a table are taken for what they hold; --dry-run says for what.
-    The list is suspects.csv: which example, its label, what it should be
+    The list is label_issues.csv: which example, its label, what it should be
     instead, and how likely the given label is right. --out is the folder of a run as `unflip train` writes it.
     Example: unflip clean photos --out runs/photos
     """
@@ -68,7 +68,7 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
     """Return what came out, where it is and what to type next; ``columns`` are the options that a table needs."""
     from unflip.api.clean import SURE
 
-    out, found = cleaned.run.folder, len(cleaned.suspects)
+    out, found = cleaned.run.folder, len(cleaned.label_issues)
     lines = [f"{found:,} of {cleaned.count:,} labels look wrong ({found / cleaned.count:.1%})"]
     if found:
         lines += _pairs(cleaned)
@@ -84,8 +84,8 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
         cannot = f"{cleaned.unjudged:,} label{'' if one else 's'} cannot be judged"
         lines.append(f"  {cannot}: of {'its class' if one else 'their classes'} there are too few different examples")
     if found:
-        lines.append(f"  the list, most doubtful first: {out / 'suspects.csv'}")
-    lines += [*_findings(cleaned), *_tests(cleaned.run.result["tests"])]
+        lines.append(f"  the list, most doubtful first: {out / 'label_issues.csv'}")
+    lines += [*_issues(cleaned), *_tests(cleaned.run.result["tests"])]
     if cleaned.skipped:
         lines.append(f"  {len(cleaned.skipped):,} broken images left out: {out / 'skipped.csv'}")
     lines.append(f"  what was done, with pictures: {cleaned.run.report_path}")
@@ -107,12 +107,12 @@ def _expected(cleaned: "CleanResult") -> list[str]:
     from unflip.runs.labels import HELD, expect_errors
 
     said = _decided(cleaned.decided)
-    wrong, most, listed = round(cleaned.expected.total), cleaned.expected.most, len(cleaned.suspects)
+    wrong, most, listed = round(cleaned.expected.total), cleaned.expected.most, len(cleaned.label_issues)
     if not wrong:
         return said
     found = f"the first {most:,} of the list hold {HELD:.0%} of them"
     if most > listed:
-        share = expect_errors(cleaned.suspects["quality"].to_numpy()).total / cleaned.expected.total
+        share = expect_errors(cleaned.label_issues["quality"].to_numpy()).total / cleaned.expected.total
         found = f"the list holds {share:.0%} of them, the review page shows the others after it" if listed else ""
     others = "other " if cleaned.decided.labels else ""
     told = f"  about {wrong:,} {others}label{' is' if wrong == 1 else 's are'} wrong"
@@ -134,14 +134,14 @@ def _decided(decided: "Decided") -> list[str]:
     return said
 
 
-def _findings(cleaned: "CleanResult") -> list[str]:
+def _issues(cleaned: "CleanResult") -> list[str]:
     """Return what else was found, and where the list is."""
-    flagged = cleaned.findings.filter(cleaned.findings["flag"])
-    counts = Counter(flagged["finding"].to_pylist())
+    flagged = cleaned.issues.filter(cleaned.issues["flag"])
+    counts = Counter(flagged["issue"].to_pylist())
     if not counts:
         return []
     found = ", ".join(f"{count:,} {_called(name, count)}" for name, count in counts.items())
-    return [f"  also worth a look: {found}: {cleaned.run.folder / 'findings.csv'}"]
+    return [f"  also worth a look: {found}: {cleaned.run.folder / 'issues.csv'}"]
 
 
 def _tests(tests: Mapping[str, Any]) -> list[str]:
@@ -156,13 +156,13 @@ def _tests(tests: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _called(finding: str, count: int) -> str:
-    """Return what so many findings are called.
+def _called(issue: str, count: int) -> str:
+    """Return what so many issues are called.
 
     >>> _called("weak_class", 2), _called("outlier", 1)
     ('weak classes', 'outlier')
     """
-    words = {"ambiguous": "ambiguous example"}.get(finding, finding.replace("_", " "))
+    words = {"ambiguous": "ambiguous example"}.get(issue, issue.replace("_", " "))
     return words if count == 1 else f"{words}{'es' if words.endswith('s') else 's'}"
 
 

@@ -21,4 +21,4 @@ checks = Registry(
         "weak_class", "classes that are confused, or have few examples", "unflip.issues.class_quality:find_weak_classes"
     ),
 )
-"""In the order in which findings are listed. A check is a function: see :mod:`unflip.issues.audit`."""
+"""In the order in which issues are listed. A check is a function: see :mod:`unflip.issues.audit`."""

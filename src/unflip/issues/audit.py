@@ -1,7 +1,7 @@
 """What a check looks at, and what it answers.
 
 A check is a function ``find_...(examined: Examined) -> Found`` in a file of its own, registered in ``unflip.issues``
-under the name that ``findings.csv`` shows. It scores examples from 0, as they should be, to 1, flags those that are
+under the name that ``issues.csv`` shows. It scores examples from 0, as they should be, to 1, flags those that are
 worth a look, and says in a line why. It never changes a label, and it never sees the truth. To add one:
 
 1. Write the function. What it needs is in :class:`Examined`: the run's table of labels, the names of the classes, and
@@ -25,7 +25,7 @@ from unflip.errors import ConfigError, unknown
 from unflip.issues import checks
 from unflip.issues.duplicates import Alike
 from unflip.progress import Track, untracked
-from unflip.runs.labels import Finding, findings_table
+from unflip.runs.labels import Issue, issues_table
 
 _NEXT = 100  # examples without a flag that are listed all the same, those with the highest scores
 
@@ -61,7 +61,7 @@ class Found(NamedTuple):
         scores: how much each is what the check looks for (m,), from 0 to 1.
         flags: whether each is worth a look (m,).
         reason: returns why, in one line, for a position among the m; only asked for what is listed.
-        groups: numbers of the groups that findings form (m,), from 0 in the order of the list, where they form any.
+        groups: numbers of the groups that issues form (m,), from 0 in the order of the list, where they form any.
     """
 
     rows: Array
@@ -82,10 +82,10 @@ def nothing() -> Found:
 
 
 def run_checks(examined: Examined, skip: Collection[str] = (), track: Track = untracked) -> pa.Table:
-    """Return the findings of every check but those to ``skip``: what is flagged, and the next 100 of each."""
+    """Return the issues of every check but those to ``skip``: what is flagged, and the next 100 of each."""
     wanted = [entry for entry in checks if entry.name not in skip]
     found = {entry.name: _listed(entry.load()(examined)) for entry in track(wanted, "looking for more", len(wanted))}
-    return findings_table(examined.table, found)
+    return issues_table(examined.table, found)
 
 
 def check_names(skip: Collection[str]) -> None:
@@ -95,10 +95,10 @@ def check_names(skip: Collection[str]) -> None:
             raise ConfigError(unknown("check", name, checks.names()))
 
 
-def _listed(found: Found) -> Finding:
+def _listed(found: Found) -> Issue:
     first = -found.scores if found.groups is None else found.groups
     order = np.lexsort((found.rows, first, ~found.flags.astype(bool)))
     kept = order[: int(found.flags.sum()) + _NEXT]
     kept = kept[found.flags[kept] | (found.scores[kept] > 0)]
     groups = None if found.groups is None else found.groups[kept]
-    return Finding(found.rows[kept], found.scores[kept], found.flags[kept], found.say(kept), groups)
+    return Issue(found.rows[kept], found.scores[kept], found.flags[kept], found.say(kept), groups)

@@ -23,7 +23,7 @@ class _Weakness(NamedTuple):
 
 
 def find_weak_classes(examined: Examined) -> Found:
-    """Say of classes what may be wrong with them; findings belong to no example.
+    """Say of classes what may be wrong with them; issues belong to no example.
 
     *Confused*: of the n_a examples given as a, c_ab are likeliest b by views that have not learned their labels. A pair
     is flagged if in both directions the lower bound of the share c_ab / n_a (Clopper and Pearson 1934, at a chance of

@@ -151,12 +151,12 @@ def find_doubtful(run: Run, table: pa.Table, names: Sequence[str], views: Views)
     ]
 
 
-def find_findings(table: pa.Table, findings: pa.Table, names: Sequence[str], views: Views) -> list[Kind]:
+def find_issues(table: pa.Table, issues: pa.Table, names: Sequence[str], views: Views) -> list[Kind]:
     """Return what was flagged, in the order of the file; ``table`` is that of the labels."""
-    flagged = findings.filter(findings["flag"])
-    kinds = list(dict.fromkeys(flagged["finding"].to_pylist()))
+    flagged = issues.filter(issues["flag"])
+    kinds = list(dict.fromkeys(flagged["issue"].to_pylist()))
     given = table["given"].to_numpy()
-    return [_kind(name, flagged.filter(compute.equal(flagged["finding"], name)), given, names, views) for name in kinds]
+    return [_kind(name, flagged.filter(compute.equal(flagged["issue"], name)), given, names, views) for name in kinds]
 
 
 def _kind(name: str, found: pa.Table, given: Array, names: Sequence[str], views: Views) -> Kind:

@@ -9,7 +9,7 @@ import pyarrow.compute as compute
 
 from unflip.errors import UnflipError
 from unflip.report.charts import Line, heat, heat_legend, heat_map, line_chart, scatter
-from unflip.report.examples import find_doubtful, find_findings, open_views
+from unflip.report.examples import find_doubtful, find_issues, open_views
 from unflip.report.label_changes import class_rows, count_changes
 from unflip.report.page import write_page
 from unflip.report.shift import measure_shift
@@ -36,7 +36,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
     changes = count_changes(table, names)
     changed, reviewed, quality = (table[name].to_numpy() for name in ("changed", "reviewed", "quality"))
     trains = int(compute.sum(compute.equal(table["split"], "train")).as_py() or 0)
-    views, findings = open_views(run, data), run.findings()
+    views, issues = open_views(run, data), run.issues()
     matrix = f"Given labels by row, {changes.kind} ones by column, as fractions of the row; the list shows the largest."
     epochs, columns = _by_epoch(metrics)
     path = out or run.own(layout.REPORT)
@@ -64,7 +64,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         **_shift(run, names),
         doubts=find_doubtful(run, whole, names, views),
         below_half=int((whole["quality"].to_numpy() < 0.5).sum()),
-        findings=None if findings is None else find_findings(whole, findings, names, views),
+        issues=None if issues is None else find_issues(whole, issues, names, views),
         views=views,
         errors=expect_errors(quality),
         wrong_share=wrong_share(table),

@@ -235,7 +235,7 @@ def _notes(comparison: Comparison, marked: str) -> list[str]:
     else:
         notes.append(f"The best two of a row are {marked}.")
     if "ours" in comparison.sides:
-        notes += _findings(comparison)
+        notes += _issues(comparison)
     doubts = [
         f"{' '.join(table.rows[place].where.values())} {table.methods[method]} ({text})"
         for (name, place, method), text in sorted(contradictions().items())
@@ -268,7 +268,7 @@ def _our_notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def _findings(comparison: Comparison) -> list[str]:
+def _issues(comparison: Comparison) -> list[str]:
     """Check the paper's claims: count rows whose best two are its methods, and give their mean gain over PLC."""
     pair = ("mddc", "cddc")
     if not set(pair) <= set(comparison.methods):

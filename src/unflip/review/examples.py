@@ -1,4 +1,4 @@
-"""Examples: the labels and findings of a run in memory, ordered, filtered and split into pages."""
+"""Examples: the labels and issues of a run in memory, ordered, filtered and split into pages."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ class Filter(NamedTuple):
         label_class: only those with this given or suggested label.
         below: only those whose given label has a lower quality than this.
         states: only those in one of these states.
-        finding: only those about which the run found this; they come in the order of its list.
+        issue: only those about which the run found this; they come in the order of its list.
     """
 
     differs: bool = False
@@ -42,7 +42,7 @@ class Filter(NamedTuple):
     label_class: int | None = None
     below: float | None = None
     states: frozenset[State] | None = None
-    finding: str | None = None
+    issue: str | None = None
 
 
 class Ranking(NamedTuple):
@@ -76,7 +76,7 @@ class Examples:
         splits: the split of each.
         columns: what else the run's table of labels says of them, by name.
         reviewed: (n,) which examples were decided before the run: they have a label, or are removed.
-        findings: what else was found.
+        issues: what else was found.
         features: (n, d), if the run keeps them.
     """
 
@@ -88,15 +88,15 @@ class Examples:
         self.ids: list[str] = table["id"].to_pylist()
         self.splits: list[str] = table["split"].to_pylist()
         self.given, self.suggested = self.columns["given"], self.columns["suggested"]
-        self._suspect = looks_wrong(table)
+        self._is_label_issue = looks_wrong(table)
         self.reviewed: Array = self.columns.pop("reviewed")
         del self.columns["log_odds"]
         self.class_names = run.class_names
-        self.findings = Findings(run.findings())
+        self.issues = Issues(run.issues())
         self.features = run.features
         self._run = run
         self._doubtful = _rank(most_doubtful_first(table), len(table))
-        self._by_finding = {name: _rank(self.findings.examples(name), len(table)) for name, _ in self.findings.counts()}
+        self._by_issue = {name: _rank(self.issues.examples(name), len(table)) for name, _ in self.issues.counts()}
         self._history = run.history()
 
     def __len__(self) -> int:
@@ -107,13 +107,13 @@ class Examples:
         """Takes a moment, so that only those who ask for it wait."""
         return _rank(most_helpful_first(self._run.labels(), self.features), len(self))
 
-    def ranking(self, order: Order, finding: str | None = None) -> Ranking:
-        """Return an order of all examples, or of those of a finding as the run lists them."""
-        if finding is None:
+    def ranking(self, order: Order, issue: str | None = None) -> Ranking:
+        """Return an order of all examples, or of those of a issue as the run lists them."""
+        if issue is None:
             return self._doubtful if order == Order.DOUBTFUL else self._helpful
-        if finding not in self._by_finding:
-            raise InputError(unknown("finding", finding, list(self._by_finding)))
-        return self._by_finding[finding]
+        if issue not in self._by_issue:
+            raise InputError(unknown("issue", issue, list(self._by_issue)))
+        return self._by_issue[issue]
 
     def page(
         self,
@@ -137,7 +137,7 @@ class Examples:
             after: return examples with a higher rank than this.
             before: return examples with a lower rank than this; replaces ``after``.
         """
-        ranking = self.ranking(order, wanted.finding)
+        ranking = self.ranking(order, wanted.issue)
         ranks = np.flatnonzero(self.mask(wanted, states)[ranking.order])
         if before is None:
             first = int(np.searchsorted(ranks, after, side="right"))
@@ -150,7 +150,7 @@ class Examples:
 
     def mask(self, wanted: Filter, states: Array) -> Array:
         """Return which examples (n,) match a filter, given the ``states`` (n,) of all."""
-        mask: Array = self._suspect.copy() if wanted.differs else np.ones(len(self), bool)
+        mask: Array = self._is_label_issue.copy() if wanted.differs else np.ones(len(self), bool)
         if wanted.given is not None:
             mask &= self.given == wanted.given
         if wanted.suggested is not None:
@@ -161,15 +161,15 @@ class Examples:
             mask &= self.columns["quality"] < wanted.below  # not those without one
         if wanted.states is not None:
             mask &= np.isin(states, [int(state) for state in wanted.states])
-        if wanted.finding is not None:
-            mask &= self.ranking(Order.DOUBTFUL, wanted.finding).ranks >= 0
+        if wanted.issue is not None:
+            mask &= self.ranking(Order.DOUBTFUL, wanted.issue).ranks >= 0
         return mask
 
     @cached_property
     def pairs(self) -> list[tuple[int, int, int]]:
         """(given, suggested, count) of all pairs that differ, the most frequent first."""
         classes = len(self.class_names)
-        codes = self.given[self._suspect] * classes + self.suggested[self._suspect]
+        codes = self.given[self._is_label_issue] * classes + self.suggested[self._is_label_issue]
         codes, counts = np.unique(codes, return_counts=True)
         order = np.argsort(-counts, kind="stable")
         pairs = zip(codes[order].tolist(), counts[order].tolist(), strict=True)
@@ -206,34 +206,34 @@ def _rank(order: Array, count: int) -> Ranking:
 
 
 class Found(NamedTuple):
-    """A finding about an example; examples that are nearly the same have the same ``group``."""
+    """A issue about an example; examples that are nearly the same have the same ``group``."""
 
     name: str
     reason: str
     group: int | None
 
 
-class Findings:
-    """The flagged findings about examples; ``table`` is that of a run, None where nothing was looked for."""
+class Issues:
+    """The flagged issues about examples; ``table`` is that of a run, None where nothing was looked for."""
 
     def __init__(self, table: pa.Table | None) -> None:
         table = SCHEMA.empty_table() if table is None else table
         self._table = table.filter(compute.and_(table["flag"], table["index"].is_valid()))
-        names = self._table["finding"].unique().to_pylist()
+        names = self._table["issue"].unique().to_pylist()
         self._lists = {name: self._list(name) for name in names}
 
     def counts(self) -> list[tuple[str, int]]:
-        """Return the names of all findings, in the order of the file, and about how many examples each is."""
+        """Return the names of all issues, in the order of the file, and about how many examples each is."""
         return [(name, len(found)) for name, found in self._lists.items()]
 
     def examples(self, name: str) -> Array:
-        """Return the examples of a finding (m,), in the order of the file; groups stay together."""
+        """Return the examples of a issue (m,), in the order of the file; groups stay together."""
         return self._lists[name]
 
     def of(self, example: int) -> list[Found]:
-        """Return the findings about an example."""
+        """Return the issues about an example."""
         rows = self._table.filter(compute.equal(self._table["index"], example))
-        columns = (rows[key].to_pylist() for key in ("finding", "reason", "group"))
+        columns = (rows[key].to_pylist() for key in ("issue", "reason", "group"))
         return [Found(*row) for row in zip(*columns, strict=True)]
 
     def group(self, example: int) -> list[int]:
@@ -242,13 +242,13 @@ class Findings:
         for name, _, group in self.of(example):
             if group is not None:
                 same = compute.and_(
-                    compute.equal(self._table["finding"], name), compute.equal(self._table["group"], group)
+                    compute.equal(self._table["issue"], name), compute.equal(self._table["group"], group)
                 )
                 members.update(self._table["index"].filter(same).to_pylist())
         return sorted(members)
 
     def _list(self, name: str) -> Array:
-        rows = self._table.filter(compute.equal(self._table["finding"], name))
+        rows = self._table.filter(compute.equal(self._table["issue"], name))
         index: Array = rows["index"].to_numpy().astype(np.int64)
         groups = rows["group"].fill_null(-1).to_numpy()
         _, first, which = np.unique(groups, return_index=True, return_inverse=True)

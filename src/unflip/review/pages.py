@@ -58,7 +58,7 @@ class _OrderQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     order: Order | None = None
-    finding: str | None = Field(None, max_length=100)
+    issue: str | None = Field(None, max_length=100)
 
 
 class _FilterQuery(_OrderQuery):
@@ -76,7 +76,7 @@ class _FilterQuery(_OrderQuery):
             if state.name.lower() == self.state or (state.is_decided and self.state == "decided")
         )
         states = None if self.state == "any" else chosen
-        return Filter(self.differs, self.given, self.suggested, self.label_class, self.below, states, self.finding)
+        return Filter(self.differs, self.given, self.suggested, self.label_class, self.below, states, self.issue)
 
 
 class _PageQuery(_FilterQuery):
@@ -130,14 +130,14 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
         found = review.examples.page(
             wanted, review.decisions.states, order=order, after=query.after, before=query.before, count=query.count
         )
-        ranks = review.examples.ranking(order, query.finding).ranks
+        ranks = review.examples.ranking(order, query.issue).ranks
         shown = [{**review.brief(index), "rank": int(ranks[index])} for index in found.indices]
         place = {"total": found.total, "first": found.first, "last": found.last}
         return JSONResponse({"examples": shown, **place, "progress": review.progress(wanted)})
 
     @app.get("/api/examples/{index}")
     def example(index: Index, query: Annotated[_OrderQuery, Query()]) -> Any:
-        ranks = review.examples.ranking(query.order or review.order, query.finding).ranks
+        ranks = review.examples.ranking(query.order or review.order, query.issue).ranks
         return JSONResponse({**review.detail(_check(review, index)), "rank": int(ranks[index])})
 
     @app.get("/api/examples/{index}/group")

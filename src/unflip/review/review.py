@@ -74,7 +74,7 @@ class Review:
             "classes": self.examples.class_names,
             "pairs": pairs[:_PAIRS],
             "differ": sum(count for *_, count in pairs),
-            "findings": self.examples.findings.counts(),
+            "issues": self.examples.issues.counts(),
             "order": self.order,
             "reviewer": self.reviewer,
             "pictures": f"/picture/{self.picture_key}/" if self.pictures else None,
@@ -89,7 +89,7 @@ class Review:
         return {
             **self.examples.row(index),
             "text": text,
-            "findings": [found._asdict() for found in self.examples.findings.of(index)],
+            "issues": [found._asdict() for found in self.examples.issues.of(index)],
             "decision": described(self.decisions.current(index)),
         }
 
@@ -103,7 +103,7 @@ class Review:
         return {
             **self.brief(index),
             "history": self.examples.history(index),
-            "group": [self.brief(member) for member in self.examples.findings.group(index)[:_GROUP]],
+            "group": [self.brief(member) for member in self.examples.issues.group(index)[:_GROUP]],
             "neighbors": self._neighbors(index),
             "pieces": None if text is None else self._pieces(index, *text),
             "values": [cell for cell in values if text is None or cell[0] != text[0]],
@@ -121,7 +121,7 @@ class Review:
         states, splits = self.decisions.states, self.examples.splits
         return [
             i
-            for i in self.examples.findings.group(index)
+            for i in self.examples.issues.group(index)
             if states[i] != State.REMOVED and (states[i] != State.OPEN or splits[i] != REMOVED)
         ]
 

@@ -34,7 +34,7 @@ from unflip.files import (
 )
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, read_toml
-from unflip.runs.labels import read_findings, read_table
+from unflip.runs.labels import read_issues, read_table
 from unflip.runs.model_file import Model, load_model
 from unflip.stats.gaussians import ClassGaussians
 from unflip.stats.rows import HALF_MOST
@@ -119,11 +119,11 @@ class Run:
         self._check_format()
         return read_table(self.folder / layout.LABELS, columns)
 
-    def findings(self) -> pa.Table | None:
+    def issues(self) -> pa.Table | None:
         """What else was found in the data, None where nothing was looked for; see :mod:`unflip.runs.labels`."""
         self._check_format()
-        path = self.folder / layout.FINDINGS
-        return read_findings(path) if path.exists() and layout.FINDINGS in self.owned() else None
+        path = self.folder / layout.ISSUES
+        return read_issues(path) if path.exists() and layout.ISSUES in self.owned() else None
 
     @property
     def has_labels(self) -> bool:

@@ -1,4 +1,4 @@
-"""labels.parquet, a row per example, and the one rule for which labels look wrong; findings.csv, a row per finding."""
+"""labels.parquet, a row per example, and the one rule for which labels look wrong; issues.csv, a row per issue."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
@@ -207,14 +207,14 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 SCHEMA = pa.schema(
     {
-        "index": pa.int64(), "id": pa.string(), "finding": pa.string(), "score": pa.float64(), "flag": pa.bool_(),
+        "index": pa.int64(), "id": pa.string(), "issue": pa.string(), "score": pa.float64(), "flag": pa.bool_(),
         "reason": pa.string(), "group": pa.int64(),
     }
 )  # fmt: skip
 """``index`` and ``id`` (``path`` where examples are image files) are null for what is said of a class."""
 
 
-class Finding(NamedTuple):
+class Issue(NamedTuple):
     """What is listed under one name, the worst first (m,)."""
 
     rows: Array
@@ -225,40 +225,40 @@ class Finding(NamedTuple):
     groups: Array | None = None
 
 
-def findings_table(labels: pa.Table, found: Mapping[str, Finding]) -> pa.Table:
-    """Return all findings as one table; ``labels`` is that of the run."""
-    parts = [_part(labels, name, finding) for name, finding in found.items()]
+def issues_table(labels: pa.Table, found: Mapping[str, Issue]) -> pa.Table:
+    """Return all issues as one table; ``labels`` is that of the run."""
+    parts = [_part(labels, name, issue) for name, issue in found.items()]
     table = pa.concat_tables([SCHEMA.empty_table(), *parts])
     named = any(is_image(PurePath(name).name) for name in labels["id"].slice(0, 1).to_pylist())
     return table.rename_columns(["index", "path" if named else "id", *SCHEMA.names[2:]])
 
 
-def _part(labels: pa.Table, name: str, finding: Finding) -> pa.Table:
-    known = finding.rows >= 0
-    count = len(finding.rows)
-    rows = pa.array(finding.rows, pa.int64(), mask=~known)
-    groups = pa.nulls(count, pa.int64()) if finding.groups is None else pa.array(finding.groups, pa.int64())
+def _part(labels: pa.Table, name: str, issue: Issue) -> pa.Table:
+    known = issue.rows >= 0
+    count = len(issue.rows)
+    rows = pa.array(issue.rows, pa.int64(), mask=~known)
+    groups = pa.nulls(count, pa.int64()) if issue.groups is None else pa.array(issue.groups, pa.int64())
     return pa.table(
         {
             "index": rows,
             "id": labels["id"].combine_chunks().cast(pa.string()).take(rows),
-            "finding": pa.array([name] * count, pa.string()),
-            "score": np.round(finding.scores.astype(np.float64), 6),
-            "flag": finding.flags.astype(bool),
-            "reason": pa.array(list(finding.reasons), pa.string()),
+            "issue": pa.array([name] * count, pa.string()),
+            "score": np.round(issue.scores.astype(np.float64), 6),
+            "flag": issue.flags.astype(bool),
+            "reason": pa.array(list(issue.reasons), pa.string()),
             "group": groups,
         }
     )
 
 
-def without_removed(findings: pa.Table, labels: pa.Table) -> pa.Table:
-    """Return the findings about what people have not removed."""
+def without_removed(issues: pa.Table, labels: pa.Table) -> pa.Table:
+    """Return the issues about what people have not removed."""
     removed = np.append(np.array(labels["split"].to_pylist()) == REMOVED, False)  # -1 stands for a class
-    return findings.filter(~removed[findings["index"].fill_null(-1).to_numpy()])
+    return issues.filter(~removed[issues["index"].fill_null(-1).to_numpy()])
 
 
-def read_findings(path: Path) -> pa.Table:
-    """Read the findings of a run; the column ``path`` becomes ``id``, as in the table of labels."""
+def read_issues(path: Path) -> pa.Table:
+    """Read the issues of a run; the column ``path`` becomes ``id``, as in the table of labels."""
     kinds = {field.name: field.type for field in SCHEMA} | {"path": pa.string()}
     try:
         table = pa.csv.read_csv(
@@ -269,5 +269,5 @@ def read_findings(path: Path) -> pa.Table:
             ),
         )
     except (OSError, pa.ArrowException) as error:
-        raise RunFolderError(f"{path}: not a readable list of findings ({error})") from error
+        raise RunFolderError(f"{path}: not a readable list of issues ({error})") from error
     return table.rename_columns(["id" if name == "path" else name for name in table.column_names])

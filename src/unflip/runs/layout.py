@@ -26,13 +26,13 @@ TRANSITION = "transition.npy"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 REPORT = "report.html"
-SUSPECTS = "suspects.csv"
-FINDINGS = "findings.csv"
+LABEL_ISSUES = "label_issues.csv"
+ISSUES = "issues.csv"
 DATA = "data"
 """Data sets of Hugging Face, written as files."""
 REPLACED = (
     CONFIG, RESULT, METRICS, NOISE, SKIPPED, LABELS, LABELS_CSV, HISTORY, MODEL, FEATURES, LAST_FEATURES,
-    GAUSSIANS, TRANSITION, CHECKPOINTS, TENSORBOARD, REPORT, SUSPECTS, FINDINGS,
+    GAUSSIANS, TRANSITION, CHECKPOINTS, TENSORBOARD, REPORT, LABEL_ISSUES, ISSUES,
 )  # fmt: skip
 """What a new run removes of an old one that it replaces."""
 BOARD_ENDING = ".unflip"

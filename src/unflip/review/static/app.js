@@ -5,7 +5,7 @@ import { anyOpen, askConflict, chooseClass, showHelp } from "./dialogs.js";
 import { byId, count, examples, make, say, tell } from "./dom.js";
 import { showSingle } from "./single.js";
 import { columns, markTiles, refreshTile, setPictures, showGrid } from "./tiles.js";
-import { className, decisionText, exampleText, findingName, setClasses, stateOf } from "./words.js";
+import { className, decisionText, exampleText, issueName, setClasses, stateOf } from "./words.js";
 
 const PAGE = 60;
 const MOST = 1000; // examples that one request decides on
@@ -23,7 +23,7 @@ let spared = null; // the only example left of a group, of which all but the fir
 
 const here = () => page.examples[at];
 const versionOf = (example) => example.decision?.version ?? 0;
-const inGroup = (example) => example.findings.some((finding) => finding.group !== null);
+const inGroup = (example) => example.issues.some((issue) => issue.group !== null);
 
 // ---- one action at a time, however fast keys are pressed
 
@@ -38,11 +38,11 @@ function queue(work) {
 
 // ---- filters and position, kept in the address so that reloading changes nothing
 
-const FILTERS = ["pair", "class", "below", "state", "finding", "order"];
+const FILTERS = ["pair", "class", "below", "state", "issue", "order"];
 
-function asQuery(pair, labelClass, below, state, finding, order) {
+function asQuery(pair, labelClass, below, state, issue, order) {
   const [given, suggested] = pair.includes("-") ? pair.split("-") : [null, null];
-  return { differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, below: below || null, state, finding: finding || null, order: order || null };
+  return { differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, below: below || null, state, issue: issue || null, order: order || null };
 }
 
 const query = () => asQuery(...FILTERS.map((name) => byId(name).value));
@@ -69,21 +69,21 @@ function recall() {
 
 const usual = () => (about.differ ? "differs" : "all");
 
-// A finding has its own list, whatever is suggested, and in its own order.
-function suitFinding(changed) {
-  const chosen = byId("finding").value !== "";
-  if (changed === "finding" && chosen && byId("pair").value === "differs") byId("pair").value = "all";
-  if (changed === "finding" && !chosen && byId("pair").value === "all") byId("pair").value = usual();
+// A issue has its own list, whatever is suggested, and in its own order.
+function suitIssue(changed) {
+  const chosen = byId("issue").value !== "";
+  if (changed === "issue" && chosen && byId("pair").value === "differs") byId("pair").value = "all";
+  if (changed === "issue" && !chosen && byId("pair").value === "all") byId("pair").value = usual();
   byId("order").disabled = chosen;
-  byId("order").title = chosen ? "The examples of a finding come in the order of its list" : "";
+  byId("order").title = chosen ? "The examples of a issue come in the order of its list" : "";
 }
 
 function fillFilters() {
   const option = (value, text) => make("option", { value }, text);
   byId("pair").append(option("differs", `suggestion differs (${count(about.differ)})`), option("all", `all (${count(about.examples)})`),
     ...about.pairs.map(([given, suggested, number]) => option(`${given}-${suggested}`, `${className(given)} → ${className(suggested)} (${count(number)})`)));
-  byId("found").hidden = !about.findings.length;
-  byId("finding").append(option("", "any"), ...about.findings.map(([name, number]) => option(name, `${findingName(name)} (${count(number)})`)));
+  byId("found").hidden = !about.issues.length;
+  byId("issue").append(option("", "any"), ...about.issues.map(([name, number]) => option(name, `${issueName(name)} (${count(number)})`)));
   byId("class").append(option("", "any"), ...about.classes.map((name, label) => option(label, name)));
 }
 
@@ -267,8 +267,8 @@ async function undo() {
     return;
   }
   const first = written[0].index;
-  const { finding, order } = query();
-  const { rank } = await get(`/api/examples/${first}`, { finding, order });
+  const { issue, order } = query();
+  const { rank } = await get(`/api/examples/${first}`, { issue, order });
   if (written.map(takeSeen).includes(false)) await load(rank < 0 ? {} : { after: rank - 1 }, rank < 0 ? null : rank);
   else await go(page.examples.findIndex((example) => example.index === first));
   const { state } = written[0];
@@ -453,7 +453,7 @@ function connect() {
   for (const id of FILTERS) byId(id).addEventListener("change", () => queue(async () => {
     const focused = document.activeElement;
     single = false;
-    suitFinding(id);
+    suitIssue(id);
     await load();
     focused?.focus();
     say(examples(page.total));
@@ -476,7 +476,7 @@ async function start() {
   since = about.last;
   fillFilters();
   const { from, rank } = recall();
-  suitFinding(null);
+  suitIssue(null);
   if (asked && about.differ) await showPage(await asked, {}, null);
   else await load(from === null ? {} : { after: from - 1 }, rank);
   connect();

@@ -1,7 +1,7 @@
 // The grid: one tile per example.
 
 import { byId, make, percent } from "./dom.js";
-import { className, decisionText, exampleText, findingName, stateOf } from "./words.js";
+import { className, decisionText, exampleText, issueName, stateOf } from "./words.js";
 
 const grid = byId("grid");
 let pictures = null;
@@ -28,10 +28,10 @@ export function labels(example) {
   return line;
 }
 
-// What else was found: names with reasons, as many lines as there are findings.
+// What else was found: names with reasons, as many lines as there are issues.
 export function found(example) {
-  return example.findings.map(({ name, reason }) => make("span", { class: "finding", title: reason },
-    make("strong", {}, findingName(name)), ` ${reason}`));
+  return example.issues.map(({ name, reason }) => make("span", { class: "issue", title: reason },
+    make("strong", {}, issueName(name)), ` ${reason}`));
 }
 
 function badge(example) {

@@ -25,11 +25,11 @@ export function exampleText(example) {
   const differs = example.given !== example.suggested;
   const suggestion = differs ? `, suggested ${className(example.suggested)}` : ", same suggestion";
   const state = stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)}, by ${example.decision.reviewer}`;
-  const found = example.findings.map((finding) => `, ${findingName(finding.name)}`).join("");
+  const found = example.issues.map((issue) => `, ${issueName(issue.name)}`).join("");
   return `Example ${example.index}, given ${className(example.given)}${suggestion}, quality ${percent(example.quality)}${found}, ${state}`;
 }
 
-export const findingName = (name) => name.replaceAll("_", " ");
+export const issueName = (name) => name.replaceAll("_", " ");
 
 export function ago(time) {
   const seconds = Math.max(0, (Date.now() - new Date(time).getTime()) / 1000);

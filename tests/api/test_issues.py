@@ -1,4 +1,4 @@
-"""What clean finds besides wrong labels: in findings.csv, in what it returns, and in what it says."""
+"""What clean finds besides wrong labels: in issues.csv, in what it returns, and in what it says."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,20 +36,20 @@ def strange(path: Path) -> Path:
 
 def test_clean_lists_returns_and_says_what_else_it_finds(tmp_path: Path) -> None:
     cleaned = unflip.clean(strange(tmp_path / "data.npz"), tmp_path / "run", device="cpu", quiet=True)
-    flagged = cleaned.findings.filter(cleaned.findings["flag"]).to_pylist()
-    outliers = {row["index"] for row in flagged if row["finding"] == "outlier"}
+    flagged = cleaned.issues.filter(cleaned.issues["flag"]).to_pylist()
+    outliers = {row["index"] for row in flagged if row["issue"] == "outlier"}
     assert outliers <= {*range(150, 163)}
     assert len(outliers) >= 9
-    assert [row["index"] for row in flagged if row["finding"] == "weak_class"] == [None]
-    read = cleaned.run.findings()
+    assert [row["index"] for row in flagged if row["issue"] == "weak_class"] == [None]
+    read = cleaned.run.issues()
     assert read is not None
-    assert read.to_pylist() == cleaned.findings.to_pylist()
+    assert read.to_pylist() == cleaned.issues.to_pylist()
     assert "  1 label cannot be judged: of its class there are too few different examples" in summary(cleaned)
     assert "every label was judged" not in summary(cleaned)
     told = next(line for line in summary(cleaned).splitlines() if "worth a look" in line)
     assert "outliers" in told
     assert "1 weak class" in told
-    assert told.endswith(str(tmp_path / "run" / "findings.csv"))
+    assert told.endswith(str(tmp_path / "run" / "issues.csv"))
     pairs = [("a", name, 9) for name in "bcdefgh"]
     assert "\n  a -> g       9\n" in summary(replace(cleaned, pairs=pairs[:6]))
     assert "\n  2 other pairs      18\n" in summary(replace(cleaned, pairs=pairs))
@@ -60,7 +60,7 @@ def test_checks_can_be_left_out(tmp_path: Path, cli: Cli) -> None:
     done = cli("clean", data, "--out", tmp_path / "run", "--skip-check", "outlier", "--skip-check", "weak_class",
                "--device", "cpu")  # fmt: skip
     assert done.code == 0, done.err
-    assert "outlier" not in (tmp_path / "run" / "findings.csv").read_text()
+    assert "outlier" not in (tmp_path / "run" / "issues.csv").read_text()
     with pytest.raises(ConfigError, match="unknown check 'strange'"):
         unflip.clean(data, tmp_path / "other", skip_check=["strange"])
     assert not (tmp_path / "other").exists()
@@ -75,10 +75,8 @@ def test_odd_images_are_found_by_what_was_noted_when_they_were_embedded(tmp_path
     write_picture(odd / "tiny.png", 0, (9, 8))
     out = tmp_path / "run"
     cleaned = unflip.clean(tmp_path / "photos", out, backbone="tiny", device="cpu", quiet=True)
-    flagged = cleaned.findings.filter(cleaned.findings["flag"]).to_pylist()
-    found = {
-        Path(row["path"]).name: row["reason"].partition(":")[0] for row in flagged if row["finding"] == "odd_image"
-    }
+    flagged = cleaned.issues.filter(cleaned.issues["flag"]).to_pylist()
+    found = {Path(row["path"]).name: row["reason"].partition(":")[0] for row in flagged if row["issue"] == "odd_image"}
     assert found == {"gray.png": "nearly blank", "long.png": "odd shape", "tiny.png": "tiny"}
     content = read_npz(out / "embedded.npz")
     sizes = dict(zip(content["train_ids"].tolist(), content["train_image_stats"].tolist(), strict=True))
@@ -86,7 +84,7 @@ def test_odd_images_are_found_by_what_was_noted_when_they_were_embedded(tmp_path
     assert by_name["long.png"][2:] == [400, 20]
     assert by_name["gray.png"][:2] == pytest.approx([120 / 255, 0], abs=1e-3)
     again = unflip.clean(out / "embedded.npz", tmp_path / "again", device="cpu", quiet=True)
-    assert "odd_image" in again.findings["finding"].to_pylist()
+    assert "odd_image" in again.issues["issue"].to_pylist()
 
 
 def test_leaks_that_people_removed_from_training_are_none_any_more(tmp_path: Path) -> None:
@@ -98,6 +96,6 @@ def test_leaks_that_people_removed_from_training_are_none_any_more(tmp_path: Pat
     assert first.run.result["tests"]["test"]["leaked"] == 10
     (tmp_path / "reviewed.csv").write_text("index,label,decision\n" + "".join(f"{i},,remove\n" for i in range(10)))
     again = unflip.clean(data, tmp_path / "second", reviewed=tmp_path / "reviewed.csv", device="cpu", quiet=True)
-    assert "leak" not in again.findings["finding"].to_pylist()
+    assert "leak" not in again.issues["issue"].to_pylist()
     assert not again.run.result["tests"]["test"].get("leaked")
     assert "leaked" not in summary(again)

@@ -1,4 +1,4 @@
-"""Findings on the review page: filters, reasons, groups, removal; a program asks."""
+"""Issues on the review page: filters, reasons, groups, removal; a program asks."""
 
 import sqlite3
 from pathlib import Path
@@ -7,61 +7,61 @@ import numpy as np
 import pytest
 
 from helpers import quick_train
-from reviewing import Client, finding, served, write_findings
+from reviewing import Client, issue, served, write_issues
 from unflip.review.decisions import DecisionStore, State
-from unflip.review.examples import Findings, Found
+from unflip.review.examples import Found, Issues
 from unflip.runs.folder import Run
 
 
 @pytest.fixture
 def found(run: Path) -> Path:
     """A run on digits with outliers, two groups of near-duplicates, and a weak class."""
-    write_findings(
+    write_issues(
         run,
-        outlier=finding([7, 3, 9, 11], ["far from 'all'", 'far, "very"', "far", "nearly far"], flagged=3),
-        near_duplicate=finding([40, 8, 20, 41, 7], [f"copy {i}" for i in range(5)], groups=[5, 2, 2, 5, 2]),
-        weak_class=finding([-1], ["8 is taken for 3"]),
+        outlier=issue([7, 3, 9, 11], ["far from 'all'", 'far, "very"', "far", "nearly far"], flagged=3),
+        near_duplicate=issue([40, 8, 20, 41, 7], [f"copy {i}" for i in range(5)], groups=[5, 2, 2, 5, 2]),
+        weak_class=issue([-1], ["8 is taken for 3"]),
     )
     return run
 
 
-def test_findings_come_by_name_by_example_and_by_group(found: Path) -> None:
-    findings = Findings(Run(found).findings())
-    assert findings.counts() == [("outlier", 3), ("near_duplicate", 5)]
-    assert findings.examples("outlier").tolist() == [7, 3, 9]
-    assert findings.examples("near_duplicate").tolist() == [40, 41, 7, 8, 20]  # groups stay together
-    assert findings.of(3) == [Found("outlier", 'far, "very"', None)]
-    assert findings.of(7) == [Found("outlier", "far from 'all'", None), Found("near_duplicate", "copy 4", 2)]
-    assert findings.of(11) == findings.of(399) == []
-    assert findings.group(20) == [7, 8, 20]
-    assert findings.group(3) == findings.group(0) == []
+def test_issues_come_by_name_by_example_and_by_group(found: Path) -> None:
+    issues = Issues(Run(found).issues())
+    assert issues.counts() == [("outlier", 3), ("near_duplicate", 5)]
+    assert issues.examples("outlier").tolist() == [7, 3, 9]
+    assert issues.examples("near_duplicate").tolist() == [40, 41, 7, 8, 20]  # groups stay together
+    assert issues.of(3) == [Found("outlier", 'far, "very"', None)]
+    assert issues.of(7) == [Found("outlier", "far from 'all'", None), Found("near_duplicate", "copy 4", 2)]
+    assert issues.of(11) == issues.of(399) == []
+    assert issues.group(20) == [7, 8, 20]
+    assert issues.group(3) == issues.group(0) == []
 
 
-def test_a_run_without_findings_has_none(run: Path) -> None:
-    findings = Findings(Run(run).findings())
-    assert (findings.counts(), findings.of(0), findings.group(0)) == ([], [], [])
+def test_a_run_without_issues_has_none(run: Path) -> None:
+    issues = Issues(Run(run).issues())
+    assert (issues.counts(), issues.of(0), issues.group(0)) == ([], [], [])
     with served(run) as (address, _):
         client = Client(address)
-        assert client.get("/api/about").json["findings"] == []
-        answer = client.get("/api/examples?finding=outlier")
-        assert (answer.status, answer.json["error"].partition(";")[0]) == (400, "unknown finding 'outlier'")
+        assert client.get("/api/about").json["issues"] == []
+        answer = client.get("/api/examples?issue=outlier")
+        assert (answer.status, answer.json["error"].partition(";")[0]) == (400, "unknown issue 'outlier'")
 
 
-def test_the_filter_shows_a_finding_as_the_run_lists_it(found: Path) -> None:
+def test_the_filter_shows_a_issue_as_the_run_lists_it(found: Path) -> None:
     with served(found) as (address, review):
         client = Client(address)
-        assert client.get("/api/about").json["findings"] == [["outlier", 3], ["near_duplicate", 5]]
-        page = client.get("/api/examples?finding=near_duplicate&count=3").json
+        assert client.get("/api/about").json["issues"] == [["outlier", 3], ["near_duplicate", 5]]
+        page = client.get("/api/examples?issue=near_duplicate&count=3").json
         assert [(one["index"], one["rank"]) for one in page["examples"]] == [(40, 0), (41, 1), (7, 2)]
-        assert page["examples"][2]["findings"][1] == {"name": "near_duplicate", "reason": "copy 4", "group": 2}
+        assert page["examples"][2]["issues"][1] == {"name": "near_duplicate", "reason": "copy 4", "group": 2}
         assert page["progress"]["here"]["open"] == page["total"] == 5
-        rest = client.get(f"/api/examples?finding=near_duplicate&after={page['last']}").json
+        rest = client.get(f"/api/examples?issue=near_duplicate&after={page['last']}").json
         assert [one["index"] for one in rest["examples"]] == [8, 20]
         given = int(review.examples.given[7])
         same = [i for i in (40, 41, 7, 8, 20) if review.examples.given[i] == given]
-        few = client.get(f"/api/examples?finding=near_duplicate&label_class={given}").json["examples"]
+        few = client.get(f"/api/examples?issue=near_duplicate&label_class={given}").json["examples"]
         assert set(same) <= {one["index"] for one in few}
-        detail = client.get("/api/examples/20?finding=near_duplicate").json
+        detail = client.get("/api/examples/20?issue=near_duplicate").json
         assert (detail["rank"], [one["index"] for one in detail["group"]]) == (4, [7, 8, 20])
         group = client.get("/api/examples/20/group").json
         assert (group["total"], [one["index"] for one in group["examples"]]) == (3, [7, 8, 20])
