@@ -103,10 +103,10 @@ def small(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     table = find_label_errors(problem.train, given, random_state=task["seed"])
     table = table.slice(0, len(table) - table["quality"].null_count)
     index, quality = table["index"].to_numpy(), table["quality"].to_numpy().astype(float)
-    right, label issue = (given == problem.clean)[index], table["is_error"].to_numpy()
-    doubted = label issue & (quality < 0.5)
+    right, flagged = (given == problem.clean)[index], table["is_error"].to_numpy()
+    doubted = flagged & (quality < 0.5)
     return figures(quality, right) | {
-        "suspects": [int(suspect.sum()), int((label issue & ~right).sum())],
+        "label_issues": [int(flagged.sum()), int((flagged & ~right).sum())],
         "doubted": [int(doubted.sum()), int((doubted & ~right).sum())],
         "count": len(right),
     }
@@ -194,7 +194,7 @@ def methods_table(lines: list[dict[str, Any]]) -> Iterator[str]:
 
 def small_table(lines: list[dict[str, Any]]) -> Iterator[str]:
     """Yield small data sets: means over seeds, lists with how many of them are wrong."""
-    lists = "suspects | of them wrong | with quality < 0.5 | of them wrong"
+    lists = "label issues | of them wrong | with quality < 0.5 | of them wrong"
     yield f"| data | noise | seeds | ECE | wrong | expected | {lists} |"
     yield "| --- |" + " --- |" * 9
     for data in SETS:
@@ -202,7 +202,9 @@ def small_table(lines: list[dict[str, Any]]) -> Iterator[str]:
             some = chosen(lines, experiment="small", data=data, noise=noise)
             if not some:
                 continue
-            counts = [statistics.mean(line[of][i] for line in some) for of in ("suspects", "doubted") for i in range(2)]
+            counts = [
+                statistics.mean(line[of][i] for line in some) for of in ("label_issues", "doubted") for i in range(2)
+            ]
             cells = [str(len(some)), mean(some, "ece"), *(mean(some, name, "{:.1%}") for name in ("wrong", "expected"))]
             cells += [f"{count:.0f}" for count in counts]
             yield f"| {data} | {noise} | " + " | ".join(cells) + " |"

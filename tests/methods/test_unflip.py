@@ -1,4 +1,4 @@
-"""unflip: its formulas against loops, that nobody judges what they have learned, and what it finds in simulated data."""
+"""unflip: formulas against loops, scores that are out of sample, and what it finds in simulated data."""
 
 import math
 from collections.abc import Iterator

@@ -195,7 +195,7 @@ class Trainer:
         extra_shares: Sequence[Tensor | None] = [None] * len(shares)
         if phase.unlabeled is not None:
             lengths = [len(share) for share in shares]
-            draws = generator(seed, "unlabeled", epoch, number)
+            draws = generator(seed, "unlabelled", epoch, number)
             unlabeled = self._for_source(phase.unlabeled)
             extra_shares = torch.split(repeated(unlabeled, sum(lengths) * count, draws)[rank::count], lengths)
 
