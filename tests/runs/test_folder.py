@@ -168,7 +168,7 @@ def test_what_a_run_reads_is_not_replaced_by_it(finished: Run) -> None:
         finished.folder / ".." / "run" / "metrics.jsonl",
     ):
         with pytest.raises(RunFolderError, match=r"metrics\.jsonl: is read by the run that would replace it"):
-            finished.check_free(resume=False, force=True, inputs=[name])
+            finished.check_free(resume=False, force=True, inputs=[spelled])
     finished.check_free(resume=False, force=True, inputs=[finished.folder.parent])  # data around the run is not the run
     (finished.folder / "embedded.npz").touch()
     finished.check_free(resume=False, force=True, inputs=[finished.folder / "embedded.npz"])

@@ -108,7 +108,7 @@ class Examples:
         return _rank(most_helpful_first(self._run.labels(), self.features), len(self))
 
     def ranking(self, order: Order, issue: str | None = None) -> Ranking:
-        """Return an order of all examples, or of those of a issue as the run lists them."""
+        """Return an order of all examples, or of those of an issue as the run lists them."""
         if issue is None:
             return self._doubtful if order == Order.DOUBTFUL else self._helpful
         if issue not in self._by_issue:
@@ -206,7 +206,7 @@ def _rank(order: Array, count: int) -> Ranking:
 
 
 class Found(NamedTuple):
-    """A issue about an example; examples that are nearly the same have the same ``group``."""
+    """An issue about an example; examples that are nearly the same have the same ``group``."""
 
     name: str
     reason: str
@@ -227,7 +227,7 @@ class Issues:
         return [(name, len(found)) for name, found in self._lists.items()]
 
     def examples(self, name: str) -> Array:
-        """Return the examples of a issue (m,), in the order of the file; groups stay together."""
+        """Return the examples of an issue (m,), in the order of the file; groups stay together."""
         return self._lists[name]
 
     def of(self, example: int) -> list[Found]:

@@ -69,13 +69,13 @@ function recall() {
 
 const usual = () => (about.differ ? "differs" : "all");
 
-// A issue has its own list, whatever is suggested, and in its own order.
+// An issue has its own list, whatever is suggested, and in its own order.
 function suitIssue(changed) {
   const chosen = byId("issue").value !== "";
   if (changed === "issue" && chosen && byId("pair").value === "differs") byId("pair").value = "all";
   if (changed === "issue" && !chosen && byId("pair").value === "all") byId("pair").value = usual();
   byId("order").disabled = chosen;
-  byId("order").title = chosen ? "The examples of a issue come in the order of its list" : "";
+  byId("order").title = chosen ? "The examples of an issue come in the order of its list" : "";
 }
 
 function fillFilters() {
