@@ -123,13 +123,13 @@ def find(features: Array, given: Array, num_classes: int) -> Any:
     import torch
 
     from unflip.data.dataset import Dataset, Split
-    from unflip.issues.audit import Examined
+    from unflip.issues.audit import AuditInput
     from unflip.issues.outlier import find_outliers
 
     torch.set_num_threads(1)
     names = [str(number) for number in range(num_classes)]
     table = pa.table({"given": given, "current": given, "reviewed": np.zeros(len(given), bool)})
-    return find_outliers(Examined(table, names, Dataset(Split(features, given))))
+    return find_outliers(AuditInput(table, names, Dataset(Split(features, given))))
 
 
 def run_one(task: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from unflip.data.dataset import Dataset, Split
-from unflip.issues.audit import Examined
+from unflip.issues.audit import AuditInput
 from unflip.methods.labels import LabelStore
 from unflip.runs.labels import Assessment, label_table
 
@@ -26,7 +26,7 @@ def made(
     out_of_sample: bool = True,
     val: int = 0,
     image_stats: Array | None = None,
-) -> Examined:
+) -> AuditInput:
     """Return a run on rows whose labels were kept; the last ``val`` of them are validation examples.
 
     ``likeliest`` are the two likeliest classes (n, 2), by default the given one and the next; ``probs`` theirs.
@@ -45,7 +45,7 @@ def made(
     table = label_table(LabelStore(labels, classes), assessment, splits=splits, class_names=names)
     whole = Split(features, given, image_stats=image_stats)
     data = Dataset(whole[: count - val], whole[count - val :] if val else None, class_names=tuple(names))
-    return Examined(table, names, replace(data, name="made"))
+    return AuditInput(table, names, replace(data, name="made"))
 
 
 def clusters(count: int, classes: int, width: int = 8, seed: int = 0) -> tuple[Array, Array]:

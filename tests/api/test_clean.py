@@ -244,16 +244,16 @@ def test_rows_that_leak_into_the_test_set_are_counted_apart(cli: Cli, tmp_path: 
     answers[:10] = (answers[:10] + 1) % 3  # leaked, and wrong
     path = write_npz(tmp_path / "f.npz", **(content | {"test": test, "test_labels": answers}))
     done = clean(cli, path, "--out", tmp_path / "run", "--epochs", 15)
-    found = [row for row in rows(tmp_path / "run" / "issues.csv") if row["issue"] == "leak"]
+    found = [row for row in rows(tmp_path / "run" / "issues.csv") if row["issue"] == "leakage"]
     assert sorted(int(row["index"]) for row in found) == [*range(0, 30, 3)]
     assert found[0]["reason"] == f"the same as example 0 ({answers[0]}) of 'test'"
     figures = Run(tmp_path / "run").result["tests"]["test"]
     assert figures["leaked"] == 10
-    assert figures["top1_without_leaked"] > figures["top1"] + 0.15
-    with_them, without = (f"{figures[name]:.1%}" for name in ("top1", "top1_without_leaked"))
+    assert figures["top1_without_leakage"] > figures["top1"] + 0.15
+    with_them, without = (f"{figures[name]:.1%}" for name in ("top1", "top1_without_leakage"))
     told = f"labels of 'test' were not checked; test accuracy {with_them}, {without} without 10 examples that leaked"
     assert told in done.out
-    clean(cli, path, "--out", tmp_path / "off", "--epochs", 15, "--skip-check", "leak")
+    clean(cli, path, "--out", tmp_path / "off", "--epochs", 15, "--skip-check", "leakage")
     assert "leaked" not in Run(tmp_path / "off").result["tests"]["test"]
 
 

@@ -155,10 +155,10 @@ def test_issues_and_removals_are_known_to_every_format(cli: Callable[..., Outcom
         copy.folder,
         outlier=issue([7, 3, 9], ["far", "far", "nearly far"], flagged=2),
         near_duplicate=issue([7, 8], ["a copy", "a copy"], groups=[0, 0]),
-        odd_image=issue([2], ["dark"]),
-        weak_class=issue([-1], ["few examples"]),
+        image_quality=issue([2], ["dark"]),
+        class_quality=issue([-1], ["few examples"]),
     )
-    expected = {7: "outlier;near_duplicate", 3: "outlier", 8: "near_duplicate", 2: "odd_image"}
+    expected = {7: "outlier;near_duplicate", 3: "outlier", 8: "near_duplicate", 2: "image_quality"}
     with exported(cli, copy, "csv", tmp_path / "l.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {i: row["issues"] for i, row in enumerate(rows) if row["issues"]} == expected

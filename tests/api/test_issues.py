@@ -40,7 +40,7 @@ def test_clean_lists_returns_and_says_what_else_it_finds(tmp_path: Path) -> None
     outliers = {row["index"] for row in flagged if row["issue"] == "outlier"}
     assert outliers <= {*range(150, 163)}
     assert len(outliers) >= 9
-    assert [row["index"] for row in flagged if row["issue"] == "weak_class"] == [None]
+    assert [row["index"] for row in flagged if row["issue"] == "class_quality"] == [None]
     read = cleaned.run.issues()
     assert read is not None
     assert read.to_pylist() == cleaned.issues.to_pylist()
@@ -57,7 +57,7 @@ def test_clean_lists_returns_and_says_what_else_it_finds(tmp_path: Path) -> None
 
 def test_checks_can_be_left_out(tmp_path: Path, cli: Cli) -> None:
     data = strange(tmp_path / "data.npz")
-    done = cli("clean", data, "--out", tmp_path / "run", "--skip-check", "outlier", "--skip-check", "weak_class",
+    done = cli("clean", data, "--out", tmp_path / "run", "--skip-check", "outlier", "--skip-check", "class_quality",
                "--device", "cpu")  # fmt: skip
     assert done.code == 0, done.err
     assert "outlier" not in (tmp_path / "run" / "issues.csv").read_text()
@@ -76,7 +76,9 @@ def test_odd_images_are_found_by_what_was_noted_when_they_were_embedded(tmp_path
     out = tmp_path / "run"
     cleaned = unflip.clean(tmp_path / "photos", out, backbone="tiny", device="cpu", quiet=True)
     flagged = cleaned.issues.filter(cleaned.issues["flag"]).to_pylist()
-    found = {Path(row["path"]).name: row["reason"].partition(":")[0] for row in flagged if row["issue"] == "odd_image"}
+    found = {
+        Path(row["path"]).name: row["reason"].partition(":")[0] for row in flagged if row["issue"] == "image_quality"
+    }
     assert found == {"gray.png": "nearly blank", "long.png": "odd shape", "tiny.png": "tiny"}
     content = read_npz(out / "embedded.npz")
     sizes = dict(zip(content["train_ids"].tolist(), content["train_image_stats"].tolist(), strict=True))
@@ -84,7 +86,7 @@ def test_odd_images_are_found_by_what_was_noted_when_they_were_embedded(tmp_path
     assert by_name["long.png"][2:] == [400, 20]
     assert by_name["gray.png"][:2] == pytest.approx([120 / 255, 0], abs=1e-3)
     again = unflip.clean(out / "embedded.npz", tmp_path / "again", device="cpu", quiet=True)
-    assert "odd_image" in again.issues["issue"].to_pylist()
+    assert "image_quality" in again.issues["issue"].to_pylist()
 
 
 def test_leaks_that_people_removed_from_training_are_none_any_more(tmp_path: Path) -> None:
@@ -96,6 +98,6 @@ def test_leaks_that_people_removed_from_training_are_none_any_more(tmp_path: Pat
     assert first.run.result["tests"]["test"]["leaked"] == 10
     (tmp_path / "reviewed.csv").write_text("index,label,decision\n" + "".join(f"{i},,remove\n" for i in range(10)))
     again = unflip.clean(data, tmp_path / "second", reviewed=tmp_path / "reviewed.csv", device="cpu", quiet=True)
-    assert "leak" not in again.issues["issue"].to_pylist()
+    assert "leakage" not in again.issues["issue"].to_pylist()
     assert not again.run.result["tests"]["test"].get("leaked")
     assert "leaked" not in summary(again)

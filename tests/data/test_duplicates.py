@@ -126,7 +126,7 @@ def test_where_all_differ_there_is_nothing_to_say() -> None:
 
 def test_examples_that_are_alike_join_those_that_are_equal() -> None:
     rows = wide([1, 1, 2, 3, 4])
-    same = same_examples(Split(rows, None, alike=np.array([7, 5, 5, 3, 2])))
+    same = same_examples(Split(rows, None, duplicates=np.array([7, 5, 5, 3, 2])))
     assert same is not None
     assert by_loop(same.tolist()) == [0, 0, 0, 3, 4]
 

@@ -9,19 +9,19 @@ import pytest
 from examining import clusters, made
 from unflip.data.dataset import Split
 from unflip.issues.ambiguous import find_ambiguous
-from unflip.issues.audit import Found
-from unflip.issues.class_quality import find_weak_classes
-from unflip.issues.duplicates import Alike
-from unflip.issues.image_quality import find_odd_images
-from unflip.issues.leakage import find_leaks
+from unflip.issues.audit import CheckResult
+from unflip.issues.class_quality import find_class_quality
+from unflip.issues.duplicates import DuplicateIndex
+from unflip.issues.image_quality import find_image_quality
+from unflip.issues.leakage import find_leakage
 from unflip.issues.near_duplicate import find_near_duplicates
 from unflip.issues.outlier import Directions, _to_classes, find_outliers
 
 NAMES = ["cat", "dog", "frog"]
 
 
-def all_reasons(found: Found) -> list[str]:
-    return found.say(np.flatnonzero(found.flags))
+def all_reasons(found: CheckResult) -> list[str]:
+    return found.describe(np.flatnonzero(found.flags))
 
 
 def test_outliers_are_far_from_every_class() -> None:
@@ -113,11 +113,11 @@ def test_classes_that_are_confused_in_both_directions_are_weak(share: float, fla
     likeliest = np.stack([given, (given + 1) % 3], 1)
     swap = (np.random.default_rng(0).random(900) < share) & (given < 2)
     likeliest[swap, 0], likeliest[swap, 1] = 1 - given[swap], given[swap]
-    found = find_weak_classes(made(features, given, NAMES, likeliest=likeliest))
+    found = find_class_quality(made(features, given, NAMES, likeliest=likeliest))
     assert found.rows.tolist() == [-1]
     assert found.flags.tolist() == [flagged]
-    assert found.say(np.arange(1))[0].startswith("cat and dog: ")
-    assert found.say(np.arange(1))[0].endswith("merge them, or write a better guideline?") == flagged
+    assert found.describe(np.arange(1))[0].startswith("cat and dog: ")
+    assert found.describe(np.arange(1))[0].endswith("merge them, or write a better guideline?") == flagged
 
 
 def test_errors_by_chance_and_in_one_direction_make_no_class_weak() -> None:
@@ -126,7 +126,7 @@ def test_errors_by_chance_and_in_one_direction_make_no_class_weak() -> None:
     anywhere = np.where(random.random(900) < 0.3, random.integers(3, size=900), given)
     one_way = np.where((given == 0) & (random.random(900) < 0.4), 1, given)
     for first in (anywhere, one_way):
-        found = find_weak_classes(made(features, given, NAMES, likeliest=np.stack([first, (first + 1) % 3], 1)))
+        found = find_class_quality(made(features, given, NAMES, likeliest=np.stack([first, (first + 1) % 3], 1)))
         assert not found.flags.any()
 
 
@@ -134,7 +134,7 @@ def test_small_classes_and_those_that_cannot_be_judged_are_weak() -> None:
     given = np.repeat([0, 1, 2, 3], [200, 190, 5, 1])
     features = np.random.default_rng(0).standard_normal((len(given), 4))
     quality = np.where(given == 3, np.nan, 0.9)
-    found = find_weak_classes(made(features, given, [*NAMES, "owl"], quality=quality))
+    found = find_class_quality(made(features, given, [*NAMES, "owl"], quality=quality))
     assert sorted(all_reasons(found)) == [
         "frog: 5 examples, where a class has 99 on average; add some or merge it",
         "owl: 1 example, too few to judge its label; add some or merge it",
@@ -147,18 +147,18 @@ def test_odd_images_are_blank_dark_bright_tiny_or_long() -> None:
     stats[:5] = [
         [0.5, 0.001, 300, 200], [0.02, 0.1, 300, 200], [0.99, 0.1, 300, 200], [0.5, 0.2, 12, 12], [0.5, 0.2, 2000, 200],
     ]  # fmt: skip
-    found = find_odd_images(made(features, given, NAMES, val=20, image_stats=stats))
+    found = find_image_quality(made(features, given, NAMES, val=20, image_stats=stats))
     assert np.flatnonzero(found.flags).tolist() == [0, 1, 2, 3, 4]
     assert [reason.partition(":")[0] for reason in all_reasons(found)] == [
         "nearly blank", "very dark", "very bright", "tiny", "odd shape",
     ]  # fmt: skip
-    assert len(find_odd_images(made(features, given, NAMES)).rows) == 0  # nothing was noted
+    assert len(find_image_quality(made(features, given, NAMES)).rows) == 0  # nothing was noted
 
 
 def test_where_all_images_are_tiny_none_is_odd() -> None:
     features, given = clusters(60, 3)
     stats = np.tile(np.array([0.5, 0.2, 8, 8], np.float32), (60, 1))
-    assert not find_odd_images(made(features, given, NAMES, image_stats=stats)).flags.any()
+    assert not find_image_quality(made(features, given, NAMES, image_stats=stats)).flags.any()
 
 
 def test_classes_are_as_people_left_them() -> None:
@@ -167,28 +167,30 @@ def test_classes_are_as_people_left_them() -> None:
     likeliest = np.stack([given, (given + 1) % 3], 1)
     likeliest[:80] = [1, 0]
     likeliest[100:180] = [0, 1]
-    examined = made(np.zeros((300, 2)), given, NAMES, likeliest=likeliest, quality=np.full(300, 0.5))
-    assert [reason.partition(":")[0] for reason in all_reasons(find_weak_classes(examined))] == ["cat and dog"]
-    table = examined.table
+    audited = made(np.zeros((300, 2)), given, NAMES, likeliest=likeliest, quality=np.full(300, 0.5))
+    assert [reason.partition(":")[0] for reason in all_reasons(find_class_quality(audited))] == ["cat and dog"]
+    table = audited.table
     decided = np.arange(300) // 100 == 1
     merged = table.set_column(table.column_names.index("reviewed"), "reviewed", pa.array(decided))
     current = np.where(decided, 0, given)
     merged = merged.set_column(merged.column_names.index("current"), "current", pa.array(current))
-    assert all_reasons(find_weak_classes(replace(examined, table=merged))) == []
+    assert all_reasons(find_class_quality(replace(audited, table=merged))) == []
     splits = pa.array(["removed" if i >= 203 else "train" for i in range(300)])
     fewer = table.set_column(table.column_names.index("split"), "split", splits)
-    told = [reason for reason in all_reasons(find_weak_classes(replace(examined, table=fewer))) if "frog" in reason]
+    told = [reason for reason in all_reasons(find_class_quality(replace(audited, table=fewer))) if "frog" in reason]
     assert told == ["frog: 3 examples, where a class has 68 on average; add some or merge it"]
 
 
 def test_reasons_of_a_large_group_are_those_of_a_slow_reference() -> None:
     random = np.random.default_rng(0)
     given = random.integers(0, 3, 60)
-    examined = made(np.zeros((60, 2)), given, NAMES)
+    audited = made(np.zeros((60, 2)), given, NAMES)
     keys = np.where(np.arange(60) < 40, 0, np.arange(60) // 2)
-    alike = Alike({"train": 60}, np.unique(keys, return_inverse=True)[1], np.empty((0, 2), np.int64), np.empty(0))
-    found = find_near_duplicates(replace(examined, alike=alike))
-    for row, told in zip(found.rows.tolist(), found.say(np.arange(len(found.rows))), strict=True):
+    duplicates = DuplicateIndex(
+        {"train": 60}, np.unique(keys, return_inverse=True)[1], np.empty((0, 2), np.int64), np.empty(0)
+    )
+    found = find_near_duplicates(replace(audited, duplicates=duplicates))
+    for row, told in zip(found.rows.tolist(), found.describe(np.arange(len(found.rows))), strict=True):
         others = [other for other in range(60) if keys[other] == keys[row] and other != row]
         others.sort(key=lambda other: (given[other] == given[row], other))
         named = " and ".join(f"{other} ({NAMES[given[other]]})" for other in others[:2])
@@ -197,11 +199,11 @@ def test_reasons_of_a_large_group_are_those_of_a_slow_reference() -> None:
 
 
 def test_each_partner_is_called_the_same_or_nearly_so() -> None:
-    examined = made(np.zeros((6, 2)), np.array([0, 1, 0, 0, 0, 1]), NAMES)
+    audited = made(np.zeros((6, 2)), np.array([0, 1, 0, 0, 0, 1]), NAMES)
     keys = np.array([0, 1, 0, 2, 0, 3])  # 0, 2 and 4 are equal, 1 and 5 are nearly so
-    alike = Alike({"train": 6}, keys, np.array([[0, 1], [0, 3]]), np.full(2, 0.98))
-    found = find_near_duplicates(replace(examined, alike=alike))
-    told = dict(zip(found.rows.tolist(), found.say(np.arange(len(found.rows))), strict=True))
+    duplicates = DuplicateIndex({"train": 6}, keys, np.array([[0, 1], [0, 3]]), np.full(2, 0.98))
+    found = find_near_duplicates(replace(audited, duplicates=duplicates))
+    told = dict(zip(found.rows.tolist(), found.describe(np.arange(len(found.rows))), strict=True))
     assert told == {
         0: "the same as 2 others, nearly the same as 1 (dog) and 5 (dog), and labeled cat",
         1: "nearly the same as 0 (cat) and 2 (cat) and 2 more, and labeled dog",
@@ -209,19 +211,19 @@ def test_each_partner_is_called_the_same_or_nearly_so() -> None:
         4: "the same as 2 others, nearly the same as 1 (dog) and 5 (dog), and labeled cat",
         5: "nearly the same as 0 (cat) and 2 (cat) and 2 more, and labeled dog",
     }
-    fewer = Alike({"train": 6}, np.array([0, 1, 2, 3, 0, 4]), np.array([[0, 1]]), np.array([0.98]))
-    found = find_near_duplicates(replace(examined, alike=fewer))
-    assert found.say(np.flatnonzero(found.rows == 0)) == [
+    fewer = DuplicateIndex({"train": 6}, np.array([0, 1, 2, 3, 0, 4]), np.array([[0, 1]]), np.array([0.98]))
+    found = find_near_duplicates(replace(audited, duplicates=fewer))
+    assert found.describe(np.flatnonzero(found.rows == 0)) == [
         "the same as 4 (cat), nearly the same as 1 (dog), and labeled cat"
     ]
 
 
 def test_a_leak_is_told_once_with_the_closest_partner() -> None:
     features, given = clusters(20, 2)
-    examined = made(features, given, ["cat", "dog"], val=5)
+    audited = made(features, given, ["cat", "dog"], val=5)
     tests = {"test": Split(features[:3], given[:3])}
     keys = np.r_[np.arange(20), 0, 15, 16]  # train 0 is in the test set, val 15 and 16, too, and val 17 is like train 0
-    alike = Alike({"train": 15, "val": 5, "test": 3}, keys, np.array([[0, 17]]), np.array([0.97]))
-    found = find_leaks(replace(examined, alike=alike, data=replace(examined.data, tests=tests)))
+    duplicates = DuplicateIndex({"train": 15, "val": 5, "test": 3}, keys, np.array([[0, 17]]), np.array([0.97]))
+    found = find_leakage(replace(audited, duplicates=duplicates, data=replace(audited.data, tests=tests)))
     assert found.rows.tolist() == [0, 15, 16, 17]
-    assert found.say(np.arange(1)) == ["the same as example 0 (0) of 'test'"]
+    assert found.describe(np.arange(1)) == ["the same as example 0 (0) of 'test'"]

@@ -8,84 +8,84 @@ import pytest
 from examining import clusters, made
 from unflip.errors import ConfigError
 from unflip.issues import checks
-from unflip.issues.audit import Examined, Found, check_names, run_checks
+from unflip.issues.audit import AuditInput, CheckResult, check_names, run_checks
 
 STATS = np.array([0.5, 0.2, 32, 32], np.float32)
 
 
-def ordinary() -> Examined:
+def ordinary() -> AuditInput:
     features, given = clusters(120, 3)
     return made(features, given, ["cat", "dog", "frog"], image_stats=np.tile(STATS, (120, 1)))
 
 
-def in_half_precision() -> Examined:
+def in_half_precision() -> AuditInput:
     features, given = clusters(90, 3)
     return made(features.astype(np.float16), given, ["cat", "dog", "frog"], val=30)
 
 
-def two_classes() -> Examined:
+def two_classes() -> AuditInput:
     features, given = clusters(60, 2)
     return made(features, given, ["no", "yes"])
 
 
-def classes_of_one() -> Examined:
+def classes_of_one() -> AuditInput:
     features, given = clusters(64, 60)
     quality = np.where(np.bincount(given)[given] > 1, 0.9, np.nan)
     return made(features, given, [f"class {number}" for number in range(60)], quality=quality)
 
 
-def without_quality() -> Examined:
+def without_quality() -> AuditInput:
     features, given = clusters(40, 2)
     return made(features, given, ["no", "yes"], quality=np.full(40, np.nan), out_of_sample=False)
 
 
-def fewer_than_neighbors() -> Examined:
+def fewer_than_neighbors() -> AuditInput:
     features, given = clusters(5, 2)
     return made(features, given, ["no", "yes"], val=1)
 
 
-def all_alike() -> Examined:
+def all_similar() -> AuditInput:
     return made(np.ones((50, 4)), np.arange(50) % 2, ["no", "yes"])
 
 
-def pictures_as_rows() -> Examined:
+def pictures_as_rows() -> AuditInput:
     features, given = clusters(40, 2, width=12)
     return made(features.reshape(40, 3, 4), given, ["no", "yes"])
 
 
 RUNS = [
-    ordinary, in_half_precision, two_classes, classes_of_one, without_quality, fewer_than_neighbors, all_alike,
+    ordinary, in_half_precision, two_classes, classes_of_one, without_quality, fewer_than_neighbors, all_similar,
     pictures_as_rows,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("make", RUNS)
 @pytest.mark.parametrize("name", checks.names())
-def test_a_check_answers_as_it_should(name: str, make: Callable[[], Examined]) -> None:
-    examined = make()
-    found: Found = checks.load(name)(examined)
+def test_a_check_answers_as_it_should(name: str, make: Callable[[], AuditInput]) -> None:
+    audited = make()
+    found: CheckResult = checks.load(name)(audited)
     count = len(found.rows)
     assert found.rows.shape == found.scores.shape == found.flags.shape == (count,)
     assert found.groups is None or found.groups.shape == (count,)
-    assert ((found.rows >= -1) & (found.rows < len(examined.table))).all()
+    assert ((found.rows >= -1) & (found.rows < len(audited.table))).all()
     assert np.isfinite(found.scores).all()
     assert ((found.scores >= 0) & (found.scores <= 1)).all()
     assert found.flags.dtype == bool
-    reasons = found.say(np.arange(count))
+    reasons = found.describe(np.arange(count))
     assert len(reasons) == count
     for reason in reasons:
         assert reason
         assert reason == " ".join(reason.split())
         assert len(reason) < 200
-    again: Found = checks.load(name)(make())
+    again: CheckResult = checks.load(name)(make())
     np.testing.assert_array_equal(found.scores, again.scores)
     np.testing.assert_array_equal(found.flags, again.flags)
-    assert again.say(np.arange(count)) == reasons
+    assert again.describe(np.arange(count)) == reasons
 
 
 @pytest.mark.parametrize("name", checks.names())
 def test_ordinary_data_has_hardly_any_flag(name: str) -> None:
-    found: Found = checks.load(name)(ordinary())
+    found: CheckResult = checks.load(name)(ordinary())
     assert found.flags.sum() <= 2
 
 

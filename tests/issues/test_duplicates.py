@@ -11,14 +11,14 @@ from unflip.data.columns import Cells
 from unflip.data.dataset import Dataset, Split
 from unflip.data.options import DataOptions
 from unflip.encoders.table import encode_raw
-from unflip.issues.duplicates import Alike, find_alike
+from unflip.issues.duplicates import DuplicateIndex, find_duplicates
 from unflip.issues.similarity import LEAST_TEXT, compare_texts, plain_text
 
 
 def found_in(rows: Array) -> set[tuple[int, int]]:
-    alike = find_alike(Dataset(Split(rows, None)), {"train": rows})
-    first = np.unique(alike.keys, return_index=True)[1]
-    return {tuple(sorted(pair)) for pair in first[alike.pairs].tolist()}
+    duplicates = find_duplicates(Dataset(Split(rows, None)), {"train": rows})
+    first = np.unique(duplicates.keys, return_index=True)[1]
+    return {tuple(sorted(pair)) for pair in first[duplicates.pairs].tolist()}
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-4, 1e5])
@@ -51,8 +51,8 @@ TEXTS = [
 
 def test_texts_are_alike_whatever_their_case_punctuation_and_typos_but_not_with_other_numbers() -> None:
     data, cells = encoded(TEXTS)
-    alike = find_alike(data, {"train": cells})
-    numbers, scores = alike.group(len(TEXTS))
+    duplicates = find_duplicates(data, {"train": cells})
+    numbers, scores = duplicates.group(len(TEXTS))
     assert numbers[0] == numbers[1]
     assert numbers[2] == numbers[4]
     assert len({numbers[0], numbers[2], numbers[3]}) == 3
@@ -62,7 +62,7 @@ def test_texts_are_alike_whatever_their_case_punctuation_and_typos_but_not_with_
 
 def test_other_columns_of_a_table_must_agree_too() -> None:
     data, cells = encoded(TEXTS, {"amount": [float(i % 7) for i in range(len(TEXTS))]})
-    assert len(find_alike(data, {"train": cells}).pairs) == 0
+    assert len(find_duplicates(data, {"train": cells}).pairs) == 0
 
 
 def edits(one: str, other: str) -> int:
@@ -100,8 +100,8 @@ def test_members_of_a_group_are_equal_to_or_paired_with_one_of_them(seed: int, c
     count_of_keys = int(keys.max()) + 1
     pairs = np.unique(np.sort(random.integers(0, count_of_keys, (count // 2, 2)), axis=1), axis=0)
     pairs = pairs[pairs[:, 0] < pairs[:, 1]]
-    alike = Alike({"train": count}, keys, pairs, random.uniform(0.9, 0.99, len(pairs)))
-    numbers, scores = alike.group(count)
+    duplicates = DuplicateIndex({"train": count}, keys, pairs, random.uniform(0.9, 0.99, len(pairs)))
+    numbers, scores = duplicates.group(count)
     paired = {tuple(pair) for pair in pairs.tolist()}
     for number in set(numbers.tolist()):
         members = np.flatnonzero(numbers == number)
@@ -121,8 +121,8 @@ def test_partners_are_the_most_alike_of_the_others(seed: int) -> None:
     keys = random.permutation(np.concatenate([np.arange(12), random.integers(0, 12, 8)]))
     pairs = np.array([(i, j) for i in range(12) for j in range(i + 1, 12) if random.random() < 0.15]).reshape(-1, 2)
     scores = random.permutation(len(pairs)) / 1000 + 0.5
-    alike = Alike({"train": 12, "test": 8}, keys, pairs, scores)
-    rows, others, likeness = alike.partners(alike.rows_of("train"), alike.rows_of("test"))
+    duplicates = DuplicateIndex({"train": 12, "test": 8}, keys, pairs, scores)
+    rows, others, likeness = duplicates.partners(duplicates.rows_of("train"), duplicates.rows_of("test"))
     by_pair = {tuple(pair): score for pair, score in zip(pairs.tolist(), scores.tolist(), strict=True)}
     expected: dict[int, tuple[float, int]] = {}
     for i in range(12):
@@ -151,10 +151,12 @@ def test_signs_that_count_are_no_punctuation() -> None:
 
 
 def test_what_was_removed_is_alike_nothing() -> None:
-    alike = Alike({"train": 5, "test": 3}, np.array([0, 0, 1, 2, 3, 0, 1, 9]), np.array([[1, 2]]), np.array([0.95]))
-    assert alike.group(5)[0].tolist() == [0, 0, 1, 1, 3]
-    assert alike.partners(alike.rows_of("test"), alike.rows_of("train"))[0].tolist() == [5, 6]
-    left = alike.without(np.array([True, True, False, True, False]))
+    duplicates = DuplicateIndex(
+        {"train": 5, "test": 3}, np.array([0, 0, 1, 2, 3, 0, 1, 9]), np.array([[1, 2]]), np.array([0.95])
+    )
+    assert duplicates.group(5)[0].tolist() == [0, 0, 1, 1, 3]
+    assert duplicates.partners(duplicates.rows_of("test"), duplicates.rows_of("train"))[0].tolist() == [5, 6]
+    left = duplicates.without(np.array([True, True, False, True, False]))
     assert sorted(np.unique(left.group(5)[0], return_counts=True)[1].tolist()) == [1] * 5
     assert left.partners(left.rows_of("test"), left.rows_of("train"))[0].tolist() == [6]
 
@@ -162,6 +164,6 @@ def test_what_was_removed_is_alike_nothing() -> None:
 def test_rows_that_repeat_by_nature_are_neither_copies_nor_leaks() -> None:
     rows = np.random.default_rng(0).integers(0, 3, (300, 3)).astype(np.float32)
     data = Dataset(Split(rows, np.arange(300) % 2), tests={"test": Split(rows[:50], np.arange(50) % 2)})
-    alike = find_alike(data, {"train": rows, "test": rows[:50]})
-    assert len(np.unique(alike.group(300)[0])) == 300
-    assert len(alike.partners(alike.rows_of("train"), alike.rows_of("test"))[0]) == 0
+    duplicates = find_duplicates(data, {"train": rows, "test": rows[:50]})
+    assert len(np.unique(duplicates.group(300)[0])) == 300
+    assert len(duplicates.partners(duplicates.rows_of("train"), duplicates.rows_of("test"))[0]) == 0

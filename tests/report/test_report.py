@@ -608,7 +608,7 @@ def test_issues_are_shown_with_what_to_do_and_groups_under_different_labels_firs
         run.folder,
         outlier=issue(range(14), [f"far {i}" for i in range(14)], flagged=13),
         near_duplicate=issue([1, 2, 3, 12, 5, 6], ["nearly the same"] * 6, groups=[0, 0, 1, 1, 2, 2]),
-        weak_class=issue([-1, -1], ["class 1 is taken for class 0", HOSTILE[2]]),
+        class_quality=issue([-1, -1], ["class 1 is taken for class 0", HOSTILE[2]]),
         mystery=issue([4], ["who knows"]),
     )
     (tmp_path / "photos" / "class 0" / "3.png").write_bytes(b"broken")
@@ -633,5 +633,5 @@ def test_issues_are_shown_with_what_to_do_and_groups_under_different_labels_firs
     assert HOSTILE[2] in page.text
     assert "far 11" in page.text
     assert "far 12" not in page.text
-    write_issues(run.folder, weak_class=issue([-1], ["class 1 is small"]))
+    write_issues(run.folder, class_quality=issue([-1], ["class 1 is small"]))
     assert "All are in issues.csv ." in page_of(write_report(run)).text

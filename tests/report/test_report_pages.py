@@ -43,7 +43,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             runs[name].folder,
             outlier=issue([7, 3], [HOSTILE[2], "x" * 300]),
             near_duplicate=issue([4, 9, 5], ["nearly the same"] * 3, groups=[0, 0, 0]),
-            weak_class=issue([-1], [HOSTILE[1]]),
+            class_quality=issue([-1], [HOSTILE[1]]),
         )
     pages = {name: write_report(run) for name, run in runs.items()}
     return pages | {"comparison": write_comparison(list(runs.values()), root / "comparison.html")}

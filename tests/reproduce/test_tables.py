@@ -18,7 +18,7 @@ from unflip.reproduce.grids import grid_text
 from unflip.reproduce.paper_numbers import Number, paper_table
 from unflip.reproduce.results_file import keep, read_results
 from unflip.reproduce.table_text import render
-from unflip.reproduce.tables import ComparedRow, Side, all_methods, best_two, compare
+from unflip.reproduce.tables import Side, SimilarRow, all_methods, best_two, compare
 
 Cli = Callable[..., Outcome]
 FIRST = {"data": "CIFAR-10", "noise": "I 35%"}
@@ -40,7 +40,7 @@ def full_row(where: dict[str, Any] = FIRST) -> list[dict[str, Any]]:
     ]
 
 
-def ours(row: ComparedRow, method: str) -> Number:
+def ours(row: SimilarRow, method: str) -> Number:
     """Our number in a row, which must not be missing."""
     number = row.ours[method]
     assert number is not None

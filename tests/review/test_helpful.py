@@ -26,11 +26,11 @@ def slow_density(uncertain: list[float], points: list[list[float]], k: int) -> l
     pairs = [sorted((away, j) for j, away in enumerate(row) if j != i)[:k] for i, row in enumerate(distance)]
     near = [[j for _, j in nearest] for nearest in pairs]
     width = float(np.median([distance[i][near[i][-1]] for i in range(count)]))
-    alike = [[np.exp(-((distance[i][j] / width) ** 2) / 2) for j in range(count)] for i in range(count)]
-    worth = [uncertain[i] * sum(alike[i][j] for j in near[i]) / k for i in range(count)]
+    duplicates = [[np.exp(-((distance[i][j] / width) ** 2) / 2) for j in range(count)] for i in range(count)]
+    worth = [uncertain[i] * sum(duplicates[i][j] for j in near[i]) / k for i in range(count)]
     result = []
     for i in range(count):
-        before = sum(alike[i][j] for j in near[i] if worth[j] > worth[i] or (worth[j] == worth[i] and j < i))
+        before = sum(duplicates[i][j] for j in near[i] if worth[j] > worth[i] or (worth[j] == worth[i] and j < i))
         result.append(worth[i] / (1 + before))
     return result
 

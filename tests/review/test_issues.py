@@ -9,7 +9,7 @@ import pytest
 from helpers import quick_train
 from reviewing import Client, issue, served, write_issues
 from unflip.review.decisions import DecisionStore, State
-from unflip.review.examples import Found, Issues
+from unflip.review.examples import CheckResult, Issues
 from unflip.runs.folder import Run
 
 
@@ -20,7 +20,7 @@ def found(run: Path) -> Path:
         run,
         outlier=issue([7, 3, 9, 11], ["far from 'all'", 'far, "very"', "far", "nearly far"], flagged=3),
         near_duplicate=issue([40, 8, 20, 41, 7], [f"copy {i}" for i in range(5)], groups=[5, 2, 2, 5, 2]),
-        weak_class=issue([-1], ["8 is taken for 3"]),
+        class_quality=issue([-1], ["8 is taken for 3"]),
     )
     return run
 
@@ -30,8 +30,8 @@ def test_issues_come_by_name_by_example_and_by_group(found: Path) -> None:
     assert issues.counts() == [("outlier", 3), ("near_duplicate", 5)]
     assert issues.examples("outlier").tolist() == [7, 3, 9]
     assert issues.examples("near_duplicate").tolist() == [40, 41, 7, 8, 20]  # groups stay together
-    assert issues.of(3) == [Found("outlier", 'far, "very"', None)]
-    assert issues.of(7) == [Found("outlier", "far from 'all'", None), Found("near_duplicate", "copy 4", 2)]
+    assert issues.of(3) == [CheckResult("outlier", 'far, "very"', None)]
+    assert issues.of(7) == [CheckResult("outlier", "far from 'all'", None), CheckResult("near_duplicate", "copy 4", 2)]
     assert issues.of(11) == issues.of(399) == []
     assert issues.group(20) == [7, 8, 20]
     assert issues.group(3) == issues.group(0) == []

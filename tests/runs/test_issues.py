@@ -23,7 +23,7 @@ def found(rows: list[int], groups: list[int] | None = None) -> Issue:
 
 
 def test_what_is_written_is_read_again(labels: pa.Table, tmp_path: Path) -> None:
-    table = issues_table(labels, {"outlier": found([3, 1]), "weak_class": found([-1]), "copy": found([2], [7])})
+    table = issues_table(labels, {"outlier": found([3, 1]), "class_quality": found([-1]), "copy": found([2], [7])})
     assert table.column_names[1] == "path"
     pa.csv.write_csv(table, tmp_path / "issues.csv")
     again = read_issues(tmp_path / "issues.csv")
@@ -37,9 +37,9 @@ def test_removed_examples_are_no_issues(labels: pa.Table) -> None:
     given = {
         "outlier": found([3, 1]),
         "copy": found([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 1, 2]),
-        "weak_class": found([-1]),
+        "class_quality": found([-1]),
     }
     kept = without_removed(issues_table(labels, given), labels)
     rows = list(zip(kept["issue"].to_pylist(), kept["index"].to_pylist(), strict=True))
-    assert rows == [("outlier", 3), ("copy", 0), ("copy", 2), ("copy", 3), ("copy", 5), ("weak_class", None)]
+    assert rows == [("outlier", 3), ("copy", 0), ("copy", 2), ("copy", 3), ("copy", 5), ("class_quality", None)]
     assert without_removed(issues_table(labels, {}), labels).num_rows == 0

@@ -26,8 +26,8 @@ from unflip.encoders.table import encode_raw, text_columns
 from unflip.engine.run import train_run
 from unflip.errors import InputError, RunFolderError, Stopped, UnflipError
 from unflip.files import write_atomically
-from unflip.issues.audit import Examined, check_names, run_checks
-from unflip.issues.duplicates import Alike, find_alike
+from unflip.issues.audit import AuditInput, check_names, run_checks
+from unflip.issues.duplicates import DuplicateIndex, find_duplicates
 from unflip.progress import make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, check_section, make_layers
@@ -141,30 +141,30 @@ class CleanPlan:
             self.run.own(layout.EMBEDDED)
             made = self.embedding.run(make_reporter(self.execution.quiet))
             raw, came = made.features, made.examples
-        raw, alike = self._look_for_alike(raw, came)
+        raw, duplicates = self._find_duplicates(raw, came)
         try:
             train_run(self.run, self.config, self.execution, raw=raw, force=self.force)
         except Stopped as stop:
             kept = "the features are kept: " if self.embedding else ""
             raise Stopped(f"stopped; {kept}begin again with --force", stop.signal) from stop
-        cleaned = self._find(raw, alike)
+        cleaned = self._find(raw, duplicates)
         report_finished(self.run)
         return cleaned
 
-    def _look_for_alike(self, raw: Dataset, came: Mapping[str, Inputs]) -> tuple[Dataset, Alike | None]:
+    def _find_duplicates(self, raw: Dataset, came: Mapping[str, Inputs]) -> tuple[Dataset, DuplicateIndex | None]:
         """Find examples that are nearly the same, before training: they must share a fold."""
         skip = self.audit.skip_check
-        if "near_duplicate" in skip and "leak" in skip:
+        if "near_duplicate" in skip and "leakage" in skip:
             return raw, None
-        alike = find_alike(raw, came, make_reporter(self.execution.quiet).track)
+        duplicates = find_duplicates(raw, came, make_reporter(self.execution.quiet).track)
         data = self.config.common.data
         if data.reviewed is not None:
-            alike = alike.without(label_data(replace(raw, tests={}), data).removed.numpy())
+            duplicates = duplicates.without(label_data(replace(raw, tests={}), data).removed.numpy())
         if "near_duplicate" not in skip:
-            raw = alike.mark_groups(raw)
-        return raw if "leak" in skip else alike.mark_leaks(raw), alike
+            raw = duplicates.mark_groups(raw)
+        return raw if "leakage" in skip else duplicates.mark_leakage(raw), duplicates
 
-    def _find(self, raw: Dataset, alike: Alike | None) -> CleanResult:
+    def _find(self, raw: Dataset, duplicates: DuplicateIndex | None) -> CleanResult:
         """Write the labels that look wrong, and what else is found."""
         run, table = self.run, self.run.labels()
         of_images = raw.encoding is not None and raw.encoding.encoder == "images"
@@ -173,7 +173,7 @@ class CleanPlan:
         )
         write_atomically(run.own(layout.LABEL_ISSUES), lambda path: pa.csv.write_csv(label_issues, path))
         track = make_reporter(self.execution.quiet).track
-        issues = run_checks(Examined(table, run.class_names, raw, alike), self.audit.skip_check, track)
+        issues = run_checks(AuditInput(table, run.class_names, raw, duplicates), self.audit.skip_check, track)
         issues = without_removed(issues, table)
         write_atomically(run.own(layout.ISSUES), lambda path: pa.csv.write_csv(issues, path))
         left = table.filter(pa.compute.not_equal(table["split"], REMOVED))

@@ -150,7 +150,7 @@ def _tests(tests: Mapping[str, Any]) -> list[str]:
     for name, test in tests.items():
         told = f"  labels of '{name}' were not checked; test accuracy {test['top1']:.1%}"
         if leaked := test.get("leaked"):
-            others, them = test["top1_without_leaked"], f"{leaked:,} example{'' if leaked == 1 else 's'} that leaked"
+            others, them = test["top1_without_leakage"], f"{leaked:,} example{'' if leaked == 1 else 's'} that leaked"
             told += f", {others:.1%} without {them}" if others is not None else f"; all {them}"
         said.append(told)
     return said
@@ -159,7 +159,7 @@ def _tests(tests: Mapping[str, Any]) -> list[str]:
 def _called(issue: str, count: int) -> str:
     """Return what so many issues are called.
 
-    >>> _called("weak_class", 2), _called("outlier", 1)
+    >>> _called("class_quality", 2), _called("outlier", 1)
     ('weak classes', 'outlier')
     """
     words = {"ambiguous": "ambiguous example"}.get(issue, issue.replace("_", " "))

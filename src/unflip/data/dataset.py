@@ -47,7 +47,7 @@ class Split:
     digests: Array | None = None
     image_stats: Array | None = None
     groups: Array | None = None
-    alike: Array | None = None
+    duplicates: Array | None = None
     leaked: Array | None = None
     opened: Source | None = None
 
@@ -63,7 +63,7 @@ class Split:
             digests=pick(self.digests),
             image_stats=pick(self.image_stats),
             groups=pick(self.groups),
-            alike=pick(self.alike),
+            duplicates=pick(self.duplicates),
             leaked=pick(self.leaked),
         )
 

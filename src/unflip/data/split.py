@@ -164,7 +164,7 @@ def same_examples(part: Split) -> Tensor | None:
         keys = np.unique(identities(part), return_inverse=True)[1]
         if int(keys.max(initial=-1)) + 1 < len(keys) and repeats_by_nature(part):
             keys = np.arange(len(keys))
-    for others in (part.alike, part.groups):
+    for others in (part.duplicates, part.groups):
         if others is not None:
             keys = _joined(keys, np.unique(others, return_inverse=True)[1])
     if len(np.unique(keys)) == len(keys):

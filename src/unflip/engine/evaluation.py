@@ -119,7 +119,7 @@ def full_report(model: Ensemble, test: EvaluationSet, processes: Processes) -> d
     """Return ``top1, top5, balanced, per_class`` of a test set; None for a class without test examples.
 
     Balanced accuracy is the mean over the classes that have examples. With up to five classes, top-5 is 1. Where leaks
-    were looked for, ``leaked`` says how many there are, and ``top1_without_leaked`` is the accuracy on the others.
+    were looked for, ``leaked`` says how many there are, and ``top1_without_leakage`` is the accuracy on the others.
     """
     probs = predict_probs(model, test.source, processes)
     num_classes = probs.shape[1]
@@ -134,7 +134,7 @@ def full_report(model: Ensemble, test: EvaluationSet, processes: Processes) -> d
         others = right[~torch.from_numpy(test.leaked).to(right.device)]
         leaks = {
             "leaked": int(test.leaked.sum()),
-            "top1_without_leaked": float(others.mean()) if len(others) else None,
+            "top1_without_leakage": float(others.mean()) if len(others) else None,
         }
     return {
         "top1": float(right.mean()),

@@ -11,14 +11,22 @@ checks = Registry(
         "unflip.issues.near_duplicate:find_near_duplicates",
     ),
     Entry(
-        "leak", "examples that are in a test or validation set, too, or nearly so", "unflip.issues.leakage:find_leaks"
+        "leakage",
+        "examples that are in a test or validation set, too, or nearly so",
+        "unflip.issues.leakage:find_leakage",
     ),
     Entry(
         "ambiguous", "examples of which two classes are about equally likely", "unflip.issues.ambiguous:find_ambiguous"
     ),
-    Entry("odd_image", "blank, dark, bright, tiny or very long images", "unflip.issues.image_quality:find_odd_images"),
     Entry(
-        "weak_class", "classes that are confused, or have few examples", "unflip.issues.class_quality:find_weak_classes"
+        "image_quality",
+        "blank, dark, bright, tiny or very long images",
+        "unflip.issues.image_quality:find_image_quality",
+    ),
+    Entry(
+        "class_quality",
+        "classes that are confused, or have few examples",
+        "unflip.issues.class_quality:find_class_quality",
     ),
 )
 """In the order in which issues are listed. A check is a function: see :mod:`unflip.issues.audit`."""

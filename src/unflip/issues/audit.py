@@ -4,8 +4,8 @@ A check is a function ``find_...(examined: Examined) -> Found`` in a file of its
 under the name that ``issues.csv`` shows. It scores examples from 0, as they should be, to 1, flags those that are
 worth a look, and says in a line why. It never changes a label, and it never sees the truth. To add one:
 
-1. Write the function. What it needs is in :class:`Examined`: the run's table of labels, the names of the classes, and
-   the data. Where it does not apply, it returns :func:`nothing`.
+1. Write the function. What it needs is in :class:`AuditInput`: the run's table of labels, the names of the classes, and
+   the data. Where it does not apply, it returns :func:`no_issues`.
 2. Go over examples in blocks: there may be a million, and features may lie on disk. No array has n times n numbers.
 3. Choose the rule that flags without the truth, so that data without such examples gets hardly any flag.
 4. Register it with a line on what it finds. ``tests/issues/test_contract.py`` then tests it.
@@ -23,7 +23,7 @@ from unflip.data.arrays import Array, Shards
 from unflip.data.dataset import Dataset
 from unflip.errors import ConfigError, unknown
 from unflip.issues import checks
-from unflip.issues.duplicates import Alike
+from unflip.issues.duplicates import DuplicateIndex
 from unflip.progress import Track, untracked
 from unflip.runs.labels import Issue, issues_table
 
@@ -31,7 +31,7 @@ _NEXT = 100  # examples without a flag that are listed all the same, those with 
 
 
 @dataclass(frozen=True)
-class Examined:
+class AuditInput:
     """The examples of a finished run, training and validation examples in the order of its table of labels.
 
     Attributes:
@@ -44,7 +44,7 @@ class Examined:
     table: pa.Table
     class_names: Sequence[str]
     data: Dataset
-    alike: Alike | None = None
+    duplicates: DuplicateIndex | None = None
 
     @property
     def features(self) -> Shards:
@@ -53,7 +53,7 @@ class Examined:
         return Shards([part for part in parts if isinstance(part, np.ndarray | Shards)])
 
 
-class Found(NamedTuple):
+class CheckResult(NamedTuple):
     """What a check says of m examples or classes.
 
     Attributes:
@@ -70,22 +70,22 @@ class Found(NamedTuple):
     reason: Callable[[int], str]
     groups: Array | None = None
 
-    def say(self, positions: Array) -> list[str]:
+    def describe(self, positions: Array) -> list[str]:
         """Return the reasons for those at ``positions`` (p,)."""
         return [self.reason(position) for position in positions.tolist()]
 
 
-def nothing() -> Found:
+def no_issues() -> CheckResult:
     """Return what a check says that does not apply to the data."""
     none = np.empty(0, np.int64)
-    return Found(none, none.astype(float), none.astype(bool), str)
+    return CheckResult(none, none.astype(float), none.astype(bool), str)
 
 
-def run_checks(examined: Examined, skip: Collection[str] = (), track: Track = untracked) -> pa.Table:
+def run_checks(audited: AuditInput, skip: Collection[str] = (), track: Track = untracked) -> pa.Table:
     """Return the issues of every check but those to ``skip``: what is flagged, and the next 100 of each."""
     wanted = [entry for entry in checks if entry.name not in skip]
-    found = {entry.name: _listed(entry.load()(examined)) for entry in track(wanted, "looking for more", len(wanted))}
-    return issues_table(examined.table, found)
+    found = {entry.name: _listed(entry.load()(audited)) for entry in track(wanted, "looking for more", len(wanted))}
+    return issues_table(audited.table, found)
 
 
 def check_names(skip: Collection[str]) -> None:
@@ -95,10 +95,10 @@ def check_names(skip: Collection[str]) -> None:
             raise ConfigError(unknown("check", name, checks.names()))
 
 
-def _listed(found: Found) -> Issue:
+def _listed(found: CheckResult) -> Issue:
     first = -found.scores if found.groups is None else found.groups
     order = np.lexsort((found.rows, first, ~found.flags.astype(bool)))
     kept = order[: int(found.flags.sum()) + _NEXT]
     kept = kept[found.flags[kept] | (found.scores[kept] > 0)]
     groups = None if found.groups is None else found.groups[kept]
-    return Issue(found.rows[kept], found.scores[kept], found.flags[kept], found.say(kept), groups)
+    return Issue(found.rows[kept], found.scores[kept], found.flags[kept], found.describe(kept), groups)

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from unflip.data.arrays import Array
-from unflip.issues.audit import Examined, Found
+from unflip.issues.audit import AuditInput, CheckResult
 from unflip.runs.labels import OUT_OF_SAMPLE, REMOVED, peoples_labels
 
 _CONFUSED = 0.05  # share of a class that may be taken for another one, by chance or not
@@ -22,7 +22,7 @@ class _Weakness(NamedTuple):
     reason: str
 
 
-def find_weak_classes(examined: Examined) -> Found:
+def find_class_quality(audited: AuditInput) -> CheckResult:
     """Say of classes what may be wrong with them; issues belong to no example.
 
     *Confused*: of the n_a examples given as a, c_ab are likeliest b by views that have not learned their labels. A pair
@@ -31,16 +31,16 @@ def find_weak_classes(examined: Examined) -> Found:
     all confusions of a were spread evenly. Its score is twice the smaller share: 1 where half of both classes are taken
     for the other. *Small*: a tenth of the mean size or less. *Too few*: no label of the class could be judged.
     """
-    table = examined.table.filter(pc.not_equal(examined.table["split"], REMOVED))
+    table = audited.table.filter(pc.not_equal(audited.table["split"], REMOVED))
     decided = table["reviewed"].to_numpy(zero_copy_only=False)
     labels = peoples_labels(table)
-    counts = np.bincount(labels, minlength=len(examined.class_names))
+    counts = np.bincount(labels, minlength=len(audited.class_names))
     known = np.bincount(labels[~np.isnan(table["quality"].to_numpy())], minlength=len(counts)) > 0
     asked = (table["judged"].to_numpy() == OUT_OF_SAMPLE) & ~decided
-    confused = _confused(examined.class_names, labels[asked], table["likeliest"].to_numpy()[asked])
-    found = [*confused, *_sizes(examined.class_names, counts, ~known & (counts > 0))]
+    confused = _confused(audited.class_names, labels[asked], table["likeliest"].to_numpy()[asked])
+    found = [*confused, *_sizes(audited.class_names, counts, ~known & (counts > 0))]
     flags, scores = np.array([each.flag for each in found], bool), np.array([each.score for each in found], float)
-    return Found(np.full(len(found), -1), scores, flags, lambda at: found[at].reason)
+    return CheckResult(np.full(len(found), -1), scores, flags, lambda at: found[at].reason)
 
 
 def _confused(names: Sequence[str], given: Array, likeliest: Array) -> Iterator[_Weakness]:

@@ -31,7 +31,7 @@ _IMAGE = 4  # axes of an array of images
 
 
 @dataclass(frozen=True)
-class Alike:
+class DuplicateIndex:
     """Examples that are the same or nearly so; rows are those of all parts, one after the other.
 
     Attributes:
@@ -90,9 +90,9 @@ class Alike:
 
     def mark_groups(self, data: Dataset) -> Dataset:
         """Return the data with the groups of its training examples, so that they share a fold."""
-        return replace(data, train=replace(data.train, alike=self.group(self.parts["train"])[0]))
+        return replace(data, train=replace(data.train, duplicates=self.group(self.parts["train"])[0]))
 
-    def mark_leaks(self, data: Dataset) -> Dataset:
+    def mark_leakage(self, data: Dataset) -> Dataset:
         """Return the data with the test examples that are alike others, so that they are counted apart."""
         leak = {name: np.zeros(len(part.inputs), bool) for name, part in data.tests.items()}
         seen = slice(0, sum(self.parts[name] for name in self.parts if name not in data.tests))
@@ -117,7 +117,7 @@ class Scored(NamedTuple):
     least: float
 
 
-def find_alike(data: Dataset, came: Mapping[str, Inputs], track: Track = untracked) -> Alike:
+def find_duplicates(data: Dataset, came: Mapping[str, Inputs], track: Track = untracked) -> DuplicateIndex:
     """Find examples that are the same or nearly so in all parts of a data set; none where rows repeat by nature.
 
     Args:
@@ -131,10 +131,10 @@ def find_alike(data: Dataset, came: Mapping[str, Inputs], track: Track = untrack
     )
     counts = {name: len(part.inputs) for name, part in parts.items()}
     if len(first) < len(keys) and repeats_by_nature(data.train):
-        return Alike(counts, np.arange(len(keys)), np.empty((0, 2), np.int64), np.empty(0))
+        return DuplicateIndex(counts, np.arange(len(keys)), np.empty((0, 2), np.int64), np.empty(0))
     scored = score_pairs(data, {name: (part, came[name]) for name, part in parts.items()}, first, track)
     kept = scored.scores >= scored.least
-    return Alike(counts, keys, keys[scored.rows[kept]], np.minimum(scored.scores[kept], _BELOW_ONE))
+    return DuplicateIndex(counts, keys, keys[scored.rows[kept]], np.minimum(scored.scores[kept], _BELOW_ONE))
 
 
 def score_pairs(

@@ -3,7 +3,7 @@
 import numpy as np
 
 from unflip.data.arrays import Array
-from unflip.issues.audit import Examined, Found, nothing
+from unflip.issues.audit import AuditInput, CheckResult, no_issues
 
 _BLANK = 0.02  # standard deviation of the brightness, of 1
 _DARK, _BRIGHT = 0.06, 0.95  # mean brightness
@@ -12,7 +12,7 @@ _SMALLER = 8  # times smaller than images usually are
 _SHAPE = 4.0  # longer by shorter side, beside what is usual here
 
 
-def find_odd_images(examined: Examined) -> Found:
+def find_image_quality(audited: AuditInput) -> CheckResult:
     """Flag images whose brightness hardly varies, that are almost black or white, tiny, or very long.
 
     Tiny is a shorter side of fewer than 16 pixels, or of less than an eighth of the median, and in any case less than
@@ -21,10 +21,10 @@ def find_odd_images(examined: Examined) -> Found:
     0.5; an image has the highest of its scores. Features that were made without these notes are left
     out: embed the images again.
     """
-    sets = [part for part in (examined.data.train, examined.data.val) if part is not None]
+    sets = [part for part in (audited.data.train, audited.data.val) if part is not None]
     noted = [part.image_stats for part in sets if part.image_stats is not None]
     if len(noted) < len(sets):
-        return nothing()
+        return no_issues()
     brightness, contrast, width, height = np.concatenate(noted).astype(float).T
     shorter, shape = np.minimum(width, height), np.maximum(width, height) / np.minimum(width, height).clip(min=1)
     usual = float(np.median(shorter))
@@ -44,7 +44,7 @@ def find_odd_images(examined: Examined) -> Found:
         return words.format(values[at])
 
     highest = scores.max(0)
-    return Found(np.arange(len(highest)), highest, highest > 0.5, reason)
+    return CheckResult(np.arange(len(highest)), highest, highest > 0.5, reason)
 
 
 def _below(values: Array, limit: float) -> Array:

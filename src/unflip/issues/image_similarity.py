@@ -18,7 +18,7 @@ _PAIRS = 256  # compared at once
 
 
 @torch.no_grad()
-def same_images(first: Tensor, second: Tensor, *, small: bool = False) -> Tensor:
+def similar_images(first: Tensor, second: Tensor, *, small: bool = False) -> Tensor:
     """Return how well pairs of pictures fit on each other (p,), from 0 to 1 for equal ones.
 
     It is the normalized cross-correlation ``Σ (x - x̄) (y - ȳ) / sqrt(Σ (x - x̄)² Σ (y - ȳ)²)`` of their pixels, which no

@@ -5,19 +5,19 @@ from functools import cache
 import numpy as np
 
 from unflip.data.arrays import Array
-from unflip.issues.audit import Examined, Found, nothing
+from unflip.issues.audit import AuditInput, CheckResult, no_issues
 from unflip.runs.labels import names_of
 
 _NAMED = 2  # partners that a reason names
 
 
-def find_near_duplicates(examined: Examined) -> Found:
-    """Return all examples that have a partner; see :meth:`unflip.issues.duplicates.Alike.group`."""
-    table = examined.table
-    if examined.alike is None:
-        return nothing()
-    leaders, scores = examined.alike.group(len(table))
-    keys = examined.alike.keys
+def find_near_duplicates(audited: AuditInput) -> CheckResult:
+    """Return all examples that have a partner; see :meth:`unflip.issues.duplicates.DuplicateIndex.group`."""
+    table = audited.table
+    if audited.duplicates is None:
+        return no_issues()
+    leaders, scores = audited.duplicates.group(len(table))
+    keys = audited.duplicates.keys
     copies = np.bincount(keys[: len(table)])
     _, numbers, sizes = np.unique(leaders, return_inverse=True, return_counts=True)
     rows = np.flatnonzero(sizes[numbers] > 1)
@@ -49,7 +49,7 @@ def find_near_duplicates(examined: Examined) -> Found:
         labels = f", and labeled {given[rows[position]]}" if differ[position] else ""
         return ", ".join([*equal, *near]) + labels
 
-    return Found(rows, scores[rows], np.ones(len(rows), bool), reason, groups)
+    return CheckResult(rows, scores[rows], np.ones(len(rows), bool), reason, groups)
 
 
 def _listed(how: str, named: list[str], count: int) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import expit
 
 from unflip.data.arrays import Array
-from unflip.issues.audit import Examined, Found, nothing
+from unflip.issues.audit import AuditInput, CheckResult, no_issues
 from unflip.runs.labels import peoples_labels
 from unflip.stats.nearest import Rows, all_nearest
 
@@ -18,7 +18,7 @@ _BETWEEN = 2  # classes, of which the mean of all is as good as that of any mixt
 _BLOCK = 4096
 
 
-def find_outliers(examined: Examined) -> Found:
+def find_outliers(audited: AuditInput) -> CheckResult:
     """Score examples by their distance to the nearest class and by that of their neighbors.
 
     Columns are standardized and rows scaled to length 1, which makes Gaussian classes spherical and alike, so that only
@@ -40,15 +40,15 @@ def find_outliers(examined: Examined) -> Found:
     Müller, M., Hein, M. (2025). Mahalanobis++: improving OOD detection via feature normalization. ICML.
     Ren, J., et al. (2021). A simple fix to Mahalanobis distance for improving near-OOD detection. arXiv:2106.09022.
     """
-    labels = peoples_labels(examined.table)
+    labels = peoples_labels(audited.table)
     if len(labels) < _FEWEST:
-        return nothing()
-    directions = Directions(examined.features)
-    sizes = np.bincount(labels, minlength=len(examined.class_names))
+        return no_issues()
+    directions = Directions(audited.features)
+    sizes = np.bincount(labels, minlength=len(audited.class_names))
     known = sizes >= min(_MEMBERS, sizes.max())
     distances, classes = _to_classes(directions, labels, known)
     if not np.isfinite(distances).all():  # each example is the only one of its class
-        return nothing()
+        return no_issues()
     near = all_nearest(directions, min(_NEIGHBORS, len(labels) - 1)).indices
     far = distances + distances[near].mean(1)
     lower, upper = np.quantile(far, [0.25, 0.75])
@@ -57,9 +57,9 @@ def find_outliers(examined: Examined) -> Found:
 
     def reason(at: int) -> str:
         share = f"{np.floor(1000 * below[at]) / 10:.1f} %"  # never rounded up to 100
-        return f"farther from every class than {share} of the examples; nearest: {examined.class_names[classes[at]]}"
+        return f"farther from every class than {share} of the examples; nearest: {audited.class_names[classes[at]]}"
 
-    return Found(np.arange(len(far)), scores, (far > 2) & (known.sum() > _BETWEEN), reason)
+    return CheckResult(np.arange(len(far)), scores, (far > 2) & (known.sum() > _BETWEEN), reason)
 
 
 class Directions:

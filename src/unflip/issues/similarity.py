@@ -13,7 +13,7 @@ from unflip.data.arrays import Array
 from unflip.data.decoding import cut_images, make_pool, open_images, sizes_of
 from unflip.data.files import Frame, ImageFiles
 from unflip.data.images import are_small
-from unflip.issues.image_similarity import SIDE, same_images
+from unflip.issues.image_similarity import SIDE, similar_images
 from unflip.progress import Track
 
 # From which likeness on two pictures, texts or rows are nearly the same; docs/audit.md says how they were chosen.
@@ -26,7 +26,7 @@ _NO_SIGNS = re.compile(r"[^\d#$%<=>+-]+")
 
 
 def compare_images(images: "Pictures", pairs: Array, track: Track) -> Array:
-    """Return how well the pictures of pairs (p, 2) fit on each other (p,); see :func:`same_images`."""
+    """Return how well the pictures of pairs (p, 2) fit on each other (p,); see :func:`similar_images`."""
 
     def scores() -> Iterator[float]:
         for start in range(0, len(pairs), _PAIRS):
@@ -34,7 +34,7 @@ def compare_images(images: "Pictures", pairs: Array, track: Track) -> Array:
             pixels = images.squares(rows)
             first, second = torch.from_numpy(places.reshape(-1, 2)).T
             for some in torch.arange(len(first)).split(256):
-                yield from same_images(pixels[first[some]], pixels[second[some]], small=images.small).tolist()
+                yield from similar_images(pixels[first[some]], pixels[second[some]], small=images.small).tolist()
 
     return np.fromiter(track(scores(), "comparing pictures", len(pairs)), np.float64, len(pairs))
 

@@ -27,7 +27,7 @@ _DIGITS = Decimal("0.01")  # as in the paper; differences are computed from the 
 
 
 @dataclass(frozen=True)
-class ComparedRow:
+class SimilarRow:
     """A setting with each method's number, ours (None: missing) and the paper's (None: not printed)."""
 
     where: Mapping[str, str]
@@ -47,7 +47,7 @@ class Comparison:
     table: PaperTable
     methods: Mapping[str, str]
     """The methods shown and their headings."""
-    rows: tuple[ComparedRow, ...]
+    rows: tuple[SimilarRow, ...]
     show: Shown
     sides: tuple[Side, ...]
     """Whose numbers to show."""
@@ -130,14 +130,14 @@ def _belongs(line: Line, row: PaperRow) -> bool:
 
 def _row(
     table: PaperTable, row: PaperRow, lines: Sequence[Line], show: Shown, methods: Mapping[str, str]
-) -> ComparedRow:
+) -> SimilarRow:
     ours: dict[str, Number | None] = {}
     for method in methods:
         own = [line for line in lines if find(line, "method") == method]
         values = [_value(line, row, show) for line in by_seed(own, f"{' '.join(row.where.values())}, {method}")]
         ours[method] = summary([value for value in values if value is not None])
     paper = {method: row.cells.get(method) if show in IN_THE_PAPER else None for method in methods}
-    return ComparedRow(row.where, _with_gains(ours, table.baseline), paper)
+    return SimilarRow(row.where, _with_gains(ours, table.baseline), paper)
 
 
 def _with_gains(numbers: Mapping[str, Number | None], baseline: str | None) -> dict[str, Number | None]:

@@ -205,7 +205,7 @@ def _rank(order: Array, count: int) -> Ranking:
     return Ranking(order, ranks)
 
 
-class Found(NamedTuple):
+class CheckResult(NamedTuple):
     """An issue about an example; examples that are nearly the same have the same ``group``."""
 
     name: str
@@ -230,11 +230,11 @@ class Issues:
         """Return the examples of an issue (m,), in the order of the file; groups stay together."""
         return self._lists[name]
 
-    def of(self, example: int) -> list[Found]:
+    def of(self, example: int) -> list[CheckResult]:
         """Return the issues about an example."""
         rows = self._table.filter(compute.equal(self._table["index"], example))
         columns = (rows[key].to_pylist() for key in ("issue", "reason", "group"))
-        return [Found(*row) for row in zip(*columns, strict=True)]
+        return [CheckResult(*row) for row in zip(*columns, strict=True)]
 
     def group(self, example: int) -> list[int]:
         """Return the examples of all groups that an example is in, itself included, in their order in the data."""
