@@ -82,7 +82,7 @@ class DuplicateIndex:
         found = np.flatnonzero(best[own] >= 0)
         return rows.start + found, best[own[found]], score[own[found]]
 
-    def without(self, removed: Array) -> "Alike":
+    def without(self, removed: Array) -> "DuplicateIndex":
         """Return this where those of the first rows that were removed (m,) are alike nothing."""
         keys, gone = self.keys.copy(), np.flatnonzero(removed)
         keys[gone] = int(keys.max(initial=-1)) + 1 + np.arange(len(gone))
