@@ -51,7 +51,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
             seed=task["seed"], select="last", device="cpu", threads=1,
         )  # fmt: skip
         probs = np.asarray(unflip.predict(run, data, device="cpu").probs)
-        given = run.labels()["given"].to_numpy()
+        given = run.labels()["given_label"].to_numpy()
     counts = np.bincount(given, minlength=probs.shape[1])
     return task | {
         "test": float((probs.argmax(1) == truth).mean()),

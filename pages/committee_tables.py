@@ -108,7 +108,7 @@ def members(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     data, _, _ = files(task["row"])
     given = folder / "given.npy"
     committee = one(task["row"], folder, "unflip", task["seed"], {})
-    np.save(given, committee.labels()["given"].to_numpy())
+    np.save(given, committee.labels()["given_label"].to_numpy())
     believed = committee.metrics[-1]["inequality_believed"]
     probs, votes = [], []
     for number in range({"plc": 4, "dividemix": 2}[task["method"]]):
@@ -117,7 +117,7 @@ def members(task: dict[str, Any], folder: Path) -> dict[str, Any]:
             seed=10 * task["seed"] + number, select="last", device="cpu", threads=1,
         )  # fmt: skip
         probs.append(torch.as_tensor(unflip.predict(run, data, part="test", device="cpu").probs))
-        votes.append(run.labels()["current"].to_numpy())
+        votes.append(run.labels()["current_label"].to_numpy())
     with np.load(data) as content:
         truth, clean = torch.from_numpy(content["test_labels"].astype(np.int64)), content["train_labels"][:TAKE]
     mean = torch.stack(probs).mean(0).clamp(min=1e-12).log()

@@ -128,7 +128,7 @@ def find(features: Array, given: Array, num_classes: int) -> Any:
 
     torch.set_num_threads(1)
     names = [str(number) for number in range(num_classes)]
-    table = pa.table({"given": given, "current": given, "reviewed": np.zeros(len(given), bool)})
+    table = pa.table({"given_label": given, "current_label": given, "reviewed": np.zeros(len(given), bool)})
     return find_outliers(AuditInput(table, names, Dataset(Split(features, given))))
 
 

@@ -86,10 +86,10 @@ def grid(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     table = run.labels()
     with np.load(data) as content:
-        right = table["given"].to_numpy() == content["train_labels"][:TAKE]
+        right = table["given_label"].to_numpy() == content["train_labels"][:TAKE]
     order = most_doubtful_first(table)
     order = order[np.array(table["split"].to_pylist())[order] == "train"]
-    return figures(table["quality"].to_numpy().astype(float)[order], right[order]) | {
+    return figures(table["label_quality"].to_numpy().astype(float)[order], right[order]) | {
         "auroc": run.result["quality_auroc"]
     }
 
@@ -101,9 +101,9 @@ def small(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     problem = load(task["data"], task["seed"])
     given = make_noisy(task["data"], problem, task["noise"], task["seed"])
     table = find_label_errors(problem.train, given, random_state=task["seed"])
-    table = table.slice(0, len(table) - table["quality"].null_count)
-    index, quality = table["index"].to_numpy(), table["quality"].to_numpy().astype(float)
-    right, flagged = (given == problem.clean)[index], table["is_error"].to_numpy()
+    table = table.slice(0, len(table) - table["label_quality"].null_count)
+    index, quality = table["index"].to_numpy(), table["label_quality"].to_numpy().astype(float)
+    right, flagged = (given == problem.clean)[index], table["is_label_issue"].to_numpy()
     doubted = flagged & (quality < 0.5)
     return figures(quality, right) | {
         "label_issues": [int(flagged.sum()), int((flagged & ~right).sum())],

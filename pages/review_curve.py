@@ -88,7 +88,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
                 reviewed.write_text(f"index,label\n{rows}", "utf-8")
             run = clean(folder / "data.npz", folder / f"after {count}", task["seed"], reviewed)
             asked = asked or arrange(run, task["order"], task["seed"])
-            right.append(int((run.labels()["current"].to_numpy() == problem.clean).sum()))
+            right.append(int((run.labels()["current_label"].to_numpy() == problem.clean).sum()))
             test.append(run.result["test_accuracy"]["last"])
     return task | {
         "count": len(given), "given": int((given == problem.clean).sum()), "decisions": list(DECISIONS),

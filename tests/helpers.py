@@ -105,10 +105,10 @@ def quick_train(
 def forget_quality(folder: Path, rows: Sequence[int]) -> None:
     """Rewrite the labels of a run as if nothing could be said of some examples, and no Gaussians had been asked."""
     table = pyarrow.parquet.read_table(folder / "labels.parquet")
-    quality = [None if i in set(rows) else value for i, value in enumerate(table["quality"].to_pylist())]
+    quality = [None if i in set(rows) else value for i, value in enumerate(table["label_quality"].to_pylist())]
     odds = [None if i in set(rows) else value for i, value in enumerate(table["log_odds"].to_pylist())]
-    changed = {"quality": quality, "log_odds": odds} | dict.fromkeys(
-        ("vote_given", "vote_suggested"), [None] * len(table)
+    changed = {"label_quality": quality, "log_odds": odds} | dict.fromkeys(
+        ("gaussian_prob_given", "gaussian_prob_suggested"), [None] * len(table)
     )
     for name, values in changed.items():
         place = table.column_names.index(name)

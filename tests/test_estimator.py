@@ -229,13 +229,13 @@ def test_the_table_of_label_errors_is_sorted_and_tells_errors_from_the_rest() ->
     table = find_label_errors(Noisy.X, np.array(["a", "b", "c"])[Noisy.y], random_state=0)
     rows = table.to_pylist()
     assert sorted(row["index"] for row in rows) == list(range(300))
-    assert [row["quality"] for row in rows] == sorted(row["quality"] for row in rows)
+    assert [row["label_quality"] for row in rows] == sorted(row["label_quality"] for row in rows)
     first = rows[: int(Noisy.wrong.sum())]
     assert np.mean([Noisy.wrong[row["index"]] for row in first]) > 0.95
     for row in rows:
-        assert row["given"] == "abc"[Noisy.y[row["index"]]]
-        assert not row["is_error"] or row["suggested"] != row["given"]
-    found = {row["index"] for row in rows if row["is_error"]}
+        assert row["given_label"] == "abc"[Noisy.y[row["index"]]]
+        assert not row["is_label_issue"] or row["suggested_label"] != row["given_label"]
+    found = {row["index"] for row in rows if row["is_label_issue"]}
     assert len(found & set(Noisy.wrong.nonzero()[0].tolist())) / len(found) > 0.9
 
 
@@ -246,13 +246,13 @@ def test_of_a_class_smaller_than_the_committee_nothing_is_said() -> None:
     assert np.isnan(model.label_quality_).nonzero()[0].tolist() == [3, 30]
     table = find_label_errors(Noisy.X, labels, random_state=0, epochs=3)
     assert table["index"].to_pylist()[-2:] == [3, 30]
-    assert table["quality"].to_pylist()[-2:] == [None, None]
-    assert table["quality"].null_count == 2
+    assert table["label_quality"].to_pylist()[-2:] == [None, None]
+    assert table["label_quality"].null_count == 2
 
 
 def test_clean_labels_are_left_alone() -> None:
     X, y = load_iris(return_X_y=True)
-    assert np.mean(find_label_errors(X, y, random_state=0)["is_error"].to_numpy()) < 0.06
+    assert np.mean(find_label_errors(X, y, random_state=0)["is_label_issue"].to_numpy()) < 0.06
 
 
 def test_a_class_with_one_example_and_many_classes_do_not_stop_it() -> None:

@@ -142,9 +142,9 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self.model_ = done.model.build()
         self.standardization_, self.encoding_ = done.model.standardization, done.model.encoding
         self.label_issues_ = looks_wrong(done.labels)
-        self.labels_ = self.classes_[done.labels["current"].to_numpy()]
-        self.suggested_labels_ = self.classes_[done.labels["suggested"].to_numpy()]
-        self.label_quality_ = done.labels["quality"].to_numpy()
+        self.labels_ = self.classes_[done.labels["current_label"].to_numpy()]
+        self.suggested_labels_ = self.classes_[done.labels["suggested_label"].to_numpy()]
+        self.label_quality_ = done.labels["label_quality"].to_numpy()
         self.label_log_odds_ = done.labels["log_odds"].to_numpy()
         unknown = np.full((len(self.classes_), len(self.classes_)), np.nan)
         self.noise_rate_ = np.nan if done.noise is None else done.noise.rate
@@ -266,8 +266,8 @@ def find_label_errors(
 ) -> pa.Table:
     """Return a table of all labels, the most doubtful first.
 
-    Columns: ``index`` (row in ``features``), ``given`` (the label), ``suggested`` (the label it should probably be),
-    ``quality`` (how likely the given label is correct, from 0 to 1, null where that cannot be said), ``is_error``
+    Columns: ``index`` (row in ``features``), ``given_label`` (the label), ``suggested_label`` (the label it should probably be),
+    ``label_quality`` (how likely the given label is correct, from 0 to 1, null where that cannot be said), ``is_label_issue``
     (whether it looks wrong, that is, another label is suggested) and ``wrong_so_far`` (how many labels are expected to
     be wrong among this one and those before it).
     ``features`` are what ``UnflipClassifier.fit`` takes. Instead of them, ``pred_probs`` (n, k) may be the class
@@ -282,7 +282,7 @@ def find_label_errors(
         >>> table = find_label_errors(X, y, random_state=0)
         >>> table.column_names
         ['index', 'given', 'suggested', 'quality', 'is_error', 'wrong_so_far']
-        >>> {name: table[name][0].as_py() for name in ("index", "given", "suggested", "is_error")}
+        >>> {name: table[name][0].as_py() for name in ("index", "given_label", "suggested_label", "is_label_issue")}
         {'index': 7, 'given': 2, 'suggested': 0, 'is_error': True}
     """
     if labels is None:
@@ -303,10 +303,10 @@ def find_label_errors(
     return pa.table(
         {
             "index": order,
-            "given": given[order],
-            "suggested": suggested[order],
-            "quality": pa.array(quality[order], from_pandas=True),  # null where nothing can be said
-            "is_error": (suggested != given)[order],
+            "given_label": given[order],
+            "suggested_label": suggested[order],
+            "label_quality": pa.array(quality[order], from_pandas=True),  # null where nothing can be said
+            "is_label_issue": (suggested != given)[order],
             "wrong_so_far": wrong_so_far(np.nan_to_num(quality[order], nan=1.0)),
         }
     )

@@ -75,10 +75,10 @@ def test_a_folder_of_images_becomes_a_list_of_wrong_labels(cli: Cli, photos: Pat
     assert f"unflip review {out} " in done.out
     label_issues = rows(out / "label_issues.csv")
     assert {row["path"] for row in label_issues} == {f"{NAMES[(i + 1) % 3]}/{i:03}.png" for i in range(6)}
-    assert {(row["path"], row["suggested"]) for row in label_issues} == {
+    assert {(row["path"], row["suggested_label"]) for row in label_issues} == {
         (f"{NAMES[(i + 1) % 3]}/{i:03}.png", NAMES[i % 3]) for i in range(6)
     }
-    qualities = [float(row["quality"]) for row in label_issues]
+    qualities = [float(row["label_quality"]) for row in label_issues]
     assert qualities == sorted(qualities)
     assert max(qualities) < 0.5
     run = Run(out)
@@ -108,7 +108,7 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
     assert kept["path"] not in {row["path"] for row in rows(out / "label_issues.csv")}
     row = Run(out).labels().slice(int(kept["index"]), 1).to_pylist()[0]
     assert row["reviewed"]
-    assert row["current_name"] == kept["given"]
+    assert row["current_label_name"] == kept["given_label"]
 
 
 def test_the_command_that_is_proposed_next_works(cli: Cli, photos: Path, tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_class_of_three_among_hundreds_is_found_and_kept(cli: Cli, tmp_path: P
     found = {int(row["index"]): row for row in rows(tmp_path / "run" / "label_issues.csv")}
     assert set(range(10)) <= set(found)
     assert len(found) <= 14
-    assert all(found[i]["suggested"] == "0" for i in range(10))
+    assert all(found[i]["suggested_label"] == "0" for i in range(10))
 
 
 def test_labels_whose_quality_is_not_known_are_listed_last_and_are_not_surely_wrong(cli: Cli, tmp_path: Path) -> None:
@@ -278,10 +278,10 @@ def test_labels_whose_quality_is_not_known_are_listed_last_and_are_not_surely_wr
     done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
     found = rows(tmp_path / "run" / "label_issues.csv")
     assert "5 labels cannot be judged: of their classes there are too few different examples" in done.out
-    unknown = [row["quality"] == "" for row in found]
-    assert [int(row["index"]) for row in found if row["quality"] == ""] == alone
+    unknown = [row["label_quality"] == "" for row in found]
+    assert [int(row["index"]) for row in found if row["label_quality"] == ""] == alone
     assert unknown == sorted(unknown)
-    sure = sum(float(row["quality"]) < module.SURE for row in found if row["quality"])
+    sure = sum(float(row["label_quality"]) < module.SURE for row in found if row["label_quality"])
     assert 2 <= sure <= len(found) - 5
     assert f"  {sure} of them have a quality below {module.SURE:.0%}" in done.out
     assert re.search(
@@ -438,8 +438,11 @@ def test_every_way_to_ask_names_the_same_label_issues(cli: Cli, tmp_path: Path) 
     table = unflip.find_label_errors(
         content["train"], content["train_labels"], method="standard", random_state=0, device="cpu"
     )
-    assert table["is_error"].to_pylist() == (table["given"].to_numpy() != table["suggested"].to_numpy()).tolist()
-    assert 7 <= sum(table["is_error"].to_pylist()) <= 12
+    assert (
+        table["is_label_issue"].to_pylist()
+        == (table["given_label"].to_numpy() != table["suggested_label"].to_numpy()).tolist()
+    )
+    assert 7 <= sum(table["is_label_issue"].to_pylist()) <= 12
 
 
 def test_python_does_what_the_command_does(cli: Cli, photos: Path, tmp_path: Path) -> None:

@@ -49,14 +49,14 @@ def test_quality_that_is_not_known_is_empty_rather_than_zero(
 ) -> None:
     copy = Run(Path(shutil.copytree(run.folder, tmp_path / "run")))
     forget_quality(copy.folder, [3, 140])
-    for form, name, column in (("csv", "l.csv", "quality"), ("cleanlab", "c.csv", "label_quality")):
+    for form, name, column in (("csv", "l.csv", "label_quality"), ("cleanlab", "c.csv", "label_quality")):
         with exported(cli, copy, form, tmp_path / name).open(encoding="utf-8", newline="") as file:
             assert [i for i, row in enumerate(csv.DictReader(file)) if row[column] == ""] == [3, 140]
     lines = exported(cli, copy, "jsonl", tmp_path / "l.jsonl").read_text("utf-8").splitlines()
-    assert [i for i, line in enumerate(lines) if json.loads(line)["quality"] is None] == [3, 140]
-    assert json.loads(lines[0])["vote_given"] is None
+    assert [i for i, line in enumerate(lines) if json.loads(line)["label_quality"] is None] == [3, 140]
+    assert json.loads(lines[0])["gaussian_prob_given"] is None
     tasks = json.loads(exported(cli, copy, "label-studio", tmp_path / "tasks.json").read_text("utf-8"))
-    assert [i for i, task in enumerate(tasks) if task["data"]["quality"] is None] == [3, 140]
+    assert [i for i, task in enumerate(tasks) if task["data"]["label_quality"] is None] == [3, 140]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -73,10 +73,13 @@ def test_cleanlabs_columns_are_what_it_calls_them(
     assert list(rows[0]) == ["is_label_issue", "label_quality", "given_label", "predicted_label"]
     assert len(rows) == 150
     for row, label in zip(rows, labels, strict=True):
-        assert str(row["is_label_issue"]).lower() == str(label["given"] != label["suggested"]).lower()
-        assert float(row["label_quality"]) == pytest.approx(label["quality"])
-        assert (row["given_label"], row["predicted_label"]) == (label["given_name"], label["suggested_name"])
-    assert any(label["given"] != label["suggested"] for label in labels)
+        assert str(row["is_label_issue"]).lower() == str(label["given_label"] != label["suggested_label"]).lower()
+        assert float(row["label_quality"]) == pytest.approx(label["label_quality"])
+        assert (row["given_label"], row["predicted_label"]) == (
+            label["given_label_name"],
+            label["suggested_label_name"],
+        )
+    assert any(label["given_label"] != label["suggested_label"] for label in labels)
 
 
 def test_label_studio_gets_a_task_an_example_with_a_prediction(
@@ -88,16 +91,16 @@ def test_label_studio_gets_a_task_an_example_with_a_prediction(
     assert len(tasks) == 150
     for task, label in zip(tasks[1:], labels[1:], strict=True):
         assert task["data"]["image"] == f"/data/local-files/?d={label['id']}"
-        assert task["data"]["given"] == label["given_name"]
+        assert task["data"]["given_label"] == label["given_label_name"]
         (prediction,) = task["predictions"]
-        assert prediction["score"] == pytest.approx(label["confidence_suggested"])
+        assert prediction["score"] == pytest.approx(label["prob_suggested"])
         assert prediction["model_version"] == "unflip unflip"
         assert prediction["result"] == [
             {
                 "type": "choices",
                 "from_name": "label",
                 "to_name": "image",
-                "value": {"choices": [label["suggested_name"]]},
+                "value": {"choices": [label["suggested_label_name"]]},
             }
         ]
     assert tasks[0]["data"]["text"] == "no picture"

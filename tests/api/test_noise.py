@@ -118,7 +118,7 @@ def test_training_with_a_recipe_makes_the_labels_that_corrupt_makes(cli: Cli, da
     assert answer.code == 0, answer.err
     import pyarrow.parquet
 
-    given = pyarrow.parquet.read_table(tmp_path / "run" / "labels.parquet")["given"].to_numpy()
+    given = pyarrow.parquet.read_table(tmp_path / "run" / "labels.parquet")["given_label"].to_numpy()
     assert (given == np.load(tmp_path / "l.npy")).all()
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     record = json.loads((tmp_path / "run" / "noise.json").read_text())
@@ -267,5 +267,5 @@ def test_labels_of_classes_that_are_called_by_numbers_are_read_back(tmp_path: Pa
     data = write_npz(tmp_path / "data.npz", **content)
     made = unflip.corrupt(data, "sym:0.3", tmp_path / f"labels.{suffix}")
     run = unflip.train(data, tmp_path / "run", labels=made.labels, epochs=1, quiet=True)
-    given = run.labels()["given"].to_numpy()
+    given = run.labels()["given_label"].to_numpy()
     assert (given != content["train_labels"]).mean() == pytest.approx(made.measured.rate, abs=1e-6)

@@ -93,8 +93,8 @@ def test_the_result_says_what_was_run(run: Run) -> None:
 def test_accuracies_of_labels_are_those_against_the_truth(run: Run, features: Path, noisy_labels: Path) -> None:
     truth, given = np.load(features)["train_labels"], np.load(noisy_labels)
     table = pyarrow.parquet.read_table(run.folder / "labels.parquet")
-    assert table["given"].to_pylist() == given.tolist()
-    current, train = table["current"].to_numpy(), np.array(table["split"].to_pylist()) == "train"
+    assert table["given_label"].to_pylist() == given.tolist()
+    current, train = table["current_label"].to_numpy(), np.array(table["split"].to_pylist()) == "train"
     result = run.result
     assert result["noise_rate"] == pytest.approx(0.2)
     assert result["label_accuracy_all"]["given"] == pytest.approx(accuracy_score(truth, given))
@@ -106,18 +106,18 @@ def test_accuracies_of_labels_are_those_against_the_truth(run: Run, features: Pa
 def test_every_example_has_a_row_with_the_selected_models_confidence(run: Run, features: Path) -> None:
     table = pyarrow.parquet.read_table(run.folder / "labels.parquet").to_pydict()
     assert table["index"] == list(range(150))
-    counts = np.bincount(table["given"])
+    counts = np.bincount(table["given_label"])
     assert table["split"].count("val") == np.floor(counts * 0.1 + 0.5).sum()
     probs = unflip.predict(run, features, part="train", device="cpu").probs
-    expected = probs[range(150), table["given"]]
-    np.testing.assert_allclose(table["confidence_given"], expected, atol=1e-5)
+    expected = probs[range(150), table["given_label"]]
+    np.testing.assert_allclose(table["prob_given"], expected, atol=1e-5)
 
 
 def test_quality_is_the_vote_of_those_that_have_not_learned_the_label(run: Run, features: Path) -> None:
     """The network has learned the labels of training examples, so it has a say about validation examples alone."""
     table = pyarrow.parquet.read_table(run.folder / "labels.parquet")
-    given, quality = table["given"].to_numpy(), table["quality"].to_numpy()
-    vote = table["vote_given"].to_numpy().astype(np.float64)
+    given, quality = table["given_label"].to_numpy(), table["label_quality"].to_numpy()
+    vote = table["gaussian_prob_given"].to_numpy().astype(np.float64)
     train = np.array(table["split"].to_pylist()) == "train"
     said, odds = np.log(vote) - np.log1p(-vote), table["log_odds"].to_numpy()
     sure = np.abs(said) > 12  # rounded too far to compare
@@ -125,7 +125,7 @@ def test_quality_is_the_vote_of_those_that_have_not_learned_the_label(run: Run, 
     np.testing.assert_allclose(odds[train & ~sure], (slope * said + shift)[train & ~sure], atol=0.02)
     assert np.abs(odds - (slope * said + shift))[~train & ~sure].max() > 0.001
     np.testing.assert_allclose(quality, 1 / (1 + np.exp(-odds)), rtol=1e-6)
-    assert set(table["judged"].to_pylist()) == {"out-of-sample"}
+    assert set(table["out_of_sample"].to_pylist()) == {"out-of-sample"}
     assert set(table["fold"].to_pylist()) == {-1}
     wrong = given != np.load(features)["train_labels"]
     assert quality[wrong].max() < quality[~wrong].mean()
@@ -151,7 +151,7 @@ def test_a_methods_own_score_is_that_of_what_it_has_learned(
         done = quick_train(features, tmp_path / method, labels=noisy_labels, method=method, epochs=4)
         table, score = done.labels(), outcomes[-1][0].score.numpy()
         train = np.array(table["split"].to_pylist()) == "train"
-        right = table["given"].to_numpy() == truth
+        right = table["given_label"].to_numpy() == truth
         assert done.result["score_auroc"] == pytest.approx(roc_auc_score(right[train], score[train]))
         assert np.array_equal(score, table["log_odds"].to_numpy()) == (method == "unflip")
 
@@ -229,7 +229,7 @@ def test_names_of_classes_are_in_the_labels_and_predictions(tmp_path: Path) -> N
     data = write_npz(tmp_path / "a.npz", **content)
     run = quick_train(data, tmp_path / "run", epochs=6)
     table = pyarrow.parquet.read_table(run.folder / "labels.parquet")
-    assert table["given_name"].to_pylist() == content["train_labels"].tolist()
+    assert table["given_label_name"].to_pylist() == content["train_labels"].tolist()
     predicted = unflip.predict(run, data, device="cpu").table()
     assert predicted.column_names == ["id", "label", "probability", "p_ape", "p_bee", "p_cat"]
     assert accuracy_score(content["test_labels"], predicted["label"].to_pylist()) > 0.9

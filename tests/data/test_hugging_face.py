@@ -40,8 +40,8 @@ def test_vectors_train_as_a_file_of_features_does(tmp_path: Path, features: Path
     plain = quick_train(features, tmp_path / "plain", epochs=3)
     assert run.result["test_accuracy"] == plain.result["test_accuracy"]
     labels = run.labels()
-    assert labels["given"].to_pylist() == blobs()["train_labels"].tolist()
-    assert labels["given_name"].to_pylist()[0] == ["cat", "ape", "bee"][blobs()["train_labels"][0]]
+    assert labels["given_label"].to_pylist() == blobs()["train_labels"].tolist()
+    assert labels["given_label_name"].to_pylist()[0] == ["cat", "ape", "bee"][blobs()["train_labels"][0]]
     assert (run.folder / "data" / "data.npz").exists()
     again = train_on(None, run.folder, resume=True, epochs=4)
     assert again.result["epochs"] == 4
@@ -59,7 +59,7 @@ def test_images_become_files_with_a_manifest(tmp_path: Path) -> None:
     run = train_on(data, tmp_path / "run", epochs=1, network="mlp", settings={"data.image_size": 8})
     labels = run.labels()
     assert labels["id"].to_pylist()[:2] == ["train/0000000.png", "train/0000001.png"]
-    assert labels["given_name"].to_pylist()[:2] == ["b", "a"]
+    assert labels["given_label_name"].to_pylist()[:2] == ["b", "a"]
     kept = np.asarray(Image.open(run.folder / "data" / "train" / "0000003.png"))
     np.testing.assert_array_equal(kept, np.asarray(pictures[3]))
 

@@ -81,7 +81,7 @@ def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> N
         ({"index": [0], "label": [""]}, "row 0: unknown class ''"),
         ({"name": ["a.png"], "class": ["cat"]}, "no column 'label'; it has name, class"),
         ({"name": ["a.png"], "label": ["cat"]}, "no column 'index' or 'path'; it has name, label"),
-        ({"path": ["a.png"], "given": ["cat"]}, "no column 'label'; it has path, given"),
+        ({"path": ["a.png"], "given_label": ["cat"]}, "no column 'label'; it has path, given"),
         (
             {"index": [1, 0, 1], "label": ["cat", "cat", "dog"]},
             "row 2: example 1 is 'dog', in row 0 it was 'cat'; keep one",
@@ -178,9 +178,9 @@ def test_no_method_changes_a_reviewed_label_however_wrong(
     assert trusted.nonzero()[0].tolist() == list(range(0, 150, 10))
     sides = {"train"} if method == "unflip" else {"train", "val"}
     assert set(np.array(table["split"].to_pylist())[trusted]) == sides
-    np.testing.assert_array_equal(table["given"].to_numpy(), blobs()["train_labels"])
-    np.testing.assert_array_equal(table["current"].to_numpy()[trusted], expected[trusted])
-    assert (table["quality"].to_numpy()[trusted] == 1).all()
+    np.testing.assert_array_equal(table["given_label"].to_numpy(), blobs()["train_labels"])
+    np.testing.assert_array_equal(table["current_label"].to_numpy()[trusted], expected[trusted])
+    assert (table["label_quality"].to_numpy()[trusted] == 1).all()
     assert run.result["reviewed"] == 15
     history = pyarrow.parquet.read_table(run.folder / "history.parquet")
     assert not set(history["index"].to_pylist()) & set(range(0, 150, 10))
@@ -210,18 +210,18 @@ def test_a_removed_example_has_no_say_in_a_run_and_keeps_its_row(tmp_path: Path,
         assert table["index"].to_pylist() == list(range(150))
         removed = np.array(table["split"].to_pylist()) == "removed"
         assert removed.nonzero()[0].tolist() == rows.tolist()
-        for name in ("current", "suggested"):
+        for name in ("current_label", "suggested_label"):
             np.testing.assert_array_equal(table[name].to_numpy()[removed], content["train_labels"][rows])
-        for name in ("quality", "log_odds"):
+        for name in ("label_quality", "log_odds"):
             assert np.isnan(table[name].to_numpy()[removed]).all()
             assert np.isfinite(table[name].to_numpy()[~removed]).all()
         assert table["reviewed"].to_numpy()[removed].all()
         assert not looks_wrong(table)[removed].any()
-        assert np.isfinite(table["network_given"].to_numpy()).all()
-        assert set(np.array(table["judged"].to_pylist())[removed]) == {"out-of-sample"}
+        assert np.isfinite(table["network_prob_given"].to_numpy()).all()
+        assert set(np.array(table["out_of_sample"].to_pylist())[removed]) == {"out-of-sample"}
     kept = ~np.isin(np.arange(150), rows)
     one, other = (run.labels().filter(kept) for run in runs)
-    assert one.drop_columns("last_change").equals(other.drop_columns("last_change"))
+    assert one.drop_columns("last_changed_epoch").equals(other.drop_columns("last_changed_epoch"))
 
 
 def test_a_run_that_would_have_nothing_left_to_learn_is_refused(tmp_path: Path, features: Path) -> None:

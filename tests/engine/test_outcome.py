@@ -41,12 +41,12 @@ def test_the_two_likeliest_classes_are_those_of_views_that_have_not_learned_the_
     content["train_labels"][::5] = (clean[::5] + 1) % 3
     data = write_npz(tmp_path / "data.npz", **content)
     table = quick_train(data, tmp_path / "run", method=method, epochs=6, settings={"data.val_fraction": 0.2}).labels()
-    first, second = table["confidence_likeliest"].to_numpy(), table["confidence_second"].to_numpy()
+    first, second = table["prob_top1"].to_numpy(), table["prob_top2"].to_numpy()
     assert (first >= second).all()
     assert (second >= 0).all()
     assert (first + second <= 1 + 1e-5).all()
-    assert (table["likeliest"].to_numpy() != table["second"].to_numpy()).all()
-    assert (table["likeliest"].to_numpy() == clean).mean() > 0.9  # although a fifth of the given labels are wrong
+    assert (table["top1"].to_numpy() != table["top2"].to_numpy()).all()
+    assert (table["top1"].to_numpy() == clean).mean() > 0.9  # although a fifth of the given labels are wrong
     if method == "unflip":
-        kept = table["likeliest"].to_numpy() == table["current"].to_numpy()
-        np.testing.assert_allclose(first[kept], table["confidence_current"].to_numpy()[kept], atol=1e-5)
+        kept = table["top1"].to_numpy() == table["current_label"].to_numpy()
+        np.testing.assert_allclose(first[kept], table["prob_current"].to_numpy()[kept], atol=1e-5)

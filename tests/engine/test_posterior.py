@@ -91,5 +91,5 @@ def test_train_makes_the_noise_that_corrupt_makes_whatever_the_run(
     assert cli("corrupt", *both, "--out", tmp_path / "labels.npy").code == 0
     done = cli("train", *both, "--out", tmp_path / "run", "--epochs", "1", *flags)
     assert done.code == 0, done.err
-    given = pyarrow.parquet.read_table(tmp_path / "run" / "labels.parquet")["given"].to_numpy()
+    given = pyarrow.parquet.read_table(tmp_path / "run" / "labels.parquet")["given_label"].to_numpy()
     np.testing.assert_array_equal(given, np.load(tmp_path / "labels.npy"))

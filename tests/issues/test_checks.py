@@ -173,7 +173,7 @@ def test_classes_are_as_people_left_them() -> None:
     decided = np.arange(300) // 100 == 1
     merged = table.set_column(table.column_names.index("reviewed"), "reviewed", pa.array(decided))
     current = np.where(decided, 0, given)
-    merged = merged.set_column(merged.column_names.index("current"), "current", pa.array(current))
+    merged = merged.set_column(merged.column_names.index("current_label"), "current_label", pa.array(current))
     assert all_reasons(find_class_quality(replace(audited, table=merged))) == []
     splits = pa.array(["removed" if i >= 203 else "train" for i in range(300)])
     fewer = table.set_column(table.column_names.index("split"), "split", splits)

@@ -71,7 +71,7 @@ def assert_sound(run: Run, num_examples: int) -> None:
     assert all(bool(value.isfinite().all()) for value in state.values())
     table = pyarrow.parquet.read_table(run.folder / "labels.parquet")
     assert len(table) == num_examples
-    for name in ("confidence_current", "confidence_given", "quality"):
+    for name in ("prob_current", "prob_given", "label_quality"):
         values = table[name].drop_null().to_numpy()
         assert ((values >= 0) & (values <= 1 + 1e-6)).all()
 
@@ -157,7 +157,7 @@ def test_a_class_may_have_no_example(method: str, tmp_path: Path, labels: list[i
     assert run.result["test_accuracy"]["last"] > 0.9
     (empty,) = {0, 1, 2, 3} - set(labels)
     assert run.result["tests"]["test"]["per_class"][empty] is None
-    current = pyarrow.parquet.read_table(run.folder / "labels.parquet")["current"].to_numpy()
+    current = pyarrow.parquet.read_table(run.folder / "labels.parquet")["current_label"].to_numpy()
     assert set(current) <= set(labels)
 
 
@@ -165,13 +165,13 @@ def test_given_labels_stay_and_every_change_is_on_record(method: str, noisy: Pat
     run = quick_train(noisy, tmp_path / "run", method=method, epochs=6, settings=settings_of(method))
     table = pyarrow.parquet.read_table(run.folder / "labels.parquet")
     labels = np.load(noisy)["train_labels"].copy()
-    assert table["given"].to_pylist() == labels.tolist()
+    assert table["given_label"].to_pylist() == labels.tolist()
     for change in pyarrow.parquet.read_table(run.folder / "history.parquet").to_pylist():
         assert labels[change["index"]] == change["old"] != change["new"]
         assert 0 <= change["confidence"] <= 1 + 1e-6
         assert 1 <= change["epoch"] <= 6
         labels[change["index"]] = change["new"]
-    assert table["current"].to_pylist() == labels.tolist()
+    assert table["current_label"].to_pylist() == labels.tolist()
 
 
 def test_it_never_sees_the_truth(method: str, noisy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def assert_close_runs(alone: Run, shared: Run) -> None:
     for name, value in weights.items():
         torch.testing.assert_close(same[name], value, rtol=1e-3, atol=1e-4)
     first, second = (pyarrow.parquet.read_table(run.folder / "labels.parquet") for run in (alone, shared))
-    np.testing.assert_allclose(first["confidence_given"].to_numpy(), second["confidence_given"].to_numpy(), atol=1e-3)
+    np.testing.assert_allclose(first["prob_given"].to_numpy(), second["prob_given"].to_numpy(), atol=1e-3)
 
 
 def test_the_shortest_method_is_the_contract_itself() -> None:

@@ -347,7 +347,7 @@ def test_it_corrects_labels_and_calibration_sees_both_networks(tmp_path: Path, m
         history = pyarrow.parquet.read_table(run.folder / "history.parquet")
         assert min(history["epoch"].to_pylist()) == 2
         table = pyarrow.parquet.read_table(run.folder / "labels.parquet").to_pylist()
-        quality = [[row["quality"] for row in table if row["changed"] == changed] for changed in (False, True)]
+        quality = [[row["label_quality"] for row in table if row["changed"] == changed] for changed in (False, True)]
         assert np.mean(quality[1]) < 0.3 < 0.7 < np.mean(quality[0])
     for trainer in trainers[1:]:
         assert isinstance(trainer.method, Calibrated)

@@ -33,7 +33,7 @@ def train(method: str, tmp_path: Path, content: dict[str, Any], **settings: Any)
     assert all(bool(value.isfinite().all()) for value in state.values())
     table = pyarrow.parquet.read_table(run.folder / "labels.parquet")
     assert len(table) == len(content["train"])
-    for name in ("confidence_current", "confidence_given", "quality"):
+    for name in ("prob_current", "prob_given", "label_quality"):
         values = table[name].drop_null().to_numpy()
         assert ((values >= 0) & (values <= 1 + 1e-6)).all()
     return run

@@ -145,7 +145,7 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
     said = some_assessment(len(store))
     assert said.votes is not None
     table = label_table(store, said, splits=["train"] * len(store))
-    assert table.column_names[:5] == ["index", "id", "split", "given", "current"]
+    assert table.column_names[:5] == ["index", "id", "split", "given_label", "current_label"]
     history = rows(store.history())
     for i, row in enumerate(table.to_pylist()):
         given, current, suggested = int(store.initial[i]), int(store.current[i]), int(said.suggested[i])
@@ -154,26 +154,26 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
             "index": i,
             "id": str(i),
             "split": "train",
-            "given": given,
-            "current": current,
+            "given_label": given,
+            "current_label": current,
             "changed": given != current,
-            "confidence_current": float(said.probs[i, CURRENT]),
-            "confidence_given": float(said.probs[i, GIVEN]),
-            "network_given": float(said.network[i, GIVEN]),
-            "vote_given": float(said.votes[i, GIVEN]),
-            "suggested": suggested,
-            "confidence_suggested": float(said.probs[i, SUGGESTED]),
-            "network_suggested": float(said.network[i, SUGGESTED]),
-            "vote_suggested": float(said.votes[i, SUGGESTED]),
-            "likeliest": int(said.likeliest[i, 0]),
-            "confidence_likeliest": float(said.likeliest_probs[i, 0]),
-            "second": int(said.likeliest[i, 1]),
-            "confidence_second": float(said.likeliest_probs[i, 1]),
-            "last_change": max(mine, default=0),
-            "changes": len(mine),
-            "quality": None if i % 2 else float(said.log_odds[i].sigmoid().float()),
+            "prob_current": float(said.probs[i, CURRENT]),
+            "prob_given": float(said.probs[i, GIVEN]),
+            "network_prob_given": float(said.network[i, GIVEN]),
+            "gaussian_prob_given": float(said.votes[i, GIVEN]),
+            "suggested_label": suggested,
+            "prob_suggested": float(said.probs[i, SUGGESTED]),
+            "network_prob_suggested": float(said.network[i, SUGGESTED]),
+            "gaussian_prob_suggested": float(said.votes[i, SUGGESTED]),
+            "top1": int(said.likeliest[i, 0]),
+            "prob_top1": float(said.likeliest_probs[i, 0]),
+            "top2": int(said.likeliest[i, 1]),
+            "prob_top2": float(said.likeliest_probs[i, 1]),
+            "last_changed_epoch": max(mine, default=0),
+            "n_changes": len(mine),
+            "label_quality": None if i % 2 else float(said.log_odds[i].sigmoid().float()),
             "log_odds": None if i % 2 else float(said.log_odds[i]),
-            "judged": "out-of-sample" if i % 3 else "in-sample",
+            "out_of_sample": "out-of-sample" if i % 3 else "in-sample",
             "fold": i - 1,
             "reviewed": False,
         }
@@ -182,8 +182,8 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
 def test_where_no_gaussians_were_asked_votes_are_null() -> None:
     said = some_assessment(3)._replace(votes=None)
     table = label_table(LabelStore(torch.tensor([0, 1, 2]), CLASSES), said, splits=["train"] * 3)
-    assert table["vote_given"].to_pylist() == table["vote_suggested"].to_pylist() == [None] * 3
-    assert table["network_given"].null_count == 0
+    assert table["gaussian_prob_given"].to_pylist() == table["gaussian_prob_suggested"].to_pylist() == [None] * 3
+    assert table["network_prob_given"].null_count == 0
 
 
 def test_the_table_has_ids_splits_and_names_where_the_data_has_them() -> None:
@@ -196,12 +196,12 @@ def test_the_table_has_ids_splits_and_names_where_the_data_has_them() -> None:
         ids=["a", "b", "c"],
         class_names=["cat", "dog"],
     )
-    assert table.column_names[-3:] == ["given_name", "current_name", "suggested_name"]
+    assert table.column_names[-3:] == ["given_label_name", "current_label_name", "suggested_label_name"]
     assert table["id"].to_pylist() == ["a", "b", "c"]
     assert table["split"].to_pylist() == ["train", "val", "train"]
-    assert table["given_name"].to_pylist() == ["cat", "dog", "dog"]
-    assert table["current_name"].to_pylist() == ["cat", "dog", "cat"]
-    assert table["suggested_name"].to_pylist() == ["dog", "dog", "cat"]
+    assert table["given_label_name"].to_pylist() == ["cat", "dog", "dog"]
+    assert table["current_label_name"].to_pylist() == ["cat", "dog", "cat"]
+    assert table["suggested_label_name"].to_pylist() == ["dog", "dog", "cat"]
 
 
 def test_a_label_changed_and_changed_back_counts_twice_and_is_not_changed() -> None:
@@ -286,18 +286,18 @@ def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() ->
     said = some_assessment(4, 3)._replace(suggested=torch.tensor([0, 0, 0, 1]))  # no quality of numbers 1 and 3
     table = label_table(store, said, splits=["train"] * 4, class_names=["a", "b", "c"])
     columns = table.to_pydict()
-    assert columns["given"] == [0, 1, 1, 2]
-    assert columns["current"] == [0, 2, 1, 2]
+    assert columns["given_label"] == [0, 1, 1, 2]
+    assert columns["current_label"] == [0, 2, 1, 2]
     assert columns["changed"] == [False, True, False, False]
     assert columns["reviewed"] == [False, True, True, False]
-    assert columns["suggested"] == [0, 2, 1, 1]
-    assert columns["quality"] == [float(said.log_odds[0].sigmoid().float()), 1.0, 1.0, None]
+    assert columns["suggested_label"] == [0, 2, 1, 1]
+    assert columns["label_quality"] == [float(said.log_odds[0].sigmoid().float()), 1.0, 1.0, None]
     assert columns["log_odds"] == [float(said.log_odds[0]), None, None, None]
     for name, view in (("confidence", said.probs), ("network", said.network), ("vote", said.votes)):
         assert view is not None
         of = [SUGGESTED, CURRENT, CURRENT, SUGGESTED]
         assert columns[f"{name}_suggested"] == view[torch.arange(4), of].tolist()
-    assert (columns["given_name"], columns["current_name"]) == (["a", "b", "b", "c"], ["a", "c", "b", "c"])
+    assert (columns["given_label_name"], columns["current_label_name"]) == (["a", "b", "b", "c"], ["a", "c", "b", "c"])
     assert looks_wrong(table).tolist() == [False, False, False, True]  # not what people changed
 
 

@@ -49,10 +49,10 @@ def test_correction_makes_labels_right_and_scores_the_validation_examples(
     table = pyarrow.parquet.read_table(run.folder / "labels.parquet").to_pylist()
     assert any(row["changed"] for row in table if row["split"] == "val")
     truth = np.load(noisy[0])["train_labels"]
-    wrong = [row["quality"] for row, label in zip(table, truth, strict=True) if row["given"] != label]
-    right = [row["quality"] for row, label in zip(table, truth, strict=True) if row["given"] == label]
+    wrong = [row["label_quality"] for row, label in zip(table, truth, strict=True) if row["given_label"] != label]
+    right = [row["label_quality"] for row, label in zip(table, truth, strict=True) if row["given_label"] == label]
     assert max(wrong) < np.mean(right)
-    assert {row["judged"] for row in table} == {"out-of-sample"}
+    assert {row["out_of_sample"] for row in table} == {"out-of-sample"}
 
 
 def test_rounds_train_again_within_the_epoch_until_nothing_changes(noisy: tuple[Path, Path], tmp_path: Path) -> None:

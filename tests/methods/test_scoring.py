@@ -61,14 +61,23 @@ def test_probabilities_of_ones_own_model_take_the_place_of_features() -> None:
     model = LogisticRegression(max_iter=50, C=0.01)
     probs = cross_val_predict(model, inputs / 16, given, cv=3, method="predict_proba")
     table = find_label_errors(labels=given, pred_probs=probs)
-    assert table.column_names == ["index", "given", "suggested", "quality", "is_error", "wrong_so_far"]
+    assert table.column_names == [
+        "index",
+        "given_label",
+        "suggested_label",
+        "label_quality",
+        "is_label_issue",
+        "wrong_so_far",
+    ]
     index = table["index"].to_numpy()
     found = np.zeros(len(truth), bool)
-    found[index[table["is_error"].to_numpy()]] = True
+    found[index[table["is_label_issue"].to_numpy()]] = True
     assert (found == wrong).mean() > 0.95
-    assert bool((np.diff(table["quality"].to_numpy()) >= 0).all())
+    assert bool((np.diff(table["label_quality"].to_numpy()) >= 0).all())
     named = find_label_errors(labels=np.array(list("abcdefghij"))[given], pred_probs=probs)
-    assert named["suggested"].to_pylist() == ["abcdefghij"[label] for label in table["suggested"].to_pylist()]
+    assert named["suggested_label"].to_pylist() == [
+        "abcdefghij"[label] for label in table["suggested_label"].to_pylist()
+    ]
 
 
 @pytest.mark.parametrize(

@@ -599,8 +599,8 @@ def run_on(data: tuple[Path, Path], out: Path, **options: Any) -> Run:
 def judged(run: Run, data: tuple[Path, Path]) -> Iterator[np.ndarray[Any, Any]]:
     """Return quality, whether the given label is right, and whether the current one is."""
     table, truth = run.labels(), np.load(data[0])["train_labels"]
-    yield table["quality"].to_numpy()
-    for column in ("given", "current"):
+    yield table["label_quality"].to_numpy()
+    for column in ("given_label", "current_label"):
         yield table[column].to_numpy() == truth
 
 
@@ -611,9 +611,9 @@ def test_it_finds_the_wrong_labels_without_any_setting(noisy: tuple[Path, Path],
     assert corrected.mean() > 0.98
     assert roc_auc_score(right, quality) > 0.97
     table = run.labels()
-    assert set(table["judged"].to_pylist()) == {"out-of-sample"}
+    assert set(table["out_of_sample"].to_pylist()) == {"out-of-sample"}
     assert sorted(set(table["fold"].to_pylist())) == list(range(8))
-    assert table["suggested"].to_pylist() == table["current"].to_pylist()
+    assert table["suggested_label"].to_pylist() == table["current_label"].to_pylist()
     assert set(table["split"].to_pylist()) == {"train"}
     assert min(run.history()["epoch"].to_pylist()) == 2
 
@@ -631,9 +631,9 @@ def test_a_single_member_says_that_it_judges_what_it_has_learned(noisy: tuple[Pa
     with pytest.warns(UnflipWarning, match="unflip.members = 1"):
         run = run_on(noisy, tmp_path / "run", settings={"unflip.members": 1, "data.val_fraction": 0.1})
     for row in run.labels().to_pylist():
-        assert row["judged"] == ("in-sample" if row["split"] == "train" else "out-of-sample")
+        assert row["out_of_sample"] == ("in-sample" if row["split"] == "train" else "out-of-sample")
         assert row["fold"] == -1
-        assert 0 <= row["quality"] <= 1
+        assert 0 <= row["label_quality"] <= 1
 
 
 def test_of_a_class_smaller_than_the_committee_nothing_can_be_said(noisy: tuple[Path, Path], tmp_path: Path) -> None:
@@ -641,7 +641,7 @@ def test_of_a_class_smaller_than_the_committee_nothing_can_be_said(noisy: tuple[
     labels[[5, 50, 150]] = 3
     np.save(tmp_path / "labels.npy", labels)
     run = run_on((noisy[0], tmp_path / "labels.npy"), tmp_path / "run", settings={"data.classes": 4})
-    quality = run.labels()["quality"].to_pylist()
+    quality = run.labels()["label_quality"].to_pylist()
     assert [i for i, value in enumerate(quality) if value is None] == [5, 50, 150]
 
 
@@ -654,8 +654,8 @@ def test_no_label_becomes_one_of_a_class_with_a_single_example(
     np.save(tmp_path / "labels.npy", labels)
     settings = {"data.classes": 4, "data.val_fraction": 0.25}
     table = run_on((noisy[0], tmp_path / "labels.npy"), tmp_path / "run", settings=settings).labels()
-    assert np.flatnonzero(table["current"].to_numpy() == 3).tolist() == [alone]
-    assert np.flatnonzero(table["likeliest"].to_numpy() == 3).tolist() == []
+    assert np.flatnonzero(table["current_label"].to_numpy() == 3).tolist() == [alone]
+    assert np.flatnonzero(table["top1"].to_numpy() == 3).tolist() == []
 
 
 def test_nor_of_examples_of_such_a_class_that_were_held_out(noisy: tuple[Path, Path], tmp_path: Path) -> None:
@@ -666,7 +666,7 @@ def test_nor_of_examples_of_such_a_class_that_were_held_out(noisy: tuple[Path, P
     data, settings = (noisy[0], tmp_path / "labels.npy"), {"data.classes": 4, "data.val_fraction": 0.25}
     table = run_on(data, tmp_path / "run", settings=settings).labels()
     assert {table["split"][i].as_py() for i in small} == {"train", "val"}
-    assert [i for i, value in enumerate(table["quality"].to_pylist()) if value is None] == small
+    assert [i for i, value in enumerate(table["label_quality"].to_pylist()) if value is None] == small
 
 
 def test_examples_held_out_are_judged_and_corrected_too(noisy: tuple[Path, Path], tmp_path: Path) -> None:
@@ -680,7 +680,7 @@ def test_examples_held_out_are_judged_and_corrected_too(noisy: tuple[Path, Path]
     assert roc_auc_score(right[held_out], quality[held_out]) > 0.97
     assert np.isfinite(quality).all()
     assert set(table["fold"].to_numpy()[held_out].tolist()) == {-1}
-    assert table["vote_given"].null_count == 0
+    assert table["gaussian_prob_given"].null_count == 0
 
 
 def test_what_people_decided_stays_and_the_given_label_is_not_forgotten(
@@ -692,11 +692,11 @@ def test_what_people_decided_stays_and_the_given_label_is_not_forgotten(
     (tmp_path / "reviewed.csv").write_text("index,label\n" + "".join(f"{i},{c}\n" for i, c in decided.items()))
     table = run_on(noisy, tmp_path / "run", reviewed=tmp_path / "reviewed.csv").labels().to_pylist()
     for row, label in decided.items():
-        assert table[row]["current"] == table[row]["suggested"] == label
-        assert table[row]["given"] == given_labels[row]
-        assert table[row]["quality"] == 1
+        assert table[row]["current_label"] == table[row]["suggested_label"] == label
+        assert table[row]["given_label"] == given_labels[row]
+        assert table[row]["label_quality"] == 1
         assert table[row]["reviewed"]
-    others = [row["current"] == truth[row["index"]] for row in table if not row["reviewed"]]
+    others = [row["current_label"] == truth[row["index"]] for row in table if not row["reviewed"]]
     assert np.mean(others) > 0.97
 
 
@@ -732,7 +732,7 @@ def test_without_noise_right_labels_stay(tmp_path: Path) -> None:
     data = write_npz(tmp_path / "clean.npz", **blobs())
     table = quick_train(data, tmp_path / "run", method="unflip", epochs=4).labels()
     assert np.mean(table["changed"].to_numpy(zero_copy_only=False)) < 0.02
-    assert np.median(table["quality"].to_numpy()) > 0.95
+    assert np.median(table["label_quality"].to_numpy()) > 0.95
 
 
 @pytest.mark.parametrize("believed", [0.0, 1.0])
@@ -745,8 +745,10 @@ def test_a_class_without_labels_is_never_suggested(
     rows = (6 * random.normal(size=(4, 8))[labels] + random.normal(size=(400, 8))).astype(np.float32)
     data = write_npz(tmp_path / "rows.npz", train=rows, train_labels=labels, class_names=np.array(list("abcd")))
     table = quick_train(data, tmp_path / "run", method="unflip", epochs=6).labels()
-    assert 1 not in table["suggested"].to_pylist()
-    assert (table["suggested"].to_numpy() == labels).mean() > 0.9  # where inequality is not believed some are moved
+    assert 1 not in table["suggested_label"].to_pylist()
+    assert (
+        table["suggested_label"].to_numpy() == labels
+    ).mean() > 0.9  # where inequality is not believed some are moved
 
 
 def test_a_class_of_one_group_is_not_judged_and_stays(tmp_path: Path) -> None:
@@ -757,6 +759,6 @@ def test_a_class_of_one_group_is_not_judged_and_stays(tmp_path: Path) -> None:
     rows[300:] = rows[300]
     data = write_npz(tmp_path / "rows.npz", train=rows, train_labels=labels)
     table = quick_train(data, tmp_path / "run", method="unflip", epochs=6).labels()
-    assert [i for i, value in enumerate(table["quality"].to_pylist()) if value is None] == list(range(300, 330))
-    assert (table["current"].to_numpy() == labels).mean() > 0.99
-    assert set(table["current"].to_pylist()[300:]) == {3}
+    assert [i for i, value in enumerate(table["label_quality"].to_pylist()) if value is None] == list(range(300, 330))
+    assert (table["current_label"].to_numpy() == labels).mean() > 0.99
+    assert set(table["current_label"].to_pylist()[300:]) == {3}

@@ -262,10 +262,10 @@ def test_doubtful_texts_are_shown_and_only_ever_text(tmp_path: Path, cli: Cli) -
 def test_doubtful_examples_are_those_of_lowest_quality_with_their_neighbors(run: Run) -> None:
     table = run.labels()
     doubts = find_doubtful(run, table, ["zero", "1", "2"], open_views(run, None))
-    quality = np.sort(table["quality"].to_numpy())
+    quality = np.sort(table["label_quality"].to_numpy())
     assert [each.quality for each in doubts] == pytest.approx(quality[:24].tolist())
     features = torch.from_numpy(run.features).float()
-    current = table["current"].to_pylist()
+    current = table["current_label"].to_pylist()
     for each in doubts[:5]:
         own = int(each.id)
         around = torch.linalg.vector_norm(features - features[own], dim=1)
@@ -277,7 +277,7 @@ def test_doubtful_examples_are_those_of_lowest_quality_with_their_neighbors(run:
 
 
 def test_the_report_says_how_many_wrong_labels_to_expect(run: Run, tmp_path: Path) -> None:
-    doubts = np.sort(1 - run.labels()["quality"].to_numpy().astype(float))[::-1]
+    doubts = np.sort(1 - run.labels()["label_quality"].to_numpy().astype(float))[::-1]
     most = int((doubts.cumsum() < 0.9 * doubts.sum()).sum()) + 1
     page = page_of(write_report(run, tmp_path / "r.html"))
     text = " ".join(page.text.split())
@@ -288,14 +288,14 @@ def test_the_report_says_how_many_wrong_labels_to_expect(run: Run, tmp_path: Pat
 
 def test_quality_that_is_not_known_comes_last_and_counts_nowhere(run: Run, tmp_path: Path) -> None:
     copy = Run(Path(shutil.copytree(run.folder, tmp_path / "run")))
-    order = run.labels()["quality"].to_numpy().argsort(kind="stable").tolist()
+    order = run.labels()["label_quality"].to_numpy().argsort(kind="stable").tolist()
     known = sorted(order[::8])
     forget_quality(copy.folder, [i for i in range(150) if i not in known])
     doubts = find_doubtful(copy, copy.labels(), ["0", "1", "2"], open_views(copy, None))
     assert [int(each.id) for each in doubts[:19]] == order[::8]
     assert [each.quality for each in doubts[19:]] == [None] * 5
     page = page_of(write_report(copy, tmp_path / "r.html"))
-    below = (run.labels()["quality"].to_numpy()[known] < 0.5).sum()
+    below = (run.labels()["label_quality"].to_numpy()[known] < 0.5).sum()
     assert f"doubtful labels {below} of 150, with a quality below 50 %" in page.text
     assert page.text.count("not known") == 5 + 1
     assert "Of classes with too few examples it is not known" in page.text
@@ -318,7 +318,7 @@ def test_what_people_changed_is_told_apart(features: Path, tmp_path: Path) -> No
     )
     table = again.labels()
     changed, reviewed = (table[name].to_numpy() for name in ("changed", "reviewed"))
-    people, wrong = int((changed & reviewed).sum()), (1 - table["quality"].to_numpy().astype(float)).sum()
+    people, wrong = int((changed & reviewed).sum()), (1 - table["label_quality"].to_numpy().astype(float)).sum()
     assert reviewed.sum() == 5
     assert people > 0
     page = page_of(write_report(again))
@@ -342,7 +342,15 @@ def test_what_a_person_decided_is_not_doubtful(run: Run) -> None:
 def table_of(given: list[int], current: list[int]) -> pa.Table:
     changed = [a != b for a, b in zip(given, current, strict=True)]
     quality = [1.0] * len(given)
-    return pa.table({"given": given, "current": current, "suggested": current, "changed": changed, "quality": quality})
+    return pa.table(
+        {
+            "given_label": given,
+            "current_label": current,
+            "suggested_label": current,
+            "changed": changed,
+            "label_quality": quality,
+        }
+    )
 
 
 def test_changes_are_counted_by_pair() -> None:
@@ -351,7 +359,7 @@ def test_changes_are_counted_by_pair() -> None:
     assert changes.names == ("ant", "bee", "2")
     assert [(pair.given, pair.now, pair.count) for pair in changes.pairs] == [("ant", "bee", 2), ("bee", "2", 1)]
     assert changes.pairs[0].share == pytest.approx(2 / 3)
-    assert (changes.total, changes.changed, changes.kind) == (6, 3, "current")
+    assert (changes.total, changes.changed, changes.kind) == (6, 3, "current_label")
     np.testing.assert_allclose(changes.shares.sum(1), 1.0)
 
 
@@ -375,7 +383,7 @@ def test_classes_with_the_most_noise_come_first() -> None:
 
 def test_of_a_class_that_nobody_can_judge_no_noise_is_told() -> None:
     table = table_of([0, 0, 1], [0, 1, 1])
-    table = table.set_column(4, "quality", pa.array([0.9, 0.2, None]))
+    table = table.set_column(4, "label_quality", pa.array([0.9, 0.2, None]))
     rows = class_rows(table, ["ant", "bee"], [0.1, 0.5], None)
     assert [(row.name, row.noise) for row in rows] == [("ant", 0.1), ("bee", None)]
 
@@ -391,7 +399,7 @@ def test_the_shift_starts_at_the_means_of_the_given_labels(run: Run) -> None:
     assert kept is not None
     assert gaussians is not None
     features = kept[train].astype(np.float64)
-    truth = {"given": found.panels[0], "current": found.panels[1]}
+    truth = {"given_label": found.panels[0], "current_label": found.panels[1]}
     # Means are enough to find the plane again: a linear map from features to the picture.
     means = {name: np.stack([features[table[name].to_numpy()[train] == c].mean(0) for c in range(3)]) for name in truth}
     sources = np.concatenate([*means.values(), gaussians.means.double().numpy()])

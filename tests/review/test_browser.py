@@ -162,7 +162,7 @@ def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", ru
         low = int(
             (
                 review.examples.mask(Filter(given=given, suggested=suggested), review.decisions.states)
-                & (review.examples.columns["quality"] < 0.05)
+                & (review.examples.columns["label_quality"] < 0.05)
             ).sum()
         )
         page.select_option("#below", "0.05")

@@ -30,11 +30,11 @@ FILTERS = st.builds(
 
 def passes(wanted: Filter, row: dict[str, Any], state: int) -> bool:
     return (
-        (not wanted.differs or row["given"] != row["suggested"])
-        and wanted.given in (None, row["given"])
-        and wanted.suggested in (None, row["suggested"])
-        and wanted.label_class in (None, row["given"], row["suggested"])
-        and (wanted.below is None or row["quality"] < wanted.below)
+        (not wanted.differs or row["given_label"] != row["suggested_label"])
+        and wanted.given in (None, row["given_label"])
+        and wanted.suggested in (None, row["suggested_label"])
+        and wanted.label_class in (None, row["given_label"], row["suggested_label"])
+        and (wanted.below is None or row["label_quality"] < wanted.below)
         and (wanted.states is None or State(state) in wanted.states)
     )
 
@@ -63,7 +63,9 @@ def test_pages_forward_and_backward_go_through_what_passes_by_quality(
 
 def test_pairs_are_counted_and_the_most_frequent_comes_first(trained: Path) -> None:
     rows = pyarrow.parquet.read_table(trained / "labels.parquet").to_pylist()
-    pairs = [(row["given"], row["suggested"]) for row in rows if row["given"] != row["suggested"]]
+    pairs = [
+        (row["given_label"], row["suggested_label"]) for row in rows if row["given_label"] != row["suggested_label"]
+    ]
     found = Examples(Run(trained)).pairs
     assert {(a, b): count for a, b, count in found} == {pair: pairs.count(pair) for pair in pairs}
     assert [count for *_, count in found] == sorted((count for *_, count in found), reverse=True)

@@ -67,7 +67,7 @@ def test_it_is_an_order_of_all_and_asks_where_suggestions_are_wrong(
 ) -> None:
     run = Run(trained)
     table, truth = run.labels(), training_labels()[:400]
-    wrong = table["suggested"].to_numpy() != truth
+    wrong = table["suggested_label"].to_numpy() != truth
     for pool in (10_000, 50, 1):
         monkeypatch.setattr(helpful, "_POOL", pool)
         for features in (run.features, None):
@@ -92,5 +92,5 @@ def test_the_page_goes_in_the_order_that_is_asked_for(run: Path) -> None:
         second = client.get(f"/api/examples?count=20&after={page['last']}").json["examples"]
         assert [(one["index"], one["rank"]) for one in second] == list(zip(expected[20:40], range(20, 40), strict=True))
         other = client.get("/api/examples?count=1&order=doubtful").json["examples"][0]
-        assert other["quality"] == pytest.approx(min(table["quality"].to_pylist()), abs=1e-6)
+        assert other["label_quality"] == pytest.approx(min(table["label_quality"].to_pylist()), abs=1e-6)
         assert client.get("/api/examples?order=alphabetical").status == 422

@@ -24,14 +24,20 @@ def first(client: Client, query: str = "differs=true") -> dict[str, Any]:
 
 def test_the_first_page_is_what_looks_most_wrong(client: Client, run: Path) -> None:
     answer = client.get("/api/examples?differs=true&count=20").json
-    rows = [row for row in rows_of(run) if row["given"] != row["suggested"]]
+    rows = [row for row in rows_of(run) if row["given_label"] != row["suggested_label"]]
     expected = sorted(rows, key=lambda row: float(str(row["log_odds"])))
     assert [one["index"] for one in answer["examples"]] == [row["index"] for row in expected[:20]]
     assert answer["total"] == len(rows)
     one, row = answer["examples"][0], expected[0]
-    for name in ("given", "suggested", "id", "split"):
+    for name in ("given_label", "suggested_label", "id", "split"):
         assert one[name] == row[name]
-    for name in ("quality", "network_given", "vote_given", "network_suggested", "vote_suggested"):
+    for name in (
+        "label_quality",
+        "network_prob_given",
+        "gaussian_prob_given",
+        "network_prob_suggested",
+        "gaussian_prob_suggested",
+    ):
         assert one[name] == pytest.approx(row[name], abs=1e-6)
 
 
@@ -43,16 +49,20 @@ def test_what_is_not_known_comes_last_and_is_nothing(run: Path) -> None:
         total = client.get("/api/examples?count=1").json["total"]
         page = client.get(f"/api/examples?count=10&before={total}").json["examples"]
         assert sorted(one["index"] for one in page[-4:]) == forgotten  # classes take turns
-        assert [one["quality"] for one in page[-4:]] == [None] * 4
-        assert all(one["quality"] > 0.5 for one in page[:-4])
+        assert [one["label_quality"] for one in page[-4:]] == [None] * 4
+        assert all(one["label_quality"] > 0.5 for one in page[:-4])
         detail = client.get(f"/api/examples/{forgotten[0]}").json
-        assert (detail["quality"], detail["vote_given"], detail["vote_suggested"]) == (None, None, None)
-        assert 0 <= detail["network_given"] <= 1
+        assert (detail["label_quality"], detail["gaussian_prob_given"], detail["gaussian_prob_suggested"]) == (
+            None,
+            None,
+            None,
+        )
+        assert 0 <= detail["network_prob_given"] <= 1
 
 
 def test_each_action_leads_to_its_state_and_label(client: Client) -> None:
     one = first(client)
-    index, given, suggested = one["index"], one["given"], one["suggested"]
+    index, given, suggested = one["index"], one["given_label"], one["suggested_label"]
     third = next(label for label in range(10) if label not in (given, suggested))
     steps: list[tuple[str, dict[str, Any], str, int | None]] = [
         ("accept", {}, "accepted", suggested),
@@ -91,7 +101,7 @@ def test_many_are_decided_and_undone_at_once(client: Client) -> None:
     assert sum(progress["all"].values()) - progress["all"]["open"] == 50
     assert len(client.undo().json["written"]) == 50
     assert client.get("/api/changes?since=100").json == {
-        "changes": [],
+        "n_changes": [],
         "last": 100,
         "progress": client.get("/api/examples").json["progress"],
     }
@@ -113,13 +123,15 @@ def test_the_export_holds_what_was_settled_and_training_takes_it(client: Client,
     answer = client.get("/api/export.csv")
     assert answer.headers["content-disposition"] == 'attachment; filename="reviewed.csv"'
     rows = list(csv.DictReader(io.StringIO(answer.body.decode())))
-    expected = {one["index"]: one["suggested"] for one in accept} | {one["index"]: one["given"] for one in keep}
+    expected = {one["index"]: one["suggested_label"] for one in accept} | {
+        one["index"]: one["given_label"] for one in keep
+    }
     assert {int(row["index"]): int(row["label"]) for row in rows} == expected
     assert all(row["id"].startswith("digit-") for row in rows)
     reviewed = tmp_path / "reviewed.csv"
     reviewed.write_bytes(answer.body)
     again = train("digits", tmp_path / "again", take=400, noise="sym:0.3", reviewed=reviewed, epochs=2, device="cpu")
-    current = {row["index"]: row["current"] for row in rows_of(again.folder)}
+    current = {row["index"]: row["current_label"] for row in rows_of(again.folder)}
     assert {index: current[index] for index in expected} == expected
 
 
@@ -160,13 +172,13 @@ def test_neighbors_are_the_nearest_of_either_class(client: Client, run: Path) ->
     rows = rows_of(run)
     one = first(client)
     detail = client.get(f"/api/examples/{one['index']}").json
-    assert [group["label"] for group in detail["neighbors"]] == [one["given"], one["suggested"]]
+    assert [group["label"] for group in detail["neighbors"]] == [one["given_label"], one["suggested_label"]]
     for group in detail["neighbors"]:
-        others = [i for i, row in enumerate(rows) if row["current"] == group["label"] and i != one["index"]]
+        others = [i for i, row in enumerate(rows) if row["current_label"] == group["label"] and i != one["index"]]
         distances = {i: np.linalg.norm(features[i] - features[one["index"]]) for i in others}
         assert [near["index"] for near in group["examples"]] == sorted(others, key=distances.__getitem__)[:6]
     same = first(client, "state=any&count=1&after=300")
-    if same["given"] == same["suggested"]:
+    if same["given_label"] == same["suggested_label"]:
         groups = client.get(f"/api/examples/{same['index']}").json["neighbors"]
         assert groups[1]["label"] is None
 

@@ -177,16 +177,18 @@ class CleanPlan:
         issues = without_removed(issues, table)
         write_atomically(run.own(layout.ISSUES), lambda path: pa.csv.write_csv(issues, path))
         left = table.filter(pa.compute.not_equal(table["split"], REMOVED))
-        pairs = Counter(zip(label_issues["given"].to_pylist(), label_issues["suggested"].to_pylist(), strict=True))
+        pairs = Counter(
+            zip(label_issues["given_label"].to_pylist(), label_issues["suggested_label"].to_pylist(), strict=True)
+        )
         return CleanResult(
             run=run,
             data=self.config.common.data.path,
             of_images=of_images,
             count=len(left),
             label_issues=label_issues,
-            sure=int((label_issues["quality"].to_numpy() < SURE).sum()),
-            expected=expect_errors(table["quality"].to_numpy()),
-            unjudged=left["quality"].null_count,
+            sure=int((label_issues["label_quality"].to_numpy() < SURE).sum()),
+            expected=expect_errors(table["label_quality"].to_numpy()),
+            unjudged=left["label_quality"].null_count,
             decided=compare_decided(run, self.config.common.data.reviewed),
             pairs=[(str(given), str(suggested), count) for (given, suggested), count in pairs.most_common()],
             issues=issues,
@@ -339,9 +341,11 @@ def _texts(raw: Dataset, encoded: Dataset) -> dict[str, list[str]]:
 
 def _list_label_issues(table: pa.Table, called: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
     """Return the labels that look wrong, the most doubtful first; examples are ``called`` path or id."""
-    columns = {"index": table["index"], called: table["id"], "given": names_of(table, "given")}
+    columns = {"index": table["index"], called: table["id"], "given_label": names_of(table, "given_label")}
     order = most_doubtful_first(table)
-    label_issues = pa.table(columns | {"suggested": names_of(table, "suggested"), "quality": table["quality"]})
+    label_issues = pa.table(
+        columns | {"suggested_label": names_of(table, "suggested_label"), "label_quality": table["label_quality"]}
+    )
     for name, cells in texts.items():
         label_issues = label_issues.append_column(
             name if name not in label_issues.column_names else f"{name}_", pa.array(cells)
@@ -368,7 +372,7 @@ def _before(folder: Path, table: pa.Table, undecided: Array) -> Before | None:
         earlier = run.labels()
     except UnflipError:  # whatever it is, people need not know
         return None
-    if not all(earlier[name].equals(table[name]) for name in ("id", "given")):
+    if not all(earlier[name].equals(table[name]) for name in ("id", "given_label")):
         return None
-    differs = earlier["current"].to_numpy() != table["current"].to_numpy()
-    return Before(folder, int((differs & undecided).sum()), expect_errors(earlier["quality"].to_numpy()).total)
+    differs = earlier["current_label"].to_numpy() != table["current_label"].to_numpy()
+    return Before(folder, int((differs & undecided).sum()), expect_errors(earlier["label_quality"].to_numpy()).total)

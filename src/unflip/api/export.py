@@ -95,9 +95,9 @@ _WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
 def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
     columns = {
         "is_label_issue": looks_wrong(table),
-        "label_quality": table["quality"],
-        "given_label": names_of(table, "given"),
-        "predicted_label": names_of(table, "suggested"),
+        "label_quality": table["label_quality"],
+        "given_label": names_of(table, "given_label"),
+        "predicted_label": names_of(table, "suggested_label"),
     }
     if flagged is not None:
         for name, issue in _DATALAB.items():
@@ -125,8 +125,10 @@ def _tasks(
     """Return a task an example, unless it was removed; docs/exchange.md has the labeling interface for them."""
     names = None if flagged is None else _names(table, flagged)
     removed = pc.equal(table["split"], REMOVED).to_pylist()
-    columns = {name: table[name].to_pylist() for name in ("index", "id", "quality", "reviewed", "confidence_suggested")}
-    labels = {name: [str(label) for label in names_of(table, name).to_pylist()] for name in ("given", "suggested")}
+    columns = {name: table[name].to_pylist() for name in ("index", "id", "label_quality", "reviewed", "prob_suggested")}
+    labels = {
+        name: [str(label) for label in names_of(table, name).to_pylist()] for name in ("given_label", "suggested_label")
+    }
     tasks = []
     for i, name in enumerate(columns["id"]):
         if removed[i]:
@@ -135,14 +137,14 @@ def _tasks(
         choice = {"type": "choices", "from_name": "label", "to_name": kind}
         prediction = {
             "model_version": f"unflip {method}",
-            "score": columns["confidence_suggested"][i],
-            "result": [choice | {"value": {"choices": [labels["suggested"][i]]}}],
+            "score": columns["prob_suggested"][i],
+            "result": [choice | {"value": {"choices": [labels["suggested_label"][i]]}}],
         }
         data = {
             kind: prefix + name if kind == "image" else name if rows is None else rows.words(i),
             "index": columns["index"][i],
-            "given": labels["given"][i],
-            "quality": columns["quality"][i],
+            "given_label": labels["given_label"][i],
+            "label_quality": columns["label_quality"][i],
             "reviewed": columns["reviewed"][i],
         } | ({} if names is None else {"issues": names[i]})
         tasks.append({"data": data, "predictions": [prediction]})

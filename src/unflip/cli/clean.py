@@ -112,7 +112,7 @@ def _expected(cleaned: "CleanResult") -> list[str]:
         return said
     found = f"the first {most:,} of the list hold {HELD:.0%} of them"
     if most > listed:
-        share = expect_errors(cleaned.label_issues["quality"].to_numpy()).total / cleaned.expected.total
+        share = expect_errors(cleaned.label_issues["label_quality"].to_numpy()).total / cleaned.expected.total
         found = f"the list holds {share:.0%} of them, the review page shows the others after it" if listed else ""
     others = "other " if cleaned.decided.labels else ""
     told = f"  about {wrong:,} {others}label{' is' if wrong == 1 else 's are'} wrong"

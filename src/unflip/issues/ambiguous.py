@@ -17,12 +17,12 @@ def find_ambiguous(audited: AuditInput) -> CheckResult:
     judged in-sample or could not be judged, and those that people decided about, are left out.
     """
     table = audited.table
-    judged = (table["judged"].to_numpy() == OUT_OF_SAMPLE) & ~np.isnan(table["quality"].to_numpy())
+    judged = (table["out_of_sample"].to_numpy() == OUT_OF_SAMPLE) & ~np.isnan(table["label_quality"].to_numpy())
     asked = np.flatnonzero(judged & ~table["reviewed"].to_numpy(zero_copy_only=False))
-    first, second = (table[f"confidence_{name}"].to_numpy()[asked].astype(float) for name in ("likeliest", "second"))
+    first, second = (table[f"prob_{name}"].to_numpy()[asked].astype(float) for name in ("top1", "top2"))
     ratio, both = second / np.maximum(first, 1e-12), first + second
     names = audited.class_names
-    pairs = np.stack([table[name].to_numpy()[asked] for name in ("likeliest", "second")], 1)
+    pairs = np.stack([table[name].to_numpy()[asked] for name in ("top1", "top2")], 1)
 
     def reason(at: int) -> str:
         a, b = pairs[at]

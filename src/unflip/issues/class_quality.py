@@ -35,9 +35,9 @@ def find_class_quality(audited: AuditInput) -> CheckResult:
     decided = table["reviewed"].to_numpy(zero_copy_only=False)
     labels = peoples_labels(table)
     counts = np.bincount(labels, minlength=len(audited.class_names))
-    known = np.bincount(labels[~np.isnan(table["quality"].to_numpy())], minlength=len(counts)) > 0
-    asked = (table["judged"].to_numpy() == OUT_OF_SAMPLE) & ~decided
-    confused = _confused(audited.class_names, labels[asked], table["likeliest"].to_numpy()[asked])
+    known = np.bincount(labels[~np.isnan(table["label_quality"].to_numpy())], minlength=len(counts)) > 0
+    asked = (table["out_of_sample"].to_numpy() == OUT_OF_SAMPLE) & ~decided
+    confused = _confused(audited.class_names, labels[asked], table["top1"].to_numpy()[asked])
     found = [*confused, *_sizes(audited.class_names, counts, ~known & (counts > 0))]
     flags, scores = np.array([each.flag for each in found], bool), np.array([each.score for each in found], float)
     return CheckResult(np.full(len(found), -1), scores, flags, lambda at: found[at].reason)

@@ -21,7 +21,7 @@ def find_near_duplicates(audited: AuditInput) -> CheckResult:
     copies = np.bincount(keys[: len(table)])
     _, numbers, sizes = np.unique(leaders, return_inverse=True, return_counts=True)
     rows = np.flatnonzero(sizes[numbers] > 1)
-    given = np.array(names_of(table, "given").to_pylist(), object)
+    given = np.array(names_of(table, "given_label").to_pylist(), object)
     groups, differ = _in_order(numbers[rows], scores[rows], np.unique(given[rows], return_inverse=True)[1])
     ids = table["id"].to_pylist()
     members = np.argsort(groups, kind="stable")

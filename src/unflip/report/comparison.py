@@ -53,7 +53,7 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
         raise InputError("a comparison needs at least two different runs")
     names, results = list(named), [run.result for run in named.values()]
     trees = [run.config.tree() for run in named.values()]
-    columns = ["id", "current", "changed", "quality", "reviewed"]
+    columns = ["id", "current_label", "changed", "label_quality", "reviewed"]
     tables = [run.labels(columns) if run.has_labels else None for run in named.values()]  # cells may not keep them
     write_page(
         out,
@@ -164,5 +164,5 @@ def _agreement(tables: Sequence[pa.Table | None]) -> list[list[float]] | None:
     ids = known[0]["id"].to_pylist()
     if any(table["id"].to_pylist() != ids for table in known):
         return None
-    labels = [table["current"].to_numpy() for table in known]
+    labels = [table["current_label"].to_numpy() for table in known]
     return [[float(np.mean(one == other)) for other in labels] for one in labels]

@@ -135,16 +135,16 @@ def find_doubtful(run: Run, table: pa.Table, names: Sequence[str], views: Views)
     order = most_doubtful_first(table)
     rows = table.take(order[~table["reviewed"].to_numpy()[order]][:_LOWEST])
     examples = [
-        Shown(row["id"], names[row["given"]], views.picture(row["index"]), views.text(row["index"]),
-              names[row["suggested"]], row["quality"])
-        for row in rows.select(["index", "id", "given", "suggested", "quality"]).to_pylist()
+        Shown(row["id"], names[row["given_label"]], views.picture(row["index"]), views.text(row["index"]),
+              names[row["suggested_label"]], row["label_quality"])
+        for row in rows.select(["index", "id", "given_label", "suggested_label", "label_quality"]).to_pylist()
     ]  # fmt: skip
     features = run.features
     if views.pictures is not None or features is None or len(features) != len(table) or not examples:
         return examples
     indices = rows["index"].to_numpy()
     found = nearest(features, features[indices], _NEIGHBORS, leave_out=indices)
-    current = np.append(table["current"].to_numpy(), -1)  # index -1 stands for a missing neighbor
+    current = np.append(table["current_label"].to_numpy(), -1)  # index -1 stands for a missing neighbor
     return [
         replace(example, neighbors=tuple(Counter(names[c] for c in around if c >= 0).most_common()))
         for example, around in zip(examples, current[found.indices].tolist(), strict=True)
@@ -155,7 +155,7 @@ def find_issues(table: pa.Table, issues: pa.Table, names: Sequence[str], views: 
     """Return what was flagged, in the order of the file; ``table`` is that of the labels."""
     flagged = issues.filter(issues["flag"])
     kinds = list(dict.fromkeys(flagged["issue"].to_pylist()))
-    given = table["given"].to_numpy()
+    given = table["given_label"].to_numpy()
     return [_kind(name, flagged.filter(compute.equal(flagged["issue"], name)), given, names, views) for name in kinds]
 
 

@@ -89,7 +89,7 @@ def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
 
     method, run = list(runs.items())[-1]
     table = run.labels()
-    quality, given = (table[name].to_numpy() for name in ("quality", "given"))
+    quality, given = (table[name].to_numpy() for name in ("label_quality", "given_label"))
     right = given == training_labels()[table["index"].to_numpy()]
     axes = figure.add_subplot(grid[0, 1])
     parts, names = [quality[right], quality[~right]], ["label is right", "label is wrong"]

@@ -49,7 +49,7 @@ class LabelChanges:
     """Given labels against those that replace them.
 
     Attributes:
-        kind: what replaces them: ``current`` if the run corrected any, otherwise ``suggested``.
+        kind: what replaces them: ``current_label`` if the run corrected any, otherwise ``suggested_label``.
         counts: (k, k), given labels by row; with very many classes, only those with the most changes.
         names: of the classes in ``counts``.
         total: number of examples.
@@ -80,8 +80,8 @@ class LabelChanges:
 
 def count_changes(table: pyarrow.Table, names: Sequence[str]) -> LabelChanges:
     """Count which labels replace which given ones."""
-    given = table["given"].to_numpy()
-    kind = "current" if bool(table["changed"].to_numpy().any()) else "suggested"
+    given = table["given_label"].to_numpy()
+    kind = "current_label" if bool(table["changed"].to_numpy().any()) else "suggested_label"
     now = table[kind].to_numpy()
     size = int(max(given.max(), now.max())) + 1
     counts = np.bincount(given * size + now, minlength=size * size).reshape(size, size)
@@ -112,11 +112,11 @@ def class_rows(
     table: pyarrow.Table, names: Sequence[str], noise: Sequence[float] | None, accuracy: Sequence[float] | None
 ) -> list[ClassRow]:
     """Return one row per class, the noisiest first."""
-    given, current = table["given"].to_numpy(), table["current"].to_numpy()
+    given, current = table["given_label"].to_numpy(), table["current_label"].to_numpy()
     size = max(int(max(given.max(), current.max())) + 1, len(noise or ()), len(accuracy or ()))
     before, after = np.bincount(given, minlength=size), np.bincount(current, minlength=size)
     left = np.bincount(given[given != current], minlength=size)
-    judged = np.bincount(given[~np.isnan(table["quality"].to_numpy())], minlength=size)
+    judged = np.bincount(given[~np.isnan(table["label_quality"].to_numpy())], minlength=size)
     some = bool(left.any())
     rows = [
         ClassRow(

@@ -34,7 +34,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
     table = whole.filter(compute.not_equal(whole["split"], REMOVED))
     names, tests = run.class_names, result["tests"]
     changes = count_changes(table, names)
-    changed, reviewed, quality = (table[name].to_numpy() for name in ("changed", "reviewed", "quality"))
+    changed, reviewed, quality = (table[name].to_numpy() for name in ("changed", "reviewed", "label_quality"))
     trains = int(compute.sum(compute.equal(table["split"], "train")).as_py() or 0)
     views, issues = open_views(run, data), run.issues()
     matrix = f"Given labels by row, {changes.kind} ones by column, as fractions of the row; the list shows the largest."
@@ -63,7 +63,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         ),
         **_shift(run, names),
         doubts=find_doubtful(run, whole, names, views),
-        below_half=int((whole["quality"].to_numpy() < 0.5).sum()),
+        below_half=int((whole["label_quality"].to_numpy() < 0.5).sum()),
         issues=None if issues is None else find_issues(whole, issues, names, views),
         views=views,
         errors=expect_errors(quality),

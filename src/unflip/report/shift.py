@@ -68,8 +68,8 @@ def measure_shift(run: Run) -> Shift:
     if mapped is None:
         raise RunFolderError(f"{run.folder}: no features.npy; it was too large to keep, or the run is not finished")
     features = torch.from_numpy(mapped)
-    table = run.labels(["split", "given", "current"])
-    given, current = (torch.tensor(table[name].to_numpy()) for name in ("given", "current"))
+    table = run.labels(["split", "given_label", "current_label"])
+    given, current = (torch.tensor(table[name].to_numpy()) for name in ("given_label", "current_label"))
     if len(given) != len(features):
         raise RunFolderError(f"{run.folder}: {len(features)} features for {len(given)} labels; two runs mixed up?")
     train = torch.tensor(pyarrow.compute.equal(table["split"], "train").to_numpy()).nonzero()[:, 0]

@@ -18,8 +18,8 @@ from unflip.runs.folder import Run
 from unflip.runs.labels import SCHEMA, looks_wrong, most_doubtful_first
 
 _COLUMNS = [
-    "id", "split", "given", "current", "suggested", "quality", "network_given", "vote_given", "network_suggested",
-    "vote_suggested", "changes", "log_odds", "reviewed",
+    "id", "split", "given_label", "current_label", "suggested_label", "label_quality", "network_prob_given", "gaussian_prob_given", "network_prob_suggested",
+    "gaussian_prob_suggested", "n_changes", "log_odds", "reviewed",
 ]  # fmt: skip
 
 
@@ -87,7 +87,7 @@ class Examples:
         }
         self.ids: list[str] = table["id"].to_pylist()
         self.splits: list[str] = table["split"].to_pylist()
-        self.given, self.suggested = self.columns["given"], self.columns["suggested"]
+        self.given, self.suggested = self.columns["given_label"], self.columns["suggested_label"]
         self._is_label_issue = looks_wrong(table)
         self.reviewed: Array = self.columns.pop("reviewed")
         del self.columns["log_odds"]
@@ -158,7 +158,7 @@ class Examples:
         if wanted.label_class is not None:
             mask &= (self.given == wanted.label_class) | (self.suggested == wanted.label_class)
         if wanted.below is not None:
-            mask &= self.columns["quality"] < wanted.below  # not those without one
+            mask &= self.columns["label_quality"] < wanted.below  # not those without one
         if wanted.states is not None:
             mask &= np.isin(states, [int(state) for state in wanted.states])
         if wanted.issue is not None:
@@ -189,7 +189,7 @@ class Examples:
 
     def members(self, label: int) -> Array:
         """Return the examples whose final label in the run is ``label``."""
-        return np.flatnonzero(self.columns["current"] == label)
+        return np.flatnonzero(self.columns["current_label"] == label)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -18,8 +18,8 @@ def most_helpful_first(table: pa.Table, features: Array | None) -> Array:
     and time are bounded; all others follow, the more uncertain first. Without ``features`` (n, d) nothing is known of
     density, and only uncertainty counts.
     """
-    columns = {name: table[name].to_numpy() for name in ("quality", "confidence_given", "confidence_suggested")}
-    given, suggested = table["given"].to_numpy(), table["suggested"].to_numpy()
+    columns = {name: table[name].to_numpy() for name in ("label_quality", "prob_given", "prob_suggested")}
+    given, suggested = table["given_label"].to_numpy(), table["suggested_label"].to_numpy()
     doubt = uncertainty(*columns.values(), differs=given != suggested)
     doubt[table["reviewed"].to_numpy()] = -1.0
     order = np.argsort(-doubt, kind="stable")

@@ -58,7 +58,7 @@ class Review:
         self.examples, self.decisions, self.pictures, self.reviewer = examples, decisions, pictures, reviewer
         self.order = order
         self._rows = rows
-        self._words = Words(run, rows, examples.columns["current"]) if rows else None
+        self._words = Words(run, rows, examples.columns["current_label"]) if rows else None
         self.picture_key = examples.fingerprint[:16]  # in the address of images: those of another run are never shown
         self._name = run.folder.resolve().name
         self._result = run.result
@@ -156,7 +156,7 @@ class Review:
         if given != suggested:
             groups.append((suggested, self.examples.members(suggested)))
         else:
-            groups.append((None, np.flatnonzero(self.examples.columns["current"] != given)))
+            groups.append((None, np.flatnonzero(self.examples.columns["current_label"] != given)))
         own = np.array([index])
         found = []
         for label, rows in groups:
@@ -203,7 +203,7 @@ def settled(examples: Examples, decisions: DecisionStore) -> dict[int, int | Non
 
     What came reviewed into the run holds until somebody decides otherwise, or is not sure.
     """
-    current = examples.columns["current"]
+    current = examples.columns["current_label"]
     doubted = decisions.states == State.UNSURE
     labels = {
         i: None if examples.splits[i] == REMOVED else int(current[i])

@@ -22,7 +22,7 @@ OUT_OF_SAMPLE, IN_SAMPLE = "out-of-sample", "in-sample"
 """How a label was judged: by views that had not learned it, or by some that had."""
 HELD = 0.9
 """The share of wrong labels that people are told where to find."""
-_NAMED = ("given", "current", "suggested")
+_NAMED = ("given_label", "current_label", "suggested_label")
 _GIVEN, _CURRENT, _SUGGESTED = range(3)
 
 
@@ -59,13 +59,13 @@ def label_table(
 ) -> pa.Table:
     """Return one row per example: what its label was, what it is now, and how sure that is.
 
-    Columns: ``quality`` is how likely the given label is right, null where that cannot be said; ``log_odds`` are
-    ``log(quality / (1 - quality))``, not rounded, null also where people decided; ``judged`` is whether the views that
-    say so had learned that label, ``suggested`` the label to propose in its place (or the same),
-    ``last_change`` an epoch, 0 for never. ``confidence_...`` is what the method believes of a label, ``network_...``
-    and ``vote_...`` what the networks and the class Gaussians say of it, ``fold`` which examples were learned together.
-    ``likeliest`` and ``second`` are the two likeliest classes by the views that quality comes from, whatever the label.
-    ``given`` is what came, also where people decided otherwise; what they decided has a quality of 1 and is suggested.
+    Columns: ``label_quality`` is how likely the given label is right, null where that cannot be said; ``log_odds`` are
+    ``log(quality / (1 - quality))``, not rounded, null also where people decided; ``out_of_sample`` is whether the views that
+    say so had learned that label, ``suggested_label`` the label to propose in its place (or the same),
+    ``last_changed_epoch`` an epoch, 0 for never. ``prob_...`` is what the method believes of a label, ``network_prob_...``
+    and ``gaussian_prob_...`` what the networks and the class Gaussians say of it, ``fold`` which examples were learned together.
+    ``top1`` and ``top2`` are the two likeliest classes by the views that quality comes from, whatever the label.
+    ``given_label`` is what came, also where people decided otherwise; what they decided has a quality of 1 and is suggested.
     ``reviewed`` also marks removed examples, of whose label nothing is said.
 
     Args:
@@ -73,7 +73,7 @@ def label_table(
         assessment: what is believed of each example.
         splits: ``train``, ``val`` or ``removed`` for every example.
         ids: what examples are called; by default their number.
-        class_names: by class number; adds the columns ``given_name``, ``current_name`` and ``suggested_name``.
+        class_names: by class number; adds the columns ``given_label_name``, ``current_label_name`` and ``suggested_label_name``.
     """
     count, history = len(labels), labels.history()
     last_change = torch.zeros(count, dtype=torch.int32)
@@ -95,26 +95,28 @@ def label_table(
         "index": np.arange(count),
         "id": pa.array(np.arange(count)).cast(pa.string()) if ids is None else list(ids),
         "split": list(splits),
-        "given": given.numpy(),
-        "current": current.numpy(),
+        "given_label": given.numpy(),
+        "current_label": current.numpy(),
         "changed": (given != current).numpy(),
-        "confidence_current": said(assessment.probs, _CURRENT),
-        "confidence_given": said(assessment.probs, _GIVEN),
-        "network_given": said(assessment.network, _GIVEN),
-        "vote_given": said(assessment.votes, _GIVEN),
-        "suggested": suggested.numpy(),
-        "confidence_suggested": said(assessment.probs, _SUGGESTED),
-        "network_suggested": said(assessment.network, _SUGGESTED),
-        "vote_suggested": said(assessment.votes, _SUGGESTED),
-        "likeliest": assessment.likeliest[:, 0].cpu().numpy(),
-        "confidence_likeliest": assessment.likeliest_probs[:, 0].cpu().numpy(),
-        "second": assessment.likeliest[:, 1].cpu().numpy(),
-        "confidence_second": assessment.likeliest_probs[:, 1].cpu().numpy(),
-        "last_change": last_change.numpy(),
-        "changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
-        "quality": pa.array(quality, from_pandas=True),
+        "prob_current": said(assessment.probs, _CURRENT),
+        "prob_given": said(assessment.probs, _GIVEN),
+        "network_prob_given": said(assessment.network, _GIVEN),
+        "gaussian_prob_given": said(assessment.votes, _GIVEN),
+        "suggested_label": suggested.numpy(),
+        "prob_suggested": said(assessment.probs, _SUGGESTED),
+        "network_prob_suggested": said(assessment.network, _SUGGESTED),
+        "gaussian_prob_suggested": said(assessment.votes, _SUGGESTED),
+        "top1": assessment.likeliest[:, 0].cpu().numpy(),
+        "prob_top1": assessment.likeliest_probs[:, 0].cpu().numpy(),
+        "top2": assessment.likeliest[:, 1].cpu().numpy(),
+        "prob_top2": assessment.likeliest_probs[:, 1].cpu().numpy(),
+        "last_changed_epoch": last_change.numpy(),
+        "n_changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
+        "label_quality": pa.array(quality, from_pandas=True),
         "log_odds": pa.array(log_odds.masked_fill(trusted, torch.nan).numpy(), from_pandas=True),
-        "judged": pa.array([IN_SAMPLE, OUT_OF_SAMPLE]).take(assessment.out_of_sample.cpu().to(torch.int8).numpy()),
+        "out_of_sample": pa.array([IN_SAMPLE, OUT_OF_SAMPLE]).take(
+            assessment.out_of_sample.cpu().to(torch.int8).numpy()
+        ),
         "fold": assessment.fold.cpu().to(torch.int16).numpy(),
         "reviewed": decided.numpy(),
     }
@@ -127,20 +129,20 @@ def label_table(
 def peoples_labels(table: pa.Table) -> Array:
     """Return the label (n,) that people decided on, or else gave."""
     decided = table["reviewed"].to_numpy(zero_copy_only=False)
-    labels: Array = np.where(decided, table["current"].to_numpy(), table["given"].to_numpy())
+    labels: Array = np.where(decided, table["current_label"].to_numpy(), table["given_label"].to_numpy())
     return labels
 
 
 def looks_wrong(table: pa.Table) -> Array:
     """Return which given labels (n,) look wrong: another one is suggested, and nobody has decided about the example."""
-    differs = table["given"].to_numpy() != table["suggested"].to_numpy()
+    differs = table["given_label"].to_numpy() != table["suggested_label"].to_numpy()
     wrong: Array = differs & ~table["reviewed"].to_numpy(zero_copy_only=False)
     return wrong
 
 
 def most_doubtful_first(table: pa.Table) -> Array:
     """Return the rows (n,) in order of quality, those without one last; among equals, classes take turns."""
-    return in_turns(table["log_odds"].to_numpy(), table["given"].to_numpy())
+    return in_turns(table["log_odds"].to_numpy(), table["given_label"].to_numpy())
 
 
 def in_turns(log_odds: Array, given: Array) -> Array:
@@ -179,7 +181,7 @@ def expect_errors(quality: Array) -> ExpectedErrors:
 
 def wrong_share(table: pa.Table) -> float | None:
     """Return the share of labels to expect wrong among those that were judged; None where none was."""
-    quality = table["quality"].to_numpy()
+    quality = table["label_quality"].to_numpy()
     judged = ~table["reviewed"].to_numpy(zero_copy_only=False) & ~np.isnan(quality)
     return expect_errors(quality[judged]).total / int(judged.sum()) if judged.any() else None
 

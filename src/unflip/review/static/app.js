@@ -147,8 +147,8 @@ function showTarget() {
   byId("target").textContent = shown ? `${count(many)} selected` : "";
   byId("target").hidden = !shown;
   byId("select").setAttribute("aria-pressed", String(selected.has(example.index)));
-  byId("accept").title = many ? "Accept the suggested label of each" : `Accept: ${className(example.suggested)}`;
-  byId("keep").title = many ? "Keep the given label of each" : `Keep: ${className(example.given)}`;
+  byId("accept").title = many ? "Accept the suggested label of each" : `Accept: ${className(example.suggested_label)}`;
+  byId("keep").title = many ? "Keep the given label of each" : `Keep: ${className(example.given_label)}`;
   byId("group").hidden = single || !inGroup(example);
 }
 

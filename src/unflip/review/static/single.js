@@ -8,7 +8,7 @@ const article = byId("single");
 const LONG = 20; // characters of a cell that gets a line of its own
 
 export function showSingle(example, detail) {
-  const differs = example.given !== example.suggested;
+  const differs = example.given_label !== example.suggested_label;
   article.setAttribute("aria-label", exampleText(example));
   const shown = picture(example, "large", `Example ${example.index}`);
   const text = wholeText(example, detail);
@@ -22,7 +22,7 @@ export function showSingle(example, detail) {
       make("p", { class: "state", "data-state": stateOf(example) },
         stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)} · ${example.decision.reviewer}, ${ago(example.decision.at)}`),
       beliefs(example, differs),
-      make("p", {}, `Quality of the given label: ${percent(example.quality)}`),
+      make("p", {}, `Quality of the given label: ${percent(example.label_quality)}`),
       ...found(example).map((line) => make("p", {}, line))),
     make("section", { class: "history" }, make("h3", {}, "Label changes in training"), history(detail?.history)),
     values(detail),
@@ -47,8 +47,8 @@ function wholeText(example, detail) {
 
 function legend(example, detail) {
   if (!detail?.pieces?.some(([, marked]) => marked)) return null;
-  return make("p", { class: "legend" }, make("mark", {}, "Marked"), " words speak most for ", make("span", { class: "suggested" }, className(example.suggested)), " rather than ",
-    make("span", { class: "given" }, className(example.given)), ", going by other examples of both classes. A help for reading: the network judges the text as a whole.");
+  return make("p", { class: "legend" }, make("mark", {}, "Marked"), " words speak most for ", make("span", { class: "suggested" }, className(example.suggested_label)), " rather than ",
+    make("span", { class: "given" }, className(example.given_label)), ", going by other examples of both classes. A help for reading: the network judges the text as a whole.");
 }
 
 function beliefs(example, differs) {
@@ -56,8 +56,8 @@ function beliefs(example, differs) {
     ...[network, vote].map((share) => make("td", {}, share === null ? null : make("meter", { min: 0, max: 1, value: share, "aria-hidden": "true" }), " ", percent(share))));
   return make("table", { class: "beliefs" },
     make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col" }, "network"), make("th", { scope: "col" }, "vote"))),
-    make("tbody", {}, row("given", example.given, example.network_given, example.vote_given),
-      differs ? row("suggested", example.suggested, example.network_suggested, example.vote_suggested) : null));
+    make("tbody", {}, row("given", example.given_label, example.network_prob_given, example.gaussian_prob_given),
+      differs ? row("suggested", example.suggested_label, example.network_prob_suggested, example.gaussian_prob_suggested) : null));
 }
 
 function history(changes) {
@@ -90,7 +90,7 @@ function group(example, members) {
 function member(example, own) {
   const shown = picture(example, "small", "");
   return make("li", { "aria-current": own && "true" }, shown && make("span", { class: "picture" }, shown), passage(example),
-    make("span", { class: "labels" }, className(example.given)), make("span", { class: "distance" }, own ? "this one" : `#${example.index}`),
+    make("span", { class: "labels" }, className(example.given_label)), make("span", { class: "distance" }, own ? "this one" : `#${example.index}`),
     stateOf(example) === "open" ? null : make("span", { class: `badge ${stateOf(example)}` }, decisionText(example.decision)));
 }
 
@@ -105,8 +105,8 @@ function neighbors(example, groups) {
 function neighbor(example) {
   const shown = picture(example, "small", "");
   const text = passage(example);
-  const called = className(example.current);
-  const given = example.given === example.current ? "" : `given ${className(example.given)}`;
+  const called = className(example.current_label);
+  const given = example.given_label === example.current_label ? "" : `given ${className(example.given_label)}`;
   return make("li", {}, shown && make("span", { class: "picture" }, shown), text,
     make("span", { class: text && "labels" }, shown || text ? called : `#${example.index} ${called}`), given ? make("span", { class: "was" }, given) : null,
     make("span", { class: "distance" }, `distance ${example.distance.toPrecision(3)}`));

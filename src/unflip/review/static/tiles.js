@@ -22,9 +22,9 @@ export function passage(example) {
 }
 
 export function labels(example) {
-  const differs = example.given !== example.suggested;
-  const line = make("span", { class: "labels" }, make("span", { class: "given" }, className(example.given)));
-  if (differs) line.append(make("span", { class: "arrow" }, " → "), make("span", { class: "suggested" }, className(example.suggested)));
+  const differs = example.given_label !== example.suggested_label;
+  const line = make("span", { class: "labels" }, make("span", { class: "given" }, className(example.given_label)));
+  if (differs) line.append(make("span", { class: "arrow" }, " → "), make("span", { class: "suggested" }, className(example.suggested_label)));
   return line;
 }
 
@@ -56,7 +56,7 @@ function fill(tile, example) {
   const shown = tile.querySelector(".picture") ?? (pictures
     ? make("span", { class: "picture" }, picture(example, "small", ""))
     : passage(example) ?? make("span", { class: "name" }, `#${example.index}${example.id === String(example.index) ? "" : ` · ${example.id}`}`));
-  const figures = make("span", { class: "figures" }, `quality ${percent(example.quality)}`);
+  const figures = make("span", { class: "figures" }, `quality ${percent(example.label_quality)}`);
   tile.replaceChildren(...[shown, labels(example), figures, ...found(example), badge(example)].filter(Boolean));
 }
 

@@ -22,11 +22,11 @@ export function decisionText(decision) {
 }
 
 export function exampleText(example) {
-  const differs = example.given !== example.suggested;
-  const suggestion = differs ? `, suggested ${className(example.suggested)}` : ", same suggestion";
+  const differs = example.given_label !== example.suggested_label;
+  const suggestion = differs ? `, suggested ${className(example.suggested_label)}` : ", same suggestion";
   const state = stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)}, by ${example.decision.reviewer}`;
   const found = example.issues.map((issue) => `, ${issueName(issue.name)}`).join("");
-  return `Example ${example.index}, given ${className(example.given)}${suggestion}, quality ${percent(example.quality)}${found}, ${state}`;
+  return `Example ${example.index}, given ${className(example.given_label)}${suggestion}, quality ${percent(example.label_quality)}${found}, ${state}`;
 }
 
 export const issueName = (name) => name.replaceAll("_", " ");
