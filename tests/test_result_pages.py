@@ -149,7 +149,7 @@ def test_the_readme_shows_the_means() -> None:
         "test accuracy, PMD noise": ("1", "selected"),
         "test accuracy, hybrid noise": ("2", "selected"),
         "labels right, PMD noise": ("1", "labels"),
-        "label quality, PMD noise": ("1", "label_quality"),
+        "label quality, PMD noise": ("1", "quality"),
     }
     for title, (table, show) in kinds.items():
         means = compare(paper_table(table), lines, show=show, methods=names).mean().values()

@@ -24,7 +24,7 @@ from unflip.engine.run import train_in_memory
 from unflip.errors import UnflipError
 from unflip.methods.unflip.posterior import score_labels
 from unflip.runs.config import RunConfig, Tree, nest
-from unflip.runs.labels import in_turns, looks_wrong, wrong_so_far
+from unflip.runs.labels import in_turns, label_issue_mask, wrong_so_far
 
 _SUM_TOLERANCE = 1e-3  # by which a row of probabilities may miss 1
 
@@ -141,7 +141,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(str(error)) from error
         self.model_ = done.model.build()
         self.standardization_, self.encoding_ = done.model.standardization, done.model.encoding
-        self.label_issues_ = looks_wrong(done.labels)
+        self.label_issues_ = label_issue_mask(done.labels)
         self.labels_ = self.classes_[done.labels["current_label"].to_numpy()]
         self.suggested_labels_ = self.classes_[done.labels["suggested_label"].to_numpy()]
         self.label_quality_ = done.labels["label_quality"].to_numpy()

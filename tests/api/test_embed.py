@@ -66,7 +66,7 @@ def test_a_feature_file_holds_features_labels_names_paths_and_parts(folder: Path
     assert content["val_ids"].tolist() == ["val/a/00.png", "val/b/01.png", "val/c/02.png"]
     direct = open_dataset(DataOptions(path=str(folder)), seed=0)
     through = open_dataset(DataOptions(path=str(tmp_path / "f.npz")), seed=0)
-    for name in ("given_label", "is_val"):
+    for name in ("given", "is_val"):
         assert torch.equal(getattr(direct, name), getattr(through, name))
     assert direct.ids == through.ids
     assert direct.class_names == through.class_names

@@ -97,7 +97,7 @@ def test_leaks_that_people_removed_from_training_are_none_any_more(tmp_path: Pat
     first = unflip.clean(data, tmp_path / "first", device="cpu", quiet=True)
     assert first.run.result["tests"]["test"]["leaked"] == 10
     (tmp_path / "reviewed.csv").write_text("index,label,decision\n" + "".join(f"{i},,remove\n" for i in range(10)))
-    again = unflip.clean(data, tmp_path / "top2", reviewed=tmp_path / "reviewed.csv", device="cpu", quiet=True)
+    again = unflip.clean(data, tmp_path / "second", reviewed=tmp_path / "reviewed.csv", device="cpu", quiet=True)
     assert "leakage" not in again.issues["issue"].to_pylist()
     assert not again.run.result["tests"]["test"].get("leaked")
     assert "leaked" not in summary(again)

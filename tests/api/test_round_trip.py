@@ -183,7 +183,7 @@ def test_texts_are_predicted_from_a_table_a_folder_or_features(tmp_path: Path, e
     torch.testing.assert_close(predict(run, tmp_path / "folder").probs, expected.probs)
     embed(data, tmp_path / "f.npz", text_column=["text"], text_encoder=encoder)
     torch.testing.assert_close(predict(run, tmp_path / "f.npz", part="train").probs, expected.probs)
-    through = train(tmp_path / "f.npz", tmp_path / "top2", quiet=True, device="cpu", epochs=4)
+    through = train(tmp_path / "f.npz", tmp_path / "second", quiet=True, device="cpu", epochs=4)
     assert len(predict(through, data).ids) == 90
 
 

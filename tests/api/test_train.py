@@ -125,7 +125,7 @@ def test_quality_is_the_vote_of_those_that_have_not_learned_the_label(run: Run, 
     np.testing.assert_allclose(odds[train & ~sure], (slope * said + shift)[train & ~sure], atol=0.02)
     assert np.abs(odds - (slope * said + shift))[~train & ~sure].max() > 0.001
     np.testing.assert_allclose(quality, 1 / (1 + np.exp(-odds)), rtol=1e-6)
-    assert set(table["out_of_sample"].to_pylist()) == {"out-of-sample"}
+    assert set(table["out_of_sample"].to_pylist()) == {True}
     assert set(table["fold"].to_pylist()) == {-1}
     wrong = given != np.load(features)["train_labels"]
     assert quality[wrong].max() < quality[~wrong].mean()

@@ -15,7 +15,7 @@ from helpers import Crash, Outcome, assert_same_run, blobs, crash_after, quick_t
 from unflip.data.labels import read_reviewed
 from unflip.errors import ConfigError, InputError, RunFolderError
 from unflip.methods import methods
-from unflip.runs.labels import looks_wrong
+from unflip.runs.labels import label_issue_mask
 
 IDS = ["a.png", "b.png", "sub/c.png", "d.png"]
 NAMES = ["cat", "dog", "7"]
@@ -81,7 +81,7 @@ def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> N
         ({"index": [0], "label": [""]}, "row 0: unknown class ''"),
         ({"name": ["a.png"], "class": ["cat"]}, "no column 'label'; it has name, class"),
         ({"name": ["a.png"], "label": ["cat"]}, "no column 'index' or 'path'; it has name, label"),
-        ({"path": ["a.png"], "given_label": ["cat"]}, "no column 'label'; it has path, given"),
+        ({"path": ["a.png"], "given": ["cat"]}, "no column 'label'; it has path, given"),
         (
             {"index": [1, 0, 1], "label": ["cat", "cat", "dog"]},
             "row 2: example 1 is 'dog', in row 0 it was 'cat'; keep one",
@@ -216,9 +216,9 @@ def test_a_removed_example_has_no_say_in_a_run_and_keeps_its_row(tmp_path: Path,
             assert np.isnan(table[name].to_numpy()[removed]).all()
             assert np.isfinite(table[name].to_numpy()[~removed]).all()
         assert table["reviewed"].to_numpy()[removed].all()
-        assert not looks_wrong(table)[removed].any()
+        assert not label_issue_mask(table)[removed].any()
         assert np.isfinite(table["network_prob_given"].to_numpy()).all()
-        assert set(np.array(table["out_of_sample"].to_pylist())[removed]) == {"out-of-sample"}
+        assert set(np.array(table["out_of_sample"].to_pylist())[removed]) == {True}
     kept = ~np.isin(np.arange(150), rows)
     one, other = (run.labels().filter(kept) for run in runs)
     assert one.drop_columns("last_changed_epoch").equals(other.drop_columns("last_changed_epoch"))

@@ -73,9 +73,9 @@ def test_a_committee_of_two_judges_images_that_neither_has_learned(pictures: Pat
     done = run(pictures, tmp_path / "whole", method="unflip", epochs=4)
     table = done.labels().to_pandas()
     assert set(table.fold) == {0, 1}
-    assert set(table.judged) == {"out-of-sample"}
-    assert table.vote_given.isna().all()  # Gaussians of images would be learned from the labels
-    assert table.network_given.between(0, 1).all()
+    assert set(table.out_of_sample) == {True}
+    assert table.gaussian_prob_given.isna().all()  # Gaussians of images would be learned from the labels
+    assert table.network_prob_given.between(0, 1).all()
     model = load_model(tmp_path / "whole" / "model.safetensors").build()
     assert len(model.networks) == 2
     found = predict(tmp_path / "whole", pictures)

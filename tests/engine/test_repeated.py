@@ -32,7 +32,7 @@ def test_two_runs_with_two_threads_are_the_same(method: str, tmp_path: Path) -> 
     }  # fmt: skip
     first, second = (
         quick_train(data, tmp_path / name, method=method, epochs=3, settings=settings, threads=2)
-        for name in ("first", "top2")
+        for name in ("first", "second")
     )
     assert sum(line["changed"] for line in first.metrics[1:]) > 1000
     assert_same_run(first, second)

@@ -135,7 +135,7 @@ def test_the_threshold_relaxes_by_a_step_on_every_stall_up_to_its_limit(rule: st
     assert seen == pytest.approx(path)
 
 
-@pytest.mark.parametrize(("n_changes", "threshold"), [(1, 0.3), (0, 0.4)])
+@pytest.mark.parametrize(("changes", "threshold"), [(1, 0.3), (0, 0.4)])
 def test_a_thousandth_of_the_labels_is_no_stall(changes: int, threshold: float) -> None:
     corrector, labels = _corrector(count=1000)
     probs = torch.tensor([[0.9, 0.05, 0.05]]).repeat(1000, 1)

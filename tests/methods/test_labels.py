@@ -23,8 +23,8 @@ from unflip.runs.labels import (
     Assessment,
     expect_errors,
     in_turns,
+    label_issue_mask,
     label_table,
-    looks_wrong,
     most_doubtful_first,
 )
 
@@ -173,7 +173,7 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
             "n_changes": len(mine),
             "label_quality": None if i % 2 else float(said.log_odds[i].sigmoid().float()),
             "log_odds": None if i % 2 else float(said.log_odds[i]),
-            "out_of_sample": "out-of-sample" if i % 3 else "in-sample",
+            "out_of_sample": bool(i % 3),
             "fold": i - 1,
             "reviewed": False,
         }
@@ -298,7 +298,7 @@ def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() ->
         of = [SUGGESTED, CURRENT, CURRENT, SUGGESTED]
         assert columns[f"{name}_suggested"] == view[torch.arange(4), of].tolist()
     assert (columns["given_label_name"], columns["current_label_name"]) == (["a", "b", "b", "c"], ["a", "c", "b", "c"])
-    assert looks_wrong(table).tolist() == [False, False, False, True]  # not what people changed
+    assert label_issue_mask(table).tolist() == [False, False, False, True]  # not what people changed
 
 
 def test_the_most_doubtful_come_first_and_those_without_a_quality_last() -> None:

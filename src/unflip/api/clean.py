@@ -36,7 +36,7 @@ from unflip.runs.labels import (
     REMOVED,
     ExpectedErrors,
     expect_errors,
-    looks_wrong,
+    label_issue_mask,
     most_doubtful_first,
     names_of,
     without_removed,
@@ -350,7 +350,7 @@ def _list_label_issues(table: pa.Table, called: str, texts: Mapping[str, Sequenc
         label_issues = label_issues.append_column(
             name if name not in label_issues.column_names else f"{name}_", pa.array(cells)
         )
-    return label_issues.take(order[looks_wrong(table)[order]])
+    return label_issues.take(order[label_issue_mask(table)[order]])
 
 
 def compare_decided(run: Run, reviewed: str | None) -> Decided:

@@ -16,7 +16,7 @@ from unflip.data.preview import Rows, ask_where
 from unflip.errors import ConfigError, unknown
 from unflip.files import write_atomically, write_text
 from unflip.runs.folder import Run
-from unflip.runs.labels import REMOVED, looks_wrong, names_of
+from unflip.runs.labels import REMOVED, label_issue_mask, names_of
 from unflip.runs.layout import check_output
 
 _SUFFIXES = {
@@ -94,7 +94,7 @@ _WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
 
 def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
     columns = {
-        "is_label_issue": looks_wrong(table),
+        "is_label_issue": label_issue_mask(table),
         "label_quality": table["label_quality"],
         "given_label": names_of(table, "given_label"),
         "predicted_label": names_of(table, "suggested_label"),

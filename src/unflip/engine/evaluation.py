@@ -67,7 +67,7 @@ class Truth:
         return float((right if rows is None else right[rows]).float().mean())
 
     def quality_auroc(self, quality: Tensor, given: Tensor, rows: Tensor) -> float | None:
-        """Return how well ``label_quality`` (n,) separates correct from wrong given labels among ``rows`` that have any."""
+        """Return how well ``quality`` (n,) separates correct from wrong given labels among ``rows`` that have any."""
         if self.clean is None:
             return None
         quality = quality.to(given.device)

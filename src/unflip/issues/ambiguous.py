@@ -3,7 +3,6 @@
 import numpy as np
 
 from unflip.issues.audit import AuditInput, CheckResult
-from unflip.runs.labels import OUT_OF_SAMPLE
 
 _RATIO = 2 / 3  # of the second to the likeliest class, from which on both are about equally likely
 _BOTH = 0.8  # probability of the two together
@@ -17,7 +16,7 @@ def find_ambiguous(audited: AuditInput) -> CheckResult:
     judged in-sample or could not be judged, and those that people decided about, are left out.
     """
     table = audited.table
-    judged = (table["out_of_sample"].to_numpy() == OUT_OF_SAMPLE) & ~np.isnan(table["label_quality"].to_numpy())
+    judged = table["out_of_sample"].to_numpy() & ~np.isnan(table["label_quality"].to_numpy())
     asked = np.flatnonzero(judged & ~table["reviewed"].to_numpy(zero_copy_only=False))
     first, second = (table[f"prob_{name}"].to_numpy()[asked].astype(float) for name in ("top1", "top2"))
     ratio, both = second / np.maximum(first, 1e-12), first + second

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from unflip.data.arrays import Array
 from unflip.issues.audit import AuditInput, CheckResult
-from unflip.runs.labels import OUT_OF_SAMPLE, REMOVED, peoples_labels
+from unflip.runs.labels import REMOVED, peoples_labels
 
 _CONFUSED = 0.05  # share of a class that may be taken for another one, by chance or not
 _TIMES = 1.5  # as often as if a class's confusions were spread evenly over the others
@@ -36,7 +36,7 @@ def find_class_quality(audited: AuditInput) -> CheckResult:
     labels = peoples_labels(table)
     counts = np.bincount(labels, minlength=len(audited.class_names))
     known = np.bincount(labels[~np.isnan(table["label_quality"].to_numpy())], minlength=len(counts)) > 0
-    asked = (table["out_of_sample"].to_numpy() == OUT_OF_SAMPLE) & ~decided
+    asked = table["out_of_sample"].to_numpy() & ~decided
     confused = _confused(audited.class_names, labels[asked], table["top1"].to_numpy()[asked])
     found = [*confused, *_sizes(audited.class_names, counts, ~known & (counts > 0))]
     flags, scores = np.array([each.flag for each in found], bool), np.array([each.score for each in found], float)

@@ -17,8 +17,8 @@ _HISTORY = {
 class LabelStore:
     """One row for every example that trains or validates.
 
-    ``given_label`` are the labels that came with the data, ``initial`` those that a run starts from: the reviewed label where
-    there is one, the given one elsewhere. Neither ever changes. ``current_label`` changes only through ``change``, which
+    ``given`` are the labels that came with the data, ``initial`` those that a run starts from: the reviewed label where
+    there is one, the given one elsewhere. Neither ever changes. ``current`` changes only through ``change``, which
     records the history: one row per change, in the order in which they happened.
 
     ``reviewed`` (n,) holds the labels that people decided, -1 for all others. ``change`` never changes them, so no

@@ -18,8 +18,6 @@ from unflip.methods.labels import LabelStore
 
 REMOVED = "removed"
 """The ``split`` of examples that people removed."""
-OUT_OF_SAMPLE, IN_SAMPLE = "out-of-sample", "in-sample"
-"""How a label was judged: by views that had not learned it, or by some that had."""
 HELD = 0.9
 """The share of wrong labels that people are told where to find."""
 _NAMED = ("given_label", "current_label", "suggested_label")
@@ -59,25 +57,28 @@ def label_table(
 ) -> pa.Table:
     """Return one row per example: what its label was, what it is now, and how sure that is.
 
-    Columns: ``label_quality`` is how likely the given label is right, null where that cannot be said; ``log_odds`` are
-    ``log(quality / (1 - quality))``, not rounded, null also where people decided; ``out_of_sample`` is whether the views that
-    say so had learned that label, ``suggested_label`` the label to propose in its place (or the same),
-    ``last_changed_epoch`` an epoch, 0 for never. ``prob_...`` is what the method believes of a label, ``network_prob_...``
-    and ``gaussian_prob_...`` what the networks and the class Gaussians say of it, ``fold`` which examples were learned together.
-    ``top1`` and ``top2`` are the two likeliest classes by the views that quality comes from, whatever the label.
-    ``given_label`` is what came, also where people decided otherwise; what they decided has a quality of 1 and is suggested.
-    ``reviewed`` also marks removed examples, of whose label nothing is said.
+    Labels: ``given_label`` is the original, ``current_label`` the one after correction, ``suggested_label`` the one to
+    propose; where somebody decided, both are the decision. ``changed``, ``n_changes`` and ``last_changed_epoch`` (0 for
+    never) are the history. ``top1`` and ``top2`` are the two most likely classes, whatever the label.
+
+    Scores: ``label_quality`` is the probability that the given label is right, null where it is unknown, 1 where
+    somebody decided; ``log_odds`` are ``log(quality / (1 - quality))``, not rounded. ``out_of_sample`` is whether they
+    come only from views that were not trained on the label. ``is_label_issue`` is the one rule for a label issue:
+    another label is suggested, and nobody has decided. ``prob_...`` are probabilities by the method,
+    ``network_prob_...`` by the networks, ``gaussian_prob_...`` by the class Gaussians.
+
+    ``fold`` says which examples trained together; ``reviewed`` marks decisions, removed examples among them.
 
     Args:
         labels: of n examples in k classes.
         assessment: what is believed of each example.
         splits: ``train``, ``val`` or ``removed`` for every example.
         ids: what examples are called; by default their number.
-        class_names: by class number; adds the columns ``given_label_name``, ``current_label_name`` and ``suggested_label_name``.
+        class_names: by class number; adds ``given_label_name``, ``current_label_name``, ``suggested_label_name``.
     """
     count, history = len(labels), labels.history()
-    last_change = torch.zeros(count, dtype=torch.int32)
-    last_change.scatter_reduce_(0, history["index"], history["epoch"], "amax")
+    last_changed = torch.zeros(count, dtype=torch.int32)
+    last_changed.scatter_reduce_(0, history["index"], history["epoch"], "amax")
     given, current, trusted = labels.given.cpu(), labels.current.cpu(), labels.trusted.cpu()
     removed = torch.tensor([split == REMOVED for split in splits])
     decided = trusted | removed
@@ -110,13 +111,12 @@ def label_table(
         "prob_top1": assessment.likeliest_probs[:, 0].cpu().numpy(),
         "top2": assessment.likeliest[:, 1].cpu().numpy(),
         "prob_top2": assessment.likeliest_probs[:, 1].cpu().numpy(),
-        "last_changed_epoch": last_change.numpy(),
+        "last_changed_epoch": last_changed.numpy(),
         "n_changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
         "label_quality": pa.array(quality, from_pandas=True),
+        "is_label_issue": ((given != suggested) & ~decided).numpy(),
         "log_odds": pa.array(log_odds.masked_fill(trusted, torch.nan).numpy(), from_pandas=True),
-        "out_of_sample": pa.array([IN_SAMPLE, OUT_OF_SAMPLE]).take(
-            assessment.out_of_sample.cpu().to(torch.int8).numpy()
-        ),
+        "out_of_sample": assessment.out_of_sample.cpu().numpy(),
         "fold": assessment.fold.cpu().to(torch.int16).numpy(),
         "reviewed": decided.numpy(),
     }
@@ -133,11 +133,10 @@ def peoples_labels(table: pa.Table) -> Array:
     return labels
 
 
-def looks_wrong(table: pa.Table) -> Array:
-    """Return which given labels (n,) look wrong: another one is suggested, and nobody has decided about the example."""
-    differs = table["given_label"].to_numpy() != table["suggested_label"].to_numpy()
-    wrong: Array = differs & ~table["reviewed"].to_numpy(zero_copy_only=False)
-    return wrong
+def label_issue_mask(table: pa.Table) -> Array:
+    """Return which given labels (n,) are label issues."""
+    mask: Array = table["is_label_issue"].to_numpy(zero_copy_only=False)
+    return mask
 
 
 def most_doubtful_first(table: pa.Table) -> Array:

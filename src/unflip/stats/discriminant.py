@@ -154,7 +154,7 @@ def fit_discriminant(
     (Friedman 1989, regularized discriminant analysis). Features that do not vary at all get Σ = I. W is estimated from
     evenly spaced examples where there are more than 8,192, or 16 per dimension if that is more.
 
-    Of several ``shrink`` the one is taken under which the ``given_label`` labels are likeliest, each example left out of its
+    Of several ``shrink`` the one is taken under which the ``given`` labels are likeliest, each example left out of its
     class; as Gaussians are too sure of themselves, each is compared at its best temperature.
 
     Args:
