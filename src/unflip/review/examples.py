@@ -15,13 +15,16 @@ from unflip.review import Order
 from unflip.review.decisions import State
 from unflip.review.helpful import most_helpful_first
 from unflip.runs.folder import Run
-from unflip.runs.labels import SCHEMA, label_issue_mask, most_doubtful_first
+from unflip.runs.labels import SCHEMA, most_doubtful_first
 
 _COLUMNS = [
     "id", "split", "given_label", "current_label", "suggested_label", "label_quality", "is_label_issue",
     "network_prob_given", "gaussian_prob_given", "network_prob_suggested", "gaussian_prob_suggested", "n_changes",
     "log_odds", "reviewed",
-):
+]  # fmt: skip
+
+
+class Filter(NamedTuple):
     """Which examples to show; None means all.
 
     Attributes:
@@ -86,7 +89,7 @@ class Examples:
         self.ids: list[str] = table["id"].to_pylist()
         self.splits: list[str] = table["split"].to_pylist()
         self.given, self.suggested = self.columns["given_label"], self.columns["suggested_label"]
-        self._is_label_issue = label_issue_mask(table)
+        self._is_label_issue: Array = self.columns.pop("is_label_issue")
         self.reviewed: Array = self.columns.pop("reviewed")
         del self.columns["log_odds"]
         self.class_names = run.class_names
