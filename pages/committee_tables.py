@@ -72,7 +72,7 @@ def unequal(task: dict[str, Any], folder: Path) -> dict[str, Any]:
         "balanced": run.result["tests"]["test"]["balanced"],
         "labels": run.result["label_accuracy"]["current"],
         "auroc": run.result["score_auroc"],
-        "inequality": run.metrics[-1].get("inequality_believed"),
+        "inequality": run.metrics[-1].get("prior_trust"),
     }
 
 
@@ -94,7 +94,7 @@ def ablation(task: dict[str, Any], folder: Path) -> dict[str, Any]:
         "labels": run.result["label_accuracy"]["current"],
         "auroc": run.result["score_auroc"],
         "seconds": run.result["seconds"],
-        "inequality": run.metrics[-1]["inequality_believed"],
+        "inequality": run.metrics[-1]["prior_trust"],
     }
 
 
@@ -109,21 +109,21 @@ def members(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     given = folder / "given.npy"
     committee = one(task["row"], folder, "unflip", task["seed"], {})
     np.save(given, committee.labels()["given_label"].to_numpy())
-    believed = committee.metrics[-1]["inequality_believed"]
-    probs, votes = [], []
+    believed = committee.metrics[-1]["prior_trust"]
+    probs, gaussian_probs = [], []
     for number in range({"plc": 4, "dividemix": 2}[task["method"]]):
         run = unflip.train(
             data, folder / str(number), labels=given, take=TAKE, method=task["method"], preset="features",
             seed=10 * task["seed"] + number, select="last", device="cpu", threads=1,
         )  # fmt: skip
         probs.append(torch.as_tensor(unflip.predict(run, data, part="test", device="cpu").probs))
-        votes.append(run.labels()["current_label"].to_numpy())
+        gaussian_probs.append(run.labels()["current_label"].to_numpy())
     with np.load(data) as content:
         truth, clean = torch.from_numpy(content["test_labels"].astype(np.int64)), content["train_labels"][:TAKE]
     mean = torch.stack(probs).mean(0).clamp(min=1e-12).log()
     moved = mean + fit_prior_offsets(mean, (believed * class_prior(mean).log()).softmax(0))
     counts = np.zeros((len(clean), mean.shape[1]))
-    for current in votes:
+    for current in gaussian_probs:
         counts[np.arange(len(clean)), current] += 1
     return {
         "single": float((probs[0].argmax(1) == truth).float().mean()),

@@ -73,7 +73,7 @@ def figures(quality: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> dict[
 
 def grid(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     import unflip
-    from unflip.runs.labels import most_doubtful_first
+    from unflip.runs.labels import lowest_quality_first
 
     data, labels, noise = files(task["row"])
     more: dict[str, Any] = {"noise": noise} if noise else {}
@@ -87,7 +87,7 @@ def grid(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     table = run.labels()
     with np.load(data) as content:
         right = table["given_label"].to_numpy() == content["train_labels"][:TAKE]
-    order = most_doubtful_first(table)
+    order = lowest_quality_first(table)
     order = order[np.array(table["split"].to_pylist())[order] == "train"]
     return figures(table["label_quality"].to_numpy().astype(float)[order], right[order]) | {
         "auroc": run.result["quality_auroc"]

@@ -56,14 +56,14 @@ def clean(data: Path, out: Path, seed: int, reviewed: Path | None = None) -> Any
 
 def arrange(run: Any, order: str, seed: int) -> list[int]:
     """Return all examples of a run in the order in which people are asked about them."""
-    from unflip.review.helpful import most_helpful_first
-    from unflip.runs.labels import most_doubtful_first
+    from unflip.review.helpful import most_informative_first
+    from unflip.runs.labels import lowest_quality_first
 
     table = run.labels()
     if order == "random":
         rows = np.random.default_rng(seed).permutation(len(table))
     else:
-        rows = most_doubtful_first(table) if order == "doubtful" else most_helpful_first(table, run.features)
+        rows = lowest_quality_first(table) if order == "doubtful" else most_informative_first(table, run.features)
     return [int(row) for row in rows]
 
 

@@ -20,7 +20,7 @@ def made(
     given: Array,
     names: Sequence[str],
     *,
-    likeliest: Array | None = None,
+    top2: Array | None = None,
     probs: Array | None = None,
     quality: Array | None = None,
     out_of_sample: bool = True,
@@ -29,16 +29,16 @@ def made(
 ) -> AuditInput:
     """Return a run on rows whose labels were kept; the last ``val`` of them are validation examples.
 
-    ``likeliest`` are the two likeliest classes (n, 2), by default the given one and the next; ``probs`` theirs.
+    ``top2`` are the two likeliest classes (n, 2), by default the given one and the next; ``probs`` theirs.
     """
     count, classes = len(given), len(names)
     labels = torch.from_numpy(given)
-    likeliest = np.stack([given, (given + 1) % classes], 1) if likeliest is None else likeliest
+    top2 = np.stack([given, (given + 1) % classes], 1) if top2 is None else top2
     probs = np.tile([0.9, 0.1], (count, 1)) if probs is None else probs
     quality = np.full(count, 0.9) if quality is None else quality
     said = torch.full((count, 3), 0.9)
     assessment = Assessment(
-        said, said, None, torch.from_numpy(likeliest), torch.from_numpy(probs).float(),
+        said, said, None, torch.from_numpy(top2), torch.from_numpy(probs).float(),
         torch.from_numpy(quality).logit(), labels, torch.full((count,), out_of_sample), torch.full((count,), -1),
     )  # fmt: skip
     splits = ["train"] * (count - val) + ["val"] * val

@@ -294,7 +294,7 @@ def find_label_errors(
     if pred_probs is not None:
         if parameters:
             raise ValueError(f"{next(iter(parameters))}: nothing is trained where pred_probs are given; leave it out")
-        suggested, quality, log_odds = _judge_own(np.asarray(pred_probs), given)
+        suggested, quality, log_odds = _score_own(np.asarray(pred_probs), given)
     else:
         columns = {name: parameters.pop(name, None) for name in ("groups", "trusted")}
         model = UnflipClassifier(**parameters).fit(features, labels, **columns)
@@ -312,7 +312,7 @@ def find_label_errors(
     )
 
 
-def _judge_own(probs: Array, given: Array) -> tuple[Array, Array, Array]:
+def _score_own(probs: Array, given: Array) -> tuple[Array, Array, Array]:
     """Return suggested labels, quality and its log-odds from class probabilities of somebody's own model."""
     classes, codes = np.unique(given, return_inverse=True)
     if probs.ndim != 2 or len(probs) != len(given):

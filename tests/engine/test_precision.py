@@ -39,8 +39,8 @@ def test_a_run_in_bfloat16_learns_and_keeps_everything_in_float32(
     gaussians = trainer.method.gaussians()
     if gaussians is not None:
         assert gaussians.means.dtype == torch.float32
-    beliefs = trainer.method.beliefs()
-    assert beliefs is None or beliefs.dtype == torch.float32
+    train_probs = trainer.method.train_probs()
+    assert train_probs is None or train_probs.dtype == torch.float32
     observed = Observation(trainer, EpochProgress())
     assert observed.logits().dtype == observed.features().dtype == torch.float32
 

@@ -110,10 +110,10 @@ def test_two_classes_about_equally_likely_are_ambiguous() -> None:
 @pytest.mark.parametrize(("share", "flagged"), [(0.02, False), (0.3, True)])
 def test_classes_that_are_confused_in_both_directions_are_weak(share: float, flagged: bool) -> None:
     features, given = clusters(900, 3)
-    likeliest = np.stack([given, (given + 1) % 3], 1)
+    top2 = np.stack([given, (given + 1) % 3], 1)
     swap = (np.random.default_rng(0).random(900) < share) & (given < 2)
-    likeliest[swap, 0], likeliest[swap, 1] = 1 - given[swap], given[swap]
-    found = find_class_quality(made(features, given, NAMES, likeliest=likeliest))
+    top2[swap, 0], top2[swap, 1] = 1 - given[swap], given[swap]
+    found = find_class_quality(made(features, given, NAMES, top2=top2))
     assert found.rows.tolist() == [-1]
     assert found.flags.tolist() == [flagged]
     assert found.describe(np.arange(1))[0].startswith("cat and dog: ")
@@ -126,7 +126,7 @@ def test_errors_by_chance_and_in_one_direction_make_no_class_weak() -> None:
     anywhere = np.where(random.random(900) < 0.3, random.integers(3, size=900), given)
     one_way = np.where((given == 0) & (random.random(900) < 0.4), 1, given)
     for first in (anywhere, one_way):
-        found = find_class_quality(made(features, given, NAMES, likeliest=np.stack([first, (first + 1) % 3], 1)))
+        found = find_class_quality(made(features, given, NAMES, top2=np.stack([first, (first + 1) % 3], 1)))
         assert not found.flags.any()
 
 
@@ -164,10 +164,10 @@ def test_where_all_images_are_tiny_none_is_odd() -> None:
 def test_classes_are_as_people_left_them() -> None:
     """Removed examples are in no class, and decided ones in that which people chose."""
     given = np.repeat([0, 1, 2], [100, 100, 100])
-    likeliest = np.stack([given, (given + 1) % 3], 1)
-    likeliest[:80] = [1, 0]
-    likeliest[100:180] = [0, 1]
-    audited = made(np.zeros((300, 2)), given, NAMES, likeliest=likeliest, quality=np.full(300, 0.5))
+    top2 = np.stack([given, (given + 1) % 3], 1)
+    top2[:80] = [1, 0]
+    top2[100:180] = [0, 1]
+    audited = made(np.zeros((300, 2)), given, NAMES, top2=top2, quality=np.full(300, 0.5))
     assert [reason.partition(":")[0] for reason in all_reasons(find_class_quality(audited))] == ["cat and dog"]
     table = audited.table
     decided = np.arange(300) // 100 == 1

@@ -125,10 +125,10 @@ def test_its_state_goes_through_a_checkpoint(
     save_tree(tmp_path / "state.safetensors", trained.state_dict())
     fresh.load_state_dict(load_tree(tmp_path / "state.safetensors"))
     assert_same_tree(trained.state_dict(), fresh.state_dict())
-    beliefs, restored = trained.beliefs(), fresh.beliefs()
-    assert (beliefs is None) == (restored is None)
-    if beliefs is not None and restored is not None:
-        assert torch.equal(beliefs, restored)
+    train_probs, restored = trained.train_probs(), fresh.train_probs()
+    assert (train_probs is None) == (restored is None)
+    if train_probs is not None and restored is not None:
+        assert torch.equal(train_probs, restored)
 
 
 @pytest.mark.parametrize("count", [33, 65, 3])

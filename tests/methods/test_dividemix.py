@@ -256,7 +256,7 @@ def test_corrected_labels_are_the_arg_max_of_the_mean_refined_label() -> None:
     assert method.clean is not None
     assert figures["changed"] == 1
     assert labels.current[16] == 1
-    refined = method.beliefs()
+    refined = method.train_probs()
     assert refined is not None
     for i, row in enumerate(train.tolist()):
         y = torch.eye(3)[labels.given[row]]

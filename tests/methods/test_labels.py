@@ -25,7 +25,7 @@ from unflip.runs.labels import (
     in_turns,
     label_issue_mask,
     label_table,
-    most_doubtful_first,
+    lowest_quality_first,
 )
 
 CLASSES = 4
@@ -120,13 +120,13 @@ GIVEN, CURRENT, SUGGESTED = range(3)
 def some_assessment(count: int, classes: int = CLASSES) -> Assessment:
     """Three views that all differ, a quality that half of the labels have, suggestions and folds."""
     random = torch.Generator().manual_seed(count)
-    probs, network, votes = (torch.rand(count, 3, generator=random) for _ in range(3))
+    probs, network, gaussian_probs = (torch.rand(count, 3, generator=random) for _ in range(3))
     odds = 5 * torch.randn(count, generator=random, dtype=torch.double)
     odds[1::2] = torch.nan
     suggested = torch.randint(classes, (count,), generator=random)
-    likeliest_probs, likeliest = torch.rand(count, classes, generator=random).softmax(1).topk(2)
+    top2_probs, top2 = torch.rand(count, classes, generator=random).softmax(1).topk(2)
     return Assessment(
-        probs, network, votes, likeliest, likeliest_probs,
+        probs, network, gaussian_probs, top2, top2_probs,
         odds, suggested, torch.arange(count) % 3 > 0, torch.arange(count) - 1,
     )  # fmt: skip
 
@@ -143,7 +143,7 @@ def test_the_history_replays_from_given_to_current(store: LabelStore) -> None:
 @given(changed_stores())
 def test_the_table_says_of_each_example_what_history_and_assessment_say(store: LabelStore) -> None:
     said = some_assessment(len(store))
-    assert said.votes is not None
+    assert said.gaussian_probs is not None
     table = label_table(store, said, splits=["train"] * len(store))
     assert table.column_names[:5] == ["index", "id", "split", "given_label", "current_label"]
     history = rows(store.history())
@@ -160,15 +160,15 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
             "prob_current": float(said.probs[i, CURRENT]),
             "prob_given": float(said.probs[i, GIVEN]),
             "network_prob_given": float(said.network[i, GIVEN]),
-            "gaussian_prob_given": float(said.votes[i, GIVEN]),
+            "gaussian_prob_given": float(said.gaussian_probs[i, GIVEN]),
             "suggested_label": suggested,
             "prob_suggested": float(said.probs[i, SUGGESTED]),
             "network_prob_suggested": float(said.network[i, SUGGESTED]),
-            "gaussian_prob_suggested": float(said.votes[i, SUGGESTED]),
-            "top1": int(said.likeliest[i, 0]),
-            "prob_top1": float(said.likeliest_probs[i, 0]),
-            "top2": int(said.likeliest[i, 1]),
-            "prob_top2": float(said.likeliest_probs[i, 1]),
+            "gaussian_prob_suggested": float(said.gaussian_probs[i, SUGGESTED]),
+            "top1": int(said.top2[i, 0]),
+            "prob_top1": float(said.top2_probs[i, 0]),
+            "top2": int(said.top2[i, 1]),
+            "prob_top2": float(said.top2_probs[i, 1]),
             "last_changed_epoch": max(mine, default=0),
             "n_changes": len(mine),
             "label_quality": None if i % 2 else float(said.log_odds[i].sigmoid().float()),
@@ -180,7 +180,7 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
 
 
 def test_where_no_gaussians_were_asked_votes_are_null() -> None:
-    said = some_assessment(3)._replace(votes=None)
+    said = some_assessment(3)._replace(gaussian_probs=None)
     table = label_table(LabelStore(torch.tensor([0, 1, 2]), CLASSES), said, splits=["train"] * 3)
     assert table["gaussian_prob_given"].to_pylist() == table["gaussian_prob_suggested"].to_pylist() == [None] * 3
     assert table["network_prob_given"].null_count == 0
@@ -293,7 +293,7 @@ def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() ->
     assert columns["suggested_label"] == [0, 2, 1, 1]
     assert columns["label_quality"] == [float(said.log_odds[0].sigmoid().float()), 1.0, 1.0, None]
     assert columns["log_odds"] == [float(said.log_odds[0]), None, None, None]
-    for name, view in (("confidence", said.probs), ("network", said.network), ("vote", said.votes)):
+    for name, view in (("confidence", said.probs), ("network", said.network), ("vote", said.gaussian_probs)):
         assert view is not None
         of = [SUGGESTED, CURRENT, CURRENT, SUGGESTED]
         assert columns[f"{name}_suggested"] == view[torch.arange(4), of].tolist()
@@ -305,7 +305,7 @@ def test_the_most_doubtful_come_first_and_those_without_a_quality_last() -> None
     odds = torch.tensor([0.5, torch.nan, 0.1, 0.5, torch.nan, -2.0])
     said = some_assessment(6)._replace(log_odds=odds)
     table = label_table(LabelStore(torch.zeros(6, dtype=torch.long), CLASSES), said, splits=["train"] * 6)
-    assert most_doubtful_first(table).tolist() == [5, 2, 0, 3, 1, 4]
+    assert lowest_quality_first(table).tolist() == [5, 2, 0, 3, 1, 4]
 
 
 @given(st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 2.5, math.nan]), st.integers(0, 3)), max_size=40))

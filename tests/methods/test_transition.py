@@ -12,7 +12,7 @@ from unflip.methods.unflip import posterior as module
 from unflip.methods.unflip.posterior import estimate_transition, informative_prob, posterior
 
 
-def beliefs(count: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def train_probs(count: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Return log-probabilities, labels, and how likely each label is informative."""
     random = torch.Generator().manual_seed(seed)
     log_probs = (2 * torch.randn(count, classes, generator=random)).log_softmax(1)
@@ -29,7 +29,7 @@ def normalized(values: list[float]) -> list[float]:
 
 @given(st.integers(0, 1000), st.integers(2, 5), st.floats(0, 1))
 def test_a_label_is_informative_as_bayes_rule_says(seed: int, classes: int, background: float) -> None:
-    log_probs, labels, _ = beliefs(6, classes, seed)
+    log_probs, labels, _ = train_probs(6, classes, seed)
     for i, u in enumerate(informative_prob(log_probs, labels, background).tolist()):
         from_the_class = (1 - background) * math.exp(float(log_probs[i, labels[i]]))
         by_chance = background / classes
@@ -44,7 +44,7 @@ def test_without_background_every_label_is_informative_even_an_impossible_one() 
 
 @given(st.integers(0, 1000), st.integers(2, 5), st.floats(0, 1))
 def test_a_posterior_is_the_mixture_of_the_formula(seed: int, classes: int, weight: float) -> None:
-    log_probs, labels, share = beliefs(6, classes, seed)
+    log_probs, labels, share = train_probs(6, classes, seed)
     log_matrix = some_matrix(classes, seed)
     got = posterior(log_probs, labels, share, log_matrix, weight)
     for i, y in enumerate(labels.tolist()):
@@ -54,7 +54,7 @@ def test_a_posterior_is_the_mixture_of_the_formula(seed: int, classes: int, weig
 
 
 def test_at_its_limits_a_posterior_is_what_was_believed_or_bayes_rule() -> None:
-    log_probs, labels, share = beliefs(50, 4)
+    log_probs, labels, share = train_probs(50, 4)
     log_matrix, none, all_of_it = some_matrix(4), torch.zeros(50), torch.ones(50)
     p = log_probs.exp()
     torch.testing.assert_close(posterior(log_probs, labels, share, log_matrix, 0.0), p)
@@ -69,22 +69,22 @@ def test_at_its_limits_a_posterior_is_what_was_believed_or_bayes_rule() -> None:
 
 @pytest.mark.parametrize(("weight", "rounds"), [(1.0, 1), (1.0, 5), (0.4, 3)])
 def test_the_estimate_is_that_of_a_loop(weight: float, rounds: int) -> None:
-    log_probs, labels, share = beliefs(40, 3)
+    log_probs, labels, share = train_probs(40, 3)
     p, u, y = log_probs.double().exp().tolist(), share.tolist(), labels.tolist()
-    beliefs_now = p
+    train_probs_now = p
     for _ in range(rounds):
         M = [[1 / 3 + (c == label) for label in range(3)] for c in range(3)]
         for i in range(40):
             for c in range(3):
-                M[c][y[i]] += u[i] * beliefs_now[i][c]
+                M[c][y[i]] += u[i] * train_probs_now[i][c]
         M = [normalized(row) for row in M]
-        beliefs_now = [normalized([p[i][c] * M[c][y[i]] ** weight for c in range(3)]) for i in range(40)]
+        train_probs_now = [normalized([p[i][c] * M[c][y[i]] ** weight for c in range(3)]) for i in range(40)]
     got = estimate_transition(log_probs, labels, share, weight, rounds).exp()
     torch.testing.assert_close(got, torch.tensor(M), atol=1e-5, rtol=1e-4)
 
 
 def test_blocks_of_examples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    log_probs, labels, share = beliefs(40, 3)
+    log_probs, labels, share = train_probs(40, 3)
     whole = estimate_transition(log_probs, labels, share)
     monkeypatch.setattr(module, "_ROWS", 7)
     torch.testing.assert_close(estimate_transition(log_probs, labels, share), whole)
@@ -106,7 +106,7 @@ def test_a_matrix_that_made_the_labels_is_found() -> None:
 
 
 def test_rows_add_up_to_one_and_labels_are_right_where_nothing_is_known() -> None:
-    log_probs, labels, share = beliefs(30, 4)
+    log_probs, labels, share = train_probs(30, 4)
     matrix = estimate_transition(log_probs, labels, share).exp()
     torch.testing.assert_close(matrix.sum(1), torch.ones(4))
     unknown = estimate_transition(log_probs, labels, torch.zeros(30)).exp()

@@ -389,12 +389,12 @@ def test_a_judgment_is_what_each_view_says_of_given_and_current_labels(monkeypat
     labels, method = some_labels(seen, {7: 2, 8: 0}), committee(seen, warmup=1)
     views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1, steps=60)
-    judgment, belief, train = method.judgment(labels), method.posterior, method.setting.train
-    assert judgment is not None
+    label_scores, belief, train = method.label_scores(labels), method.posterior, method.setting.train
+    assert label_scores is not None
     assert belief is not None
     assert bool((labels.given != labels.current).any())
     for said, log_probs in zip(
-        (judgment.probs, judgment.network, judgment.votes),
+        (label_scores.probs, label_scores.network, label_scores.gaussian_probs),
         (belief.log_probs, views[0].network, views[0].gaussian),
         strict=True,
     ):
@@ -413,15 +413,15 @@ def test_a_large_committee_says_the_same_in_half_the_memory(monkeypatch: pytest.
             learn(method, seen, labels, epoch, steps=30)
         assert method.posterior is not None
         assert method.posterior.log_probs.dtype == (torch.float32 if above > 1 else torch.float16)
-        found.append((labels.current, method.judgment(labels)))
-    (current, judgment), (current_half, judgment_half) = found
-    assert judgment is not None
-    assert judgment_half is not None
+        found.append((labels.current, method.label_scores(labels)))
+    (current, label_scores), (current_half, scores_half) = found
+    assert label_scores is not None
+    assert scores_half is not None
     assert torch.equal(current, current_half)
-    for one, other in zip(judgment_half.calibration, judgment.calibration, strict=True):
+    for one, other in zip(scores_half.calibration, label_scores.calibration, strict=True):
         assert one == pytest.approx(other, abs=0.02)
-    torch.testing.assert_close(judgment_half.odds, judgment.odds, atol=0.05, rtol=0.02)
-    assert judgment_half.probs.dtype == judgment_half.network.dtype == torch.float32
+    torch.testing.assert_close(scores_half.odds, label_scores.odds, atol=0.05, rtol=0.02)
+    assert scores_half.probs.dtype == scores_half.network.dtype == torch.float32
 
 
 # weights and quality

@@ -22,7 +22,7 @@ from unflip.errors import RunFolderError, UnflipWarning
 from unflip.report import shift
 from unflip.report.charts import Line, heat, heat_map, line_chart, scatter
 from unflip.report.comparison import write_comparison
-from unflip.report.examples import find_doubtful, find_issues, open_views
+from unflip.report.examples import find_issues, find_lowest_quality, open_views
 from unflip.report.label_changes import class_rows, count_changes
 from unflip.report.run_report import truth_notes, write_report
 from unflip.report.shift import measure_shift
@@ -242,7 +242,7 @@ def test_doubtful_texts_are_shown_and_only_ever_text(tmp_path: Path, cli: Cli) -
     (tmp_path / "mail.csv").write_text("\n".join(["body,label", *lines]))
     options: dict[str, Any] = {"label_column": "label", "text_encoder": "tfidf", "method": "standard", "epochs": 1}
     run = quick_train(tmp_path / "mail.csv", tmp_path / "run", **options)
-    doubts = find_doubtful(run, run.labels(), ["a", "b"], open_views(run, None))
+    doubts = find_lowest_quality(run, run.labels(), ["a", "b"], open_views(run, None))
     for each in doubts:
         own = int(each.id)
         assert each.text is not None
@@ -261,7 +261,7 @@ def test_doubtful_texts_are_shown_and_only_ever_text(tmp_path: Path, cli: Cli) -
 
 def test_doubtful_examples_are_those_of_lowest_quality_with_their_neighbors(run: Run) -> None:
     table = run.labels()
-    doubts = find_doubtful(run, table, ["zero", "1", "2"], open_views(run, None))
+    doubts = find_lowest_quality(run, table, ["zero", "1", "2"], open_views(run, None))
     quality = np.sort(table["label_quality"].to_numpy())
     assert [each.quality for each in doubts] == pytest.approx(quality[:24].tolist())
     features = torch.from_numpy(run.features).float()
@@ -291,7 +291,7 @@ def test_quality_that_is_not_known_comes_last_and_counts_nowhere(run: Run, tmp_p
     order = run.labels()["label_quality"].to_numpy().argsort(kind="stable").tolist()
     known = sorted(order[::8])
     forget_quality(copy.folder, [i for i in range(150) if i not in known])
-    doubts = find_doubtful(copy, copy.labels(), ["0", "1", "2"], open_views(copy, None))
+    doubts = find_lowest_quality(copy, copy.labels(), ["0", "1", "2"], open_views(copy, None))
     assert [int(each.id) for each in doubts[:19]] == order[::8]
     assert [each.quality for each in doubts[19:]] == [None] * 5
     page = page_of(write_report(copy, tmp_path / "r.html"))
@@ -332,10 +332,12 @@ def test_what_people_changed_is_told_apart(features: Path, tmp_path: Path) -> No
 
 def test_what_a_person_decided_is_not_doubtful(run: Run) -> None:
     table = run.labels()
-    first = find_doubtful(run, table, ["0", "1", "2"], open_views(run, None))[0].id
+    first = find_lowest_quality(run, table, ["0", "1", "2"], open_views(run, None))[0].id
     reviewed = pa.array([name == first for name in table["id"].to_pylist()])
     place = table.column_names.index("reviewed")
-    kept = find_doubtful(run, table.set_column(place, "reviewed", reviewed), ["0", "1", "2"], open_views(run, None))
+    kept = find_lowest_quality(
+        run, table.set_column(place, "reviewed", reviewed), ["0", "1", "2"], open_views(run, None)
+    )
     assert first not in [each.id for each in kept]
 
 

@@ -450,9 +450,9 @@ def test_what_is_not_known_is_said_rather_than_shown_as_nothing(browser: "Browse
         press(page, "Enter")
         page.wait_for_selector("#single:not([hidden]) .beliefs")
         assert "Quality of the given label: not known" in page.locator("#single .facts").inner_text()
-        networks, votes = (page.locator(f"#single .beliefs tbody tr td:nth-of-type({n})") for n in (1, 2))
-        assert set(votes.all_inner_texts()) == {"not known"}
-        assert votes.locator("meter").count() == 0
+        networks, gaussian_probs = (page.locator(f"#single .beliefs tbody tr td:nth-of-type({n})") for n in (1, 2))
+        assert set(gaussian_probs.all_inner_texts()) == {"not known"}
+        assert gaussian_probs.locator("meter").count() == 0
         assert networks.locator("meter").count() == networks.count() >= 1
         assert_clean(watched, address)
 

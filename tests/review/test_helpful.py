@@ -8,7 +8,7 @@ import pytest
 from reviewing import Client, served
 from unflip.data.loaders.digits import training_labels
 from unflip.review import Order, helpful
-from unflip.review.helpful import classes_in_turns, information_density, most_helpful_first, uncertainty
+from unflip.review.helpful import classes_in_turns, information_density, most_informative_first, uncertainty
 from unflip.runs.folder import Run
 
 
@@ -71,19 +71,19 @@ def test_it_is_an_order_of_all_and_asks_where_suggestions_are_wrong(
     for pool in (10_000, 50, 1):
         monkeypatch.setattr(helpful, "_POOL", pool)
         for features in (run.features, None):
-            order = most_helpful_first(table, features)
+            order = most_informative_first(table, features)
             assert sorted(order.tolist()) == list(range(400))
     monkeypatch.undo()
-    order = most_helpful_first(table, run.features)
+    order = most_informative_first(table, run.features)
     assert wrong[order[:50]].mean() > 2 * wrong.mean()
     reviewed = np.arange(400) % 2 == 0
     decided = table.set_column(table.column_names.index("reviewed"), "reviewed", [reviewed])
-    assert not reviewed[most_helpful_first(decided, run.features)[:200]].any()
+    assert not reviewed[most_informative_first(decided, run.features)[:200]].any()
 
 
 def test_the_page_goes_in_the_order_that_is_asked_for(run: Path) -> None:
     table, features = Run(run).labels(), Run(run).features
-    expected = most_helpful_first(table, features).tolist()
+    expected = most_informative_first(table, features).tolist()
     with served(run, order=Order.HELPFUL) as (address, _):
         client = Client(address)
         assert client.get("/api/about").json["order"] == "helpful"

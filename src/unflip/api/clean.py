@@ -37,7 +37,7 @@ from unflip.runs.labels import (
     ExpectedErrors,
     expect_errors,
     label_issue_mask,
-    most_doubtful_first,
+    lowest_quality_first,
     names_of,
     without_removed,
 )
@@ -84,7 +84,7 @@ class CleanResult:
     """How many of them have a quality below :data:`SURE`."""
     expected: ExpectedErrors
     """How many of all labels are wrong, by their qualities."""
-    unjudged: int
+    unscored: int
     """Labels without a quality: those of classes with too few examples."""
     decided: Decided
     """What people had decided (``--reviewed``), and what that changed."""
@@ -188,7 +188,7 @@ class CleanPlan:
             label_issues=label_issues,
             sure=int((label_issues["label_quality"].to_numpy() < SURE).sum()),
             expected=expect_errors(table["label_quality"].to_numpy()),
-            unjudged=left["label_quality"].null_count,
+            unscored=left["label_quality"].null_count,
             decided=compare_decided(run, self.config.common.data.reviewed),
             pairs=[(str(given), str(suggested), count) for (given, suggested), count in pairs.most_common()],
             issues=issues,
@@ -342,7 +342,7 @@ def _texts(raw: Dataset, encoded: Dataset) -> dict[str, list[str]]:
 def _list_label_issues(table: pa.Table, called: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
     """Return the labels that look wrong, the most doubtful first; examples are ``called`` path or id."""
     columns = {"index": table["index"], called: table["id"], "given_label": names_of(table, "given_label")}
-    order = most_doubtful_first(table)
+    order = lowest_quality_first(table)
     label_issues = pa.table(
         columns | {"suggested_label": names_of(table, "suggested_label"), "label_quality": table["label_quality"]}
     )

@@ -77,11 +77,11 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
     held_out = cleaned.run.result["val_accuracy"]
     if held_out is not None:
         lines.append(f"  the model disagrees with {1 - held_out:.1%} of the labels held out from training")
-    elif cleaned.run.result["judged_out_of_sample"] == 1 and not cleaned.unjudged:
+    elif cleaned.run.result["judged_out_of_sample"] == 1 and not cleaned.unscored:
         lines.append("  every label was judged by networks and statistics that had not learned it")
-    if cleaned.unjudged:
-        one = cleaned.unjudged == 1
-        cannot = f"{cleaned.unjudged:,} label{'' if one else 's'} cannot be judged"
+    if cleaned.unscored:
+        one = cleaned.unscored == 1
+        cannot = f"{cleaned.unscored:,} label{'' if one else 's'} cannot be judged"
         lines.append(f"  {cannot}: of {'its class' if one else 'their classes'} there are too few different examples")
     if found:
         lines.append(f"  the list, most doubtful first: {out / 'label_issues.csv'}")

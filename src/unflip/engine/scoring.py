@@ -9,7 +9,7 @@ from torch import Tensor
 from unflip.engine.checkpoints import BestEpoch
 from unflip.engine.inference import predictions, scans
 from unflip.engine.trainer import Trainer, finite
-from unflip.methods.base import Judgment, Setting
+from unflip.methods.base import LabelScores, Setting
 from unflip.methods.labels import LabelStore
 from unflip.nn.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
@@ -49,20 +49,20 @@ def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool)
     model = method.model()
     model.load_state_dict(best.state)
     with finite(f"in the model of epoch {best.epoch}"):
-        judgment = method.judgment(labels)
+        label_scores = method.label_scores(labels)
         # of examples that are judged already, nothing has to be predicted
-        asked = torch.arange(len(labels), device=train.device) if judgment is None else others
+        asked = torch.arange(len(labels), device=train.device) if label_scores is None else others
         features, probs = _ask(model, trainer, asked)
-        of_others = (probs if judgment is not None else probs[others]).float()
+        of_others = (probs if label_scores is not None else probs[others]).float()
         of_val = of_others[torch.isin(others, val)]
         if len(val) and not clean_val:
             corrected = method.correct(of_val, labels.initial[val])
             labels.change(epochs, val, corrected, of_val.gather(1, corrected[:, None])[:, 0])
         noise = _estimate_noise(labels, of_val, train, val[:0] if clean_val else val)
-        if judgment is not None:
-            return _adopt(judgment, trainer, model, of_others, noise), features
+        if label_scores is not None:
+            return _adopt(label_scores, trainer, model, of_others, noise), features
         del of_others, of_val  # what follows takes memory, too
-        return _judge(trainer, model, probs, features, noise), features
+        return _score(trainer, model, probs, features, noise), features
 
 
 def _ask(model: Ensemble, trainer: Trainer, asked: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,7 +88,7 @@ def _table(rows: int, columns: int, device: torch.device) -> Tensor:
 
 
 def _adopt(
-    judgment: Judgment, trainer: Trainer, model: Ensemble, of_others: Tensor, noise: NoiseProfile | None
+    label_scores: LabelScores, trainer: Trainer, model: Ensemble, of_others: Tensor, noise: NoiseProfile | None
 ) -> Outcome:
     """Adopt the method's own judgment of the training examples, and judge all others by its model."""
     labels, method, train = trainer.labels, trainer.method, trainer.method.setting.train
@@ -100,31 +100,31 @@ def _adopt(
         pair[train], pair[others] = of_train, rest.gather(1, named[others])
         return pair[:, [0, 1, 1]]  # what is current is suggested
 
-    votes = None
-    if judgment.votes is not None and model.gaussians is not None:
+    gaussian_probs = None
+    if label_scores.gaussian_probs is not None and model.gaussians is not None:
         parts = [model.gaussians.log_posterior(trainer.source.fetch(rows)).exp() for rows in others.split(_ROWS)]
-        votes = joined(judgment.votes, torch.cat(parts) if parts else of_others)
+        gaussian_probs = joined(label_scores.gaussian_probs, torch.cat(parts) if parts else of_others)
     odds = torch.empty(len(labels), device=train.device)
-    odds[train], odds[others] = judgment.odds, method.odds(of_others, labels.initial[others])
-    odds = judgment.calibration.apply(odds)
+    odds[train], odds[others] = label_scores.odds, method.odds(of_others, labels.initial[others])
+    odds = label_scores.calibration.apply(odds)
     fold = torch.full_like(labels.initial, -1)
     out_of_sample = torch.ones(len(labels), dtype=torch.bool, device=train.device)
-    if judgment.fold is None:
+    if label_scores.fold is None:
         out_of_sample[train] = False
     else:
-        fold[train] = judgment.fold
-    likeliest = labels.given.new_empty(len(labels), 2)
-    likeliest_probs = torch.empty(len(labels), 2, device=train.device)
-    likeliest[train], likeliest_probs[train] = judgment.likeliest, judgment.likeliest_probs
-    likeliest_probs[others], likeliest[others] = of_others.topk(2)
+        fold[train] = label_scores.fold
+    top2 = labels.given.new_empty(len(labels), 2)
+    top2_probs = torch.empty(len(labels), 2, device=train.device)
+    top2[train], top2_probs[train] = label_scores.top2, label_scores.top2_probs
+    top2_probs[others], top2[others] = of_others.topk(2)
     assessment = Assessment(
-        joined(judgment.probs, of_others), joined(judgment.network, of_others), votes, likeliest, likeliest_probs,
+        joined(label_scores.probs, of_others), joined(label_scores.network, of_others), gaussian_probs, top2, top2_probs,
         odds, labels.current, out_of_sample, fold,
     )  # fmt: skip
     return Outcome(model, assessment, odds, noise)
 
 
-def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, noise: NoiseProfile | None) -> Outcome:
+def _score(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, noise: NoiseProfile | None) -> Outcome:
     """Assess every example where the method itself has only seen the labels that it would have to judge.
 
     Quality is then as out of sample as it can be at no great cost: that of class Gaussians fitted to the inputs under
@@ -138,30 +138,30 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     by_features = by_inputs = _voter((features / size if size > _LARGE else features).__getitem__, trainer)
     if of_rows:
         by_inputs = _voter(trainer.source.fetch, trainer)
-    beliefs = trainer.method.beliefs()
+    train_probs = trainer.method.train_probs()
     said = by_method, by_network, by_gaussians = [torch.empty(len(labels), 3, device=train.device) for _ in range(3)]
     score, odds = (torch.empty(len(labels), device=train.device) for _ in range(2))
     contradicted = torch.empty(len(labels), dtype=torch.bool, device=train.device)
-    suggested, likeliest = torch.empty_like(current), current.new_empty(len(labels), 2)
-    likeliest_probs = torch.empty(len(labels), 2, device=train.device)
+    suggested, top2 = torch.empty_like(current), current.new_empty(len(labels), 2)
+    top2_probs = torch.empty(len(labels), 2, device=train.device)
     for rows, positions in _blocks(trainer.method.setting, others):
         network, own = probs[rows].float(), given[rows, None]
-        believed = network if beliefs is None or positions is None else beliefs[positions].float()
-        log_votes = by_features(rows, positions)
-        votes = log_votes.exp()
-        score[rows] = pooled(believed, votes).gather(1, own)[:, 0]
+        believed = network if train_probs is None or positions is None else train_probs[positions].float()
+        log_gaussian_probs = by_features(rows, positions)
+        gaussian_probs = log_gaussian_probs.exp()
+        score[rows] = pooled(believed, gaussian_probs).gather(1, own)[:, 0]
         if of_rows:
-            log_votes = by_inputs(rows, positions)
-            votes = log_votes.exp()
-        pool = pooled(believed, votes)
-        view = log_votes
+            log_gaussian_probs = by_inputs(rows, positions)
+            gaussian_probs = log_gaussian_probs.exp()
+        pool = pooled(believed, gaussian_probs)
+        view = log_gaussian_probs
         if not of_rows or positions is None:  # the pool, without rounding to 0
-            view = (believed.clamp(min=_TINY).log() + log_votes) / 2
-        likeliest_probs[rows], likeliest[rows] = view.softmax(1).topk(2)
+            view = (believed.clamp(min=_TINY).log() + log_gaussian_probs) / 2
+        top2_probs[rows], top2[rows] = view.softmax(1).topk(2)
         odds[rows], contradicted[rows] = log_odds(view, given[rows]), view.argmax(1) != given[rows]
         suggested[rows] = suggested_labels(came[rows], current[rows], pool)
         named = torch.stack([came[rows], current[rows], suggested[rows]], 1)
-        for columns, view in zip(said, (believed, network, votes), strict=True):
+        for columns, view in zip(said, (believed, network, gaussian_probs), strict=True):
             columns[rows] = view.gather(1, named)
     alone = given[train].bincount(minlength=labels.num_classes) < _LEAST
     odds[alone[given]] = torch.nan
@@ -172,7 +172,7 @@ def _judge(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     out_of_sample[others] = True
     fold = torch.full_like(given, -1)
     assessment = Assessment(
-        by_method, by_network, by_gaussians, likeliest, likeliest_probs,
+        by_method, by_network, by_gaussians, top2, top2_probs,
         line.apply(odds), suggested, out_of_sample, fold,
     )  # fmt: skip
     return Outcome(model, assessment, score, noise)
@@ -224,17 +224,17 @@ def _estimate_noise(labels: LabelStore, of_val: Tensor, train: Tensor, val: Tens
     return None
 
 
-def pooled(probs: Tensor, votes: Tensor) -> Tensor:
+def pooled(probs: Tensor, gaussian_probs: Tensor) -> Tensor:
     """Return the logarithmic pool (n, k) of both views.
 
-    The pool of class probabilities ``probs`` (n, k), a network's, and ``votes`` (n, k), the class Gaussians', is
+    The pool of class probabilities ``probs`` (n, k), a network's, and ``gaussian_probs`` (n, k), the class Gaussians', is
 
         q_c = sqrt(p_c v_c) / sum_j sqrt(p_j v_j)
 
     with equal weights (Genest and Zidek 1986): it is sure only where both are, and a class that either rules out is
     ruled out. Where, after rounding, every class is ruled out by one of the two, all classes are equally likely.
     """
-    log_pool = (probs.log() + votes.log()) / 2
+    log_pool = (probs.log() + gaussian_probs.log()) / 2
     log_pool = log_pool.where(log_pool.isfinite().any(1, keepdim=True), 0.0)
     return log_pool.softmax(1)
 

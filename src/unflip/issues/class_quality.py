@@ -43,13 +43,13 @@ def find_class_quality(audited: AuditInput) -> CheckResult:
     return CheckResult(np.full(len(found), -1), scores, flags, lambda at: found[at].reason)
 
 
-def _confused(names: Sequence[str], given: Array, likeliest: Array) -> Iterator[_Weakness]:
+def _confused(names: Sequence[str], given: Array, top2: Array) -> Iterator[_Weakness]:
     from scipy.stats import beta
 
     sizes = np.bincount(given, minlength=len(names))
-    wrong = given != likeliest
+    wrong = given != top2
     errors = np.bincount(given[wrong], minlength=len(names))
-    pairs, found = np.unique(given[wrong] * len(names) + likeliest[wrong], return_counts=True)
+    pairs, found = np.unique(given[wrong] * len(names) + top2[wrong], return_counts=True)
     a, b = pairs // len(names), pairs % len(names)
     evenly = errors[a] / sizes[a] / max(1, len(names) - 1)
     least = beta.ppf(_CHANCE / max(1, len(pairs)), found, sizes[a] - found + 1)
@@ -67,11 +67,11 @@ def _confused(names: Sequence[str], given: Array, likeliest: Array) -> Iterator[
         yield _Weakness(min(1.0, 2 * min(there, again)), flag, reason)
 
 
-def _sizes(names: Sequence[str], counts: Array, unjudged: Array) -> Iterator[_Weakness]:
+def _sizes(names: Sequence[str], counts: Array, unscored: Array) -> Iterator[_Weakness]:
     mean = counts.sum() / max(1, (counts > 0).sum())
-    for at in np.flatnonzero(unjudged | ((counts > 0) & (counts <= _SMALL * mean))).tolist():
+    for at in np.flatnonzero(unscored | ((counts > 0) & (counts <= _SMALL * mean))).tolist():
         examples = f"{counts[at]:,} example{'' if counts[at] == 1 else 's'}"
-        if unjudged[at]:
+        if unscored[at]:
             labels = "its label" if counts[at] == 1 else "their labels"
             yield _Weakness(1.0, True, f"{names[at]}: {examples}, too few to judge {labels}; add some or merge it")
         else:

@@ -163,7 +163,7 @@ class Observed(Protocol):
         """Return the first process's tensor on every process."""
 
 
-class Judgment(NamedTuple):
+class LabelScores(NamedTuple):
     """Out-of-sample scores of the training labels, of a method that has them.
 
     Attributes:
@@ -181,9 +181,9 @@ class Judgment(NamedTuple):
     odds: Tensor
     calibration: PlattScaling
     network: Tensor
-    votes: Tensor | None
-    likeliest: Tensor
-    likeliest_probs: Tensor
+    gaussian_probs: Tensor | None
+    top2: Tensor
+    top2_probs: Tensor
     fold: Tensor | None
 
 
@@ -267,11 +267,11 @@ class Method:
         """Return what predicts; by default the networks, with equal weights."""
         return Ensemble(self.networks)
 
-    def beliefs(self) -> Tensor | None:
+    def train_probs(self) -> Tensor | None:
         """Return the method's own class probabilities for the training examples (m, k), if it keeps any."""
         return None
 
-    def judgment(self, labels: LabelStore) -> Judgment | None:
+    def label_scores(self, labels: LabelStore) -> LabelScores | None:
         """Return what the method says of its training examples out of sample, if it can."""
         return None
 

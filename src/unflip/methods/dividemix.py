@@ -172,7 +172,7 @@ class DivideMix(Method):
         changed = labels.change(epoch, train, wanted, confidence)
         return {"changed": changed, "labeled": (self.clean > self.options.p_threshold).float().mean(1).tolist()}
 
-    def beliefs(self) -> Tensor | None:
+    def train_probs(self) -> Tensor | None:
         """Return both networks' mean refined label, once there is one."""
         return self.refined
 

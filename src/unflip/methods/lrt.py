@@ -96,7 +96,7 @@ class LRT(Method):
     def _delta(self, epoch: int) -> float:
         return self.options.delta + self.options.delta_step * max(0, epoch - self.warmup)
 
-    def beliefs(self) -> Tensor:
+    def train_probs(self) -> Tensor:
         """Return the mean probabilities of the window."""
         return self.window.mean()
 

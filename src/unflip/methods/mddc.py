@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from unflip.errors import ConfigError
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, Judgment, Method, MethodSpec, Observed, Outline, Phase, Setting, Step
+from unflip.methods.base import Batch, LabelScores, Method, MethodSpec, Observed, Outline, Phase, Setting, Step
 from unflip.methods.labels import LabelStore
 from unflip.methods.plc import PLC
 from unflip.nn.base import bare
@@ -331,13 +331,13 @@ class Calibrated(Method):
         """Return what predicts."""
         return self.inner.model()
 
-    def beliefs(self) -> Tensor | None:
+    def train_probs(self) -> Tensor | None:
         """Return the inner method's class probabilities of the training examples."""
-        return self.inner.beliefs()
+        return self.inner.train_probs()
 
-    def judgment(self, labels: LabelStore) -> Judgment | None:
+    def label_scores(self, labels: LabelStore) -> LabelScores | None:
         """Return what the inner method says of its training examples out of sample."""
-        return self.inner.judgment(labels)
+        return self.inner.label_scores(labels)
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Apply the inner method's correction rule."""

@@ -117,7 +117,7 @@ class PLC(Method):
         self.changed += changed
         return changed
 
-    def beliefs(self) -> Tensor:
+    def train_probs(self) -> Tensor:
         """Return the mean probabilities of the window."""
         return self.corrector.window.mean()
 

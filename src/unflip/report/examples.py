@@ -13,7 +13,7 @@ from unflip.data.arrays import Array
 from unflip.data.preview import Pictures, Rows
 from unflip.errors import InputError, UnflipError
 from unflip.runs.folder import Run
-from unflip.runs.labels import most_doubtful_first
+from unflip.runs.labels import lowest_quality_first
 from unflip.stats.nearest import nearest
 
 _LOWEST = 24  # examples of the lowest label quality
@@ -127,12 +127,12 @@ def open_views(run: Run, data: str | None) -> Views:
     return Views()
 
 
-def find_doubtful(run: Run, table: pa.Table, names: Sequence[str], views: Views) -> list[Shown]:
+def find_lowest_quality(run: Run, table: pa.Table, names: Sequence[str], views: Views) -> list[Shown]:
     """Return the unreviewed examples with the lowest label quality, unknown ones last.
 
     Where there are no pictures, the labels of their nearest neighbors are what one can judge them by.
     """
-    order = most_doubtful_first(table)
+    order = lowest_quality_first(table)
     rows = table.take(order[~table["reviewed"].to_numpy()[order]][:_LOWEST])
     examples = [
         Shown(row["id"], names[row["given_label"]], views.picture(row["index"]), views.text(row["index"]),

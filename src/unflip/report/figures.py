@@ -18,7 +18,7 @@ from unflip.files import write_atomically
 from unflip.noise.pmd import keep_probability, pmd_bound, smallest_c1, top_two
 from unflip.report.comparison import name_runs
 from unflip.runs.folder import Run
-from unflip.runs.labels import most_doubtful_first
+from unflip.runs.labels import lowest_quality_first
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B3A100")
 """The palette of Okabe and Ito, with a darker yellow for white paper."""
@@ -99,7 +99,7 @@ def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
     axes.set_ylabel("labels")
     axes.legend()
 
-    table = table.take(most_doubtful_first(table)[: _ROWS * _COLUMNS])
+    table = table.take(lowest_quality_first(table)[: _ROWS * _COLUMNS])
     panel = figure.add_subfigure(grid[0, 2])
     panel.suptitle(f"Labels that {method} doubts most: given → corrected")
     images = training_images()

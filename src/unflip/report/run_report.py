@@ -9,7 +9,7 @@ import pyarrow.compute as compute
 
 from unflip.errors import UnflipError
 from unflip.report.charts import Line, heat, heat_legend, heat_map, line_chart, scatter
-from unflip.report.examples import find_doubtful, find_issues, open_views
+from unflip.report.examples import find_issues, find_lowest_quality, open_views
 from unflip.report.label_changes import class_rows, count_changes
 from unflip.report.page import write_page
 from unflip.report.shift import measure_shift
@@ -62,7 +62,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
             table, names, result["noise_rate_by_class"], next(iter(tests.values()))["per_class"] if tests else None
         ),
         **_shift(run, names),
-        doubts=find_doubtful(run, whole, names, views),
+        doubts=find_lowest_quality(run, whole, names, views),
         below_half=int((whole["label_quality"].to_numpy() < 0.5).sum()),
         issues=None if issues is None else find_issues(whole, issues, names, views),
         views=views,

@@ -13,9 +13,9 @@ from unflip.data.arrays import Array
 from unflip.errors import InputError, unknown
 from unflip.review import Order
 from unflip.review.decisions import State
-from unflip.review.helpful import most_helpful_first
+from unflip.review.helpful import most_informative_first
 from unflip.runs.folder import Run
-from unflip.runs.labels import SCHEMA, most_doubtful_first
+from unflip.runs.labels import SCHEMA, lowest_quality_first
 
 _COLUMNS = [
     "id", "split", "given_label", "current_label", "suggested_label", "label_quality", "is_label_issue",
@@ -96,7 +96,7 @@ class Examples:
         self.issues = Issues(run.issues())
         self.features = run.features
         self._run = run
-        self._doubtful = _rank(most_doubtful_first(table), len(table))
+        self._doubtful = _rank(lowest_quality_first(table), len(table))
         self._by_issue = {name: _rank(self.issues.examples(name), len(table)) for name, _ in self.issues.counts()}
         self._history = run.history()
 
@@ -106,7 +106,7 @@ class Examples:
     @cached_property
     def _helpful(self) -> Ranking:
         """Takes a moment, so that only those who ask for it wait."""
-        return _rank(most_helpful_first(self._run.labels(), self.features), len(self))
+        return _rank(most_informative_first(self._run.labels(), self.features), len(self))
 
     def ranking(self, order: Order, issue: str | None = None) -> Ranking:
         """Return an order of all examples, or of those of an issue as the run lists them."""

@@ -11,7 +11,7 @@ _NEIGHBORS = 10
 _LEAST = 1e-6  # keeps divisions finite
 
 
-def most_helpful_first(table: pa.Table, features: Array | None) -> Array:
+def most_informative_first(table: pa.Table, features: Array | None) -> Array:
     """Return the rows (n,) of a table of labels in the order in which decisions teach most.
 
     Only the 10,000 most uncertain examples that nobody has decided about are compared with each other, so that memory

@@ -31,11 +31,11 @@ class Assessment(NamedTuple):
     """The method's probabilities of the three; its own if it keeps any, otherwise the model's."""
     network: Tensor
     """The networks' probabilities of them."""
-    votes: Tensor | None
+    gaussian_probs: Tensor | None
     """The class Gaussians' probabilities of them, if they were asked."""
-    likeliest: Tensor
+    top2: Tensor
     """The two likeliest classes (n, 2), by the views that quality comes from."""
-    likeliest_probs: Tensor
+    top2_probs: Tensor
     """Their probabilities (n, 2)."""
     log_odds: Tensor
     """Calibrated log-odds that the given label is right, in double precision; NaN where that cannot be said."""
@@ -102,15 +102,15 @@ def label_table(
         "prob_current": said(assessment.probs, _CURRENT),
         "prob_given": said(assessment.probs, _GIVEN),
         "network_prob_given": said(assessment.network, _GIVEN),
-        "gaussian_prob_given": said(assessment.votes, _GIVEN),
+        "gaussian_prob_given": said(assessment.gaussian_probs, _GIVEN),
         "suggested_label": suggested.numpy(),
         "prob_suggested": said(assessment.probs, _SUGGESTED),
         "network_prob_suggested": said(assessment.network, _SUGGESTED),
-        "gaussian_prob_suggested": said(assessment.votes, _SUGGESTED),
-        "top1": assessment.likeliest[:, 0].cpu().numpy(),
-        "prob_top1": assessment.likeliest_probs[:, 0].cpu().numpy(),
-        "top2": assessment.likeliest[:, 1].cpu().numpy(),
-        "prob_top2": assessment.likeliest_probs[:, 1].cpu().numpy(),
+        "gaussian_prob_suggested": said(assessment.gaussian_probs, _SUGGESTED),
+        "top1": assessment.top2[:, 0].cpu().numpy(),
+        "prob_top1": assessment.top2_probs[:, 0].cpu().numpy(),
+        "top2": assessment.top2[:, 1].cpu().numpy(),
+        "prob_top2": assessment.top2_probs[:, 1].cpu().numpy(),
         "last_changed_epoch": last_changed.numpy(),
         "n_changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
         "label_quality": pa.array(quality, from_pandas=True),
@@ -139,7 +139,7 @@ def label_issue_mask(table: pa.Table) -> Array:
     return mask
 
 
-def most_doubtful_first(table: pa.Table) -> Array:
+def lowest_quality_first(table: pa.Table) -> Array:
     """Return the rows (n,) in order of quality, those without one last; among equals, classes take turns."""
     return in_turns(table["log_odds"].to_numpy(), table["given_label"].to_numpy())
 

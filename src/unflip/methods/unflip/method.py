@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from unflip.errors import UnflipWarning
 from unflip.losses import mix
-from unflip.methods.base import Batch, Judgment, Method, Observed, Outline, Phase, Setting, Step
+from unflip.methods.base import Batch, LabelScores, Method, Observed, Outline, Phase, Setting, Step
 from unflip.methods.labels import LabelStore
 from unflip.methods.unflip.folds import assign_folds, members_rows
 from unflip.methods.unflip.posterior import (
@@ -256,7 +256,7 @@ class Unflip(Method):
             "changed": changed,
             "view_weights": weights.tolist(),
             "background": after.uniform_noise_rate,
-            "inequality_believed": after.prior_trust,
+            "prior_trust": after.prior_trust,
             "label_weight": after.label_weight,
         }
 
@@ -324,7 +324,7 @@ class Unflip(Method):
             return Ensemble(members)
         return Ensemble(members, state.weights, state.offset, state.gaussians)
 
-    def judgment(self, labels: LabelStore) -> Judgment | None:
+    def label_scores(self, labels: LabelStore) -> LabelScores | None:
         """The scores of the training labels after the last epoch."""
         state, train = self.posterior, self.setting.train
         if state is None:
@@ -334,21 +334,21 @@ class Unflip(Method):
         assert self.folds is not None
         assert state.network_pair is not None
         odds = torch.empty(len(train), device=train.device)
-        likeliest = torch.empty(len(train), 2, dtype=torch.long, device=train.device)
-        likeliest_probs = torch.empty(len(train), 2, device=train.device)
+        top2 = torch.empty(len(train), 2, dtype=torch.long, device=train.device)
+        top2_probs = torch.empty(len(train), 2, device=train.device)
         for rows in blocks(len(train)):
-            likeliest_probs[rows], likeliest[rows] = state.log_probs[rows].float().softmax(1).topk(2)
+            top2_probs[rows], top2[rows] = state.log_probs[rows].float().softmax(1).topk(2)
             odds[rows] = state.odds(rows, given)
         odds[self.small[given]] = torch.nan
         pair = torch.stack([labels.given[train], labels.current[train]], 1)
-        return Judgment(
+        return LabelScores(
             probs=state.log_probs.gather(1, pair).float().exp(),
             odds=odds,
             calibration=state.fit_scaling(odds, given, ~labels.trusted[train]),
             network=state.network_pair.float().exp(),
-            votes=None if state.gaussian_pair is None else state.gaussian_pair.float().exp(),
-            likeliest=likeliest,
-            likeliest_probs=likeliest_probs,
+            gaussian_probs=None if state.gaussian_pair is None else state.gaussian_pair.float().exp(),
+            top2=top2,
+            top2_probs=top2_probs,
             fold=self.folds[train] if self.count > 1 else None,
         )
 
@@ -357,8 +357,8 @@ class Unflip(Method):
         if self.posterior is None:
             return labels
         state, (log_probs, share) = self.posterior, self._unseen(self.posterior, probs, labels)
-        likeliest = posterior(log_probs, labels, share, state.log_matrix, state.label_weight).argmax(1)
-        return likeliest.where(self.known[labels], labels)
+        top2 = posterior(log_probs, labels, share, state.log_matrix, state.label_weight).argmax(1)
+        return top2.where(self.known[labels], labels)
 
     def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Return log-odds that labels are right that no member has learned."""
