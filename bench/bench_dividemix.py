@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 import frozen
 from limits import Limits
-from unflip.engine.distributed import Processes
+from unflip.engine.distributed import Distributed
 from unflip.engine.trainer import Trainer
-from unflip.methods.base import Setting
+from unflip.methods.base import TrainContext
 from unflip.methods.dividemix import DivideMix, DivideMixOptions
 from unflip.methods.labels import LabelStore
 from unflip.nn.base import build_network
@@ -76,15 +76,15 @@ def main() -> None:
     dataset = frozen.dataset(jitter=JITTER)
     rows, shape = torch.arange(len(dataset.given)), dataset.source.shape
     optimizer = OptimizerOptions(batch_size=BATCH)
-    setting = Setting(10, rows, ROUNDS, 0, BATCH, partial(optimizer.lr_factor, epochs=ROUNDS), torch.device("cpu"))
+    context = TrainContext(10, rows, ROUNDS, 0, BATCH, partial(optimizer.lr_factor, epochs=ROUNDS), torch.device("cpu"))
     ours, theirs = ([build_network("mlp", MLPOptions(), shape, 10, seed=seed) for seed in (0, 1)] for _ in range(2))
     trainer = Trainer(
-        DivideMix(DivideMixOptions(warmup=1), setting),
+        DivideMix(DivideMixOptions(warmup=1), context),
         ours,
         dataset.source,
         LabelStore(dataset.given, 10),
         optimizer,
-        Processes("cpu"),
+        Distributed("cpu"),
         Reporter(),
     )
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4) for net in theirs]

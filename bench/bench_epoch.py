@@ -14,9 +14,9 @@ from torch import nn
 
 import frozen
 from limits import Limits
-from unflip.engine.distributed import Processes
+from unflip.engine.distributed import Distributed
 from unflip.engine.trainer import Trainer
-from unflip.methods.base import Setting, Standard
+from unflip.methods.base import Standard, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions
@@ -45,13 +45,13 @@ def main() -> None:
     dataset = frozen.dataset()
     rows = torch.arange(len(dataset.given))
     optimizer = OptimizerOptions()
-    setting = Setting(
+    context = TrainContext(
         10, rows, PAIRS, 0, optimizer.batch_size, partial(optimizer.lr_factor, epochs=PAIRS), torch.device("cpu")
     )
     network = build_network("mlp", MLPOptions(), dataset.source.shape, 10, seed=0)
     store = LabelStore(dataset.given, 10)
     trainer = Trainer(
-        Standard(Options(), setting), [network], dataset.source, store, optimizer, Processes("cpu"), Reporter()
+        Standard(Options(), context), [network], dataset.source, store, optimizer, Distributed("cpu"), Reporter()
     )
 
     bare = build_network("mlp", MLPOptions(), dataset.source.shape, 10, seed=0)

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from limits import Limits
 from unflip.data.images import ImageSource, byte_normalization
-from unflip.engine.distributed import Processes
+from unflip.engine.distributed import Distributed
 from unflip.engine.evaluation import EvaluationSet, Truth, accuracies
 from unflip.engine.trainer import Trainer
 from unflip.methods import find_method
-from unflip.methods.base import Setting
+from unflip.methods.base import TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.nn.base import Network, build_network
 from unflip.nn.ensemble import Ensemble
@@ -49,11 +49,11 @@ def make_trainer(source: ImageSource, labels: Tensor) -> Trainer:
     layer = {"method": "mddc", "network": "preact_resnet8", "data": {"path": "-"}, "plc": {"warmup": 1}}
     config = RunConfig.resolve([layer])
     optimizer = config.common.optimizer
-    setting = Setting(
+    context = TrainContext(
         CLASSES, torch.arange(EXAMPLES), PAIRS + 1, 0, BATCH, partial(optimizer.lr_factor, epochs=PAIRS + 1), CPU
     )
-    method = find_method("mddc").build(config.parts, setting)
-    return Trainer(method, [build()], source, LabelStore(labels, CLASSES), optimizer, Processes("cpu"), Reporter())
+    method = find_method("mddc").build(config.parts, context)
+    return Trainer(method, [build()], source, LabelStore(labels, CLASSES), optimizer, Distributed("cpu"), Reporter())
 
 
 def bare_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, labels: Tensor) -> None:
@@ -84,7 +84,7 @@ def compare_epochs(limits: Limits, source: ImageSource, labels: Tensor) -> None:
 
 
 def compare_evaluations(limits: Limits, source: ImageSource, labels: Tensor) -> None:
-    network, processes = build().eval(), Processes("cpu")
+    network, processes = build().eval(), Distributed("cpu")
     model = Ensemble([network])
     truth = Truth(None, {"test": EvaluationSet(source, labels)})
     inputs = source.fetch(torch.arange(EXAMPLES))

@@ -35,7 +35,7 @@ def texts() -> list[str]:
     return [" ".join(rng.choice(words, rng.integers(4, 20), p=often / often.sum())) for _ in range(TEXTS)]
 
 
-def bare(texts: list[str], tokenizer: Any, vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def unwrap(texts: list[str], tokenizer: Any, vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     tokens = tokenizer.encode_batch(texts, add_special_tokens=False)
     return np.stack([vectors[one.ids].mean(0) for one in tokens])
 
@@ -54,7 +54,7 @@ def main() -> None:
     encoder = WordLlama.fit(data)
     tokenizer, vectors = encoder._tokenizer, encoder._vectors.astype(np.float32)
     ours = seconds(lambda: encoder.encode(data))
-    theirs = seconds(lambda: bare(data, tokenizer, vectors))
+    theirs = seconds(lambda: unwrap(data, tokenizer, vectors))
     print(f"{len(data):,} texts: {len(data) / ours:,.0f} texts/s, bare loop {len(data) / theirs:,.0f} texts/s")
     limits = Limits()
     limits.at_most("processor time, times the bare loop's", ours / theirs, LIMIT)

@@ -191,12 +191,12 @@ def _is_masked(name: str, args: Any) -> bool:
 def accelerated(*, half: bool = False) -> Iterator[Accelerator]:
     """Let every run compute on the pretended accelerator; with ``half``, training passes in bfloat16."""
     from unflip import parallel
-    from unflip.engine.distributed import Processes
+    from unflip.engine.distributed import Distributed
 
-    accelerator, start = Accelerator(), Processes.__init__
+    accelerator, start = Accelerator(), Distributed.__init__
     forward = torch.nn.Module.__call__
 
-    def started(self: Processes, device: str = "auto", precision: str = "float32") -> None:
+    def started(self: Distributed, device: str = "auto", precision: str = "float32") -> None:
         start(self, "cpu" if device == DEVICE.type else device, precision)
         self.fabric._strategy._root_device = DEVICE  # type: ignore[attr-defined]
 
@@ -212,7 +212,7 @@ def accelerated(*, half: bool = False) -> Iterator[Accelerator]:
             return forward(self, *args, **options)
 
     with pytest.MonkeyPatch.context() as patch, accelerator:
-        patch.setattr(Processes, "__init__", started)
+        patch.setattr(Distributed, "__init__", started)
         patch.setattr(CPUAccelerator, "setup_device", lambda self, device: None)
         patch.setattr(torch, "meta", SimpleNamespace(manual_seed=lambda seed: None), raising=False)
         for maker in ("tensor", "as_tensor"):  # which torch does not show to modes

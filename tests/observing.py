@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from unflip.methods.base import Scan
+from unflip.methods.base import NetworkOutputs
 
 
 class Unseen:
@@ -26,7 +26,7 @@ class Unseen:
     def inputs(self, rows: Tensor) -> Tensor:
         raise AssertionError("the method looked at inputs")
 
-    def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
+    def validation(self, network: int = 0) -> tuple[NetworkOutputs, Tensor] | None:
         raise AssertionError("the method looked at validation")
 
     def broadcast(self, tensor: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from unflip.data.columns import TEXT, Cells
 from unflip.data.dataset import Dataset, Inputs, Split
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.base import restore
-from unflip.engine.distributed import Processes
+from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
 from unflip.engine.run import train_in_memory
 from unflip.errors import UnflipError
@@ -136,7 +136,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             config = self._configure(len(labels), seed)
             raw = Dataset(Split(inputs, codes, groups=group_column), name="X, y")
             reviewed = torch.from_numpy(np.where(mask, codes, -1)) if mask.any() else None
-            done = train_in_memory(config, raw, Processes(self.device, config.common.precision), reviewed)
+            done = train_in_memory(config, raw, Distributed(self.device, config.common.precision), reviewed)
         except UnflipError as error:
             raise ValueError(str(error)) from error
         self.model_ = done.model.build()
@@ -177,7 +177,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         features = self._features(X)
         try:
             check_finite(features, "X")  # also in single precision
-            processes = Processes(self.device)
+            processes = Distributed(self.device)
         except UnflipError as error:
             raise ValueError(str(error)) from error
         source = ArraySource(features, self.standardization_).to(processes.device)

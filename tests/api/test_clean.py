@@ -95,7 +95,7 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
     reviewed = tmp_path / "reviewed.csv"
     label_issues = rows(out / "label_issues.csv")
     kept = label_issues[0]  # a person says that the given label is right after all
-    reviewed.write_text(f"path,label\n{kept['path']},{kept['given']}\n")
+    reviewed.write_text(f"path,label\n{kept['path']},{kept['given_label']}\n")
     refused = cli("clean", photos, "--out", out, "--backbone", "tiny")
     assert refused.code == 2
     assert "--force" in refused.err
@@ -115,7 +115,7 @@ def test_the_command_that_is_proposed_next_works(cli: Cli, photos: Path, tmp_pat
     out = tmp_path / "run"
     done = clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
     first = rows(out / "label_issues.csv")[0]
-    (out / "reviewed.csv").write_text(f"path,label\n{first['path']},{first['suggested']}\n")
+    (out / "reviewed.csv").write_text(f"path,label\n{first['path']},{first['suggested_label']}\n")
     proposed = done.out.splitlines()[-1].partition("#")[0].split()
     assert proposed[:2] == ["unflip", "clean"]
     again = clean(cli, *proposed[2:], "--epochs", 15)

@@ -139,10 +139,10 @@ def test_a_methods_own_score_is_that_of_what_it_has_learned(
 ) -> None:
     """It pools the network's word with that of class Gaussians of its own features; a committee has one score."""
     outcomes = []
-    conclude = scoring.conclude
+    score_examples = scoring.score_examples
 
     def watched(*arguments: Any, **options: Any) -> Any:
-        outcomes.append(conclude(*arguments, **options))
+        outcomes.append(score_examples(*arguments, **options))
         return outcomes[-1]
 
     monkeypatch.setattr(engine_run, "conclude", watched)

@@ -7,15 +7,15 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_scor
 
 from helpers import passthrough
 from unflip.data.sources import ArraySource
-from unflip.engine.distributed import Processes
+from unflip.engine.distributed import Distributed
 from unflip.engine.evaluation import EvaluationSet, Truth, accuracies, accuracy, full_report, separation
 from unflip.engine.inference import _batch_size, predict_probs
 from unflip.nn.ensemble import Ensemble
 
 
 @pytest.fixture(scope="module")
-def processes() -> Processes:
-    return Processes("cpu")
+def processes() -> Distributed:
+    return Distributed("cpu")
 
 
 def problem(num_classes: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -28,7 +28,7 @@ def problem(num_classes: int, count: int, seed: int) -> tuple[np.ndarray, np.nda
 
 @pytest.mark.parametrize("num_classes", [2, 3, 7, 12])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_report_is_that_of_scikit_learn(processes: Processes, num_classes: int, seed: int) -> None:
+def test_the_report_is_that_of_scikit_learn(processes: Distributed, num_classes: int, seed: int) -> None:
     logits, labels = problem(num_classes, 200, seed)
     report = full_report(
         Ensemble([passthrough(num_classes)]), EvaluationSet(ArraySource(logits), torch.from_numpy(labels)), processes
@@ -42,7 +42,7 @@ def test_the_report_is_that_of_scikit_learn(processes: Processes, num_classes: i
     assert list(report) == ["top1", "top5", "balanced", "per_class"]
 
 
-def test_a_class_without_test_examples_is_none_and_does_not_count(processes: Processes) -> None:
+def test_a_class_without_test_examples_is_none_and_does_not_count(processes: Distributed) -> None:
     logits, labels = problem(4, 60, 0)
     labels[labels == 2] = 1
     report = full_report(
@@ -53,7 +53,7 @@ def test_a_class_without_test_examples_is_none_and_does_not_count(processes: Pro
     assert report["balanced"] == pytest.approx(np.mean(recalls))
 
 
-def test_several_networks_predict_by_their_mean(processes: Processes) -> None:
+def test_several_networks_predict_by_their_mean(processes: Distributed) -> None:
     logits, _ = problem(3, 50, 0)
     networks = [passthrough(3), passthrough(3)]
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_several_networks_predict_by_their_mean(processes: Processes) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 7, 1024, 1025, 2500])
-def test_a_pass_covers_all_rows_in_their_order_however_many(processes: Processes, count: int) -> None:
+def test_a_pass_covers_all_rows_in_their_order_however_many(processes: Distributed, count: int) -> None:
     logits, _ = problem(3, count, 0)
     network = passthrough(3).train()
     rows = torch.randperm(count)
@@ -75,7 +75,7 @@ def test_a_pass_covers_all_rows_in_their_order_however_many(processes: Processes
     assert predict_probs(Ensemble([network]), ArraySource(logits), processes, rows[:0]).shape == (0, 3)
 
 
-def test_every_test_set_has_its_accuracy(processes: Processes) -> None:
+def test_every_test_set_has_its_accuracy(processes: Distributed) -> None:
     tests = {}
     for seed, name in enumerate(["test", "test_hard"]):
         logits, labels = problem(3, 40, seed)

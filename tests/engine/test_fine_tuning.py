@@ -14,7 +14,7 @@ from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_at_
 from pictures import write_picture
 from unflip import predict, train
 from unflip.data.images import IMAGENET
-from unflip.engine.distributed import Processes
+from unflip.engine.distributed import Distributed
 from unflip.engine.prepare import prepare_data
 from unflip.engine.trainer import Trainer
 from unflip.errors import ConfigError, InputError
@@ -107,7 +107,7 @@ def scale_of(
     """Return the mean and the deviation that a run would standardize with; None if there are none."""
     layer = {"network": network, "data": {"path": str(data), "val_fraction": 0.0}, "select": "last"}
     config = RunConfig.resolve([layer, *(nest(key, value) for key, value in (settings or {}).items())])
-    scale = prepare_data(config, Processes("cpu")).standardization
+    scale = prepare_data(config, Distributed("cpu")).standardization
     return None if scale is None else (scale.mean.flatten().tolist(), scale.std.flatten().tolist())
 
 

@@ -14,7 +14,7 @@ import pytest
 from helpers import Outcome, assert_same_run, blobs, quick_train, write_npz
 from unflip.errors import DivergedError, RunFolderError, Stopped
 from unflip.files import Interruption
-from unflip.methods.base import Batch, Method, Observed, Phase, Step
+from unflip.methods.base import Batch, EpochOutputs, Method, Phase, Step
 from unflip.methods.labels import LabelStore
 from unflip.methods.plc import PLC
 from unflip.runs.folder import Run
@@ -156,10 +156,10 @@ class Diverging(Method):
     records_probs = True
     where, limit = (2, 3), 0.02
 
-    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> list[Phase]:
-        self.lr = 0.05 * self.setting.lr_factor(epoch - 1)
+    def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> list[Phase]:
+        self.lr = 0.05 * self.context.lr_factor(epoch - 1)
         self.step = 0
-        return [Phase(self.setting.train)]
+        return [Phase(self.context.train)]
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
         self.step += 1

@@ -9,11 +9,11 @@ import torch
 
 from helpers import Crash, assert_same_run, capture_trainers, crash_after, quick_train
 from unflip.engine.checkpoints import EpochProgress
-from unflip.engine.distributed import Processes, _find_precision
+from unflip.engine.distributed import Distributed, _find_precision
 from unflip.engine.trainer import Observation
 from unflip.errors import ConfigError
 from unflip.nn import bfloat16
-from unflip.nn.base import bare
+from unflip.nn.base import unwrap
 from unflip.runs.model_file import load_model
 
 HALF = {"precision": "bfloat16"}
@@ -50,7 +50,7 @@ def test_training_passes_compute_in_bfloat16_and_scans_do_not(
 ) -> None:
     (trainer,) = _trained(features, tmp_path, monkeypatch)
     seen: set[tuple[bool, torch.dtype]] = set()
-    head = bare(trainer.networks[0]).head
+    head = unwrap(trainer.networks[0]).head
     head.register_forward_hook(lambda module, inputs, output: seen.add((module.training, output.dtype)))
     trainer.train_epoch(3)
     assert (True, torch.bfloat16) in seen
@@ -129,5 +129,5 @@ def test_auto_is_bfloat16_only_on_a_gpu_that_has_it(
 
 
 def test_nothing_is_said_about_the_precision(capfd: pytest.CaptureFixture[str]) -> None:
-    assert Processes("cpu", "bfloat16").precision == "bfloat16"
+    assert Distributed("cpu", "bfloat16").precision == "bfloat16"
     assert capfd.readouterr() == ("", "")

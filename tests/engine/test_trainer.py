@@ -11,12 +11,12 @@ from torch import Tensor
 
 from helpers import blobs
 from unflip.data.sources import ArraySource
-from unflip.engine.distributed import Processes
+from unflip.engine.distributed import Distributed
 from unflip.engine.trainer import Trainer
 from unflip.errors import DivergedError
-from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step
+from unflip.methods.base import Batch, EpochOutputs, Method, Phase, Step, TrainContext
 from unflip.methods.labels import LabelStore
-from unflip.nn.base import bare, build_network
+from unflip.nn.base import build_network, unwrap
 from unflip.nn.mlp import MLPOptions
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
@@ -26,8 +26,8 @@ STILL = 1e-30
 
 
 @pytest.fixture(scope="module")
-def processes() -> Processes:
-    return Processes("cpu")
+def processes() -> Distributed:
+    return Distributed("cpu")
 
 
 class Recording(Method):
@@ -35,22 +35,22 @@ class Recording(Method):
 
     records_probs = True
 
-    def __init__(self, options: Any, setting: Setting) -> None:
-        super().__init__(options, setting)
+    def __init__(self, options: Any, context: TrainContext) -> None:
+        super().__init__(options, context)
         self.batches: list[tuple[Batch, Phase]] = []
-        self.observed: list[Observed] = []
+        self.observed: list[EpochOutputs] = []
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
         self.batches.append((batch, phase))
         return super().loss(batch, phase)
 
-    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+    def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         self.observed.append(observed)
         return {"figure": epoch}
 
 
 def make_trainer(
-    processes: Processes,
+    processes: Distributed,
     kind: type[Method] = Recording,
     *,
     lr: float = STILL,
@@ -65,7 +65,7 @@ def make_trainer(
     content = blobs()
     rows = torch.arange(0, 150, 2) if rows is None else rows
     options = OptimizerOptions(lr=lr, batch_size=batch_size, weight_decay=0.0, milestones=milestones)
-    setting = Setting(
+    context = TrainContext(
         num_classes=3,
         train=rows,
         epochs=5,
@@ -76,7 +76,7 @@ def make_trainer(
     )
     network = network or MLPOptions(hidden=(8,), batch_norm=False)
     return Trainer(
-        kind(None, setting),
+        kind(None, context),
         [build_network("mlp", network, (6,), 3, seed) for seed in range(num_networks)],
         ArraySource(content["train"]),
         LabelStore(torch.from_numpy(content["train_labels"]), 3),
@@ -95,12 +95,12 @@ def recording(trainer: Trainer) -> Recording:
 
 def logits_of(trainer: Trainer, rows: Tensor, network: int = 0) -> Tensor:
     with torch.no_grad():
-        logits: Tensor = bare(trainer.networks[network]).eval()(trainer.source.fetch(rows))
+        logits: Tensor = unwrap(trainer.networks[network]).eval()(trainer.source.fetch(rows))
     return logits
 
 
 @pytest.mark.parametrize("batch_size", [4, 7, 74, 500])
-def test_recorded_probabilities_follow_the_training_rows(processes: Processes, batch_size: int) -> None:
+def test_recorded_probabilities_follow_the_training_rows(processes: Distributed, batch_size: int) -> None:
     rows = torch.randperm(150, generator=torch.Generator().manual_seed(0))[:75]  # neither all nor in order
     trainer = make_trainer(processes, batch_size=batch_size, rows=rows)
     trainer.train_epoch(1)
@@ -109,54 +109,54 @@ def test_recorded_probabilities_follow_the_training_rows(processes: Processes, b
     assert not probs.requires_grad
 
 
-def test_probabilities_are_those_of_the_pass_and_not_of_its_end(processes: Processes) -> None:
+def test_probabilities_are_those_of_the_pass_and_not_of_its_end(processes: Distributed) -> None:
     trainer = make_trainer(processes, lr=0.5, batch_size=500)
     before = logits_of(trainer, torch.arange(0, 150, 2)).softmax(1)
     trainer.train_epoch(1)
     torch.testing.assert_close(recording(trainer).observed[0].probs, before)
 
 
-def test_a_single_example_is_recorded_once(processes: Processes) -> None:
+def test_a_single_example_is_recorded_once(processes: Distributed) -> None:
     trainer = make_trainer(processes, rows=torch.tensor([5]))
     trainer.train_epoch(1)
     torch.testing.assert_close(recording(trainer).observed[0].probs, logits_of(trainer, torch.tensor([5])).softmax(1))
 
 
-def test_a_scan_is_what_the_network_makes_of_the_training_rows(processes: Processes) -> None:
+def test_a_scan_is_what_the_network_makes_of_the_training_rows(processes: Distributed) -> None:
     trainer = make_trainer(processes, lr=0.1, network=MLPOptions(hidden=(8,), dropout=0.5))
     trainer.train_epoch(1)
     observed = recording(trainer).observed[0]
-    rows = trainer.method.setting.train
+    rows = trainer.method.context.train
     torch.testing.assert_close(observed.logits(), logits_of(trainer, rows))
     features = observed.features()
     with torch.no_grad():
-        torch.testing.assert_close(features, bare(trainer.networks[0]).eval().encode(trainer.source.fetch(rows)))
+        torch.testing.assert_close(features, unwrap(trainer.networks[0]).eval().encode(trainer.source.fetch(rows)))
     assert observed.features() is features  # not computed twice
 
 
-def test_a_head_that_was_trained_since_is_seen_and_the_encoder_is_not_run_again(processes: Processes) -> None:
+def test_a_head_that_was_trained_since_is_seen_and_the_encoder_is_not_run_again(processes: Distributed) -> None:
     trainer = make_trainer(processes)
     trainer.train_epoch(1)
     observed = recording(trainer).observed[0]
     before = observed.features()
     with torch.no_grad():
-        bare(trainer.networks[0]).head.weight.mul_(2.0)
-    torch.testing.assert_close(observed.logits(), logits_of(trainer, trainer.method.setting.train))
+        unwrap(trainer.networks[0]).head.weight.mul_(2.0)
+    torch.testing.assert_close(observed.logits(), logits_of(trainer, trainer.method.context.train))
     assert observed.features() is before
 
 
-def test_each_network_has_its_own_scan(processes: Processes) -> None:
+def test_each_network_has_its_own_scan(processes: Distributed) -> None:
     trainer = make_trainer(processes, num_networks=2)
     trainer.train_epoch(1)
     observed = recording(trainer).observed[0]
     for position in (0, 1):
         torch.testing.assert_close(
-            observed.logits(position), logits_of(trainer, trainer.method.setting.train, position)
+            observed.logits(position), logits_of(trainer, trainer.method.context.train, position)
         )
     assert not torch.equal(observed.logits(0), observed.logits(1))
 
 
-def test_the_validation_rows_come_with_their_given_labels(processes: Processes) -> None:
+def test_the_validation_rows_come_with_their_given_labels(processes: Distributed) -> None:
     held_out = torch.arange(1, 150, 2)
     trainer = make_trainer(processes, val_rows=held_out)
     trainer.train_epoch(1)
@@ -167,13 +167,13 @@ def test_the_validation_rows_come_with_their_given_labels(processes: Processes) 
 
 
 @pytest.mark.parametrize("val_rows", [None, torch.tensor([], dtype=torch.long)])
-def test_without_validation_rows_there_is_nothing_to_see(processes: Processes, val_rows: Tensor | None) -> None:
+def test_without_validation_rows_there_is_nothing_to_see(processes: Distributed, val_rows: Tensor | None) -> None:
     trainer = make_trainer(processes, val_rows=val_rows)
     trainer.train_epoch(1)
     assert recording(trainer).observed[0].validation() is None
 
 
-def test_reading_probabilities_that_nobody_asked_for_is_an_error_of_the_method(processes: Processes) -> None:
+def test_reading_probabilities_that_nobody_asked_for_is_an_error_of_the_method(processes: Distributed) -> None:
     class Careless(Recording):
         records_probs = False
 
@@ -183,7 +183,7 @@ def test_reading_probabilities_that_nobody_asked_for_is_an_error_of_the_method(p
         recording(trainer).observed[0].probs  # noqa: B018
 
 
-def test_an_epoch_visits_every_training_row_once_with_its_current_label(processes: Processes) -> None:
+def test_an_epoch_visits_every_training_row_once_with_its_current_label(processes: Distributed) -> None:
     trainer = make_trainer(processes)
     trainer.labels.change(1, torch.tensor([0]), (trainer.labels.current[:1] + 1) % 3, torch.ones(1))
     trainer.train_epoch(1)
@@ -200,7 +200,7 @@ def test_an_epoch_visits_every_training_row_once_with_its_current_label(processe
     assert progress[-1] < 1
 
 
-def test_every_epoch_has_another_order_and_the_same_epoch_the_same(processes: Processes) -> None:
+def test_every_epoch_has_another_order_and_the_same_epoch_the_same(processes: Distributed) -> None:
     def order(trainer: Trainer, epoch: int) -> list[int]:
         recording(trainer).batches.clear()
         trainer.train_epoch(epoch)
@@ -216,8 +216,8 @@ def test_every_epoch_has_another_order_and_the_same_epoch_the_same(processes: Pr
 class TwoPhases(Recording):
     """One pass for each of two networks, each over one half, with the other half unlabeled beside it."""
 
-    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
-        first, second = self.setting.train[:20], self.setting.train[20:]
+    def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterable[Phase]:
+        first, second = self.context.train[:20], self.context.train[20:]
         yield Phase(first, learns=(0,), unlabeled=second, views=2)
         yield Phase(second, learns=(1,), unlabeled=first)
 
@@ -229,16 +229,16 @@ class TwoPhases(Recording):
         return Step({f"net{position}": loss, f"penalty{position}": logits.square().mean()}, logits)
 
 
-def test_phases_say_who_learns_from_what(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_phases_say_who_learns_from_what(processes: Distributed, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer(processes, TwoPhases, lr=0.1, num_networks=2, network=MLPOptions(hidden=(8,)))
-    start = [{name: value.clone() for name, value in bare(net).state_dict().items()} for net in trainer.networks]
+    start = [{name: value.clone() for name, value in unwrap(net).state_dict().items()} for net in trainer.networks]
     seen: list[list[bool]] = []
     plain = trainer.method.loss
 
     def watching(batch: Batch, phase: Phase) -> Step:
-        seen.append([bare(network).training for network in trainer.networks])
+        seen.append([unwrap(network).training for network in trainer.networks])
         if phase.learns == (0,):  # the other one stays as it is, batch statistics included
-            for name, value in bare(trainer.networks[1]).state_dict().items():
+            for name, value in unwrap(trainer.networks[1]).state_dict().items():
                 assert torch.equal(value, start[1][name]), name
         return plain(batch, phase)
 
@@ -246,18 +246,18 @@ def test_phases_say_who_learns_from_what(processes: Processes, monkeypatch: pyte
     figures = trainer.train_epoch(1)
     assert {tuple(modes) for modes in seen} == {(True, False), (False, True)}
     for network, before in zip(trainer.networks, start, strict=True):
-        assert not torch.equal(bare(network).head.weight, before["head.weight"])
+        assert not torch.equal(unwrap(network).head.weight, before["head.weight"])
     assert sorted(figures["loss"]) == ["net0", "net1", "penalty0", "penalty1"]
     assert figures["figure"] == 1
 
 
-def test_what_a_method_kept_of_a_phase_stays_when_the_next_is_recorded(processes: Processes) -> None:
+def test_what_a_method_kept_of_a_phase_stays_when_the_next_is_recorded(processes: Distributed) -> None:
     class Keeping(Recording):
-        def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
-            yield Phase(self.setting.train)
+        def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterable[Phase]:
+            yield Phase(self.context.train)
             self.kept = observed.probs
             self.then = observed.probs.clone()
-            yield Phase(self.setting.train[:10])
+            yield Phase(self.context.train[:10])
 
     trainer = make_trainer(processes, Keeping, lr=0.5)
     trainer.train_epoch(1)
@@ -269,10 +269,10 @@ def test_what_a_method_kept_of_a_phase_stays_when_the_next_is_recorded(processes
     assert torch.equal(now[10:], kept[10:])  # seen in the first phase only
 
 
-def test_unlabeled_rows_accompany_every_batch_as_many_again(processes: Processes) -> None:
+def test_unlabeled_rows_accompany_every_batch_as_many_again(processes: Distributed) -> None:
     trainer = make_trainer(processes, TwoPhases, num_networks=2)
     trainer.train_epoch(1)
-    train, second = trainer.method.setting.train, set[int]()
+    train, second = trainer.method.context.train, set[int]()
     for batch, phase in recording(trainer).batches:
         assert batch.unlabeled is not None
         assert len(batch.unlabeled.indices) == len(batch.indices)
@@ -284,10 +284,10 @@ def test_unlabeled_rows_accompany_every_batch_as_many_again(processes: Processes
     assert second == set(train[:20].tolist())  # gone round, all of them
 
 
-def test_a_phase_over_nothing_takes_no_step(processes: Processes) -> None:
+def test_a_phase_over_nothing_takes_no_step(processes: Distributed) -> None:
     class Picky(Recording):
-        def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
-            return [Phase(self.setting.train[:0])]
+        def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterable[Phase]:
+            return [Phase(self.context.train[:0])]
 
     trainer = make_trainer(processes, Picky, lr=0.1)
     before = logits_of(trainer, torch.arange(5))
@@ -296,22 +296,22 @@ def test_a_phase_over_nothing_takes_no_step(processes: Processes) -> None:
     assert torch.equal(logits_of(trainer, torch.arange(5)), before)
 
 
-def test_the_loss_in_the_figures_is_the_mean_over_steps(processes: Processes) -> None:
+def test_the_loss_in_the_figures_is_the_mean_over_steps(processes: Distributed) -> None:
     trainer = make_trainer(processes, batch_size=5)
     figures = trainer.train_epoch(1)
-    rows = trainer.method.setting.train
+    rows = trainer.method.context.train
     expected = torch.nn.functional.cross_entropy(logits_of(trainer, rows), trainer.labels.current[rows])
     assert figures["loss"]["loss"] == pytest.approx(float(expected), rel=1e-5)  # 75 rows in equal steps of 5
     assert figures["lr"] == STILL
     assert figures["train_seconds"] > 0
 
 
-def test_the_learning_rate_follows_the_schedule(processes: Processes) -> None:
+def test_the_learning_rate_follows_the_schedule(processes: Distributed) -> None:
     trainer = make_trainer(processes, lr=0.1, milestones=(1, 2))
     assert [trainer.train_epoch(epoch)["lr"] for epoch in (1, 2, 3)] == pytest.approx([0.1, 0.05, 0.025])
 
 
-def test_progress_is_told_at_every_step(processes: Processes) -> None:
+def test_progress_is_told_at_every_step(processes: Distributed) -> None:
     class Counting(Reporter):
         steps: list[float] = []  # noqa: RUF012
 
@@ -324,7 +324,7 @@ def test_progress_is_told_at_every_step(processes: Processes) -> None:
 
 
 @pytest.mark.parametrize("lr", [1e10, 1e30])
-def test_divergence_says_when(processes: Processes, lr: float) -> None:
+def test_divergence_says_when(processes: Distributed, lr: float) -> None:
     trainer = make_trainer(processes, lr=lr)
 
     def train() -> None:
@@ -335,7 +335,7 @@ def test_divergence_says_when(processes: Processes, lr: float) -> None:
         train()
 
 
-def test_the_batch_in_which_the_loss_broke_is_named(processes: Processes) -> None:
+def test_the_batch_in_which_the_loss_broke_is_named(processes: Distributed) -> None:
     class Breaking(Recording):
         def loss(self, batch: Batch, phase: Phase) -> Step:
             step = super().loss(batch, phase)
@@ -350,9 +350,9 @@ def test_the_batch_in_which_the_loss_broke_is_named(processes: Processes) -> Non
 
 
 @pytest.mark.parametrize("batch_norm", [True, False])
-def test_what_breaks_in_the_last_step_is_noticed_by_the_next_pass(processes: Processes, batch_norm: bool) -> None:
+def test_what_breaks_in_the_last_step_is_noticed_by_the_next_pass(processes: Distributed, batch_norm: bool) -> None:
     class Looking(Recording):
-        def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+        def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
             observed.features()
             return {}
 
@@ -365,7 +365,7 @@ def test_what_breaks_in_the_last_step_is_noticed_by_the_next_pass(processes: Pro
         trainer.train_epoch(1)
 
 
-def test_training_changes_neither_inputs_nor_given_labels(processes: Processes) -> None:
+def test_training_changes_neither_inputs_nor_given_labels(processes: Distributed) -> None:
     trainer = make_trainer(processes, lr=0.1)
     before = trainer.source.fetch(torch.arange(150)).clone()
     trainer.train_epoch(1)

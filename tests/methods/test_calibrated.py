@@ -12,7 +12,7 @@ from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, wri
 from observing import Unseen
 from unflip.errors import ConfigError
 from unflip.methods import find_method
-from unflip.methods.base import Method, Scan, Setting
+from unflip.methods.base import Method, NetworkOutputs, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.methods.mddc import (
     Calibrated,
@@ -38,17 +38,17 @@ class Seen(Unseen):
     def features(self, network: int = 0) -> Tensor:
         return self.seen
 
-    def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
-        return None if self.held_out is None else (Scan(self.held_out[0], self.held_out[0]), self.held_out[1])
+    def validation(self, network: int = 0) -> tuple[NetworkOutputs, Tensor] | None:
+        return None if self.held_out is None else (NetworkOutputs(self.held_out[0], self.held_out[0]), self.held_out[1])
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         return tensor
 
 
 def make(count: int, classes: int, calibrator: Any = None, **options: Any) -> Calibrated:
-    setting = Setting(classes, torch.arange(count), 10, 0, 16, lambda epoch: 1.0, torch.device("cpu"))
+    context = TrainContext(classes, torch.arange(count), 10, 0, 16, lambda epoch: 1.0, torch.device("cpu"))
     calibrator = calibrator or CovarianceCalibrator(CovarianceOptions())
-    method = Calibrated(Method(Options(), setting), calibrator, CalibrationOptions(**options), setting)
+    method = Calibrated(Method(Options(), context), calibrator, CalibrationOptions(**options), context)
     torch.manual_seed(0)
     method.networks = [MLP(MLPOptions(hidden=(5,)), (4,), classes)]
     return method
@@ -233,9 +233,9 @@ def test_a_class_that_keeps_an_earlier_gaussian_has_no_shift() -> None:
     ],
 )
 def test_auto_without_validation_examples_is_refused(
-    features: Path, tmp_path: Path, setting: dict[str, Any], message: str
+    features: Path, tmp_path: Path, context: dict[str, Any], message: str
 ) -> None:
-    settings = setting | {"data.val_fraction": 0.0}
+    settings = context | {"data.val_fraction": 0.0}
     with pytest.raises(ConfigError, match=message):
         quick_train(features, tmp_path / "run", method="cddc", epochs=3, select="last", settings=settings)
     assert not (tmp_path / "run").exists()

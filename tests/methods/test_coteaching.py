@@ -13,7 +13,7 @@ from helpers import blobs, passthrough, quick_train, write_npz
 from observing import Unseen
 from unflip.errors import ConfigError
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, Phase, Setting
+from unflip.methods.base import Batch, Phase, TrainContext
 from unflip.methods.coteaching import Coteaching, CoteachingOptions, forget_rate, noise_rate, pick
 from unflip.methods.labels import LabelStore
 from unflip.runs.config import RunConfig
@@ -50,8 +50,8 @@ class Two(torch.nn.Module):
 
 
 def make(count: int = 6, **options: Any) -> Coteaching:
-    setting = Setting(3, torch.arange(count), 10, 0, count, lambda epoch: 1.0, torch.device("cpu"))
-    method = Coteaching(CoteachingOptions(**options), setting)
+    context = TrainContext(3, torch.arange(count), 10, 0, count, lambda epoch: 1.0, torch.device("cpu"))
+    method = Coteaching(CoteachingOptions(**options), context)
     method.networks = [Two(0), Two(1)]
     return method
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from unflip.methods import find_method
-from unflip.methods.base import Method, Outline, Setting
+from unflip.methods.base import Method, RunShape, TrainContext
 from unflip.methods.mddc import Calibrated, CalibrationOptions, MeanCalibrator, MeanOptions
 from unflip.methods.plc import PLC, CorrectionOptions
 from unflip.options import Options
 
-SETTING = Setting(
+CONTEXT = TrainContext(
     num_classes=2,
     train=torch.arange(4),
     epochs=3,
@@ -20,7 +20,7 @@ SETTING = Setting(
     lr_factor=lambda epoch: 1.0,
     device=torch.device("cpu"),
 )
-SHORT = Outline(epochs=12, lr=0.3, of_rows=True)
+SHORT = RunShape(epochs=12, lr=0.3, of_rows=True)
 HOOKS = [name for name in vars(Method) if not name.startswith("_")]
 
 
@@ -39,7 +39,7 @@ for _name in PASSED_ON:
 
 @pytest.mark.parametrize("hook", PASSED_ON)
 def test_calibration_passes_every_other_hook_on_to_the_inner_method(hook: str) -> None:
-    method = Calibrated(Inner(Options(), SETTING), MeanCalibrator(MeanOptions()), CalibrationOptions(), SETTING)
+    method = Calibrated(Inner(Options(), CONTEXT), MeanCalibrator(MeanOptions()), CalibrationOptions(), CONTEXT)
     assert hook in vars(Calibrated)
     arguments = [None] * (len(inspect.signature(getattr(Method, hook)).parameters) - 1)
     if hook not in ("before_step", "after_step"):  # they return nothing
@@ -56,8 +56,8 @@ def test_steps_reach_the_inner_method() -> None:
         def after_step(self) -> None:
             self.steps += 10
 
-    inner = Counting(Options(), SETTING)
-    method = Calibrated(inner, MeanCalibrator(MeanOptions()), CalibrationOptions(), SETTING)
+    inner = Counting(Options(), CONTEXT)
+    method = Calibrated(inner, MeanCalibrator(MeanOptions()), CalibrationOptions(), CONTEXT)
     method.before_step()
     method.after_step()
     assert inner.steps == 11
@@ -65,7 +65,7 @@ def test_steps_reach_the_inner_method() -> None:
 
 def test_what_a_method_is_reaches_the_trainer() -> None:
     method = Calibrated(
-        PLC(CorrectionOptions(warmup=7), SETTING), MeanCalibrator(MeanOptions()), CalibrationOptions(), SETTING
+        PLC(CorrectionOptions(warmup=7), CONTEXT), MeanCalibrator(MeanOptions()), CalibrationOptions(), CONTEXT
     )
     assert method.warmup == 7
     assert method.records_probs

@@ -16,7 +16,7 @@ from helpers import blobs, capture_trainers, quick_train, write_npz
 from observing import Unseen
 from unflip.engine.trainer import Trainer
 from unflip.losses import mix
-from unflip.methods.base import Batch, Phase, Setting
+from unflip.methods.base import Batch, Phase, TrainContext
 from unflip.methods.dividemix import (
     DivideMix,
     DivideMixOptions,
@@ -31,7 +31,7 @@ from unflip.methods.dividemix import (
 )
 from unflip.methods.labels import LabelStore
 from unflip.methods.mddc import Calibrated
-from unflip.nn.base import bare
+from unflip.nn.base import unwrap
 from unflip.nn.mlp import MLP, MLPOptions
 
 QUICK = {"dividemix.warmup": 2}
@@ -52,8 +52,8 @@ class Scans(Unseen):
 
 
 def make(train: Tensor, classes: int = 3, batch_size: int = 4, **options: Any) -> DivideMix:
-    setting = Setting(classes, train, 10, 0, batch_size, lambda epoch: 1.0, torch.device("cpu"))
-    method = DivideMix(DivideMixOptions(**options), setting)
+    context = TrainContext(classes, train, 10, 0, batch_size, lambda epoch: 1.0, torch.device("cpu"))
+    method = DivideMix(DivideMixOptions(**options), context)
     torch.manual_seed(0)
     method.networks = [MLP(MLPOptions(hidden=(5,)), (4,), classes) for _ in range(2)]
     return method
@@ -297,14 +297,14 @@ def test_an_idle_network_stays_bit_identical(features: Path, tmp_path: Path, mon
     states: list[dict[str, Any]] = []
 
     def begun(self: Trainer, epoch: int, phase: Phase) -> Any:
-        states[:] = [{k: v.clone() for k, v in bare(net).state_dict().items()} for net in self.networks]
+        states[:] = [{k: v.clone() for k, v in unwrap(net).state_dict().items()} for net in self.networks]
         return begin(self, epoch, phase)
 
     def ended(self: Trainer, epoch: int, phase: Phase, *more: Any) -> None:
         end(self, epoch, phase, *more)
         (idle,) = {0, 1} - set(phase.learns)
         same = [
-            all(torch.equal(v, before[k]) for k, v in bare(net).state_dict().items())
+            all(torch.equal(v, before[k]) for k, v in unwrap(net).state_dict().items())
             for net, before in zip(self.networks, states, strict=True)
         ]
         seen.append((epoch, phase.learns, same[idle], same[1 - idle]))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from observing import Unseen
 from unflip.losses import generalized_cross_entropy
-from unflip.methods.base import Setting
+from unflip.methods.base import TrainContext
 from unflip.methods.gce import GCE, GCEOptions
 from unflip.methods.labels import LabelStore
 
@@ -30,11 +30,11 @@ class Seen(Unseen):
 
 
 def make(train: Tensor, **options: Any) -> GCE:
-    setting = Setting(
+    context = TrainContext(
         num_classes=3, train=train, epochs=100, seed=0, batch_size=8, lr_factor=lambda epoch: 1.0,
         device=torch.device("cpu"),
     )  # fmt: skip
-    return GCE(GCEOptions(**options), setting)
+    return GCE(GCEOptions(**options), context)
 
 
 def rows_of(method: GCE, labels: LabelStore) -> list[int]:

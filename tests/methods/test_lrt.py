@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from observing import Unseen
-from unflip.methods.base import Setting
+from unflip.methods.base import TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.methods.lrt import LRT, LRTOptions
 
@@ -30,8 +30,8 @@ class Seen(Unseen):
 
 
 def make(count: int, classes: int, **options: Any) -> LRT:
-    setting = Setting(classes, torch.arange(count), 100, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
-    return LRT(LRTOptions(**options), setting)
+    context = TrainContext(classes, torch.arange(count), 100, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
+    return LRT(LRTOptions(**options), context)
 
 
 def test_the_retroactive_loss_equals_the_n_by_k_by_k_matrices() -> None:

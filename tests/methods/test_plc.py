@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers import blobs, quick_train, write_npz
-from unflip.methods.base import Setting
+from unflip.methods.base import TrainContext
 from unflip.methods.plc import PLC
 
 SETTINGS = {"plc.warmup": 2}
@@ -65,8 +65,8 @@ def test_rounds_train_again_within_the_epoch_until_nothing_changes(noisy: tuple[
 
 
 def test_examples_that_did_not_train_follow_the_rule_at_the_threshold_of_now() -> None:
-    setting = Setting(2, torch.arange(4), 6, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
-    method = PLC(PLC.Options(threshold=0.3, step=0.2), setting)
+    context = TrainContext(2, torch.arange(4), 6, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
+    method = PLC(PLC.Options(threshold=0.3, step=0.2), context)
     probs, labels = torch.tensor([[0.4, 0.6], [0.3, 0.7], [0.2, 0.8]]), torch.zeros(3, dtype=torch.long)
     corrected = []
     for _ in range(3):

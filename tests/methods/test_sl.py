@@ -5,18 +5,18 @@ import torch
 from pydantic import ValidationError
 
 from unflip.losses import cross_entropy, symmetric_cross_entropy
-from unflip.methods.base import Setting
+from unflip.methods.base import TrainContext
 from unflip.methods.sl import SL, SLOptions
 
 LOGITS, LABELS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
 
 
 def criterion(**options: float) -> torch.Tensor:
-    setting = Setting(
+    context = TrainContext(
         num_classes=3, train=torch.arange(6), epochs=1, seed=0, batch_size=8, lr_factor=lambda epoch: 1.0,
         device=torch.device("cpu"),
     )  # fmt: skip
-    return SL(SLOptions(**options), setting).criterion(LOGITS, LABELS, torch.arange(6))
+    return SL(SLOptions(**options), context).criterion(LOGITS, LABELS, torch.arange(6))
 
 
 def test_the_defaults_are_those_of_the_paper_for_cifar10() -> None:

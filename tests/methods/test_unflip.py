@@ -17,7 +17,7 @@ from helpers import Crash, assert_same_run, assert_same_tree, blobs, crash_after
 from observing import Unseen
 from unflip.errors import ConfigError, UnflipWarning
 from unflip.methods import find_method
-from unflip.methods.base import Batch, Observed, Outline, Phase, Setting
+from unflip.methods.base import Batch, EpochOutputs, Phase, RunShape, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.methods.unflip import method as module
 from unflip.methods.unflip import posterior as formulas
@@ -56,8 +56,8 @@ class Seen(Unseen):
         return tensor
 
 
-def some_setting(train: Tensor, **more: Any) -> Setting:
-    return Setting(CLASSES, train, 6, 0, 8, lambda epoch: 1.0, torch.device("cpu"), **({"of_rows": True} | more))
+def some_setting(train: Tensor, **more: Any) -> TrainContext:
+    return TrainContext(CLASSES, train, 6, 0, 8, lambda epoch: 1.0, torch.device("cpu"), **({"of_rows": True} | more))
 
 
 def some_labels(seen: Seen, reviewed: dict[int, int] | None = None) -> LabelStore:
@@ -73,12 +73,12 @@ def some_labels(seen: Seen, reviewed: dict[int, int] | None = None) -> LabelStor
 def committee(seen: Seen, *, batch_norm: bool = False, groups: Tensor | None = None, **options: Any) -> Unflip:
     """A committee of four on all rows but every fifth, so that rows and positions differ."""
     rows = torch.arange(len(seen.rows))
-    setting = some_setting(rows[rows % 5 > 0], groups=groups)
+    context = some_setting(rows[rows % 5 > 0], groups=groups)
     chosen = UnflipOptions(**({"members": 4} | options))
     network = MLPOptions(hidden=(8,), batch_norm=batch_norm)
-    method = Unflip(chosen, setting)
-    method.networks = Unflip.assemble(
-        chosen, setting, lambda position: build_network("mlp", network, (4,), CLASSES, position)
+    method = Unflip(chosen, context)
+    method.networks = Unflip.build_networks(
+        chosen, context, lambda position: build_network("mlp", network, (4,), CLASSES, position)
     )
     return method
 
@@ -113,7 +113,7 @@ def watched(method: Unflip, monkeypatch: pytest.MonkeyPatch) -> list[Views]:
     found: list[Views] = []
     plain = method._predict_out_of_fold
 
-    def look(observed: Observed, given: Tensor) -> Views:
+    def look(observed: EpochOutputs, given: Tensor) -> Views:
         found.append(plain(observed, given))
         return found[-1]
 
@@ -205,7 +205,7 @@ def test_few_examples_are_visited_until_there_are_enough_steps() -> None:
     for steps, passes in ((1, 1), (48, 1), (49, 2), (300, 7)):
         method = committee(seen, steps=steps)
         visits = prepared(method, seen, labels).bincount(minlength=75)
-        assert visits[method.setting.train].tolist() == [passes] * 60
+        assert visits[method.context.train].tolist() == [passes] * 60
         assert int(visits.sum()) == 60 * passes
     seen.phases_done = 1
     assert list(method.phases(1, seen, labels)) == []
@@ -217,7 +217,7 @@ def test_targets_are_given_labels_then_beliefs_and_always_what_people_decided() 
     for soft in (True, False):
         method = committee(seen, soft_targets=soft, warmup=1)
         prepared(method, seen, labels)
-        given_targets = torch.eye(CLASSES)[labels.initial[method.setting.train]]
+        given_targets = torch.eye(CLASSES)[labels.initial[method.context.train]]
         assert method.targets is not None
         assert torch.equal(method.targets, given_targets)
         learn(method, seen, labels, epoch=1)
@@ -228,11 +228,11 @@ def test_targets_are_given_labels_then_beliefs_and_always_what_people_decided() 
             continue
         belief = method.posterior
         assert belief is not None
-        given_labels = labels.initial[method.setting.train]
+        given_labels = labels.initial[method.context.train]
         expected = posterior(
             belief.log_probs, given_labels, belief.informative, belief.log_matrix, belief.target_weight
         )
-        reviewed = labels.trusted[method.setting.train]
+        reviewed = labels.trusted[method.context.train]
         assert int(reviewed.sum()) == 2
         torch.testing.assert_close(method.targets[~reviewed], expected[~reviewed])
         assert torch.equal(method.targets[reviewed], given_targets[reviewed])
@@ -255,7 +255,7 @@ def test_each_example_is_judged_by_the_member_that_has_not_seen_it(monkeypatch: 
         said = members[member](seen.rows[rows]).log_softmax(1)
         torch.testing.assert_close(views[0].network[method.position[rows]], said)
     asked = torch.cat([rows for _, rows in seen.asked])
-    assert asked.sort().values.tolist() == method.setting.train.tolist()
+    assert asked.sort().values.tolist() == method.context.train.tolist()
 
 
 def test_gaussians_leave_each_example_out_and_follow_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_gaussians_leave_each_example_out_and_follow_the_targets(monkeypatch: py
     assert method.posterior.gaussians is not None
     targets, shrink = method.targets.clone(), method.posterior.gaussians.shrink
     learn(method, seen, labels, epoch=2)
-    rows = seen.rows[method.setting.train]
+    rows = seen.rows[method.context.train]
     fitted = fit_discriminant(rows.__getitem__, targets, CLASSES, shrink=shrink)
     assert views[1].gaussian is not None
     torch.testing.assert_close(views[1].gaussian, held_out_log_posterior(fitted, rows.__getitem__, targets))
@@ -333,7 +333,7 @@ def test_a_given_label_counts_less_from_epoch_to_epoch(monkeypatch: pytest.Monke
         belief = method.posterior
         assert belief is not None
         believed = together(views[-1]).argmax(1)
-        wrong = (believed != labels.given[method.setting.train]) * belief.informative
+        wrong = (believed != labels.given[method.context.train]) * belief.informative
         last = label_weights(belief.uniform_noise_rate, float(wrong.sum() / belief.informative.sum()), CLASSES)
         assert belief.label_weight == pytest.approx(last[1], abs=1e-5)
         counts.append((belief.target_weight, last[0]))
@@ -345,7 +345,7 @@ def test_labels_become_the_likeliest_class_and_people_have_the_last_word() -> No
     seen = Seen()
     labels, method = some_labels(seen, {7: 2, 8: 0}), committee(seen, warmup=1)
     figures = learn(method, seen, labels, epoch=1, steps=60)
-    belief, train = method.posterior, method.setting.train
+    belief, train = method.posterior, method.context.train
     assert belief is not None
     initial = labels.initial[train]
     believed = posterior(belief.log_probs, initial, belief.informative, belief.log_matrix, belief.label_weight)
@@ -389,7 +389,7 @@ def test_a_judgment_is_what_each_view_says_of_given_and_current_labels(monkeypat
     labels, method = some_labels(seen, {7: 2, 8: 0}), committee(seen, warmup=1)
     views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1, steps=60)
-    label_scores, belief, train = method.label_scores(labels), method.posterior, method.setting.train
+    label_scores, belief, train = method.label_scores(labels), method.posterior, method.context.train
     assert label_scores is not None
     assert belief is not None
     assert bool((labels.given != labels.current).any())
@@ -555,7 +555,7 @@ def test_committees_are_smaller_where_examples_are_many_or_large() -> None:
 
 def test_images_have_no_gaussians_and_no_schedule_of_their_own() -> None:
     assert Unflip(UnflipOptions(members=2), some_setting(torch.arange(9), of_rows=False)).dropped
-    rows, images = (Unflip.options_for("unflip", Outline(10, 0.1, of_rows)) for of_rows in (True, False))
+    rows, images = (Unflip.options_for("unflip", RunShape(10, 0.1, of_rows)) for of_rows in (True, False))
     assert rows["data"]["val_fraction"] == images["data"]["val_fraction"] == 0
     assert "optimizer" in rows
     assert "optimizer" not in images

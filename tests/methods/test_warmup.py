@@ -9,7 +9,7 @@ import torch
 
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
 from observing import Unseen
-from unflip.methods.base import Scan, Setting
+from unflip.methods.base import NetworkOutputs, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.methods.lrt import LRT, LRTOptions
 from unflip.methods.plc import Warmup, warmup_end
@@ -29,9 +29,9 @@ class Scored(Unseen):
         assert self.seen is not None
         return self.seen
 
-    def validation(self, network: int = 0) -> tuple[Scan, torch.Tensor]:
+    def validation(self, network: int = 0) -> tuple[NetworkOutputs, torch.Tensor]:
         given = torch.tensor([0 if self.right > 0 else 1, 0 if self.right > 1 else 1])
-        return Scan(torch.zeros(2, 0), torch.tensor([[1.0, 0.0], [1.0, 0.0]])), given
+        return NetworkOutputs(torch.zeros(2, 0), torch.tensor([[1.0, 0.0], [1.0, 0.0]])), given
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_scores_are_noisy_validation_accuracies_and_those_after_the_end_do_not_c
 def test_lrt_starts_its_retroactive_loss_with_correction_at_the_latest(
     rights: tuple[int, ...], retro: int, first: int
 ) -> None:
-    setting = Setting(2, torch.arange(1), 30, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
-    method = LRT(LRTOptions(warmup="auto"), setting)
+    context = TrainContext(2, torch.arange(1), 30, 0, 8, lambda epoch: 1.0, torch.device("cpu"))
+    method = LRT(LRTOptions(warmup="auto"), context)
     labels = LabelStore(torch.zeros(1, dtype=torch.long), 2)
     begun, changed, deltas = [], [], []
     for epoch, right in enumerate(rights, 1):

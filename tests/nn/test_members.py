@@ -103,10 +103,10 @@ def test_each_mlps_gradient_is_shortened_as_if_it_were_alone(
     together = MLP.side_by_side(networks).train()
     inputs = torch.randn(count, 8, *shape, generator=torch.Generator().manual_seed(0))
     together(inputs).square().sum().backward()
-    together.shorten_gradients(most)
+    together.clip_grad_norm(most)
     theirs = Members([network.train() for network in networks])
     theirs(inputs).square().sum().backward()
-    theirs.shorten_gradients(most)
+    theirs.clip_grad_norm(most)
     for place, network in enumerate(networks):
         own = [weight.grad for weight in network.parameters() if weight.grad is not None]
         assert torch.cat([gradient.flatten() for gradient in own]).norm() <= most * 1.001
@@ -119,7 +119,7 @@ def test_short_gradients_stay_as_they_are_to_the_bit() -> None:
     together = MLP.side_by_side(make(MLPOptions(hidden=(4,))))
     together(torch.randn(3, 5, 4)).sum().backward()
     before = [weight.grad.clone() for weight in together.parameters() if weight.grad is not None]
-    together.shorten_gradients(1e6)
+    together.clip_grad_norm(1e6)
     after = [weight.grad for weight in together.parameters() if weight.grad is not None]
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 

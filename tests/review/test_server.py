@@ -205,7 +205,7 @@ def test_features_without_pictures_have_rows_and_neighbors(tmp_path: Path) -> No
         assert [value for _, value in detail["values"]] == pytest.approx(blobs()["train"][4].tolist())
         assert client.get("/picture/0000000000000000/small/3").status == 404
         client.decide("keep", (4, 0))
-        assert client.get("/api/export.csv").body.decode() == f"index,label,decision\n4,{detail['given']},label\n"
+        assert client.get("/api/export.csv").body.decode() == f"index,label,decision\n4,{detail['given_label']},label\n"
 
 
 def test_a_manifest_has_pictures_paths_and_a_broken_file_is_one_missing_picture(tmp_path: Path) -> None:

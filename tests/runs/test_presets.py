@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unflip.methods import find_method, methods
-from unflip.methods.base import Setting
+from unflip.methods.base import TrainContext
 from unflip.nn.base import build_network
 from unflip.presets import preset_names, preset_text
 from unflip.runs.config import RunConfig, read_preset
@@ -120,7 +120,7 @@ def test_what_the_sources_state_is_in_the_preset(preset: str, source: str, state
 def test_a_preset_serves_every_method(preset: str) -> None:
     for method in METHODS:
         config = resolve(preset, method)
-        setting = Setting(
+        setting = TrainContext(
             num_classes=5,
             train=torch.arange(20),
             epochs=config.common.epochs,

@@ -20,7 +20,7 @@ from unflip.data.options import DataOptions
 from unflip.data.sources import check_finite
 from unflip.encoders.image import ImageEncoder, embed_command, image_options
 from unflip.encoders.table import TableEncoder, columns_of
-from unflip.engine.distributed import Processes
+from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
 from unflip.errors import ConfigError, InputError, UnflipWarning, unknown
 from unflip.progress import Track, untracked
@@ -101,7 +101,7 @@ def predict(
         raise InputError(
             f"data {data}, '{part}': images of several sizes, the model takes {model.input_shape}"
         ) from error
-    processes = Processes(device)
+    processes = Distributed(device)
     ids = opened[part].ids
     inputs, remarks = _encode(opened[part].inputs, raw, model, f"data {data}", weights, processes.device, track)
     if inputs.shape[1:] != model.input_shape:

@@ -14,7 +14,7 @@ from unflip.nn.base import Network
 from unflip.parallel import find_device
 
 
-class Processes:
+class Distributed:
     """The processes of a run: one, or as many as torchrun started. A thin layer over lightning-fabric."""
 
     def __init__(self, device: str = "auto", precision: str = "float32") -> None:
@@ -54,7 +54,7 @@ class Processes:
     def setup(self, network: Network, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
         """Move a network to the device, and wrap it for several processes and the precision.
 
-        A wrapped network takes and returns float32. Anything that goes through :func:`unflip.nn.base.bare`, such
+        A wrapped network takes and returns float32. Anything that goes through :func:`unflip.nn.base.unwrap`, such
         as scans and the calibration of heads, always computes in float32.
         """
         if self._is_plain:
@@ -126,11 +126,11 @@ class Processes:
                 self.broadcast(buffer)
 
 
-def start_processes(device: str, threads: int | None, precision: str = "float32") -> Processes:
+def start_processes(device: str, threads: int | None, precision: str = "float32") -> Distributed:
     """Set the number of threads, find the device, and join the other processes of the run."""
     if threads is not None:
         torch.set_num_threads(threads)
-    return Processes(device, precision)
+    return Distributed(device, precision)
 
 
 def is_first_process() -> bool:

@@ -19,9 +19,9 @@ from unflip.data.dataset import Dataset
 from unflip.data.loaders import is_built_in
 from unflip.data.sources import Source
 from unflip.engine.checkpoints import RunState
-from unflip.engine.distributed import Processes
+from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
-from unflip.engine.scoring import Outcome
+from unflip.engine.scoring import FinalScores
 from unflip.engine.trainer import Trainer
 from unflip.errors import ConfigError
 from unflip.methods.labels import LabelStore
@@ -50,7 +50,7 @@ class Truth:
     """Whether the labels of the validation examples are known to be right; see ``effective_rule``."""
 
     @classmethod
-    def of(cls, dataset: Dataset, processes: Processes) -> "Truth":
+    def of(cls, dataset: Dataset, processes: Distributed) -> "Truth":
         """Take the truth from a data set and move it to the device."""
         clean = None if dataset.clean is None else dataset.clean.to(processes.device)
         tests = {
@@ -104,18 +104,18 @@ def evaluate(trainer: Trainer, truth: Truth) -> dict[str, Any]:
     if truth.tests:
         figures["tests"] = accuracies(model, truth, processes)
         figures["test_accuracy"] = next(iter(figures["tests"].values()))
-    figures["label_accuracy"] = truth.label_accuracy(trainer.labels.current, trainer.method.setting.train)
+    figures["label_accuracy"] = truth.label_accuracy(trainer.labels.current, trainer.method.context.train)
     return figures
 
 
-def accuracies(model: Ensemble, truth: Truth, processes: Processes) -> dict[str, float]:
+def accuracies(model: Ensemble, truth: Truth, processes: Distributed) -> dict[str, float]:
     """Return the accuracy on every test set."""
     return {
         name: accuracy(predict_probs(model, test.source, processes), test.labels) for name, test in truth.tests.items()
     }
 
 
-def full_report(model: Ensemble, test: EvaluationSet, processes: Processes) -> dict[str, Any]:
+def full_report(model: Ensemble, test: EvaluationSet, processes: Distributed) -> dict[str, Any]:
     """Return ``top1, top5, balanced, per_class`` of a test set; None for a class without test examples.
 
     Balanced accuracy is the mean over the classes that have examples. With up to five classes, top-5 is 1. Where leaks
@@ -185,7 +185,7 @@ def make_result(
     *,
     truth: Truth,
     trainer: Trainer,
-    outcome: Outcome,
+    outcome: FinalScores,
     tests: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Collect the results of a finished run. Later versions add keys but rename none.
@@ -199,7 +199,7 @@ def make_result(
         outcome: what the selected model and the method say about every example.
         tests: the result of :func:`unflip.engine.evaluation.full_report` by test set.
     """
-    labels, train_rows = trainer.labels, trainer.method.setting.train
+    labels, train_rows = trainer.labels, trainer.method.context.train
     metrics, selected_epoch = state.metrics, state.best.epoch
     common = config.common
     selected = metrics[selected_epoch - 1]

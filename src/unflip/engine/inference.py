@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from unflip.data.sources import Source
-from unflip.engine.distributed import Processes
-from unflip.methods.base import Scan
-from unflip.nn.base import bare
+from unflip.engine.distributed import Distributed
+from unflip.methods.base import NetworkOutputs
+from unflip.nn.base import unwrap
 from unflip.nn.ensemble import Ensemble
 from unflip.parallel import prepared
 from unflip.stats.rows import NotFiniteError
@@ -22,9 +22,9 @@ _NOT_FINITE = "the network's outputs became NaN or infinite"
 
 
 @torch.no_grad()
-def scan(
-    network: nn.Module, source: Source, indices: Tensor, processes: Processes, *, keep_features: bool = True
-) -> Scan:
+def forward(
+    network: nn.Module, source: Source, indices: Tensor, processes: Distributed, *, keep_features: bool = True
+) -> NetworkOutputs:
     """Return the features and logits of the examples at ``indices``, in evaluation mode, without augmentation.
 
     Args:
@@ -34,23 +34,25 @@ def scan(
         processes: the device, and the processes that share the work.
         keep_features: if false, the features are (m, 0): they may take far more memory than the logits.
     """
-    count, head = len(indices), bare(network).head
+    count, head = len(indices), unwrap(network).head
     features = torch.empty(count, head.in_features if keep_features else 0, device=processes.device)
     logits = torch.empty(count, head.out_features, device=processes.device)
-    for rows, batch in scans(network, source, indices, processes):
+    for rows, batch in forward_batches(network, source, indices, processes):
         logits[rows] = batch.logits
         if keep_features:
             features[rows] = batch.features
-    return Scan(features, logits)
+    return NetworkOutputs(features, logits)
 
 
 @torch.no_grad()
-def scans(network: nn.Module, source: Source, indices: Tensor, processes: Processes) -> Iterator[tuple[slice, Scan]]:
-    """Yield what :func:`scan` returns batch by batch, each with its place, so that not all has to be in memory.
+def forward_batches(
+    network: nn.Module, source: Source, indices: Tensor, processes: Distributed
+) -> Iterator[tuple[slice, NetworkOutputs]]:
+    """Yield what :func:`forward` returns batch by batch, each with its place, so that not all has to be in memory.
 
     Outputs that are not finite are an error after the last batch.
     """
-    encoder, finite = bare(network), []
+    encoder, finite = unwrap(network), []
     was_training = encoder.training
     encoder.eval()
     try:
@@ -58,13 +60,13 @@ def scans(network: nn.Module, source: Source, indices: Tensor, processes: Proces
             features, size = encoder.encode(inputs).float(), rows.stop - rows.start
             logits = processes.interleave(encoder.head(features).float(), size)
             finite.append(logits.isfinite().all())
-            yield rows, Scan(processes.interleave(features, size), logits)
+            yield rows, NetworkOutputs(processes.interleave(features, size), logits)
         _check_finite(finite)
     finally:
         encoder.train(was_training)
 
 
-def _batches(source: Source, indices: Tensor, processes: Processes) -> Iterator[tuple[slice, Tensor]]:
+def _batches(source: Source, indices: Tensor, processes: Distributed) -> Iterator[tuple[slice, Tensor]]:
     """Yield this process's share of the inputs at ``indices``, a batch at a time, and which ones all processes have."""
     share = torch.cat([indices, indices[: -len(indices) % processes.count]])[processes.rank :: processes.count]
     share = share.cpu() if source.host_indices else share  # at once, so that no batch waits
@@ -81,18 +83,18 @@ def _batch_size(values: int, device: torch.device) -> int:
     return max(1, min(wanted, _BATCH, _VALUES // values))
 
 
-def predict_probs(model: Ensemble, source: Source, processes: Processes, indices: Tensor | None = None) -> Tensor:
+def predict_probs(model: Ensemble, source: Source, processes: Distributed, indices: Tensor | None = None) -> Tensor:
     """Return a model's class probabilities (n, k) at ``indices``, by default of all examples."""
     if indices is None:
         indices = torch.arange(len(source), device=processes.device)
-    result = torch.empty(len(indices), bare(model.networks[0]).head.out_features, device=processes.device)
+    result = torch.empty(len(indices), unwrap(model.networks[0]).head.out_features, device=processes.device)
     for rows, probs in predictions(model, source, processes, indices):
         result[rows] = probs
     return result
 
 
 def predictions(
-    model: Ensemble, source: Source, processes: Processes, indices: Tensor
+    model: Ensemble, source: Source, processes: Distributed, indices: Tensor
 ) -> Iterator[tuple[slice, Tensor]]:
     """Yield what :func:`predict_probs` returns batch by batch, each with its place."""
     finite = []

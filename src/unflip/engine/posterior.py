@@ -9,10 +9,10 @@ from torch import Tensor
 
 from unflip.data.options import IN_SAMPLE
 from unflip.data.sources import Source
-from unflip.engine.distributed import Processes
-from unflip.engine.inference import scan
+from unflip.engine.distributed import Distributed
+from unflip.engine.inference import forward
 from unflip.engine.trainer import Trainer
-from unflip.methods.base import Observed, Setting, Standard
+from unflip.methods.base import EpochOutputs, Standard, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.nn.base import build_network, initial_seed
 from unflip.nn.mlp import MLPOptions
@@ -32,7 +32,7 @@ class Recorded(Standard):
 
     records_probs = True
 
-    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+    def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Keep the probabilities."""
         self.last_probs = observed.probs
         return {}
@@ -46,7 +46,7 @@ class PosteriorFit:
     network_options: Options
     optimizer: OptimizerOptions
     seed: int
-    processes: Processes
+    processes: Distributed
     reporter: Reporter
     epochs: int = EPOCHS
 
@@ -69,7 +69,7 @@ class PosteriorFit:
             held_out = everything[fold == number]
             title = f"posterior, fold {number + 1} of {FOLDS}"
             method = self._train(source, clean, num_classes, everything[fold != number], title, number)
-            logits[held_out] = scan(method.networks[0], source, held_out, self.processes).logits
+            logits[held_out] = forward(method.networks[0], source, held_out, self.processes).logits
         return (logits.double() / temperature(logits, clean)).softmax(1).float().cpu()
 
     def _train(
@@ -77,7 +77,7 @@ class PosteriorFit:
     ) -> Recorded:
         """Train on the examples at ``rows``; ``number`` is that of the fold, from 0, which sets the seed."""
         seed = derive(self.seed, "posterior", number)
-        setting = Setting(
+        context = TrainContext(
             num_classes=num_classes,
             train=rows,
             epochs=self.epochs,
@@ -86,7 +86,7 @@ class PosteriorFit:
             lr_factor=lambda progress: self.optimizer.lr_factor(progress, self.epochs),
             device=self.processes.device,
         )
-        method = Recorded(Options(), setting)
+        method = Recorded(Options(), context)
         network = build_network(self.network, self.network_options, source.shape, num_classes, initial_seed(seed, 0))
         store = LabelStore(labels, num_classes)
         trainer = Trainer(method, [network], source, store, self.optimizer, self.processes, self.reporter)
@@ -97,10 +97,10 @@ class PosteriorFit:
         return method
 
 
-def posterior_fit(seed: int, processes: Processes, *, quiet: bool) -> PosteriorFit:
+def posterior_fit(seed: int, processes: Distributed, *, quiet: bool) -> PosteriorFit:
     """Return how posteriors are estimated, whatever the run that they are for: the noise must not depend on it."""
     if processes.precision != "float32":
-        processes = Processes(processes.device.type)
+        processes = Distributed(processes.device.type)
     reporter = make_reporter(quiet or not processes.is_first)
     return PosteriorFit("mlp", MLPOptions(), OptimizerOptions(), seed, processes, reporter)
 

@@ -17,13 +17,13 @@ from unflip.data.sources import Standardization
 from unflip.data.split import split
 from unflip.encoders.table import encode_raw
 from unflip.engine.checkpoints import BestEpoch
-from unflip.engine.distributed import Processes
+from unflip.engine.distributed import Distributed
 from unflip.engine.evaluation import check_selection
 from unflip.engine.posterior import PosteriorEstimator, posterior_fit
 from unflip.engine.trainer import Trainer
 from unflip.errors import InputError
 from unflip.methods import find_method
-from unflip.methods.base import Setting
+from unflip.methods.base import TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.nn import networks
 from unflip.nn.backbone import PretrainedOptions
@@ -33,7 +33,9 @@ from unflip.runs.config import RunConfig
 from unflip.runs.model_file import Model
 
 
-def prepare_data(config: RunConfig, processes: Processes, raw: Dataset | None = None, *, quiet: bool = True) -> Dataset:
+def prepare_data(
+    config: RunConfig, processes: Distributed, raw: Dataset | None = None, *, quiet: bool = True
+) -> Dataset:
     """Return the data of a run, with noise if the configuration asks for it, split and checked.
 
     Args:
@@ -117,7 +119,7 @@ def make_model(config: RunConfig, dataset: Dataset, best: BestEpoch) -> Model:
 def make_trainer(
     config: RunConfig,
     dataset: Dataset,
-    processes: Processes,
+    processes: Distributed,
     reporter: Reporter,
 ) -> Trainer:
     """Build a run's method and networks, and the trainer that trains them.
@@ -130,7 +132,7 @@ def make_trainer(
     """
     common, device = config.common, processes.device
     train = dataset.trains.nonzero()[:, 0].to(device)
-    setting = Setting(
+    context = TrainContext(
         num_classes=dataset.num_classes,
         train=train,
         epochs=common.epochs,
@@ -149,8 +151,8 @@ def make_trainer(
         return build_network(common.network, config.network_options, shape, dataset.num_classes, seed)
 
     return Trainer(
-        recipe.build(config.parts, setting),
-        recipe.assemble(config.parts, setting, build),
+        recipe.build(config.parts, context),
+        recipe.build_networks(config.parts, context, build),
         dataset.source.to(device),
         LabelStore(
             dataset.given.to(device),

@@ -16,7 +16,7 @@ from unflip.data.arrays import write_array
 from unflip.data.dataset import Dataset
 from unflip.data.files import skipped_csv
 from unflip.engine.checkpoints import BestEpoch, Checkpoints, EpochProgress, RunState, data_fingerprint, difference
-from unflip.engine.distributed import Processes, start_processes
+from unflip.engine.distributed import Distributed, start_processes
 from unflip.engine.evaluation import (
     Truth,
     accuracy,
@@ -26,13 +26,13 @@ from unflip.engine.evaluation import (
     make_result,
     selection_score,
 )
-from unflip.engine.inference import predict_probs, scan
+from unflip.engine.inference import forward, predict_probs
 from unflip.engine.prepare import make_model, make_trainer, prepare_data
-from unflip.engine.scoring import conclude
+from unflip.engine.scoring import score_examples
 from unflip.engine.trainer import Trainer, finite
 from unflip.errors import ConfigError, RunFolderError, Stopped, UnflipError
 from unflip.files import Interruption, naming_target, write_json, write_text
-from unflip.nn.base import bare
+from unflip.nn.base import unwrap
 from unflip.noise.transition import NoiseProfile
 from unflip.progress import Reporter, make_reporter
 from unflip.runs import layout
@@ -96,7 +96,9 @@ class MemoryRun(NamedTuple):
     """The estimated noise of the given labels, if there is an estimate."""
 
 
-def train_in_memory(config: RunConfig, raw: Dataset, processes: Processes, reviewed: Tensor | None = None) -> MemoryRun:
+def train_in_memory(
+    config: RunConfig, raw: Dataset, processes: Distributed, reviewed: Tensor | None = None
+) -> MemoryRun:
     """Train to the end without folder and checkpoints; the selection rule is ``last`` or ``noisy-val``.
 
     ``reviewed`` (n,) are labels decided by people, -1 for the others.
@@ -113,7 +115,7 @@ def train_in_memory(config: RunConfig, raw: Dataset, processes: Processes, revie
                     probs = predict_probs(trainer.method.model(), trainer.source, processes, val)
                 line["val_accuracy"] = accuracy(probs, trainer.labels.initial[val])
             best.consider(line["epoch"], selection_score(common.select, line), trainer.method.model())
-    outcome, _ = conclude(trainer, best, common.epochs, clean_val=False)
+    outcome, _ = score_examples(trainer, best, common.epochs, clean_val=False)
     table = label_table(trainer.labels, outcome.assessment, splits=dataset.splits())
     return MemoryRun(make_model(config, dataset, best), table, outcome.noise)
 
@@ -151,7 +153,7 @@ class Session:
     """
 
     def __init__(
-        self, run: Run, config: RunConfig, dataset: Dataset, processes: Processes, execution: Execution
+        self, run: Run, config: RunConfig, dataset: Dataset, processes: Distributed, execution: Execution
     ) -> None:
         self.run, self.config, self.dataset, self.processes = run, config, dataset, processes
         self.data_fingerprint = data_fingerprint(dataset)  # before the inputs are moved to the device
@@ -244,7 +246,7 @@ class Session:
         trainer, state = self.trainer, self.state
         tree = {
             "data": self.data_fingerprint,
-            "networks": [bare(network).state_dict() for network in trainer.networks],
+            "networks": [unwrap(network).state_dict() for network in trainer.networks],
             "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
             "method": trainer.method.state_dict(),
             "precision": self.processes.state_dict(),
@@ -270,7 +272,7 @@ class Session:
         if (other := difference(saved["data"], self.data_fingerprint)) is not None:
             raise RunFolderError(f"{self.run.folder}: {other}; resume with the same data, or start over with --force")
         for network, weights in zip(trainer.networks, saved["networks"], strict=True):
-            bare(network).load_state_dict(weights)
+            unwrap(network).load_state_dict(weights)
         for optimizer, momenta in zip(trainer.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(momenta)
         trainer.method.load_state_dict(saved["method"])
@@ -298,8 +300,8 @@ def write_results(
     gaussians, last_features = trainer.method.gaussians(), None
     if gaussians is not None and state.best.epoch != epochs:  # they belong to the last epoch's features
         rows = torch.arange(len(trainer.labels), device=processes.device)
-        last_features = scan(trainer.networks[0], trainer.source, rows, processes).features
-    outcome, features = conclude(trainer, state.best, epochs, clean_val=dataset.clean_val)
+        last_features = forward(trainer.networks[0], trainer.source, rows, processes).features
+    outcome, features = score_examples(trainer, state.best, epochs, clean_val=dataset.clean_val)
     tests = {name: full_report(outcome.model, test, processes) for name, test in truth.tests.items()}
     if not processes.is_first:
         return

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from unflip.engine.checkpoints import BestEpoch
-from unflip.engine.inference import predictions, scans
+from unflip.engine.inference import forward_batches, predictions
 from unflip.engine.trainer import Trainer, finite
-from unflip.methods.base import LabelScores, Setting
+from unflip.methods.base import LabelScores, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.nn.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
@@ -24,7 +24,7 @@ _TINY = 1e-30
 _LEAST = 2  # examples of a class without which a label of it cannot be judged
 
 
-class Outcome(NamedTuple):
+class FinalScores(NamedTuple):
     """The final assessment of every example."""
 
     model: Ensemble
@@ -37,14 +37,14 @@ class Outcome(NamedTuple):
     """The estimated noise of the given labels, if there is an estimate."""
 
 
-def conclude(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> tuple[Outcome, Tensor]:
+def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> tuple[FinalScores, Tensor]:
     """Score every example with the selected model, and correct the validation labels.
 
     Removed examples are judged as validation examples are, since nothing has learned them either; their labels stay.
 
     Also return the features (n, d) of the selected model, with several networks those of the first.
     """
-    labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.setting.train
+    labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.context.train
     others = _others(train, len(labels))
     model = method.model()
     model.load_state_dict(best.state)
@@ -71,7 +71,7 @@ def _ask(model: Ensemble, trainer: Trainer, asked: Tensor) -> tuple[Tensor, Tens
     features = _table(count, network.head.in_features, asked.device)
     probs = _table(len(asked), network.head.out_features, asked.device)
     alone = len(model.networks) == 1 and model.weights is None and len(asked) == count
-    for rows, batch in scans(network, source, torch.arange(count, device=asked.device), processes):
+    for rows, batch in forward_batches(network, source, torch.arange(count, device=asked.device), processes):
         features[rows] = (
             batch.features if features.dtype == torch.float32 else batch.features.clamp(-HALF_MOST, HALF_MOST)
         )
@@ -89,9 +89,9 @@ def _table(rows: int, columns: int, device: torch.device) -> Tensor:
 
 def _adopt(
     label_scores: LabelScores, trainer: Trainer, model: Ensemble, of_others: Tensor, noise: NoiseProfile | None
-) -> Outcome:
+) -> FinalScores:
     """Adopt the method's own judgment of the training examples, and judge all others by its model."""
-    labels, method, train = trainer.labels, trainer.method, trainer.method.setting.train
+    labels, method, train = trainer.labels, trainer.method, trainer.method.context.train
     others = _others(train, len(labels))
     named = torch.stack([labels.given, labels.current], 1)
 
@@ -121,19 +121,21 @@ def _adopt(
         joined(label_scores.probs, of_others), joined(label_scores.network, of_others), gaussian_probs, top2, top2_probs,
         odds, labels.current, out_of_sample, fold,
     )  # fmt: skip
-    return Outcome(model, assessment, odds, noise)
+    return FinalScores(model, assessment, odds, noise)
 
 
-def _score(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, noise: NoiseProfile | None) -> Outcome:
+def _score(
+    trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, noise: NoiseProfile | None
+) -> FinalScores:
     """Assess every example where the method itself has only seen the labels that it would have to judge.
 
     Quality is then as out of sample as it can be at no great cost: that of class Gaussians fitted to the inputs under
     the corrected labels, which leave each training example out; all others are judged by the model as well.
     Images have no features that were not learned from the labels, so training examples among them are judged in-sample.
     """
-    labels, train = trainer.labels, trainer.method.setting.train
+    labels, train = trainer.labels, trainer.method.context.train
     others = _others(train, len(labels))
-    of_rows, given, came, current = trainer.method.setting.of_rows, labels.initial, labels.given, labels.current
+    of_rows, given, came, current = trainer.method.context.of_rows, labels.initial, labels.given, labels.current
     size = max(-float(features.min()), float(features.max())) if len(features) else 0.0
     by_features = by_inputs = _voter((features / size if size > _LARGE else features).__getitem__, trainer)
     if of_rows:
@@ -144,7 +146,7 @@ def _score(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
     contradicted = torch.empty(len(labels), dtype=torch.bool, device=train.device)
     suggested, top2 = torch.empty_like(current), current.new_empty(len(labels), 2)
     top2_probs = torch.empty(len(labels), 2, device=train.device)
-    for rows, positions in _blocks(trainer.method.setting, others):
+    for rows, positions in _blocks(trainer.method.context, others):
         network, own = probs[rows].float(), given[rows, None]
         believed = network if train_probs is None or positions is None else train_probs[positions].float()
         log_gaussian_probs = by_features(rows, positions)
@@ -175,7 +177,7 @@ def _score(trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, n
         by_method, by_network, by_gaussians, top2, top2_probs,
         line.apply(odds), suggested, out_of_sample, fold,
     )  # fmt: skip
-    return Outcome(model, assessment, score, noise)
+    return FinalScores(model, assessment, score, noise)
 
 
 def _others(train: Tensor, count: int) -> Tensor:
@@ -184,10 +186,10 @@ def _others(train: Tensor, count: int) -> Tensor:
     return (~learned).nonzero()[:, 0]
 
 
-def _blocks(setting: Setting, others: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+def _blocks(context: TrainContext, others: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield the rows of all examples, some at a time, and of those that train their positions among these."""
-    train = setting.train
-    for positions in by_group(len(train), setting.groups, train.device).split(_ROWS):
+    train = context.train
+    for positions in by_group(len(train), context.groups, train.device).split(_ROWS):
         yield train[positions], positions
     for rows in others.split(_ROWS):
         yield rows, None
@@ -198,7 +200,7 @@ def _voter(fetch: Fetch, trainer: Trainer) -> Callable[[Tensor, Tensor | None], 
 
     Each is left out of its own. It takes rows and, of training examples, their positions; see :func:`_blocks`.
     """
-    labels, train, groups = trainer.labels, trainer.method.setting.train, trainer.method.setting.groups
+    labels, train, groups = trainer.labels, trainer.method.context.train, trainer.method.context.groups
     current = labels.current[train]
 
     def of_train(positions: Tensor) -> Tensor:

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from unflip.data.sources import Source
 from unflip.engine.checkpoints import EpochProgress
-from unflip.engine.distributed import Processes
-from unflip.engine.inference import scan
+from unflip.engine.distributed import Distributed
+from unflip.engine.inference import forward
 from unflip.errors import DivergedError
-from unflip.methods.base import Batch, Method, Phase, Scan, Step
+from unflip.methods.base import Batch, Method, NetworkOutputs, Phase, Step
 from unflip.methods.labels import LabelStore
 from unflip.nn.backbone import parameter_groups, pretrained_parts
-from unflip.nn.base import Network, bare
+from unflip.nn.base import Network, unwrap
 from unflip.parallel import prepared
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
@@ -52,7 +52,7 @@ class Trainer:
         source: Source,
         labels: LabelStore,
         options: OptimizerOptions,
-        processes: Processes,
+        processes: Distributed,
         reporter: Reporter,
         val_rows: Tensor | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class Trainer:
         self.options = options
         self.processes = processes
         self.reporter = reporter
-        self.val_rows = method.setting.train[:0] if val_rows is None else val_rows
+        self.val_rows = method.context.train[:0] if val_rows is None else val_rows
         self.progress = EpochProgress()
         self.networks: list[torch.nn.Module] = []
         self.optimizers: list[Any] = []
@@ -90,7 +90,7 @@ class Trainer:
             progress: how far that epoch has got, if a checkpoint was written in the middle of it.
             after_step: called after every step.
         """
-        for epoch in range(first, self.method.setting.epochs + 1):
+        for epoch in range(first, self.method.context.epochs + 1):
             yield self.train_epoch(epoch, progress, after_step)
             progress = None
 
@@ -139,7 +139,7 @@ class Trainer:
             "lr": lr,
             "loss": progress.losses,
             "train_seconds": train_seconds,
-            "noise_rate_estimate": self.labels.noise_rate(method.setting.train),
+            "noise_rate_estimate": self.labels.noise_rate(method.context.train),
             **figures,
         }
 
@@ -153,7 +153,7 @@ class Trainer:
             network.train(position in phase.learns)
         frozen: list[torch.nn.Parameter] = []
         for part in self._pretrained:
-            waits = part.is_frozen(epoch, self.method.setting.epochs)
+            waits = part.is_frozen(epoch, self.method.context.epochs)
             if self.processes.count == 1:
                 part.encoder.requires_grad_(not waits)
             if waits:
@@ -172,7 +172,7 @@ class Trainer:
 
     def _set_lr(self, progress: float) -> float:
         """Set the learning rate that applies after ``progress`` epochs, and return it."""
-        lr = self.options.lr * self.method.setting.lr_factor(progress)
+        lr = self.options.lr * self.method.context.lr_factor(progress)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr * group.get("share", 1.0)  # the heads of networks have no share
@@ -182,15 +182,15 @@ class Trainer:
         """Return what is recorded of a step: its probabilities, if the method asks for them."""
         if not self.method.records_probs or step.logits is None:
             return None
-        kind = storage_dtype(len(self.method.setting.train) * step.logits.shape[1])
+        kind = storage_dtype(len(self.method.context.train) * step.logits.shape[1])
         return step.logits.detach().softmax(1).to(kind)
 
     def _order(self, epoch: int, number: int, phase: Phase) -> Tensor:
-        return shuffled(phase.indices, generator(self.method.setting.seed, "order", epoch, number))
+        return shuffled(phase.indices, generator(self.method.context.seed, "order", epoch, number))
 
     def _batches(self, epoch: int, number: int, phase: Phase, done: int = 0) -> Iterator[Batch]:
         """Yield the batches of a phase, skipping the first ``done``; some are fetched ahead of their use."""
-        seed, count, rank = self.method.setting.seed, self.processes.count, self.processes.rank
+        seed, count, rank = self.method.context.seed, self.processes.count, self.processes.rank
         shares = cut(self._for_source(self._order(epoch, number, phase)), self.options.batch_size, count, rank)
         extra_shares: Sequence[Tensor | None] = [None] * len(shares)
         if phase.unlabeled is not None:
@@ -243,7 +243,7 @@ class Trainer:
 
 
 class Observation:
-    """What the trainer observed in one epoch, for the method to read: :class:`unflip.methods.base.Observed`."""
+    """What the trainer observed in one epoch, for the method to read: :class:`unflip.methods.base.EpochOutputs`."""
 
     def __init__(self, trainer: Trainer, progress: EpochProgress) -> None:
         self._trainer = trainer
@@ -253,7 +253,7 @@ class Observation:
 
     def record(self, order: Tensor, recorded: Tensor) -> None:
         """Keep the probabilities that this process recorded in a pass which visited the examples in ``order``."""
-        train = self._trainer.method.setting.train
+        train = self._trainer.method.context.train
         position = torch.empty(len(self._trainer.labels), dtype=torch.long, device=train.device)
         position[train] = torch.arange(len(train), device=train.device)
         before = self._progress.probs
@@ -271,28 +271,28 @@ class Observation:
     def features(self, network: int = 0) -> Tensor:
         """Features of the training examples, cached until the networks are trained again."""
         if network not in self._features:
-            rows = self._trainer.method.setting.train
-            self._features[network] = self._scan(self._trainer.networks[network], rows).features
+            rows = self._trainer.method.context.train
+            self._features[network] = self._forward(self._trainer.networks[network], rows).features
         return self._features[network]
 
     def logits(self, network: int = 0) -> Tensor:
         """Logits of the training examples from the current head, without keeping the features."""
         if network not in self._features:
-            return self.outputs(self._trainer.networks[network], self._trainer.method.setting.train)
+            return self.outputs(self._trainer.networks[network], self._trainer.method.context.train)
         with torch.no_grad():  # calibration trains heads between phases
-            logits: Tensor = bare(self._trainer.networks[network]).head(self._features[network])
+            logits: Tensor = unwrap(self._trainer.networks[network]).head(self._features[network])
             return logits.float()
 
-    def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
+    def validation(self, network: int = 0) -> tuple[NetworkOutputs, Tensor] | None:
         """Features, logits and given labels of the validation examples; None if there are none."""
         rows = self._trainer.val_rows
         if not len(rows):
             return None
-        return self._scan(self._trainer.networks[network], rows), self._trainer.labels.initial[rows]
+        return self._forward(self._trainer.networks[network], rows), self._trainer.labels.initial[rows]
 
     def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
         """Logits of any network."""
-        return self._scan(network, rows, keep_features=False).logits
+        return self._forward(network, rows, keep_features=False).logits
 
     def inputs(self, rows: Tensor) -> Tensor:
         """Inputs without augmentation."""
@@ -306,8 +306,8 @@ class Observation:
         """The first process's tensor."""
         return self._trainer.processes.broadcast(tensor)
 
-    def _scan(self, network: nn.Module, rows: Tensor, *, keep_features: bool = True) -> Scan:
-        return scan(network, self._trainer.source, rows, self._trainer.processes, keep_features=keep_features)
+    def _forward(self, network: nn.Module, rows: Tensor, *, keep_features: bool = True) -> NetworkOutputs:
+        return forward(network, self._trainer.source, rows, self._trainer.processes, keep_features=keep_features)
 
 
 def shuffled(indices: Tensor, generator: torch.Generator) -> Tensor:

@@ -20,7 +20,7 @@ from unflip.stats.odds import PlattScaling, log_odds
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainContext:
     """What a method may know about its run; this includes no labels, given or true.
 
     Attributes:
@@ -49,7 +49,7 @@ class Setting:
     groups: Tensor | None = None
 
 
-class Outline(NamedTuple):
+class RunShape(NamedTuple):
     """What a run's options depend on where nobody chose them.
 
     Attributes:
@@ -126,15 +126,15 @@ class Step(NamedTuple):
     logits: Tensor | None = None
 
 
-class Scan(NamedTuple):
+class NetworkOutputs(NamedTuple):
     """One network's output for some examples, without augmentation, in evaluation mode, in float32."""
 
     features: Tensor  # (m, d)
     logits: Tensor  # (m, k)
 
 
-class Observed(Protocol):
-    """What the trainer observed in an epoch. Rows follow ``Setting.train``."""
+class EpochOutputs(Protocol):
+    """What the trainer observed in an epoch. Rows follow ``TrainContext.train``."""
 
     @property
     def phases_done(self) -> int:
@@ -156,7 +156,7 @@ class Observed(Protocol):
     def inputs(self, rows: Tensor) -> Tensor:
         """The inputs (r, ...) of some rows of the label store, without augmentation."""
 
-    def validation(self, network: int = 0) -> tuple[Scan, Tensor] | None:
+    def validation(self, network: int = 0) -> tuple[NetworkOutputs, Tensor] | None:
         """Features and logits of the validation examples, and their given labels; None without validation examples."""
 
     def broadcast(self, tensor: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ class Method:
 
     A subclass lives in one file, names its ``Options`` and is registered in ``unflip.methods``; nothing else is needed.
     The trainer sets ``networks`` before it calls the first hook. They may be wrapped for several processes: call
-    them for logits, and use ``unflip.nn.base.bare`` to reach ``encode`` and ``head``.
+    them for logits, and use ``unflip.nn.base.unwrap`` to reach ``encode`` and ``head``.
     """
 
     Options: ClassVar[type[Options]] = Options
@@ -200,9 +200,9 @@ class Method:
     can_be_calibrated: ClassVar[bool] = True  # each network has a head of its own, which calibration can train
     records_probs: bool = False  # whether the trainer records the softmax of each training pass
 
-    def __init__(self, options: Any, setting: Setting) -> None:
+    def __init__(self, options: Any, context: TrainContext) -> None:
         self.options = options
-        self.setting = setting
+        self.context = context
         self.networks: Sequence[nn.Module] = ()
 
     @property
@@ -211,7 +211,7 @@ class Method:
         return 0
 
     @classmethod
-    def options_for(cls, section: str, outline: Outline) -> dict[str, Any]:
+    def options_for(cls, section: str, shape: RunShape) -> dict[str, Any]:
         """Return options by section that suit a run better than the defaults; ``section`` holds the method's own.
 
         By default, an option called ``warmup`` is at most a third of the epochs: defaults are meant for long runs.
@@ -219,7 +219,7 @@ class Method:
         field = cls.Options.model_fields.get("warmup")
         if field is None or not isinstance(field.default, int):
             return {}
-        return {section: {"warmup": min(field.default, max(1, outline.epochs // 3))}}
+        return {section: {"warmup": min(field.default, max(1, shape.epochs // 3))}}
 
     @classmethod
     def check_options(cls, section: str, options: Any, epochs: int) -> None:
@@ -232,17 +232,17 @@ class Method:
             )
 
     @classmethod
-    def assemble(cls, options: Any, setting: Setting, build: Callable[[int], Network]) -> list[Network]:
+    def build_networks(cls, options: Any, context: TrainContext, build: Callable[[int], Network]) -> list[Network]:
         """Return the networks that learn; ``build`` makes number i, each with other initial weights."""
         return [build(position) for position in range(cls.num_networks)]
 
-    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
+    def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterable[Phase]:
         """Yield the phases of ``epoch`` (counted from 1); a generator resumes after each phase has been trained.
 
         A method with several phases starts with phase number ``observed.phases_done``. It must not repeat what it did
         before that phase: its state and the labels already contain it.
         """
-        return [Phase(self.setting.train)]
+        return [Phase(self.context.train)]
 
     def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
         """Return each example's loss (b,); ``indices`` are rows of the label store."""
@@ -259,7 +259,7 @@ class Method:
     def after_step(self) -> None:
         """Called after each step of the optimizers."""
 
-    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+    def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Correct labels, refit, update thresholds; return values for the epoch's metrics."""
         return {}
 
@@ -317,19 +317,19 @@ class MethodSpec:
         """The configuration sections that it reads."""
         return {self.name: self.method.Options}
 
-    def build(self, options: Mapping[str, Options], setting: Setting) -> Method:
+    def build(self, options: Mapping[str, Options], context: TrainContext) -> Method:
         """Return the method, with options by section."""
-        return self.method(options[self.name], setting)
+        return self.method(options[self.name], context)
 
-    def assemble(
-        self, options: Mapping[str, Options], setting: Setting, build: Callable[[int], Network]
+    def build_networks(
+        self, options: Mapping[str, Options], context: TrainContext, build: Callable[[int], Network]
     ) -> list[Network]:
-        """Return the networks that learn; see :meth:`Method.assemble`."""
-        return self.method.assemble(options[self.name], setting, build)
+        """Return the networks that learn; see :meth:`Method.build_networks`."""
+        return self.method.build_networks(options[self.name], context, build)
 
-    def options_for(self, outline: Outline) -> dict[str, Any]:
+    def options_for(self, shape: RunShape) -> dict[str, Any]:
         """Return options by section where nobody chose them; see :meth:`Method.options_for`."""
-        return self.method.options_for(self.name, outline)
+        return self.method.options_for(self.name, shape)
 
     def check(self, options: Mapping[str, Options], epochs: int) -> None:
         """Refuse options that make no sense in a run of ``epochs`` epochs."""

@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, Method, Observed, Phase, Setting, Step
+from unflip.methods.base import Batch, EpochOutputs, Method, Phase, Step, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.options import Options
 from unflip.seeding import derive
@@ -45,21 +45,21 @@ class Coteaching(Method):
     options: CoteachingOptions
     num_networks = 2
 
-    def __init__(self, options: CoteachingOptions, setting: Setting) -> None:
-        super().__init__(options, setting)
+    def __init__(self, options: CoteachingOptions, context: TrainContext) -> None:
+        super().__init__(options, context)
         self.noise_rate = 0.0 if options.forget_rate == "auto" else options.forget_rate
-        rows = int(setting.train.max()) + 1
-        self.trusted = torch.zeros(rows, dtype=torch.bool, device=setting.device)  # by row of the label store
+        rows = int(context.train.max()) + 1
+        self.trusted = torch.zeros(rows, dtype=torch.bool, device=context.device)  # by row of the label store
 
     @property
     def warmup(self) -> int:
         """Epochs that select from whole batches."""
         return self.options.warmup
 
-    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> list[Phase]:
+    def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> list[Phase]:
         """Return one pass in which both networks learn."""
         self.trusted = labels.trusted
-        return [Phase(self.setting.train, learns=(0, 1))]
+        return [Phase(self.context.train, learns=(0, 1))]
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
         """Return each network's loss on the examples that the other selected."""
@@ -75,13 +75,13 @@ class Coteaching(Method):
             first, second = (pick(values.masked_fill(trusted, -torch.inf), among, rate) for values in losses)
         return Step({"network_0": _mean(losses[0], second), "network_1": _mean(losses[1], first)})
 
-    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+    def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Estimate the noise rate during the warm-up, unless it was given."""
         used = forget_rate(epoch, self.noise_rate, self.options.climb)
         if self.options.forget_rate == "auto" and epoch <= max(1, self.options.warmup):
-            own = labels.current[self.setting.train]
+            own = labels.current[self.context.train]
             losses = [cross_entropy(observed.logits(position), own) for position in range(self.num_networks)]
-            rate = noise_rate(torch.stack(losses), derive(self.setting.seed, "mixture", epoch))
+            rate = noise_rate(torch.stack(losses), derive(self.context.seed, "mixture", epoch))
             self.noise_rate = float(observed.broadcast(rate))
         return {"forget_rate": used}
 

@@ -9,11 +9,11 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from unflip.losses import cross_entropy, mix
-from unflip.methods.base import Batch, Method, MethodSpec, Observed, Outline, Phase, Setting, Step
+from unflip.methods.base import Batch, EpochOutputs, Method, MethodSpec, Phase, RunShape, Step, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.methods.mddc import calibrated
 from unflip.methods.plc import ProbabilityWindow
-from unflip.nn.base import bare
+from unflip.nn.base import unwrap
 from unflip.options import Options
 from unflip.seeding import derive
 from unflip.stats.mixture import low_probability, normalized
@@ -75,8 +75,8 @@ class DivideMix(Method):
     options: DivideMixOptions
     num_networks = 2
 
-    def __init__(self, options: DivideMixOptions, setting: Setting) -> None:
-        super().__init__(options, setting)
+    def __init__(self, options: DivideMixOptions, context: TrainContext) -> None:
+        super().__init__(options, context)
         self.losses = ProbabilityWindow(options.window)
         self.clean: Tensor | None = None  # (2, m), from each network's own losses
         self.refined: Tensor | None = None  # (m, k)
@@ -85,19 +85,19 @@ class DivideMix(Method):
         self.classes = torch.empty(0, dtype=torch.long)  # those that occur among the given labels
 
     @classmethod
-    def options_for(cls, section: str, outline: Outline) -> dict[str, dict[str, Any]]:
+    def options_for(cls, section: str, shape: RunShape) -> dict[str, dict[str, Any]]:
         """Shorten the warm-up for short runs, and let the two views of a row differ."""
-        options = super().options_for(section, outline)
-        return options | {"data": {"jitter": _JITTER}} if outline.of_rows else options
+        options = super().options_for(section, shape)
+        return options | {"data": {"jitter": _JITTER}} if shape.of_rows else options
 
     @property
     def warmup(self) -> int:
         """Epochs on the given labels."""
         return self.options.warmup
 
-    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
+    def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
         """Yield one phase per network: over all examples in the warm-up, then over the other network's split."""
-        train = self.setting.train
+        train = self.context.train
         self.given = labels.initial
         self.classes = self.given[train].unique()
         for network in range(observed.phases_done, self.num_networks):
@@ -106,7 +106,7 @@ class DivideMix(Method):
                 continue
             weight = self.clean[1 - network]
             self.weight = weight.new_zeros(len(labels)).index_copy_(0, train, weight)
-            labeled = divide(weight, self.options.p_threshold, self.setting.batch_size)
+            labeled = divide(weight, self.options.p_threshold, self.context.batch_size)
             rest = train[~labeled]
             yield Phase(train[labeled], learns=(network,), unlabeled=rest if len(rest) else None, views=2)
 
@@ -143,10 +143,10 @@ class DivideMix(Method):
         As in the released code, the learning network predicts in training mode. It does so without the wrapper for
         several processes: only the pass with gradients may go through that.
         """
-        size, classes = len(batch.indices), self.setting.num_classes
-        logits = [bare(self.networks[network])(inputs)]
+        size, classes = len(batch.indices), self.context.num_classes
+        logits = [unwrap(self.networks[network])(inputs)]
         if batch.unlabeled:
-            logits.append(bare(self.networks[1 - network])(inputs[2 * size :]))
+            logits.append(unwrap(self.networks[1 - network])(inputs[2 * size :]))
         probs = log_softmax(torch.cat(logits)).exp().view(-1, size, classes)  # own: x, x, u, u; the other's: u, u
         parts = [refine(self.given[batch.indices], probs[:2].mean(0), self.weight[batch.indices])]
         if batch.unlabeled:
@@ -154,16 +154,16 @@ class DivideMix(Method):
         sharp = sharpen(torch.cat(parts), self.options.temperature)
         return sharp.view(-1, 1, size, classes).expand(-1, 2, -1, -1).reshape(-1, classes)
 
-    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+    def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Split the examples again with the current networks, and correct the labels."""
         if epoch < self.options.warmup:
             return {}
-        train = self.setting.train
+        train = self.context.train
         given = labels.initial[train]
         log_probs = [log_softmax(observed.logits(network)) for network in (0, 1)]
         losses = [-scores.gather(1, given[:, None])[:, 0] for scores in log_probs]
         self.losses.add(torch.stack([normalized(values) for values in losses]))
-        seed = derive(self.setting.seed, "mixture", epoch)
+        seed = derive(self.context.seed, "mixture", epoch)
         self.clean = observed.broadcast(torch.stack([low_probability(losses, seed) for losses in self.losses.mean()]))
         self.clean[:, labels.trusted[train]] = 1.0
         refined = [refine(given, log_probs[network].exp(), self.clean[1 - network]) for network in (0, 1)]
@@ -191,7 +191,7 @@ class DivideMix(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the losses, the split and the refined labels."""
-        device = self.setting.device
+        device = self.context.device
         self.losses.load_state_dict(state["losses"], device)
         self.clean, self.refined = (
             None if state[name] is None else state[name].to(device) for name in ("clean", "refined")

@@ -7,7 +7,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from unflip.losses import generalized_cross_entropy
-from unflip.methods.base import Method, Observed, Phase, Setting
+from unflip.methods.base import EpochOutputs, Method, Phase, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.options import Options
 
@@ -36,19 +36,19 @@ class GCE(Method):
     Options = GCEOptions
     options: GCEOptions
 
-    def __init__(self, options: GCEOptions, setting: Setting) -> None:
-        super().__init__(options, setting)
-        self.kept = torch.ones(len(setting.train), dtype=torch.bool, device=setting.device)
+    def __init__(self, options: GCEOptions, context: TrainContext) -> None:
+        super().__init__(options, context)
+        self.kept = torch.ones(len(context.train), dtype=torch.bool, device=context.device)
 
-    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> list[Phase]:
+    def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> list[Phase]:
         """Return one pass over the examples that are not pruned."""
-        return [Phase(self.setting.train[self.kept])]
+        return [Phase(self.context.train[self.kept])]
 
     def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
         """Return each example's generalized cross-entropy."""
         return generalized_cross_entropy(logits, labels, self.options.q)
 
-    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+    def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Prune with the current network if it is due."""
         options = self.options
         if options.truncation is None:
@@ -56,8 +56,8 @@ class GCE(Method):
         due = epoch - options.prune_from
         if due >= 0 and due % options.prune_every == 0:
             probs = observed.logits().softmax(1)
-            kept = probs.gather(1, labels.current[self.setting.train, None])[:, 0] > options.truncation
-            kept |= labels.trusted[self.setting.train]
+            kept = probs.gather(1, labels.current[self.context.train, None])[:, 0] > options.truncation
+            kept |= labels.trusted[self.context.train]
             self.kept = kept if bool(kept.any()) else torch.ones_like(kept)
         return {"kept": float(self.kept.float().mean())}
 

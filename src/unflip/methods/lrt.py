@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unflip.losses import cross_entropy
-from unflip.methods.base import Method, Observed, Setting
+from unflip.methods.base import EpochOutputs, Method, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.methods.plc import ProbabilityWindow, Warmup, ratio_rule
 from unflip.options import Options
@@ -52,13 +52,13 @@ class LRT(Method):
     options: LRTOptions
     records_probs = True
 
-    def __init__(self, options: LRTOptions, setting: Setting) -> None:
-        super().__init__(options, setting)
+    def __init__(self, options: LRTOptions, context: TrainContext) -> None:
+        super().__init__(options, context)
         self.window = ProbabilityWindow(options.window)
-        rows = int(setting.train.max()) + 1
-        self.earlier = torch.zeros(rows, dtype=torch.long, device=setting.device)  # by row of the label store
+        rows = int(context.train.max()) + 1
+        self.earlier = torch.zeros(rows, dtype=torch.long, device=context.device)  # by row of the label store
         self.held_since: int | None = None
-        self.warming = Warmup(options.warmup, setting.epochs)
+        self.warming = Warmup(options.warmup, context.epochs)
 
     @property
     def warmup(self) -> int:
@@ -73,9 +73,9 @@ class LRT(Method):
         spread = -_SPREAD * F.log_softmax(logits, 1).sum(1)
         return loss + (self.options.retro_weight - _SPREAD) * cross_entropy(logits, self.earlier[indices]) + spread
 
-    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+    def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Renew the earlier predictions if it is due; correct labels from the end of the warm-up on."""
-        options, train = self.options, self.setting.train
+        options, train = self.options, self.context.train
         self.window.add(observed.probs)
         self.warming.observe(epoch, observed)
         if self.held_since is None:
@@ -102,7 +102,7 @@ class LRT(Method):
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Apply the rule with the delta of the last epoch."""
-        return ratio_rule(probs, labels, 1 / self._delta(self.setting.epochs))
+        return ratio_rule(probs, labels, 1 / self._delta(self.context.epochs))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the window, the earlier predictions, and the warm-up."""
@@ -115,7 +115,7 @@ class LRT(Method):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
-        self.window.load_state_dict(state["window"], self.setting.device)
+        self.window.load_state_dict(state["window"], self.context.device)
         self.earlier = state["earlier"].to(self.earlier)
         self.held_since = state["held_since"]
         self.warming.load_state_dict(state["warming"])

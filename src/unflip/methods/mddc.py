@@ -25,10 +25,20 @@ from torch import Tensor, nn
 
 from unflip.errors import ConfigError
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, LabelScores, Method, MethodSpec, Observed, Outline, Phase, Setting, Step
+from unflip.methods.base import (
+    Batch,
+    EpochOutputs,
+    LabelScores,
+    Method,
+    MethodSpec,
+    Phase,
+    RunShape,
+    Step,
+    TrainContext,
+)
 from unflip.methods.labels import LabelStore
 from unflip.methods.plc import PLC
-from unflip.nn.base import bare
+from unflip.nn.base import unwrap
 from unflip.nn.ensemble import Ensemble
 from unflip.options import Options
 from unflip.seeding import generator
@@ -161,17 +171,19 @@ class Calibrated(Method):
 
     options: CalibrationOptions
 
-    def __init__(self, inner: Method, calibrator: Calibrator, options: CalibrationOptions, setting: Setting) -> None:
+    def __init__(
+        self, inner: Method, calibrator: Calibrator, options: CalibrationOptions, context: TrainContext
+    ) -> None:
         self.inner = inner
         self.calibrator = calibrator
         self.optimizers: list[torch.optim.SGD] = []  # of each network's head
         self.fitted: list[ClassGaussians | None] = []  # to each network's features
         self.scores: dict[str, float] = {}
-        super().__init__(options, setting)
+        super().__init__(options, context)
         self.records_probs = inner.records_probs
         fractions = SAMPLE_FRACTIONS if options.sample_fraction == "auto" else (options.sample_fraction,)
         self.candidates = list(product(calibrator.candidates, fractions))
-        if len(self.candidates) > 1 and not setting.has_val:
+        if len(self.candidates) > 1 and not context.has_val:
             which = "calibration.sample_fraction" if len(fractions) > 1 else "disturbance"
             raise ConfigError(
                 f"{which} = 'auto' needs validation examples, and there are none; give a value, such as "
@@ -187,15 +199,15 @@ class Calibrated(Method):
     def networks(self, networks: Sequence[nn.Module]) -> None:
         self.inner.networks = networks
         lr, momentum = self.options.head_lr, self.options.head_momentum
-        heads = [bare(network).head for network in networks]
+        heads = [unwrap(network).head for network in networks]
         self.optimizers = [torch.optim.SGD(head.parameters(), lr=lr, momentum=momentum) for head in heads]
         self.fitted = [None for _ in heads]
 
-    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+    def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Calibrate each network's head, then let the inner method correct labels for the next epoch."""
         figures: dict[str, Any] = {}
         if self.calibrates(epoch):
-            current = labels.current[self.setting.train]
+            current = labels.current[self.context.train]
             for position in range(len(self.networks)):
                 self._calibrate(epoch, position, observed, current)
             if self.calibrator.moves_means:
@@ -212,22 +224,22 @@ class Calibrated(Method):
         start = self.options.start or self.inner.warmup + 1
         return bool(epoch >= start and (epoch - start) % self.options.every == 0)
 
-    def _calibrate(self, epoch: int, position: int, observed: Observed, labels: Tensor) -> None:
+    def _calibrate(self, epoch: int, position: int, observed: EpochOutputs, labels: Tensor) -> None:
         """Calibrate the head of the network at ``position``, under the training labels (m,)."""
         features = observed.features(position)  # step 8
-        gaussians = self.calibrator.fit(features, labels, self.setting.num_classes, self.fitted[position])  # 9 to 11
+        gaussians = self.calibrator.fit(features, labels, self.context.num_classes, self.fitted[position])  # 9 to 11
         self.fitted[position] = gaussians
         if not bool(gaussians.present.any()):
             return
         optimizer = self.optimizers[position]
         for group in optimizer.param_groups:
-            group["lr"] = self.options.head_lr * self.setting.lr_factor(epoch - 1)
+            group["lr"] = self.options.head_lr * self.context.lr_factor(epoch - 1)
         if len(self.candidates) > 1:
             self._score_candidates(epoch, position, observed, gaussians)
         disturbance, fraction = self._choice()
         self.fitted[position] = gaussians = gaussians.with_disturbance(disturbance)
-        head = bare(self.networks[position]).head
-        self._train_head(head, optimizer, gaussians, fraction, generator(self.setting.seed, "draws", epoch, position))
+        head = unwrap(self.networks[position]).head
+        self._train_head(head, optimizer, gaussians, fraction, generator(self.context.seed, "draws", epoch, position))
 
     def _train_head(
         self,
@@ -241,29 +253,29 @@ class Calibrated(Method):
 
         It is identical on every process, as nothing depends on the rank.
         """
-        per_class = max(1, round(fraction * len(self.setting.train) / int(gaussians.present.sum())))
+        per_class = max(1, round(fraction * len(self.context.train) / int(gaussians.present.sum())))
         features, labels = gaussians.sample(per_class, draws)
         order = torch.randperm(len(labels), generator=draws).to(labels.device)
-        for indices in order.split(self.setting.batch_size):
+        for indices in order.split(self.context.batch_size):
             optimizer.zero_grad()
             cross_entropy(head(features[indices]), labels[indices]).mean().backward()
             optimizer.step()
 
-    def _score_candidates(self, epoch: int, position: int, observed: Observed, gaussians: ClassGaussians) -> None:
+    def _score_candidates(self, epoch: int, position: int, observed: EpochOutputs, gaussians: ClassGaussians) -> None:
         """Add each candidate's accuracy on the noisy validation examples to its score."""
         held_out = observed.validation(position)
         if held_out is None:
             return
-        scan, given = held_out
+        forward, given = held_out
         for candidate in self.candidates:
             disturbance, fraction = candidate
-            head = copy.deepcopy(bare(self.networks[position]).head)
+            head = copy.deepcopy(unwrap(self.networks[position]).head)
             optimizer = torch.optim.SGD(head.parameters(), lr=1.0)
             optimizer.load_state_dict(copy.deepcopy(self.optimizers[position].state_dict()))
-            draws = generator(self.setting.seed, "draws", epoch, position)
+            draws = generator(self.context.seed, "draws", epoch, position)
             self._train_head(head, optimizer, gaussians.with_disturbance(disturbance), fraction, draws)
             with torch.no_grad():
-                score = (head(scan.features).argmax(1) == given).double().mean()
+                score = (head(forward.features).argmax(1) == given).double().mean()
             self.scores[str(candidate)] = self.scores.get(str(candidate), 0.0) + float(score)
 
     def _choice(self) -> tuple[float, float]:
@@ -272,7 +284,7 @@ class Calibrated(Method):
 
     def _mean_shift(self, gaussians: ClassGaussians | None, features: Tensor, labels: Tensor) -> list[float | None]:
         """Return how far each class's mean is from the plain one; None for a class without a mean of this epoch."""
-        num_classes = self.setting.num_classes
+        num_classes = self.context.num_classes
         assert gaussians is not None
         fitted = gaussians.present & (labels.bincount(minlength=num_classes) > 1)  # others keep an earlier Gaussian
         shift = (class_means(features, labels, num_classes) - gaussians.means).norm(dim=1)
@@ -296,7 +308,7 @@ class Calibrated(Method):
         self.inner.load_state_dict(state["inner"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        device = self.setting.device
+        device = self.context.device
         self.fitted = [saved and ClassGaussians.from_state_dict(saved).to(device) for saved in state["gaussians"]]
         self.scores = state["scores"]
 
@@ -307,7 +319,7 @@ class Calibrated(Method):
         """Epochs before the inner method acts on the labels."""
         return self.inner.warmup
 
-    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterable[Phase]:
+    def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterable[Phase]:
         """Yield the inner method's phases."""
         return self.inner.phases(epoch, observed, labels)
 
@@ -360,14 +372,14 @@ class CalibratedSpec(MethodSpec):
         """Those of the inner method, of calibration, and of the calibrator."""
         return {**super().sections, "calibration": CalibrationOptions, self.section: self.calibrator.Options}
 
-    def build(self, options: Mapping[str, Any], setting: Setting) -> Calibrated:
+    def build(self, options: Mapping[str, Any], context: TrainContext) -> Calibrated:
         """Return the method with calibration around it."""
         calibrator = self.calibrator(options[self.section])
-        return Calibrated(super().build(options, setting), calibrator, options["calibration"], setting)
+        return Calibrated(super().build(options, context), calibrator, options["calibration"], context)
 
-    def options_for(self, outline: Outline) -> dict[str, Any]:
+    def options_for(self, shape: RunShape) -> dict[str, Any]:
         """Add that the head learns as fast as the rest of the network."""
-        return super().options_for(outline) | {"calibration": {"head_lr": outline.lr}}
+        return super().options_for(shape) | {"calibration": {"head_lr": shape.lr}}
 
 
 def calibrated(inner: MethodSpec, calibrator: str) -> CalibratedSpec:

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unflip.methods.base import Method, Observed, Phase, Setting
+from unflip.methods.base import EpochOutputs, Method, Phase, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.options import Options
 from unflip.stats.rows import storage_dtype
@@ -81,18 +81,18 @@ class PLC(Method):
     options: CorrectionOptions
     records_probs = True
 
-    def __init__(self, options: CorrectionOptions, setting: Setting) -> None:
-        super().__init__(options, setting)
-        self.corrector = Corrector(options, setting.train)
+    def __init__(self, options: CorrectionOptions, context: TrainContext) -> None:
+        super().__init__(options, context)
+        self.corrector = Corrector(options, context.train)
         self.changed = 0
-        self.warming = Warmup(options.warmup, setting.epochs)
+        self.warming = Warmup(options.warmup, context.epochs)
 
     @property
     def warmup(self) -> int:
         """Epochs on the given labels; the maximum, while the actual number is not yet known."""
         return self.warming.end
 
-    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
+    def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
         """Yield one pass, or up to ``rounds``, each after another correction, until no label changes."""
         first = observed.phases_done
         if first == 0:
@@ -100,9 +100,9 @@ class PLC(Method):
         for number in range(first, self.options.rounds if epoch >= self.warmup else 1):
             if number > first and not self._correct(epoch, observed, labels):
                 break
-            yield Phase(self.setting.train)
+            yield Phase(self.context.train)
 
-    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+    def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Correct the labels for the next epoch (steps 3 to 6); in the warm-up, only record the probabilities."""
         self.warming.observe(epoch, observed)
         if epoch >= self.warmup:
@@ -111,7 +111,7 @@ class PLC(Method):
             self.corrector.window.add(observed.probs)
         return {"changed": self.changed, "threshold": self.corrector.threshold}
 
-    def _correct(self, epoch: int, observed: Observed, labels: LabelStore) -> int:
+    def _correct(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> int:
         self.corrector.window.add(observed.probs)
         changed = self.corrector.correct(epoch, labels)
         self.changed += changed
@@ -263,13 +263,13 @@ class Warmup:
             return warmup_end(self.scores, math.ceil(self.epochs / 3))
         return max(1, self.length)
 
-    def observe(self, epoch: int, observed: Observed) -> None:
+    def observe(self, epoch: int, observed: EpochOutputs) -> None:
         """Note an epoch's noisy validation accuracy, if the warm-up depends on it, and whether it is over."""
         if self.length != "auto" or self.ended is not None:
             return
         if held_out := observed.validation():
-            scan, given = held_out
-            self.scores.append(float((scan.logits.argmax(1) == given).float().mean()))
+            forward, given = held_out
+            self.scores.append(float((forward.logits.argmax(1) == given).float().mean()))
         if epoch >= self.end:
             self.ended = epoch
 

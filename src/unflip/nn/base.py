@@ -63,7 +63,7 @@ class Members(Network):
         """Return the members as networks of their own, which may share the weights or have copies."""
         return list(self.networks)  # type: ignore[arg-type]
 
-    def shorten_gradients(self, most: float) -> None:
+    def clip_grad_norm(self, most: float) -> None:
         """Scale each member's gradient down to the norm ``most``, if it is longer."""
         for network in self.networks:
             nn.utils.clip_grad_norm_(network.parameters(), most)
@@ -96,7 +96,7 @@ def initial_seed(seed: int, position: int) -> int:
     return derive(seed, "network", position)
 
 
-def bare(network: nn.Module) -> Network:
+def unwrap(network: nn.Module) -> Network:
     """Return a network without the wrappers for several processes or for precision.
 
     What goes through it computes in float32 and reduces no gradients across processes.

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import torch
 from torch import Tensor, nn
 
-from unflip.nn.base import bare
+from unflip.nn.base import unwrap
 from unflip.stats.discriminant import Discriminant
 from unflip.stats.stacking import pool
 
@@ -29,7 +29,7 @@ class Ensemble:
         offset: Tensor | None = None,
         gaussians: Discriminant | None = None,
     ) -> None:
-        self.networks = [bare(network) for network in networks]
+        self.networks = [unwrap(network) for network in networks]
         self.weights, self.offset, self.gaussians = weights, offset, gaussians
 
     @torch.no_grad()

@@ -95,7 +95,7 @@ class StackedMLP(Members):
             networks.append(network)
         return networks
 
-    def shorten_gradients(self, most: float) -> None:
+    def clip_grad_norm(self, most: float) -> None:
         """Scale each MLP's gradient down to the norm ``most``, if it is longer; none waits for the device."""
         count = len(self.head.weight)
         gradients = [weight.grad.view(count, -1) for weight in self.parameters() if weight.grad is not None]

@@ -81,7 +81,7 @@ class Decision(NamedTuple):
     undoes: int | None
 
 
-class Outcome(NamedTuple):
+class FinalScores(NamedTuple):
     """The result of a request: what was written, and what others had decided first."""
 
     written: list[Decision]
@@ -146,7 +146,7 @@ class DecisionStore:
         current = dict(self._current)
         return [current[i] for i in sorted(current) if current[i].state.is_decided]
 
-    def decide(self, choices: Sequence[Choice], *, person: str, reviewer: str, request: str) -> Outcome:
+    def decide(self, choices: Sequence[Choice], *, person: str, reviewer: str, request: str) -> FinalScores:
         """Write the choices that have no conflict; they are on disk when this returns."""
         with self._lock:
             done = {self._rows[i].example: self._rows[i] for i in self._requests.get(request, [])}
@@ -162,7 +162,7 @@ class DecisionStore:
                     conflicts.append(held)
                 else:
                     raise InputError(f"version {choice.version} of example {choice.example} does not exist yet")
-            return Outcome([*done.values(), *self._append(free, person, reviewer, request)], conflicts)
+            return FinalScores([*done.values(), *self._append(free, person, reviewer, request)], conflicts)
 
     def undo(self, *, person: str, reviewer: str, request: str) -> list[Decision]:
         """Undo a person's last request, as far as it is still in force; called again, undo the one before it.

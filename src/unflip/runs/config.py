@@ -15,7 +15,7 @@ from unflip.data import datasets
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.errors import ConfigError, check_text, unknown
 from unflip.methods import calibrators, find_method, methods
-from unflip.methods.base import Outline
+from unflip.methods.base import RunShape
 from unflip.nn import networks
 from unflip.nn.backbone import PretrainedOptions, usual_head_epochs
 from unflip.options import Options
@@ -67,8 +67,8 @@ class RunConfig:
                 )
         common = _check_common(tree, sections)
         check_text(common.data.path, "data")
-        outline = Outline(common.epochs, common.optimizer.lr, of_rows=network == "mlp")
-        tree = _merge(recipe.options_for(outline), tree)
+        shape = RunShape(common.epochs, common.optimizer.lr, of_rows=network == "mlp")
+        tree = _merge(recipe.options_for(shape), tree)
         if issubclass(sections[network_section(network)], PretrainedOptions):  # kept where a run is resumed for longer
             usual = {"head_epochs": usual_head_epochs(common.epochs)}
             tree = _merge({network_section(network): usual}, tree)

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from unflip.errors import UnflipWarning
 from unflip.losses import mix
-from unflip.methods.base import Batch, LabelScores, Method, Observed, Outline, Phase, Setting, Step
+from unflip.methods.base import Batch, EpochOutputs, LabelScores, Method, Phase, RunShape, Step, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.methods.unflip.folds import assign_folds, members_rows
 from unflip.methods.unflip.posterior import (
@@ -23,7 +23,7 @@ from unflip.methods.unflip.posterior import (
     posterior,
     update_posterior,
 )
-from unflip.nn.base import Network, bare
+from unflip.nn.base import Network, unwrap
 from unflip.nn.ensemble import Ensemble
 from unflip.options import Options
 from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior, shares_of
@@ -90,15 +90,15 @@ class Unflip(Method):
     options: UnflipOptions
     can_be_calibrated = False
 
-    def __init__(self, options: UnflipOptions, setting: Setting) -> None:
-        super().__init__(options, setting)
-        self.count = count_members(options, setting)
+    def __init__(self, options: UnflipOptions, context: TrainContext) -> None:
+        super().__init__(options, context)
+        self.count = count_members(options, context)
         self.posterior: PosteriorState | None = None
         self.folds: Tensor | None = None  # by row of the label store, -1 where no member leaves it out
         self.targets: Tensor | None = None  # by row of ``setting.train``
         self.known = self.small = torch.empty(0, dtype=torch.bool)  # by class, see _assign_folds
         self.unknown = torch.empty(0, dtype=torch.long)  # classes that are not known
-        self.dropped = not (options.gaussians and setting.of_rows)
+        self.dropped = not (options.gaussians and context.of_rows)
         self.warmed_up: int | None = None  # the epoch after which labels were first scored
         if self.count == 1:
             warnings.warn(
@@ -109,9 +109,9 @@ class Unflip(Method):
             )
 
     @classmethod
-    def options_for(cls, section: str, outline: Outline) -> dict[str, Any]:
+    def options_for(cls, section: str, shape: RunShape) -> dict[str, Any]:
         """All examples train, since each is scored out of sample anyway; rows have a schedule of their own."""
-        if not outline.of_rows:
+        if not shape.of_rows:
             return {"select": "last", "data": {"val_fraction": 0.0}}
         return {
             "select": "last",
@@ -122,9 +122,9 @@ class Unflip(Method):
         }
 
     @classmethod
-    def assemble(cls, options: Any, setting: Setting, build: Callable[[int], Network]) -> list[Network]:
+    def build_networks(cls, options: Any, context: TrainContext, build: Callable[[int], Network]) -> list[Network]:
         """Return all members as one module."""
-        members = [build(position) for position in range(count_members(options, setting))]
+        members = [build(position) for position in range(count_members(options, context))]
         return [type(members[0]).side_by_side(members)]
 
     @property
@@ -136,21 +136,21 @@ class Unflip(Method):
     def networks(self, networks: Sequence[nn.Module]) -> None:
         self._networks = networks
         if networks:
-            self.ema = EMA(bare(networks[0]), self.options.averaging)
+            self.ema = EMA(unwrap(networks[0]), self.options.averaging)
 
     @property
     def warmup(self) -> int:
         """Epochs on the given labels; once they are over they stay so, also in a run resumed for more epochs."""
-        return self.warmed_up or self.options.warmup or max(1, round(0.3 * self.setting.epochs))
+        return self.warmed_up or self.options.warmup or max(1, round(0.3 * self.context.epochs))
 
-    def phases(self, epoch: int, observed: Observed, labels: LabelStore) -> Iterator[Phase]:
+    def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
         """Yield one pass over all examples; with few of them, over several copies."""
         self._assign_folds(labels)
         self._compute_targets(labels)
-        train, setting = self.setting.train, self.setting
-        steps = -(-len(train) // setting.batch_size)
-        least = self.options.steps or (_STEPS if setting.of_rows else 1)
-        passes = max(1, -(-least // (steps * setting.epochs)))
+        train, context = self.context.train, self.context
+        steps = -(-len(train) // context.batch_size)
+        least = self.options.steps or (_STEPS if context.of_rows else 1)
+        passes = max(1, -(-least // (steps * context.epochs)))
         if observed.phases_done == 0:
             yield Phase(train.repeat(passes))
 
@@ -163,14 +163,14 @@ class Unflip(Method):
         """
         if self.folds is not None:
             return
-        setting, train, initial = self.setting, self.setting.train, labels.initial
+        context, train, initial = self.context, self.context.train, labels.initial
         given = initial[train]
         self.folds = torch.full_like(initial, -1)
         if self.count > 1:
-            self.folds[train] = assign_folds(given, setting.groups, self.count, setting.seed)
+            self.folds[train] = assign_folds(given, context.groups, self.count, context.seed)
         self.position = torch.zeros_like(initial).index_copy_(0, train, torch.arange(len(train)).to(train))
         places = given * self.count + self.folds[train].clamp(min=0)
-        sizes = places.bincount(minlength=setting.num_classes * self.count).view(-1, self.count)
+        sizes = places.bincount(minlength=context.num_classes * self.count).view(-1, self.count)
         self.known = (sizes > 0).sum(1) >= min(2, self.count)
         self.small = (sizes.sum(1) < self.count) | ~self.known
         self.unknown = (~self.known).nonzero()[:, 0]
@@ -179,13 +179,13 @@ class Unflip(Method):
         """Work out the targets of this epoch, unless they are there."""
         if self.targets is not None:
             return
-        train = self.setting.train
+        train = self.context.train
         given = labels.initial[train]
         fixed = labels.trusted[train] | ~self.known[given]
         state = self.posterior if self.options.soft_targets else None
         self.targets = self._table()
         for rows in blocks(len(train)):
-            targets = shares_of(given[rows], self.setting.num_classes)
+            targets = shares_of(given[rows], self.context.num_classes)
             if state is not None:
                 soft = state.posterior(rows, given, state.target_weight)
                 targets = torch.where(fixed[rows, None], targets, soft)
@@ -193,8 +193,8 @@ class Unflip(Method):
 
     def _table(self) -> Tensor:
         """Return room for a number of each training example and class (m, k)."""
-        size = len(self.setting.train), self.setting.num_classes
-        return torch.empty(size, dtype=storage_dtype(size[0] * size[1]), device=self.setting.train.device)
+        size = len(self.context.train), self.context.num_classes
+        return torch.empty(size, dtype=storage_dtype(size[0] * size[1]), device=self.context.train.device)
 
     def loss(self, batch: Batch, phase: Phase) -> Step:
         """Return each member's cross-entropy on mixed examples of other folds than its own."""
@@ -214,19 +214,19 @@ class Unflip(Method):
 
     def before_step(self) -> None:
         """Shorten gradients of rows, where many features or a few odd examples would make a member diverge."""
-        if self.setting.of_rows:
-            bare(self.networks[0]).shorten_gradients(_LONGEST)  # type: ignore[operator]
+        if self.context.of_rows:
+            unwrap(self.networks[0]).clip_grad_norm(_LONGEST)  # type: ignore[operator]
 
     def after_step(self) -> None:
         """Move the averaged weights."""
-        self.ema.update_parameters(bare(self.networks[0]))
+        self.ema.update_parameters(unwrap(self.networks[0]))
 
-    def end_epoch(self, epoch: int, observed: Observed, labels: LabelStore) -> dict[str, Any]:
+    def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """From the end of the warm-up on: score every label out of sample, and correct the labels."""
         if epoch < self.warmup:
             return {}
         self.warmed_up = self.warmup
-        train, setting, before = self.setting.train, self.setting, self.posterior
+        train, context, before = self.context.train, self.context, self.posterior
         given = labels.initial[train]
         views = self._predict_out_of_fold(observed, given)
         weights = observed.broadcast(views.stacked.weights.to(views.network.device))
@@ -240,8 +240,8 @@ class Unflip(Method):
             views.stacked.uniform_noise_rate,
             self.known,
             trust=before.prior_trust if before else _TRUST[self.options.prior],
-            steps=setting.epochs - self.warmup + 1,  # one per epoch
-            progress=(epoch - self.warmup) / max(1, setting.epochs - self.warmup),
+            steps=context.epochs - self.warmup + 1,  # one per epoch
+            progress=(epoch - self.warmup) / max(1, context.epochs - self.warmup),
             broadcast=observed.broadcast,
         )
         after.weights, after.gaussians = weights, views.gaussians
@@ -260,7 +260,7 @@ class Unflip(Method):
             "label_weight": after.label_weight,
         }
 
-    def _predict_out_of_fold(self, observed: Observed, given: Tensor) -> Views:
+    def _predict_out_of_fold(self, observed: EpochOutputs, given: Tensor) -> Views:
         """Ask views of every example that have not learned its label, and choose what each counts."""
         before = self.posterior
         if before is not None:
@@ -285,19 +285,19 @@ class Unflip(Method):
             return log_probs
         return log_probs.index_fill(1, self.unknown, _NEVER).log_softmax(1)
 
-    def _networks_out_of_fold(self, observed: Observed) -> Tensor:
+    def _networks_out_of_fold(self, observed: EpochOutputs) -> Tensor:
         """Return each example's log-probabilities by the member that has not learned from it (m, k)."""
         assert self.folds is not None
-        train, result = self.setting.train, self._table()
+        train, result = self.context.train, self._table()
         folds = self.folds[train].clamp(min=0)  # the only member is asked about all
         for fold, member in enumerate(self.ema.module.split()):
             rows = (folds == fold).nonzero()[:, 0]
             result[rows] = observed.outputs(member, train[rows]).log_softmax(1).to(result)
         return result
 
-    def _fit_gaussians(self, observed: Observed, given: Tensor) -> tuple[Discriminant, Tensor]:
+    def _fit_gaussians(self, observed: EpochOutputs, given: Tensor) -> tuple[Discriminant, Tensor]:
         """Return class Gaussians of the inputs under the members' targets, and what they say of each example."""
-        train, groups, before, targets = self.setting.train, self.setting.groups, self.posterior, self.targets
+        train, groups, before, targets = self.context.train, self.context.groups, self.posterior, self.targets
         assert targets is not None
 
         def fetch(rows: Tensor) -> Tensor:
@@ -305,7 +305,7 @@ class Unflip(Method):
 
         shrink = before.gaussians.shrink if before and before.gaussians else SHRINKS
         gaussians = fit_discriminant(
-            fetch, targets, self.setting.num_classes, shrink=shrink, given=given, groups=groups
+            fetch, targets, self.context.num_classes, shrink=shrink, given=given, groups=groups
         )
         return gaussians, held_out_log_posterior(gaussians, fetch, targets, groups)
 
@@ -326,7 +326,7 @@ class Unflip(Method):
 
     def label_scores(self, labels: LabelStore) -> LabelScores | None:
         """The scores of the training labels after the last epoch."""
-        state, train = self.posterior, self.setting.train
+        state, train = self.posterior, self.context.train
         if state is None:
             return None
         self._assign_folds(labels)  # a run may have been resumed after its last epoch
@@ -392,17 +392,17 @@ class Unflip(Method):
         self.ema.module.load_state_dict(state["ema"])
         self.ema.n_averaged.fill_(state["steps"])
         self.dropped, self.warmed_up = state["dropped"], state["warmed_up"]
-        self.targets, saved, device = None, state["posterior"], self.setting.device
+        self.targets, saved, device = None, state["posterior"], self.context.device
         self.posterior = None if saved is None else PosteriorState(**_moved(saved, device))
         if self.posterior is not None and saved["gaussians"] is not None:
             self.posterior.gaussians = Discriminant(**_moved(saved["gaussians"], device))
 
 
-def count_members(options: UnflipOptions, setting: Setting) -> int:
+def count_members(options: UnflipOptions, context: TrainContext) -> int:
     """Return how many networks the ensemble has."""
     if options.members is not None:
         return options.members
-    return _MEMBERS["images" if not setting.of_rows else "few" if len(setting.train) < _FEW else "rows"]
+    return _MEMBERS["images" if not context.of_rows else "few" if len(context.train) < _FEW else "rows"]
 
 
 class EMA(AveragedModel):
