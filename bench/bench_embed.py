@@ -27,13 +27,13 @@ from torch import Tensor
 
 from frozen import folder
 from limits import Limits
-from unflip.data.files import Frame, ImageFiles
+from unflip.data.files import ImageFiles, ResizeCrop
 from unflip.data.images import FileSource
 from unflip.data.sources import Standardization
 from unflip.nn.backbone import Backbone
 from unflip.nn.efficientnet import efficientnet_lite0
 from unflip.nn.openvino import Encode, compile_backbone
-from unflip.parallel import prepared
+from unflip.parallel import prefetched
 
 NETWORK_LIMIT, WHOLE_LIMIT = 2.5, 2.2  # PyTorch's time by ours: at least
 PHOTOS, TURN, BATCH = 384, 64, 16  # photos, those of a turn, those of a batch
@@ -92,7 +92,7 @@ def plain_loop(paths: Sequence[Path], backbone: Backbone) -> None:
 def our_loop(source: FileSource, rows: range, encode: Encode | None) -> None:
     """Do what `unflip embed` does with each batch; without ``encode``, only read."""
     cut = torch.arange(rows.start, rows.stop).split(BATCH)
-    for images in prepared((partial(source.fetch, indices) for indices in cut), source.ahead):
+    for images in prefetched((partial(source.fetch, indices) for indices in cut), source.prefetch):
         if encode is not None:
             encode(images)
 
@@ -113,7 +113,7 @@ def compare_networks(images: Tensor, backbone: Backbone, encode: Encode) -> floa
 
 def compare_loops(limits: Limits, paths: Sequence[Path], backbone: Backbone, encode: Encode) -> None:
     root = paths[0].parents[1]
-    files = ImageFiles(root, np.array([str(path.relative_to(root)) for path in paths]), frame=Frame(SIZE, RESIZE))
+    files = ImageFiles(root, np.array([str(path.relative_to(root)) for path in paths]), frame=ResizeCrop(SIZE, RESIZE))
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (backbone.mean, backbone.std))
     source = FileSource(files, Standardization(mean, std), workers=1)
     rounds = []

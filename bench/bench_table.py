@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from limits import Limits
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.encoders.table import TableEncoder
 
 ROWS, GAPS = 1_000_000, 0.05
@@ -83,7 +83,7 @@ def memory(kind: str) -> float:
 
 
 def measure_memory() -> None:
-    table = Cells(pa.table(columns()))
+    table = Table(pa.table(columns()))
     TableEncoder.fit(table[:1000]).encode(table[:1000])  # load what is loaded at first use
     pa.default_memory_pool().release_unused()
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
@@ -97,7 +97,7 @@ def measure_memory() -> None:
 
 
 def measure_time() -> None:
-    cells = Cells(pa.table(columns()))
+    cells = Table(pa.table(columns()))
     data = frame(cells.table)
     ours, theirs = [], []
     for _ in range(ROUNDS):

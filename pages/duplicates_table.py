@@ -145,7 +145,7 @@ def texts(name: str, seed: int, work: Path) -> Examples:
     import pyarrow as pa
     import pyarrow.csv
 
-    from unflip.data.columns import Cells
+    from unflip.data.columns import Table
     from unflip.data.dataset import Dataset, Split
     from unflip.data.options import DataOptions
     from unflip.encoders.table import encode_raw
@@ -161,7 +161,7 @@ def texts(name: str, seed: int, work: Path) -> Examples:
             made.append(change_text(found[source], kind, random))
             sources.append(source)
             kinds.append(kind)
-    parts = [Split(Cells(pa.table({"text": some})), None) for some in (found, made)]
+    parts = [Split(Table(pa.table({"text": some})), None) for some in (found, made)]
     raw = Dataset(parts[0], tests={"copies": parts[1]})
     data = encode_raw(raw, DataOptions(path=name, text_column=("text",)))
     return Examples(data, {"train": parts[0].inputs, "copies": parts[1].inputs}, np.array(sources), kinds)

@@ -65,7 +65,7 @@ def mixed(name: str, seed: int) -> own_data.Problem:
     """Return a table of scikit-learn, made what tables are like, and encoded."""
     import pyarrow as pa
 
-    from unflip.data.columns import Cells
+    from unflip.data.columns import Table
     from unflip.encoders.table import TableEncoder
 
     plain = own_data.load(name, seed)
@@ -84,7 +84,7 @@ def mixed(name: str, seed: int) -> own_data.Problem:
         elif place % 8 == 3:
             cells = values > np.median(values)
         columns[f"column {place}"] = pa.array(cells, mask=random.random(len(rows)) < 0.1)
-    table, count = Cells(pa.table(columns)), len(plain.train)
+    table, count = Table(pa.table(columns)), len(plain.train)
     encoder = TableEncoder.fit(table[:count])
     features = encoder.encode(table).features
     return own_data.Problem(features[:count], plain.clean, features[count:], plain.test_labels)

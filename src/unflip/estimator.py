@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from unflip.api.options import choose_size
 from unflip.data.arrays import Array
-from unflip.data.columns import TEXT, Cells
+from unflip.data.columns import TEXT, Table
 from unflip.data.dataset import Dataset, Inputs, Split
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.base import restore
@@ -110,7 +110,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         ``groups`` (n,) names the group of each example, for instance of near-duplicates: a group is never split between
         training and validation. ``trusted`` (n,) is a mask of labels known to be correct; they are never changed.
         """
-        cells = as_cells(X)
+        cells = as_table(X)
         if np.asarray(y).dtype.kind == "O":
             y = _complete(y, "y")
         if cells is None:
@@ -188,7 +188,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         if self.encoding_ is None:
             features = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
             return np.require(features, requirements="W")
-        cells = as_cells(X, always=True)
+        cells = as_table(X, always=True)
         if cells is None:
             raise ValueError("X: the model was trained on a data frame or on texts; give the same kind")
         try:
@@ -196,7 +196,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         except UnflipError as error:
             raise ValueError(f"X: {error}") from error
 
-    def _remember_columns(self, X: Any, cells: Cells) -> None:  # noqa: N803 - scikit-learn's name
+    def _remember_columns(self, X: Any, cells: Table) -> None:  # noqa: N803 - scikit-learn's name
         """Set what scikit-learn knows of X's columns, which its own checks would have set."""
         self.n_features_in_ = cells.shape[1]
         if hasattr(X, "columns"):
@@ -210,19 +210,19 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[best]  # type: ignore[no-any-return]
 
 
-def as_cells(X: Any, *, always: bool = False) -> Cells | None:  # noqa: N803 - scikit-learn's name
+def as_table(X: Any, *, always: bool = False) -> Table | None:  # noqa: N803 - scikit-learn's name
     """Return a data frame with other than numbers, or texts, as cells to be encoded; None for anything else.
 
     A data frame of numbers without gaps is used as it is, unless it is ``always`` to be encoded.
     """
     if isinstance(X, pa.Table):
-        return Cells(X)
+        return Table(X)
     if hasattr(X, "columns") and hasattr(X, "dtypes"):  # pandas and what is like it
         table = _pandas_table(X) if hasattr(X, "iloc") else X.to_arrow()
         numbers = all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in table.schema.types)
         plain = numbers and not any(column.null_count for column in table.columns)
         sparse = any(str(kind).startswith("Sparse") for kind in X.dtypes)
-        return None if plain and not always and not sparse else Cells(table)
+        return None if plain and not always and not sparse else Table(table)
     texts = X.to_numpy() if hasattr(X, "to_numpy") else X
     if isinstance(texts, np.ndarray):
         texts = texts.tolist() if texts.ndim == 1 and texts.dtype.kind in "OUT" else []
@@ -230,7 +230,7 @@ def as_cells(X: Any, *, always: bool = False) -> Cells | None:  # noqa: N803 - s
         found = [None if _is_missing(text) else text for text in texts]
         if all(text is None or isinstance(text, str) for text in found):  # half a surrogate pair is no text
             whole = [None if text is None else text.encode(errors="replace").decode() for text in found]
-            return Cells(pa.table({TEXT: pa.array(whole, pa.large_string())}))
+            return Table(pa.table({TEXT: pa.array(whole, pa.large_string())}))
     return None
 
 

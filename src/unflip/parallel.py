@@ -15,21 +15,21 @@ _Result = TypeVar("_Result")
 _DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
-def prepared(calls: Iterable[Callable[[], _Result]], ahead: int) -> Iterator[_Result]:
-    """Yield the result of each call, in order; up to ``ahead`` later calls run while a result is in use.
+def prefetched(calls: Iterable[Callable[[], _Result]], prefetch: int) -> Iterator[_Result]:
+    """Yield the result of each call, in order; up to ``prefetch`` later calls run while a result is in use.
 
     They run in threads, so each call must use its own random generator.
     """
-    if not ahead:
+    if not prefetch:
         for call in calls:
             yield call()
         return
-    pool = ThreadPoolExecutor(ahead, thread_name_prefix="batches")
+    pool = ThreadPoolExecutor(prefetch, thread_name_prefix="batches")
     waiting: deque[Future[_Result]] = deque()
     try:
         for call in calls:
             waiting.append(pool.submit(call))
-            if len(waiting) > ahead:
+            if len(waiting) > prefetch:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

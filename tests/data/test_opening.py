@@ -20,7 +20,7 @@ from unflip.data.decoding import (
     sizes_of,
     to_rgb,
 )
-from unflip.data.files import IMAGES, Frame, ImageFiles, Skipped, as_names, find_files, skipped_csv
+from unflip.data.files import IMAGES, ImageFiles, ResizeCrop, Skipped, as_names, find_files, skipped_csv
 from unflip.data.images import IMAGENET, FileSource, OpenedImages, open_files
 from unflip.data.options import ImageOptions
 from unflip.errors import ConfigError, InputError
@@ -38,7 +38,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> ImageFiles:
 
 
 def framed(files: ImageFiles, size: int = 32, resize: int = 40) -> ImageFiles:
-    return ImageFiles(files.root, files.names, frame=Frame(size, resize))
+    return ImageFiles(files.root, files.names, frame=ResizeCrop(size, resize))
 
 
 def opened(root: Path, **options: Any) -> OpenedImages:
@@ -73,7 +73,7 @@ def test_a_view_is_the_part_that_was_drawn_for_each_image_and_mirrored(large: Im
         images = open_images(large, rows.tolist(), pool)
         sizes = sizes_of(images)
         boxes = random_boxes(sizes, draws) if crop == "resized" else random_squares(sizes, 0.8, draws)
-        pixels = mirror(cut_images(large, rows.tolist(), images, boxes, Frame(32, 32), pool), draws)
+        pixels = mirror(cut_images(large, rows.tolist(), images, boxes, ResizeCrop(32, 32), pool), draws)
     torch.testing.assert_close(bytes_of(found), pixels.float(), atol=1e-3, rtol=0)
 
 
@@ -96,7 +96,7 @@ def test_a_jpeg_that_is_unpacked_at_a_fraction_of_its_size_shows_the_same_part(t
     files = ImageFiles(tmp_path, as_names(["a.jpg", "a.png"]))
     boxes = torch.tensor([[100.0, 300.0, 400.0, 500.0]]).expand(2, -1)
     with make_pool(1) as pool:
-        jpeg, png = cut_images(files, [0, 1], open_images(files, [0, 1], pool), boxes, Frame(50, 50), pool)
+        jpeg, png = cut_images(files, [0, 1], open_images(files, [0, 1], pool), boxes, ResizeCrop(50, 50), pool)
     assert (jpeg.int() - png.int()).abs().max() <= 4
 
 
@@ -132,7 +132,7 @@ def test_small_images_of_one_size_are_read_into_memory_as_they_are(tmp_path: Pat
 
 def test_large_images_stay_files_with_the_usual_frame(large: ImageFiles) -> None:
     found = opened(large.root)
-    assert found.frame == Frame(224, 256)
+    assert found.frame == ResizeCrop(224, 256)
     assert isinstance(found.inputs["train"], ImageFiles)
     assert found.inputs["train"].shape == (4, 3, 224, 224)
 
@@ -140,13 +140,13 @@ def test_large_images_stay_files_with_the_usual_frame(large: ImageFiles) -> None
 @pytest.mark.parametrize(
     ("options", "frame"),
     [
-        ({"image_size": 32}, Frame(32, 32)),
-        ({"image_size": 32, "image_resize": 40}, Frame(32, 40)),
-        ({"image_size": 299}, Frame(299, 342)),
-        ({"image_size": 299, "image_resize": 320}, Frame(299, 320)),
+        ({"image_size": 32}, ResizeCrop(32, 32)),
+        ({"image_size": 32, "image_resize": 40}, ResizeCrop(32, 40)),
+        ({"image_size": 299}, ResizeCrop(299, 342)),
+        ({"image_size": 299, "image_resize": 320}, ResizeCrop(299, 320)),
     ],
 )
-def test_a_size_can_be_asked_for(large: ImageFiles, options: dict[str, int], frame: Frame) -> None:
+def test_a_size_can_be_asked_for(large: ImageFiles, options: dict[str, int], frame: ResizeCrop) -> None:
     found = opened(large.root, **options)
     assert found.frame == frame
     assert isinstance(found.inputs["train"], np.ndarray) == (frame.size <= 64)
@@ -284,7 +284,9 @@ def test_the_network_sees_an_image_upright(tmp_path: Path, orientation: int, kin
         assert sizes_of(images).tolist() == [[96, 96], [160, 160]]
         for box in ([0.0, 0.0, 96.0, 160.0], [10.0, 30.0, 64.0, 40.0], [40.0, 70.0, 56.0, 90.0]):
             images = open_images(files, [0, 1], pool)
-            turned, upright = cut_images(files, [0, 1], images, torch.tensor([box, box]), Frame(16, 16), pool).float()
+            turned, upright = cut_images(
+                files, [0, 1], images, torch.tensor([box, box]), ResizeCrop(16, 16), pool
+            ).float()
             assert (turned - upright).abs().mean() < 12, box  # jpg and webp blur the edges
 
 
@@ -305,7 +307,7 @@ def test_a_large_jpeg_that_is_turned_is_decoded_at_a_fraction_of_its_size(tmp_pa
     files = ImageFiles(tmp_path, as_names(["turned.jpg"]))
     with make_pool(1) as pool:
         (image,) = open_images(files, [0], pool)
-        pixels = cut_images(files, [0], [image], torch.tensor([[0.0, 0.0, 960.0, 1600.0]]), Frame(100, 100), pool)
+        pixels = cut_images(files, [0], [image], torch.tensor([[0.0, 0.0, 960.0, 1600.0]]), ResizeCrop(100, 100), pool)
     assert image.size == (120, 200)
     assert pixels[0, :, 20, 20].tolist() == pytest.approx([255, 0, 0], abs=6)
     assert pixels[0, :, 20, 80].tolist() == pytest.approx([0, 255, 0], abs=6)

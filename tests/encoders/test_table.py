@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import unflip.encoders as text_package
 from unflip.data.arrays import Array
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Encoding
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
@@ -73,8 +73,8 @@ def lengths(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     return asked
 
 
-def cells(**columns: Any) -> Cells:
-    return Cells(pa.table(columns))
+def cells(**columns: Any) -> Table:
+    return Table(pa.table(columns))
 
 
 def fit(columns: Mapping[str, Any], **choices: tuple[str, ...]) -> TableEncoder:
@@ -91,7 +91,7 @@ def kind_of(values: Any, name: str = "x", **choices: tuple[str, ...]) -> str:
     ]
 
 
-def features(encoder: TableEncoder, new: Cells) -> Any:
+def features(encoder: TableEncoder, new: Table) -> Any:
     return encoder.encode(new).features.tolist()
 
 
@@ -207,7 +207,7 @@ def test_nested_cells_and_bytes_are_refused(values: Any) -> None:
 def test_a_table_without_anything_to_learn_from_is_refused() -> None:
     for table in (pa.table({}), pa.table({"x": pa.array([], pa.float64())}), pa.table({"x": [1.0, 1.0]})):
         with pytest.raises(InputError, match="no column is left to learn from"):
-            TableEncoder.fit(Cells(table))
+            TableEncoder.fit(Table(table))
 
 
 @pytest.mark.parametrize("values", [[1.0, float("inf")], ["1", "-inf"], pa.array([1, float("inf")], pa.float32())])
@@ -371,7 +371,7 @@ def test_empty_cells_are_remarked_only_if_the_training_examples_had_none() -> No
     assert made.remarks == ("age: 2 empty cells",)
     assert made.features[0, 2] == 1
     assert encoder.encode(cells(age=pa.nulls(3), sum=["", "NA", "1"])).remarks == ("age: 3 empty cells",)
-    assert encoder.encode(Cells(cells(age=[1.0], sum=[1.0]).table.slice(0, 0))).features.shape == (0, 3)
+    assert encoder.encode(Table(cells(age=[1.0], sum=[1.0]).table.slice(0, 0))).features.shape == (0, 3)
 
 
 # The same content from any file
@@ -459,15 +459,15 @@ def test_the_same_content_from_any_file_has_the_same_features(tmp_path: Path) ->
         "strings": as_strings(columns),
         "others": in_other_types(columns),
     }
-    encoders_of = {name: TableEncoder.fit(Cells(table)) for name, table in tables.items()}
-    expected = encoders_of["memory"].encode(Cells(tables["memory"]))
+    encoders_of = {name: TableEncoder.fit(Table(table)) for name, table in tables.items()}
+    expected = encoders_of["memory"].encode(Table(tables["memory"]))
     assert [column.kind for column in encoders_of["memory"].columns] == [
         *("number", "number", "number", "boolean", "category", "date", "date", "time", "text"),
     ]
     for fitted, encoder in encoders_of.items():
         assert encoder.describe() == encoders_of["memory"].describe(), fitted
         for source, table in tables.items():
-            made = encoder.encode(Cells(table))
+            made = encoder.encode(Table(table))
             assert np.array_equal(made.features, expected.features), (fitted, source)
             assert made.remarks == ()
 
@@ -475,8 +475,8 @@ def test_the_same_content_from_any_file_has_the_same_features(tmp_path: Path) ->
 def test_dictionaries_that_differ_between_chunks() -> None:
     chunks = [pa.array(values).dictionary_encode() for values in (["a", "b", "a"], ["c", "b", "c"], [None, "a", "b"])]
     table = pa.table({"c": pa.chunked_array(chunks)})
-    encoder = TableEncoder.fit(Cells(table))
-    assert encoder.encode(Cells(table)).features.argmax(1).tolist() == [0, 1, 0, 2, 1, 2, 3, 0, 1]
+    encoder = TableEncoder.fit(Table(table))
+    assert encoder.encode(Table(table)).features.argmax(1).tolist() == [0, 1, 0, 2, 1, 2, 3, 0, 1]
 
 
 # Against scikit-learn, and properties
@@ -492,7 +492,7 @@ def test_features_are_those_of_scikit_learn() -> None:
     columns = content(400)
     frame = pandas.DataFrame({name: columns[name] for name in ("float", "int", "price", "plan")})
     frame.loc[:1, "plan"] = "rare"
-    table = Cells(pa.Table.from_pandas(frame))
+    table = Table(pa.Table.from_pandas(frame))
     number = make_pipeline(StandardScaler(), SimpleImputer(strategy="median", add_indicator=True))
     reference = ColumnTransformer(
         [
@@ -549,24 +549,24 @@ def tables(draw: st.DrawFn) -> pa.Table:
 @given(tables(), st.data())
 @settings(max_examples=60)
 def test_rows_are_encoded_by_themselves(table: pa.Table, data: st.DataObject) -> None:
-    encoder = TableEncoder.fit(Cells(table))
-    made = encoder.encode(Cells(table)).features
+    encoder = TableEncoder.fit(Table(table))
+    made = encoder.encode(Table(table)).features
     assert np.isfinite(made).all()
     order = np.array(data.draw(st.permutations(range(len(table)))))
-    assert np.array_equal(encoder.encode(Cells(table)[order]).features, made[order])
-    again = TableEncoder.fit(Cells(table)[order])
+    assert np.array_equal(encoder.encode(Table(table)[order]).features, made[order])
+    again = TableEncoder.fit(Table(table)[order])
     assert [column.kind for column in again.columns] == [column.kind for column in encoder.columns]
     extra = table.append_column("extra", pa.nulls(len(table))).select(["extra", *reversed(table.column_names)])
-    assert np.array_equal(encoder.encode(Cells(extra)).features, made)
+    assert np.array_equal(encoder.encode(Table(extra)).features, made)
     restored = TableEncoder.restore(encoder.encoding())
-    assert np.array_equal(restored.encode(Cells(table)).features, made)
+    assert np.array_equal(restored.encode(Table(table)).features, made)
 
 
 # How it travels, and what it says
 
 
 def test_an_encoder_travels_as_plain_data() -> None:
-    table = Cells(pa.table({**content(), "none": [1] * ROWS, "text.two": content()["text"]}))
+    table = Table(pa.table({**content(), "none": [1] * ROWS, "text.two": content()["text"]}))
     encoder = TableEncoder.fit(table)
     encoding = encoder.encoding()
     assert encoding.encoder == "table"
@@ -631,7 +631,7 @@ def test_a_measured_column_says_what_it_needs() -> None:
     ],
 )
 def test_names_that_look_like_numbers_or_dates_are_told(write: Any) -> None:
-    cells = Cells(pa.table({"x": [write(i % 12) for i in range(60)]}))
+    cells = Table(pa.table({"x": [write(i % 12) for i in range(60)]}))
     with pytest.warns(UnflipWarning, match="column 'x': .* values are taken for names; 100% of them look like numbers"):
         TableEncoder.fit(cells)
     TableEncoder.fit(cells, ColumnChoices(categorical=("x",)))  # as they were meant

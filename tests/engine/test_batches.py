@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unflip.engine.trainer import cut, repeated, shuffled
-from unflip.parallel import prepared
+from unflip.parallel import prefetched
 
 LENGTHS, SIZES, PROCESSES = st.integers(1, 80), st.integers(2, 30), st.integers(1, 4)
 
@@ -82,14 +82,14 @@ def test_repeating_goes_round_all_before_it_starts_again(indices: list[int], cou
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_prepared_results_come_in_order(ahead: int) -> None:
-    assert list(prepared((partial(pow, i, 2) for i in range(20)), ahead)) == [i * i for i in range(20)]
-    assert list(prepared([], ahead)) == []
+def test_prepared_results_come_in_order(prefetch: int) -> None:
+    assert list(prefetched((partial(pow, i, 2) for i in range(20)), prefetch)) == [i * i for i in range(20)]
+    assert list(prefetched([], prefetch)) == []
 
 
 def test_the_next_results_are_made_while_one_is_in_use() -> None:
     made = [threading.Event() for _ in range(10)]
-    results = prepared((event.set for event in made), 2)
+    results = prefetched((event.set for event in made), 2)
     next(results)
     assert made[1].wait(10)
     assert made[2].wait(10)
@@ -99,8 +99,8 @@ def test_the_next_results_are_made_while_one_is_in_use() -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_an_error_is_raised_where_its_result_would_have_come(ahead: int) -> None:
-    results = prepared((partial(divmod, 6, number) for number in (3, 2, 0, 1)), ahead)
+def test_an_error_is_raised_where_its_result_would_have_come(prefetch: int) -> None:
+    results = prefetched((partial(divmod, 6, number) for number in (3, 2, 0, 1)), prefetch)
     assert [next(results), next(results)] == [(2, 0), (3, 0)]
     with pytest.raises(ZeroDivisionError):
         next(results)

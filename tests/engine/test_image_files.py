@@ -15,7 +15,7 @@ import torch
 from helpers import Crash, Outcome, assert_same_run, capture_trainers, crash_after
 from pictures import write_clothing, write_picture, write_webvision
 from unflip import predict, train
-from unflip.data.files import Frame
+from unflip.data.files import ResizeCrop
 from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.trainer import Observation
 from unflip.errors import ConfigError, InputError
@@ -89,7 +89,7 @@ def test_a_run_learns_and_its_model_predicts_what_it_was_tested_with(folder: Pat
     done = run(folder, tmp_path / "run", {"optimizer.lr": 0.05}, epochs=4)
     assert done.result["test_accuracy"]["selected"] == 1.0
     model = load_model(done.folder / "model.safetensors")
-    assert (model.input_shape, model.frame) == ((3, 72, 72), Frame(72, 82))
+    assert (model.input_shape, model.frame) == ((3, 72, 72), ResizeCrop(72, 82))
     found = predict(done, folder)
     assert found.ids == [f"test/{'abc'[i // 2]}/test{i % 2 * 3 + i // 2:02}.jpg" for i in range(6)]
     assert [found.class_names[label] for label in found.labels] == list("aabbcc")

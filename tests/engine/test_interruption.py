@@ -14,7 +14,7 @@ import pytest
 from helpers import Outcome, assert_same_run, blobs, quick_train, write_npz
 from unflip.errors import DivergedError, RunFolderError, Stopped
 from unflip.files import Interruption
-from unflip.methods.base import Batch, EpochOutputs, Method, Phase, Step
+from unflip.methods.base import Batch, EpochOutputs, LossOutput, Method, Phase
 from unflip.methods.labels import LabelStore
 from unflip.methods.plc import PLC
 from unflip.runs.folder import Run
@@ -161,11 +161,11 @@ class Diverging(Method):
         self.step = 0
         return [Phase(self.context.train)]
 
-    def loss(self, batch: Batch, phase: Phase) -> Step:
+    def loss(self, batch: Batch, phase: Phase) -> LossOutput:
         self.step += 1
         step = super().loss(batch, phase)
         if self.lr > self.limit and (batch.epoch, self.step) == self.where:
-            return Step({"loss": step.terms["loss"] * float("nan")}, step.logits)
+            return LossOutput({"loss": step.terms["loss"] * float("nan")}, step.logits)
         return step
 
 

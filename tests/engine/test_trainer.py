@@ -14,7 +14,7 @@ from unflip.data.sources import ArraySource
 from unflip.engine.distributed import Distributed
 from unflip.engine.trainer import Trainer
 from unflip.errors import DivergedError
-from unflip.methods.base import Batch, EpochOutputs, Method, Phase, Step, TrainContext
+from unflip.methods.base import Batch, EpochOutputs, LossOutput, Method, Phase, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.nn.base import build_network, unwrap
 from unflip.nn.mlp import MLPOptions
@@ -40,7 +40,7 @@ class Recording(Method):
         self.batches: list[tuple[Batch, Phase]] = []
         self.observed: list[EpochOutputs] = []
 
-    def loss(self, batch: Batch, phase: Phase) -> Step:
+    def loss(self, batch: Batch, phase: Phase) -> LossOutput:
         self.batches.append((batch, phase))
         return super().loss(batch, phase)
 
@@ -221,12 +221,12 @@ class TwoPhases(Recording):
         yield Phase(first, learns=(0,), unlabeled=second, views=2)
         yield Phase(second, learns=(1,), unlabeled=first)
 
-    def loss(self, batch: Batch, phase: Phase) -> Step:
+    def loss(self, batch: Batch, phase: Phase) -> LossOutput:
         self.batches.append((batch, phase))
         (position,) = phase.learns
         logits = self.networks[position](batch.inputs)
         loss = self.criterion(logits, batch.labels, batch.indices).mean()
-        return Step({f"net{position}": loss, f"penalty{position}": logits.square().mean()}, logits)
+        return LossOutput({f"net{position}": loss, f"penalty{position}": logits.square().mean()}, logits)
 
 
 def test_phases_say_who_learns_from_what(processes: Distributed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_phases_say_who_learns_from_what(processes: Distributed, monkeypatch: py
     seen: list[list[bool]] = []
     plain = trainer.method.loss
 
-    def watching(batch: Batch, phase: Phase) -> Step:
+    def watching(batch: Batch, phase: Phase) -> LossOutput:
         seen.append([unwrap(network).training for network in trainer.networks])
         if phase.learns == (0,):  # the other one stays as it is, batch statistics included
             for name, value in unwrap(trainer.networks[1]).state_dict().items():
@@ -337,10 +337,10 @@ def test_divergence_says_when(processes: Distributed, lr: float) -> None:
 
 def test_the_batch_in_which_the_loss_broke_is_named(processes: Distributed) -> None:
     class Breaking(Recording):
-        def loss(self, batch: Batch, phase: Phase) -> Step:
+        def loss(self, batch: Batch, phase: Phase) -> LossOutput:
             step = super().loss(batch, phase)
             if batch.epoch == 2 and len(self.batches) % 5 == 4:
-                return Step({"loss": step.terms["loss"] * float("nan")}, step.logits)
+                return LossOutput({"loss": step.terms["loss"] * float("nan")}, step.logits)
             return step
 
     trainer = make_trainer(processes, Breaking, batch_size=15)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unflip.data.arrays import Array
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Split
 from unflip.data.options import DataOptions
 from unflip.encoders.table import encode_raw
@@ -33,8 +33,8 @@ def test_rows_that_are_close_by_chance_are_not() -> None:
     assert found_in(np.random.default_rng(0).normal(size=(3000, 3))) == set()
 
 
-def encoded(texts: list[str], more: dict[str, list[float]] | None = None) -> tuple[Dataset, Cells]:
-    cells = Cells(pa.table({"text": texts, **(more or {})}))
+def encoded(texts: list[str], more: dict[str, list[float]] | None = None) -> tuple[Dataset, Table]:
+    cells = Table(pa.table({"text": texts, **(more or {})}))
     labels = np.arange(len(texts)) % 2
     options = DataOptions(path="t", text_column=("text",), text_encoder="tfidf")
     return encode_raw(Dataset(Split(cells, labels)), options), cells

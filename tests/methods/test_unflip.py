@@ -102,7 +102,7 @@ def some_batch(seen: Seen, labels: LabelStore, indices: Tensor, seed: int = 0, s
     return Batch(rows, (seen.rows[rows],), labels.current[rows], 1, 0.0, seed)
 
 
-def prepared(method: Unflip, seen: Seen, labels: LabelStore, epoch: int = 1) -> Tensor:
+def prefetched(method: Unflip, seen: Seen, labels: LabelStore, epoch: int = 1) -> Tensor:
     """Let a method prepare an epoch; return the rows that it goes over."""
     (phase,) = method.phases(epoch, seen, labels)
     return phase.indices
@@ -135,7 +135,7 @@ def test_nobody_learns_from_their_own_fold(mixup: float, batch_norm: bool) -> No
     """Other inputs and other targets of a fold change every member's gradient but that of its own."""
     seen = Seen()
     labels, method = some_labels(seen), committee(seen, mixup=mixup, batch_norm=batch_norm)
-    indices = prepared(method, seen, labels)
+    indices = prefetched(method, seen, labels)
     batch = some_batch(seen, labels, indices, size=40)
     assert method.folds is not None
     assert method.targets is not None
@@ -163,7 +163,7 @@ def test_nobody_learns_from_their_own_fold(mixup: float, batch_norm: bool) -> No
 def test_the_loss_is_each_members_cross_entropy_on_the_rows_it_takes() -> None:
     seen = Seen()
     labels, method = some_labels(seen), committee(seen, mixup=0.0)
-    indices = prepared(method, seen, labels)
+    indices = prefetched(method, seen, labels)
     batch = some_batch(seen, labels, indices)
     assert method.folds is not None
     rows, _ = members_rows(method.folds[batch.indices], 4)
@@ -186,7 +186,7 @@ def test_the_loss_is_each_members_cross_entropy_on_the_rows_it_takes() -> None:
 def test_a_member_with_nothing_to_learn_from_stands_aside() -> None:
     seen = Seen()
     labels, method = some_labels(seen), committee(seen)
-    indices = prepared(method, seen, labels)
+    indices = prefetched(method, seen, labels)
     assert method.folds is not None
     own = indices[method.folds[indices] == 2].unique()
     batch = Batch(own, (seen.rows[own],), labels.current[own], 1, 0.0, 0)
@@ -204,7 +204,7 @@ def test_few_examples_are_visited_until_there_are_enough_steps() -> None:
     labels = some_labels(seen)
     for steps, passes in ((1, 1), (48, 1), (49, 2), (300, 7)):
         method = committee(seen, steps=steps)
-        visits = prepared(method, seen, labels).bincount(minlength=75)
+        visits = prefetched(method, seen, labels).bincount(minlength=75)
         assert visits[method.context.train].tolist() == [passes] * 60
         assert int(visits.sum()) == 60 * passes
     seen.phases_done = 1
@@ -216,12 +216,12 @@ def test_targets_are_given_labels_then_beliefs_and_always_what_people_decided() 
     labels = some_labels(seen, {7: 2, 8: 0})
     for soft in (True, False):
         method = committee(seen, soft_targets=soft, warmup=1)
-        prepared(method, seen, labels)
+        prefetched(method, seen, labels)
         given_targets = torch.eye(CLASSES)[labels.initial[method.context.train]]
         assert method.targets is not None
         assert torch.equal(method.targets, given_targets)
         learn(method, seen, labels, epoch=1)
-        prepared(method, seen, labels, epoch=2)
+        prefetched(method, seen, labels, epoch=2)
         assert method.targets is not None
         if not soft:
             assert torch.equal(method.targets, given_targets)
@@ -263,7 +263,7 @@ def test_gaussians_leave_each_example_out_and_follow_the_targets(monkeypatch: py
     labels, method = some_labels(seen), committee(seen, warmup=1)
     views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1)
-    prepared(method, seen, labels, epoch=2)
+    prefetched(method, seen, labels, epoch=2)
     assert method.targets is not None
     assert method.posterior is not None
     assert method.posterior.gaussians is not None

@@ -15,7 +15,7 @@ from unflip.api.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_
 from unflip.api.options import CLEAN, AuditOptions, EmbeddingOptions, choose_size, option_tree
 from unflip.api.report import report_finished
 from unflip.data.arrays import Array
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Inputs
 from unflip.data.files import ImageFiles, Skipped
 from unflip.data.labeling import choose_labels, label_data
@@ -269,7 +269,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
         what = f"{raw.name}: {count:,} images in {classes} classes"
         return CleanPlan(run, config, execution, raw, embedding, force, what, audit)
     own = data_options.model_dump(mode="json", exclude_defaults=True)
-    config = _configure(own, count, tree, of_columns=isinstance(raw.train.inputs, Cells))
+    config = _configure(own, count, tree, of_columns=isinstance(raw.train.inputs, Table))
     encoded = encode_raw(raw, data_options)
     width = int(np.prod(encoded.train.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples of {width} features in {classes} classes"
@@ -333,7 +333,7 @@ def _texts(raw: Dataset, encoded: Dataset) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     names = text_columns(encoded.encoding) if encoded.encoding is not None else ()
     for part in (raw.train, raw.val):
-        if part is not None and isinstance(part.inputs, Cells):
+        if part is not None and isinstance(part.inputs, Table):
             for name in names:
                 found.setdefault(name, []).extend(part.inputs.table[name].to_pylist())
     return found

@@ -20,10 +20,10 @@ import torch
 
 from unflip.api.options import EMBED, EmbeddingOptions, option_tree
 from unflip.data.arrays import Array, Pieces, read_npz, write_npz
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Inputs, Split
 from unflip.data.decoding import BrokenImageError, make_pool
-from unflip.data.files import Frame, ImageFiles, Skipped
+from unflip.data.files import ImageFiles, ResizeCrop, Skipped
 from unflip.data.images import check_broken
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.loaders.arrays import FeatureOrigin, feature_folder, is_file, read_origin, write_features, write_labels
@@ -114,7 +114,7 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
     execution = check_section(Execution, tree.get("execution", {}))
     reporter = make_reporter(execution.quiet)
     embedding = check_section(EmbeddingOptions, tree.get("embedding", {}))
-    if isinstance(raw.train.inputs, Cells):
+    if isinstance(raw.train.inputs, Table):
         check_images_only(tree, data)
         _check_target(out, force=force)
         return _encode_table(raw, out, data_options, reporter)
@@ -190,7 +190,7 @@ def plan_embedding(
     )
     encoding, seen = encoder.encoding(), encoder.settings
     options = image_options(encoding, options)
-    frame = Frame(seen.image_size, seen.image_resize, options.resample)
+    frame = ResizeCrop(seen.image_size, seen.image_resize, options.resample)
     sets = {
         name: replace(part, inputs=replace(part.inputs, frame=frame)) if isinstance(part.inputs, ImageFiles) else part
         for name, part in raw.parts().items()

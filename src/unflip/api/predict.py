@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unflip.data.arrays import Shards
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Inputs
 from unflip.data.decoding import OtherSizeError
 from unflip.data.files import Skipped
@@ -161,7 +161,7 @@ def _encode(
         if len(model.input_shape) == 1:
             raise InputError(f"{what}: images, the model takes {_takes(model)}")
         return inputs, ()
-    if isinstance(inputs, Cells):
+    if isinstance(inputs, Table):
         if encoding is None or encoding.encoder != "table":
             if encoding is not None or len(model.input_shape) > 1:
                 raise InputError(f"{what}: a table, the model takes {_takes(model)}")
@@ -173,7 +173,7 @@ def _encode(
             raise InputError(f"{what}: {error}") from error
     if encoding is not None and encoding.encoder == "table" and raw.encoding is None:
         assert isinstance(inputs, np.ndarray | Shards)
-        cells = Cells.of_array(np.asarray(inputs), columns_of(encoding), what)
+        cells = Table.of_array(np.asarray(inputs), columns_of(encoding), what)
         return TableEncoder.restore(encoding).encode(cells).features, ()
     _check_encoding(encoding, raw, what)
     return inputs, ()

@@ -9,7 +9,7 @@ import numpy as np
 from unflip.api.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
 from unflip.api.options import TRAIN, EmbeddingOptions, SourceOptions, option_tree
 from unflip.api.report import report_finished
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset
 from unflip.data.hugging_face import write_dataset
 from unflip.data.labeling import choose_labels
@@ -89,7 +89,7 @@ def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **
     examples, _ = choose_labels(raw, own)
     assert examples.labels is not None
     lines = [] if plan.embedding is None else plan.embedding.encoder.describe()
-    if isinstance(raw.train.inputs, Cells):
+    if isinstance(raw.train.inputs, Table):
         choices = ColumnChoices(numeric=own.numeric, categorical=own.categorical, text_column=own.text_column)
         lines = TableEncoder.fit(raw.train.inputs, choices, own.text_encoder).describe()
     names, counts = np.unique(examples.labels, return_counts=True)

@@ -21,7 +21,7 @@ TEXT = "text"
 
 
 @dataclass(frozen=True)
-class Cells:
+class Table:
     """Rows of a table without its labels and ids (numbers, names, dates, texts, gaps), to be encoded."""
 
     table: "pa.Table"
@@ -32,8 +32,8 @@ class Cells:
     def __getitem__(self, rows: slice | Array) -> "Cells":
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self.table))
-            return Cells(self.table.slice(start, max(0, stop - start)))
-        return Cells(self.table.filter(rows) if rows.dtype == bool else self.table.take(rows))
+            return Table(self.table.slice(start, max(0, stop - start)))
+        return Table(self.table.filter(rows) if rows.dtype == bool else self.table.take(rows))
 
     @classmethod
     def of_array(cls, rows: Array, names: Sequence[str], what: str) -> "Cells":

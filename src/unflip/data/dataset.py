@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from unflip.data.arrays import Array, Shards, stripped
-from unflip.data.columns import Cells
-from unflip.data.files import Frame, ImageFiles, Skipped
+from unflip.data.columns import Table
+from unflip.data.files import ImageFiles, ResizeCrop, Skipped
 from unflip.data.sources import JoinedSource, Source, Standardization
 from unflip.errors import InputError
 
 IMAGE_STATS = 4
 """How many figures are noted of each image."""
-Inputs = Array | Shards | ImageFiles | Cells
+Inputs = Array | Shards | ImageFiles | Table
 """Examples as they were read: rows of numbers or images in arrays, files of images, or cells of a table."""
 _LONGEST = 60  # characters of a setting that a message shows
 _WHERE = "_file"  # ends the names of settings that say where something lay, not what it is
@@ -173,7 +173,7 @@ class Dataset:
     unseen: tuple[int, ...] = ()
     own_labels: bool = True
     standardization: Standardization | None = None
-    frame: Frame | None = None
+    frame: ResizeCrop | None = None
     same: Tensor | None = None
     reviewed: Tensor | None = None
     removed: Tensor = field(default_factory=_none)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unflip.data.arrays import Array
-from unflip.data.files import Frame, ImageFiles
+from unflip.data.files import ImageFiles, ResizeCrop
 from unflip.errors import InputError, one_line
 from unflip.progress import Track, untracked
 
@@ -85,7 +85,7 @@ def sizes_of(images: Sequence["Image"]) -> Tensor:
 
 
 def cut_images(
-    files: ImageFiles, rows: Sequence[int], images: Sequence["Image"], boxes: Tensor, frame: Frame, pool: Executor
+    files: ImageFiles, rows: Sequence[int], images: Sequence["Image"], boxes: Tensor, frame: ResizeCrop, pool: Executor
 ) -> Tensor:
     """Crop a box out of each image and scale it to bytes (n, 3, size, size).
 
@@ -107,7 +107,7 @@ def cut_images(
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
-def read_all(files: ImageFiles, frame: Frame | None, pool: Executor, track: Track = untracked) -> Array:
+def read_all(files: ImageFiles, frame: ResizeCrop | None, pool: Executor, track: Track = untracked) -> Array:
     """Return all images as bytes (n, 3, h, w): cropped to the frame, or whole, if they have the same size."""
     width, height = (frame.size, frame.size) if frame else upright_size(open_images(files, [0], pool)[0])
     pixels = np.empty((len(files), 3, height, width), np.uint8)
@@ -169,7 +169,7 @@ def _open(files: ImageFiles, index: int) -> "Image":
     return Image.open(BytesIO(files.path(index).read_bytes()))
 
 
-def _cut(image: "Image", box: list[float], frame: Frame) -> Array:
+def _cut(image: "Image", box: list[float], frame: ResizeCrop) -> Array:
     from PIL.Image import Resampling
 
     top, left, tall, wide = box

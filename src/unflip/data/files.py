@@ -32,7 +32,7 @@ IMAGES = FileKind("images", (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".
 
 
 @dataclass(frozen=True)
-class Frame:
+class ResizeCrop:
     """An image is scaled until its shorter side is ``resize``; the network sees the central ``size`` x ``size``."""
 
     size: int
@@ -55,7 +55,7 @@ class ImageFiles:
     names: Array
     listed_in: Path | None = None
     rows: Array | None = None
-    frame: Frame | None = None
+    frame: ResizeCrop | None = None
 
     def __len__(self) -> int:
         return len(self.names)

@@ -26,7 +26,7 @@ from unflip.data.decoding import (
     read_all,
     sizes_of,
 )
-from unflip.data.files import Frame, ImageFiles, Skipped
+from unflip.data.files import ImageFiles, ResizeCrop, Skipped
 from unflip.data.options import Crop, ImageOptions
 from unflip.data.sources import Standardization
 from unflip.errors import ConfigError, InputError
@@ -48,7 +48,7 @@ class OpenedImages(NamedTuple):
     inputs: dict[str, Array | ImageFiles]
     kept: dict[str, Array]
     skipped: tuple[Skipped, ...]
-    frame: Frame | None
+    frame: ResizeCrop | None
 
 
 def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Track = untracked) -> OpenedImages:
@@ -94,7 +94,7 @@ def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options
         )
 
 
-def _choose_frame(files: ImageFiles, options: ImageOptions, pool: Executor) -> Frame | None:
+def _choose_frame(files: ImageFiles, options: ImageOptions, pool: Executor) -> ResizeCrop | None:
     size = options.image_size
     if size is None:
         first = open_images(files, [0], pool)[0]
@@ -104,7 +104,7 @@ def _choose_frame(files: ImageFiles, options: ImageOptions, pool: Executor) -> F
     resize = options.image_resize or (size if size <= _SMALL else with_margin(size))
     if resize < size:
         raise ConfigError(f"data.image_resize = {resize}: must be at least data.image_size, {size}")
-    return Frame(size, resize, options.resample)
+    return ResizeCrop(size, resize, options.resample)
 
 
 def with_margin(size: int) -> int:
@@ -126,7 +126,7 @@ def are_small(images: Array | ImageFiles) -> bool:
 class ImageSource:
     """Images (n, c, h, w) of bytes. A view is mirrored at random, and moved by up to ``shift`` pixels at random."""
 
-    ahead, host_indices = 0, False
+    prefetch, host_indices = 0, False
 
     def __init__(self, images: Array, standardize: Standardization, *, augment: bool = True, shift: int = 4) -> None:
         self.shape = images.shape[1:]
@@ -165,7 +165,7 @@ class ImageSource:
 class FileSource:
     """Images of any size, of which the network sees a square.
 
-    :meth:`fetch` returns the center of the image (see :class:`unflip.data.files.Frame`), :meth:`view` a random
+    :meth:`fetch` returns the center of the image (see :class:`unflip.data.files.ResizeCrop`), :meth:`view` a random
     part of it, mirrored at random. Parts are drawn for the whole batch at once, in the calling thread, so a view does
     not depend on the number of ``workers``.
 
@@ -177,7 +177,7 @@ class FileSource:
         workers: threads that read images; by default one per core.
     """
 
-    ahead, host_indices = 2, True
+    prefetch, host_indices = 2, True
 
     def __init__(
         self,

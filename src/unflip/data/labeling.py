@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from unflip.data.arrays import Array, Shards
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Inputs, Split, joined_ids
-from unflip.data.files import Frame, ImageFiles, Skipped
+from unflip.data.files import ImageFiles, ResizeCrop, Skipped
 from unflip.data.images import FileSource, ImageSource, open_files
 from unflip.data.labels import are_misleading, are_names, find_classes, read_labels, read_reviewed, to_class_numbers
 from unflip.data.options import DataOptions
@@ -298,7 +298,7 @@ def _evaluation_labels(
 
 def open_sets(
     sets: Mapping[str, Split], options: DataOptions, track: Track = untracked
-) -> tuple[dict[str, Split], Frame | None, tuple[Skipped, ...]]:
+) -> tuple[dict[str, Split], ResizeCrop | None, tuple[Skipped, ...]]:
     """Open sets of image files with :func:`unflip.data.images.open_files`; others stay as they are."""
     files = {key: part.inputs for key, part in sets.items() if isinstance(part.inputs, ImageFiles) and len(part.inputs)}
     if not files:
@@ -310,7 +310,7 @@ def open_sets(
 
 def make_source(raw: Dataset, inputs: Inputs, standardize: Standardization | None, options: DataOptions) -> Source:
     """Return a source for inputs that a loader found, images or rows, or that an encoder made."""
-    assert not isinstance(inputs, Cells)
+    assert not isinstance(inputs, Table)
     if isinstance(inputs, ImageFiles):
         assert standardize is not None
         return FileSource(inputs, standardize, augment=options.augment, crop=options.crop, workers=options.workers)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unflip.data.arrays import Array, Shards
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Inputs
 from unflip.data.decoding import reason_of, to_upright_rgb
 from unflip.data.files import ImageFiles
@@ -128,7 +128,7 @@ def example_rows(raw: Dataset, options: DataOptions, count: int) -> Callable[[in
 
     def row_of(index: int) -> Any:
         part, row = (parts[0], index) if index < len(parts[0]) else (parts[1], index - len(parts[0]))
-        return part[row : row + 1] if isinstance(part, Cells) else part[row]
+        return part[row : row + 1] if isinstance(part, Table) else part[row]
 
     return row_of
 
@@ -196,7 +196,7 @@ def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = No
         return None
     raw = load_raw(options)
     inputs = raw.train.inputs
-    if isinstance(inputs, Cells):
+    if isinstance(inputs, Table):
         row_of = example_rows(raw, options, count)
         return Rows(lambda index: _readable(row_of(index)), inputs.shape[1], inputs.table.column_names, texts)
     if not isinstance(inputs, np.ndarray | Shards) or inputs.ndim != 2 or raw.holds_images:
@@ -205,7 +205,7 @@ def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = No
     return Rows(lambda index: [_cell(float(value)) for value in row_of(index)], inputs.shape[1], None)
 
 
-def _readable(row: Cells) -> list[Cell]:
+def _readable(row: Table) -> list[Cell]:
     return [_cell(column[0].as_py()) for column in row.table.columns]
 
 

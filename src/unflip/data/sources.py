@@ -50,7 +50,7 @@ class Source(Protocol):
 
     shape: tuple[int, ...]
     augments: bool
-    ahead: int
+    prefetch: int
     host_indices: bool
 
     def __len__(self) -> int: ...
@@ -72,7 +72,7 @@ class ArraySource:
     several views of a row, they differ by uniform noise of standard deviation ``jitter``.
     """
 
-    ahead = 0
+    prefetch = 0
 
     def __init__(self, array: Array | Shards, standardize: Standardization | None = None, jitter: float = 0.0) -> None:
         self.shape = array.shape[1:]
@@ -142,7 +142,7 @@ class JoinedSource:
     def __init__(self, parts: Sequence[Source]) -> None:
         self.shape = parts[0].shape
         self.augments = parts[0].augments
-        self.ahead = parts[0].ahead
+        self.prefetch = parts[0].prefetch
         self._parts = list(parts)
         self._starts = torch.tensor([0, *np.cumsum([len(part) for part in parts])])
 

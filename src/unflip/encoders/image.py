@@ -31,7 +31,7 @@ from unflip.errors import ConfigError, InputError, RunFolderError, UnflipError, 
 from unflip.nn import backbones
 from unflip.nn.backbone import Backbone
 from unflip.nn.openvino import Encode, Precision, compile_backbone
-from unflip.parallel import Cluster, find_device, prepared
+from unflip.parallel import Cluster, find_device, prefetched
 from unflip.progress import Track, untracked
 
 Advance = Callable[[int], None]  # told how many more images are done; 0 now and then, so that it may stop the work
@@ -131,7 +131,7 @@ class ImageEncoder(Encoder):
         """Return the features of image files, opened with :func:`image_options`, or of an array (n, 3, h, w)."""
         source = self.source(inputs)
         rows = torch.arange(len(source)).split(self.batch_size)
-        batches = prepared((partial(source.fetch, indices) for indices in rows), source.ahead)
+        batches = prefetched((partial(source.fetch, indices) for indices in rows), source.prefetch)
         features = [self.encode_batch(images) for images in track(batches, "embedding", len(rows))]
         return Encoded(np.concatenate(features))
 
@@ -225,7 +225,7 @@ class Workplace:
 
 def read_batches(source: Source, rows: Iterable[Tensor]) -> Iterator[Readable]:
     """Yield the images at ``rows``, batch by batch, prepared ahead."""
-    return prepared((partial(_read, source, batch) for batch in rows), source.ahead)
+    return prefetched((partial(_read, source, batch) for batch in rows), source.prefetch)
 
 
 def embed_part(encoder: ImageEncoder, images: Array | ImageFiles, workers: int | None, advance: Advance) -> Embedded:

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from unflip.data.arrays import Array
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.options import DataOptions
 from unflip.data.split import row_hashes
@@ -44,7 +44,7 @@ class TableEncoder(Encoder):
         self.columns = columns
 
     @classmethod
-    def fit(cls, cells: Cells, choices: ColumnChoices = _NOTHING, text_encoder: str | None = None) -> Self:
+    def fit(cls, cells: Table, choices: ColumnChoices = _NOTHING, text_encoder: str | None = None) -> Self:
         """Decide what the columns of the training examples are, as far as ``choices`` do not say."""
         header = cells.table.column_names
         choices.check(header)
@@ -62,7 +62,7 @@ class TableEncoder(Encoder):
         """The number of features."""
         return sum(column.width for column in self.columns)
 
-    def encode(self, inputs: Cells, track: Track = untracked) -> Encoded:
+    def encode(self, inputs: Table, track: Track = untracked) -> Encoded:
         """Return the features of cells; columns are found by name, so their order and others do not matter."""
         header = inputs.table.column_names
         features = np.empty((len(inputs), self.width), np.float32)
@@ -130,7 +130,7 @@ def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> 
 
     Data without a table is returned as it is: it holds rows of features already, or images.
     """
-    if not isinstance(raw.train.inputs, Cells):
+    if not isinstance(raw.train.inputs, Table):
         return raw
     raw.check_trainable(options.path)
     choices = ColumnChoices(numeric=options.numeric, categorical=options.categorical, text_column=options.text_column)
@@ -147,7 +147,7 @@ def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> 
 
 def _warn_of_labels(train: Split, columns: Sequence[str], path: str) -> None:
     """Say which columns repeat the labels, so that no label can look wrong."""
-    assert isinstance(train.inputs, Cells)
+    assert isinstance(train.inputs, Table)
     if train.labels is None or len(train.labels) < _FEWEST:
         return
     classes, labels = np.unique(train.labels, return_inverse=True)
@@ -167,7 +167,7 @@ def _warn_of_labels(train: Split, columns: Sequence[str], path: str) -> None:
 
 
 def _encoded(part: Split, encoder: TableEncoder, track: Track) -> Split:
-    assert isinstance(part.inputs, Cells)
+    assert isinstance(part.inputs, Table)
     features = encoder.encode(part.inputs, track).features
     digests = part.digests
     if texts := text_columns(encoder.encoding()):  # different texts may have equal features
@@ -175,7 +175,7 @@ def _encoded(part: Split, encoder: TableEncoder, track: Track) -> Split:
     return replace(part, inputs=features, digests=digests)
 
 
-def _hashes(cells: Cells, column: str) -> Array:
+def _hashes(cells: Table, column: str) -> Array:
     texts = (str(text or "") for text in cells.table[column].to_pylist())
     found = (int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest()) for text in texts)
     return np.fromiter(found, np.uint64, len(cells))

@@ -289,7 +289,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
 def _projections(source: Source) -> Tensor:
     """Return the inner product (m,) of evenly spaced inputs with one random direction of length one."""
     size = prod(source.shape)
-    most = _DECODED if source.ahead else max(1, _VALUES // size)
+    most = _DECODED if source.prefetch else max(1, _VALUES // size)
     count = min(len(source), most)
     rows = torch.arange(count) * len(source) // count
     direction = torch.randn(size, generator=generator(0, "data print")) / size**0.5

@@ -12,7 +12,7 @@ from unflip.engine.distributed import Distributed
 from unflip.methods.base import NetworkOutputs
 from unflip.nn.base import unwrap
 from unflip.nn.ensemble import Ensemble
-from unflip.parallel import prepared
+from unflip.parallel import prefetched
 from unflip.stats.rows import NotFiniteError
 
 _BATCH, _VALUES = 1024, 2**23  # examples, and values in them, per batch
@@ -73,7 +73,7 @@ def _batches(source: Source, indices: Tensor, processes: Distributed) -> Iterato
     size = _batch_size(prod(source.shape), processes.device)
     fetches = (partial(source.fetch, share[start : start + size]) for start in range(0, len(share), size))
     step = size * processes.count
-    for number, inputs in enumerate(prepared(fetches, source.ahead)):
+    for number, inputs in enumerate(prefetched(fetches, source.prefetch)):
         yield slice(number * step, min((number + 1) * step, len(indices))), inputs
 
 

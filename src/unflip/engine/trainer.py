@@ -15,11 +15,11 @@ from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.distributed import Distributed
 from unflip.engine.inference import forward
 from unflip.errors import DivergedError
-from unflip.methods.base import Batch, Method, NetworkOutputs, Phase, Step
+from unflip.methods.base import Batch, LossOutput, Method, NetworkOutputs, Phase
 from unflip.methods.labels import LabelStore
 from unflip.nn.backbone import parameter_groups, pretrained_parts
 from unflip.nn.base import Network, unwrap
-from unflip.parallel import prepared
+from unflip.parallel import prefetched
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.seeding import derive, generator
@@ -178,7 +178,7 @@ class Trainer:
                 group["lr"] = lr * group.get("share", 1.0)  # the heads of networks have no share
         return lr
 
-    def _recorded(self, step: Step) -> Tensor | None:
+    def _recorded(self, step: LossOutput) -> Tensor | None:
         """Return what is recorded of a step: its probabilities, if the method asks for them."""
         if not self.method.records_probs or step.logits is None:
             return None
@@ -207,7 +207,7 @@ class Trainer:
                 unlabeled = self._batch(extra, phase.views, epoch, progress, derive(step_seed, "unlabelled"))
             return self._batch(shares[step], phase.views, epoch, progress, step_seed, unlabeled)
 
-        return prepared((partial(make, step) for step in range(done, len(shares))), self.source.ahead)
+        return prefetched((partial(make, step) for step in range(done, len(shares))), self.source.prefetch)
 
     def _for_source(self, indices: Tensor) -> Tensor:
         """Return the rows of a phase where the source looks them up: moved at once, so that no batch waits."""

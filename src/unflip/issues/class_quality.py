@@ -43,13 +43,13 @@ def find_class_quality(audited: AuditInput) -> CheckResult:
     return CheckResult(np.full(len(found), -1), scores, flags, lambda at: found[at].reason)
 
 
-def _confused(names: Sequence[str], given: Array, top2: Array) -> Iterator[_Weakness]:
+def _confused(names: Sequence[str], given: Array, top1: Array) -> Iterator[_Weakness]:
     from scipy.stats import beta
 
     sizes = np.bincount(given, minlength=len(names))
-    wrong = given != top2
+    wrong = given != top1
     errors = np.bincount(given[wrong], minlength=len(names))
-    pairs, found = np.unique(given[wrong] * len(names) + top2[wrong], return_counts=True)
+    pairs, found = np.unique(given[wrong] * len(names) + top1[wrong], return_counts=True)
     a, b = pairs // len(names), pairs % len(names)
     evenly = errors[a] / sizes[a] / max(1, len(names) - 1)
     least = beta.ppf(_CHANCE / max(1, len(pairs)), found, sizes[a] - found + 1)

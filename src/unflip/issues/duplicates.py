@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unflip.data.arrays import Array, Shards
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Inputs, Split
 from unflip.data.files import ImageFiles
 from unflip.data.split import identities, repeats_by_nature
@@ -157,8 +157,8 @@ def score_pairs(
         pictures = similarity.Pictures(images)
         return Scored(first[pairs], similarity.compare_images(pictures, first[pairs], track), similarity.LEAST_IMAGE)
     names = text_columns(data.encoding) if data.encoding is not None else ()
-    if names and data.encoding is not None and all(isinstance(cells, Cells) for cells in came):
-        texts = _texts([cells for cells in came if isinstance(cells, Cells)], names, first)
+    if names and data.encoding is not None and all(isinstance(cells, Table) for cells in came):
+        texts = _texts([cells for cells in came if isinstance(cells, Table)], names, first)
         pairs = np.unique(np.concatenate([_neighbors(rows)[0], _equal_pairs(texts)]), axis=0)
         scores = similarity.compare_texts(texts, pairs)
         others = ~_of_texts(data.encoding)
@@ -258,7 +258,7 @@ def _equal_pairs(texts: Array) -> Array:
     return np.stack([first[place[later]], later], 1)
 
 
-def _texts(parts: Sequence[Cells], columns: Sequence[str], rows: Array) -> Array:
+def _texts(parts: Sequence[Table], columns: Sequence[str], rows: Array) -> Array:
     """Return the plain texts of some rows of all parts, an object each; those of several columns are joined."""
     found: list[str] = []
     for cells in parts:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unflip.data.arrays import Array
 from unflip.data.decoding import cut_images, make_pool, open_images, sizes_of
-from unflip.data.files import Frame, ImageFiles
+from unflip.data.files import ImageFiles, ResizeCrop
 from unflip.data.images import are_small
 from unflip.issues.image_similarity import SIDE, similar_images
 from unflip.progress import Track
@@ -63,7 +63,7 @@ def _squares(images: Array | ImageFiles, rows: Array) -> Tensor:
             opened, numbers = open_images(images, rows.tolist(), pool), rows.tolist()
             sizes = sizes_of(opened)
             boxes = torch.cat([torch.zeros_like(sizes), sizes]).T
-            return cut_images(images, numbers, opened, boxes, Frame(SIDE, SIDE), pool)
+            return cut_images(images, numbers, opened, boxes, ResizeCrop(SIDE, SIDE), pool)
     pixels = torch.from_numpy(images[rows]).float()
     pixels = F.interpolate(pixels, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False)
     return pixels.round().clamp(0, 255).byte().expand(-1, 3, -1, -1)

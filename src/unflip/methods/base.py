@@ -114,7 +114,7 @@ class Batch:
         return generator(self.seed, "loss")
 
 
-class Step(NamedTuple):
+class LossOutput(NamedTuple):
     """What a loss returns.
 
     Attributes:
@@ -248,10 +248,10 @@ class Method:
         """Return each example's loss (b,); ``indices`` are rows of the label store."""
         return cross_entropy(logits, labels)
 
-    def loss(self, batch: Batch, phase: Phase) -> Step:
+    def loss(self, batch: Batch, phase: Phase) -> LossOutput:
         """Return the loss of a batch."""
         logits = self.networks[0](batch.inputs)
-        return Step({"loss": self.criterion(logits, batch.labels, batch.indices).mean()}, logits)
+        return LossOutput({"loss": self.criterion(logits, batch.labels, batch.indices).mean()}, logits)
 
     def before_step(self) -> None:
         """Called when the gradients of a step are there, before the networks learn from them."""

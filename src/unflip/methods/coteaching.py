@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, EpochOutputs, Method, Phase, Step, TrainContext
+from unflip.methods.base import Batch, EpochOutputs, LossOutput, Method, Phase, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.options import Options
 from unflip.seeding import derive
@@ -61,7 +61,7 @@ class Coteaching(Method):
         self.trusted = labels.trusted
         return [Phase(self.context.train, learns=(0, 1))]
 
-    def loss(self, batch: Batch, phase: Phase) -> Step:
+    def loss(self, batch: Batch, phase: Phase) -> LossOutput:
         """Return each network's loss on the examples that the other selected."""
         logits = [network(batch.inputs) for network in self.networks]
         losses = [cross_entropy(scores, batch.labels) for scores in logits]
@@ -73,7 +73,7 @@ class Coteaching(Method):
                 among = torch.ones_like(batch.labels, dtype=torch.bool)
             rate = forget_rate(batch.epoch, self.noise_rate, self.options.climb)
             first, second = (pick(values.masked_fill(trusted, -torch.inf), among, rate) for values in losses)
-        return Step({"network_0": _mean(losses[0], second), "network_1": _mean(losses[1], first)})
+        return LossOutput({"network_0": _mean(losses[0], second), "network_1": _mean(losses[1], first)})
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Estimate the noise rate during the warm-up, unless it was given."""

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from unflip.losses import cross_entropy, mix
-from unflip.methods.base import Batch, EpochOutputs, Method, MethodSpec, Phase, RunShape, Step, TrainContext
+from unflip.methods.base import Batch, EpochOutputs, LossOutput, Method, MethodSpec, Phase, RunShape, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.methods.mddc import calibrated
 from unflip.methods.plc import ProbabilityWindow
@@ -110,7 +110,7 @@ class DivideMix(Method):
             rest = train[~labeled]
             yield Phase(train[labeled], learns=(network,), unlabeled=rest if len(rest) else None, views=2)
 
-    def loss(self, batch: Batch, phase: Phase) -> Step:
+    def loss(self, batch: Batch, phase: Phase) -> LossOutput:
         """Return the warm-up loss, or that of a batch with labeled and unlabeled examples."""
         (network,) = phase.learns
         if self.clean is None:
@@ -128,14 +128,14 @@ class DivideMix(Method):
             terms["unlabeled"] = weight * squared_error(log_probs[2 * size :], targets[2 * size :])
         if options.prior_weight:
             terms["prior"] = options.prior_weight * prior_penalty(log_probs, self.classes)
-        return Step({f"{name}_{network}": term for name, term in terms.items()})
+        return LossOutput({f"{name}_{network}": term for name, term in terms.items()})
 
-    def _warmup_loss(self, batch: Batch, network: int) -> Step:
+    def _warmup_loss(self, batch: Batch, network: int) -> LossOutput:
         logits = self.networks[network](batch.inputs)
         terms = {"warmup": cross_entropy(logits, self.given[batch.indices]).mean()}
         if self.options.asymmetric:
             terms["negative_entropy"] = negative_entropy(log_softmax(logits))
-        return Step({f"{name}_{network}": term for name, term in terms.items()})
+        return LossOutput({f"{name}_{network}": term for name, term in terms.items()})
 
     def _targets(self, inputs: Tensor, batch: Batch, network: int) -> Tensor:
         """Return the target of each view (4b, k); the same for both views of an example.

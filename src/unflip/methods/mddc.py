@@ -29,11 +29,11 @@ from unflip.methods.base import (
     Batch,
     EpochOutputs,
     LabelScores,
+    LossOutput,
     Method,
     MethodSpec,
     Phase,
     RunShape,
-    Step,
     TrainContext,
 )
 from unflip.methods.labels import LabelStore
@@ -327,7 +327,7 @@ class Calibrated(Method):
         """Return the inner method's loss of each example."""
         return self.inner.criterion(logits, labels, indices)
 
-    def loss(self, batch: Batch, phase: Phase) -> Step:
+    def loss(self, batch: Batch, phase: Phase) -> LossOutput:
         """Return the inner method's loss of a batch (step 7)."""
         return self.inner.loss(batch, phase)
 

@@ -109,7 +109,7 @@ def sweep(
     fingerprints = Fingerprints(out / _FINGERPRINTS)
     cells = plan(grids, out, data_root=data_root, fingerprints=fingerprints)
     with ExitStack() as stack:  # whatever can be refused is refused before anything is written
-        place: Place | None = None
+        place: Executor | None = None
         if not all(cell.run.is_finished for cell in cells):
             place = Ray(device, threads, address) if on == "ray" else Local(device, threads)
             stack.enter_context(closing(place))
@@ -218,7 +218,7 @@ def _run_cells(
             watch(progress, None)
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """Where cells run: a number of slots, each of which runs one cell at a time."""
 
     jobs: int

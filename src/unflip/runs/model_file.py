@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from unflip.data.dataset import Encoding
-from unflip.data.files import Frame
+from unflip.data.files import ResizeCrop
 from unflip.data.sources import Standardization
 from unflip.errors import RunFolderError
 from unflip.files import write_tensors
@@ -36,7 +36,7 @@ class Model:
     standardization: Standardization | None
     state: Mapping[str, Tensor]
     """Of the networks that predict together, and of the class Gaussians if these do too."""
-    frame: Frame | None = None
+    frame: ResizeCrop | None = None
     """What the networks see of an image file; None where that is all of it, or inputs are no images."""
     encoding: Encoding | None = None
     """How examples become the rows that the networks take; None where they are that as they come."""
@@ -102,7 +102,7 @@ def load_model(path: Path) -> Model:
             input_shape=tuple(description["input_shape"]),
             num_classes=description["num_classes"],
             class_names=description["class_names"],
-            frame=Frame(**description["frame"]) if description.get("frame") else None,
+            frame=ResizeCrop(**description["frame"]) if description.get("frame") else None,
             encoding=None if encoder is None else Encoding(encoder["name"], encoder["settings"], arrays),
             standardization=Standardization(tensors["inputs.mean"], tensors["inputs.std"]) if standardized else None,
             state={name: value for name, value in tensors.items() if not name.startswith("inputs.")},

@@ -10,7 +10,7 @@ import torch
 from helpers import blobs, shrink_cifar, write_npz
 from pictures import write_clothing, write_picture, write_webvision
 from unflip.data import datasets
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Split
 from unflip.data.files import ImageFiles
 from unflip.data.labeling import label_data
@@ -159,7 +159,7 @@ def test_it_reads_the_same_twice_and_writes_nothing(path: Path, tmp_path: Path) 
             if isinstance(a, ImageFiles) and isinstance(b, ImageFiles):
                 a, b = a.names, b.names
             assert (a is None) == (b is None)
-            if isinstance(a, Cells) and isinstance(b, Cells):
+            if isinstance(a, Table) and isinstance(b, Table):
                 assert a.table.equals(b.table)
             else:
                 assert a is None or np.array_equal(a, b)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import torch
 
 from helpers import blobs, open_dataset, quick_train
 from unflip import predict
-from unflip.data.columns import Cells
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
@@ -159,7 +159,7 @@ def test_ids_and_labels_stay_as_they_are_written(tmp_path: Path) -> None:
     assert raw.train.labels is not None
     assert raw.train.ids.tolist() == ["0007", "12345678901234567890", "0x1f"]
     assert raw.train.labels.tolist() == ["01", "1", "01"]
-    assert isinstance(raw.train.inputs, Cells)
+    assert isinstance(raw.train.inputs, Table)
     assert raw.train.inputs.table.column_names == ["a"]  # neither the id nor the index that pandas wrote
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unflip.data.columns import TEXT, Cells
+from unflip.data.columns import TEXT, Table
 from unflip.data.dataset import Dataset, Split
 from unflip.data.files import IMAGES, FileKind, ImageFiles, as_names, find_files
 from unflip.data.images import IMAGENET
@@ -78,7 +78,7 @@ class TextFolder(_ClassFolders):
         return _TEXTS.fits(first)
 
 
-def _read_texts(root: Path, names: list[str]) -> Cells:
+def _read_texts(root: Path, names: list[str]) -> Table:
     import pyarrow as pa
 
     texts = []
@@ -87,7 +87,7 @@ def _read_texts(root: Path, names: list[str]) -> Cells:
             texts.append((root / name).read_text("utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{root / name}: not a readable text file in UTF-8 ({error})") from error
-    return Cells(pa.table({TEXT: pa.chunked_array([pa.array(texts, pa.large_string())])}))
+    return Table(pa.table({TEXT: pa.chunked_array([pa.array(texts, pa.large_string())])}))
 
 
 def find_parts(path: Path) -> dict[str, str]:

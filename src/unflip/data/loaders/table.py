@@ -9,7 +9,7 @@ import numpy as np
 
 from unflip.data.arrays import Array
 from unflip.data.columns import (
-    Cells,
+    Table,
     check_filled,
     check_separator,
     decode_binary,
@@ -35,7 +35,7 @@ _BLOCK, _LARGEST_BLOCK = 1 << 20, (1 << 31) - 1  # bytes that pyarrow reads at a
 _INDEX = ("", "__index_level_0__", "Unnamed: 0")  # what pandas calls its index in .csv and .parquet files
 
 
-class Table(Loader):
+class TableLoader(Loader):
     """All columns describe the example, except the label, ``split``, ``id`` and ``data.groups``."""
 
     general = True
@@ -82,7 +82,7 @@ class Table(Loader):
         if id_column is not None or split_column is not None:  # else an example is called by its row anyway
             ids = _text(range(len(table)) if id_column is None else cells[id_column])
         whole = Split(
-            Cells(table.select(columns)),
+            Table(table.select(columns)),
             None if given is None else _labels(given, options.class_names),
             ids=ids,
             groups=None if group_column is None else _text(cells[group_column]),
@@ -149,7 +149,7 @@ def _read_text(path: Path, options: DataOptions) -> "pa.Table":
     import pyarrow.csv
     import pyarrow.json
 
-    def read(size: int | None) -> pa.Table:
+    def read(size: int | None) -> pa.TableLoader:
         if path.suffix.lower() == ".jsonl":
             return pa.json.read_json(path, pa.json.ReadOptions(block_size=size))
         as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
@@ -194,4 +194,4 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
-table = Table()
+table = TableLoader()

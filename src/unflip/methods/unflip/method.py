@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from unflip.errors import UnflipWarning
 from unflip.losses import mix
-from unflip.methods.base import Batch, EpochOutputs, LabelScores, Method, Phase, RunShape, Step, TrainContext
+from unflip.methods.base import Batch, EpochOutputs, LabelScores, LossOutput, Method, Phase, RunShape, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.methods.unflip.folds import assign_folds, members_rows
 from unflip.methods.unflip.posterior import (
@@ -196,7 +196,7 @@ class Unflip(Method):
         size = len(self.context.train), self.context.num_classes
         return torch.empty(size, dtype=storage_dtype(size[0] * size[1]), device=self.context.train.device)
 
-    def loss(self, batch: Batch, phase: Phase) -> Step:
+    def loss(self, batch: Batch, phase: Phase) -> LossOutput:
         """Return each member's cross-entropy on mixed examples of other folds than its own."""
         assert self.folds is not None
         assert self.targets is not None
@@ -210,7 +210,7 @@ class Unflip(Method):
         log_probs = self.networks[0](inputs).float().log_softmax(2)
         losses = (targets * log_probs).sum((1, 2)) * (present / -rows.shape[1])
         total = losses.sum()  # each member learns from its own mean; what people see is the mean over members
-        return Step({"loss": total - (total - losses.mean()).detach()})
+        return LossOutput({"loss": total - (total - losses.mean()).detach()})
 
     def before_step(self) -> None:
         """Shorten gradients of rows, where many features or a few odd examples would make a member diverge."""
@@ -357,8 +357,8 @@ class Unflip(Method):
         if self.posterior is None:
             return labels
         state, (log_probs, share) = self.posterior, self._unseen(self.posterior, probs, labels)
-        top2 = posterior(log_probs, labels, share, state.log_matrix, state.label_weight).argmax(1)
-        return top2.where(self.known[labels], labels)
+        most_likely = posterior(log_probs, labels, share, state.log_matrix, state.label_weight).argmax(1)
+        return most_likely.where(self.known[labels], labels)
 
     def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Return log-odds that labels are right that no member has learned."""
