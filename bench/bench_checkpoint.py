@@ -68,7 +68,7 @@ def main() -> None:
         path, labels = frozen.features(into=folder)
         for method in ("standard", "unflip"):
             measure(limits, f"frozen features, {method}", path, folder / method, labels=labels, method=method,
-                    epochs=15, take=frozen.NUM_EXAMPLES)  # fmt: skip
+                    epochs=15, limit=frozen.NUM_EXAMPLES)  # fmt: skip
         images = write_images(folder / "images.npz")
         measure(limits, "images, preact_resnet8, unflip", images, folder / "images", method="unflip",
                 network="preact_resnet8", epochs=3)  # fmt: skip

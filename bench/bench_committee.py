@@ -26,7 +26,7 @@ import unflip, unflip.engine.run
 def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 2**20
 started, imported = time.process_time(), peak()
 data, out, method = sys.argv[1:]
-unflip.train(data, out, method=method, epochs=3, device="cpu", threads=1, settings={"data.map_above_mb": 0})
+unflip.train(data, out, method=method, epochs=3, device="cpu", threads=1, settings={"data.mmap_threshold_mb": 0})
 print(json.dumps({"seconds": time.process_time() - started, "gb": peak(), "imported": imported}))
 """
 

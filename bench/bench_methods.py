@@ -32,7 +32,7 @@ def main() -> None:
                 for method in METHODS:
                     start = time.process_time()
                     unflip.train(
-                        path, Path(temporary) / method, labels=labels, take=frozen.NUM_EXAMPLES, method=method,
+                        path, Path(temporary) / method, labels=labels, limit=frozen.NUM_EXAMPLES, method=method,
                         preset="features", select="last", force=True, device="cpu",
                         threads=1,
                     )  # fmt: skip

@@ -117,7 +117,7 @@ def main() -> None:
             print(f"opening {EXAMPLES:,} examples: {time.perf_counter() - began:.2f} s")
             review.pictures = random_pictures()
             decided = [
-                Choice(int(i), 0, State.UNSURE, None) for i in review.examples.ranking(Order.DOUBTFUL).order[::5]
+                Choice(int(i), 0, State.UNSURE, None) for i in review.examples.ranking(Order.LOWEST_QUALITY).order[::5]
             ]
             review.decisions.decide(decided, person="0" * 32, reviewer="bench", request="the-first-ones")
             serving = prepare(review, listen("127.0.0.1", 0), "127.0.0.1")
@@ -147,14 +147,14 @@ def measure(limits: Limits, address: str) -> None:
     tell(limits, "first page: the page, its files, the filters, 60 examples", timed(first_page, 20), FIRST)
     began = time.perf_counter()
     client.get("/api/examples?order=helpful")
-    print(f"most helpful first, asked for the first time: {time.perf_counter() - began:.2f} s")
+    print(f"most informative first, asked for the first time: {time.perf_counter() - began:.2f} s")
     for name, query in (
         ("next page, undecided that differ", "differs=true&state=open"),
         ("next page, all examples", "state=any"),
         ("next page, one class, undecided", "label_class=7&state=open"),
         ("next page, far behind", "state=decided&after=90000"),
         ("next page, a issue about 100,000 examples", "issue=near_duplicate&state=open"),
-        ("next page, most helpful first", "differs=true&state=open&order=helpful"),
+        ("next page, most informative first", "differs=true&state=open&order=helpful"),
     ):
         after = json.loads(client.get(f"/api/examples?{query}&count={PAGE}"))["last"]
 

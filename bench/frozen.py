@@ -44,5 +44,5 @@ def dataset(*, jitter: float = 0.0) -> Dataset:
     """Return the features of CIFAR-10 with their noisy labels as a trainer takes them, none held out."""
     with tempfile.TemporaryDirectory() as temporary:
         path, labels = features(into=Path(temporary))
-        options = DataOptions(path=str(path), labels=str(labels), take=NUM_EXAMPLES, val_fraction=0.0, jitter=jitter)
+        options = DataOptions(path=str(path), labels=str(labels), limit=NUM_EXAMPLES, val_fraction=0.0, jitter=jitter)
         return split(label_data(load_raw(options), options), options.val_fraction, seed=0)

@@ -47,7 +47,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
         truth = content["test_labels"]
     with tempfile.TemporaryDirectory() as name:
         run = unflip.train(
-            data, Path(name) / "run", labels=labels, take=TAKE, method=task["method"], preset="features",
+            data, Path(name) / "run", labels=labels, limit=TAKE, method=task["method"], preset="features",
             seed=task["seed"], select="last", device="cpu", threads=1,
         )  # fmt: skip
         probs = np.asarray(unflip.predict(run, data, device="cpu").probs)

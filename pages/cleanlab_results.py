@@ -65,7 +65,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     train = ~dataset.is_val.numpy()
     given, clean = dataset.given.numpy()[train], dataset.clean.numpy()[train]
     arrays = np.load(data)
-    inputs = arrays["train"][: config.data.take][train]
+    inputs = arrays["train"][: config.data.limit][train]
     started = time.perf_counter()
 
     def fit(folder: Path, rows: np.ndarray, test: np.ndarray, test_labels: np.ndarray) -> unflip.Run:

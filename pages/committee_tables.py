@@ -37,9 +37,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "whole": {},
     "one member, in-sample": {"unflip.members": 1},
     "no mixup": {"unflip.mixup": 0.0},
-    "no averaged weights": {"unflip.averaging": 0.0},
+    "no averaged weights": {"unflip.ema_decay": 0.0},
     "no stacking": {"unflip.view_weights": [1.0, 0.0]},
-    "classes as they are": {"unflip.prior": "kept"},
+    "classes as they are": {"unflip.prior": "empirical"},
     "given labels as targets": {"unflip.soft_targets": False},
 }
 RATIOS = (3, 10, 30)
@@ -82,7 +82,7 @@ def one(row: str, folder: Path, method: str, seed: int, settings: dict[str, Any]
     data, labels, noise = files(row)
     more: dict[str, Any] = {"noise": noise} if noise else {}
     return unflip.train(
-        data, folder / f"{method}-{seed}", labels=labels, take=TAKE, method=method, preset="features", seed=seed,
+        data, folder / f"{method}-{seed}", labels=labels, limit=TAKE, method=method, preset="features", seed=seed,
         select="last", device="cpu", threads=1, settings={"data.val_fraction": 0.1} | settings, **more,
     )  # fmt: skip
 
@@ -113,7 +113,7 @@ def members(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     probs, gaussian_probs = [], []
     for number in range({"plc": 4, "dividemix": 2}[task["method"]]):
         run = unflip.train(
-            data, folder / str(number), labels=given, take=TAKE, method=task["method"], preset="features",
+            data, folder / str(number), labels=given, limit=TAKE, method=task["method"], preset="features",
             seed=10 * task["seed"] + number, select="last", device="cpu", threads=1,
         )  # fmt: skip
         probs.append(torch.as_tensor(unflip.predict(run, data, part="test", device="cpu").probs))

@@ -50,7 +50,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
             data,
             out,
             labels=labels,
-            take=TAKE,
+            limit=TAKE,
             noise=noise,
             method=task["method"],
             preset="features",

@@ -18,7 +18,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 NARROW = {"preact_resnet18.blocks": [1, 1, 1, 1], "preact_resnet18.width": 16}
-FALLING = {"optimizer.lr": 0.05, "optimizer.factor": 0.1}
+FALLING = {"optimizer.lr": 0.05, "optimizer.gamma": 0.1}
 SETUPS: dict[str, dict[str, Any]] = {
     "narrow, flips and shifts": NARROW | FALLING | {"epochs": 40, "optimizer.milestones": [15]},
     "narrow, flips": NARROW | FALLING | {"epochs": 30, "optimizer.milestones": [12], "data.shift": 0},
@@ -33,7 +33,7 @@ def run_one(settings: dict[str, Any]) -> dict[str, Any]:
             Path(os.environ["UNFLIP_CIFAR"]),
             out,
             labels=Path(os.environ["UNFLIP_DATA"]) / "pmd" / "cifar10-1-0.35.npy",
-            take=12_000,
+            limit=12_000,
             method="standard",
             network="preact_resnet18",
             seed=0,

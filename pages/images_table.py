@@ -19,7 +19,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 METHODS = ("standard", "plc", "mddc", "cddc")
-OPTIMIZER = {"optimizer.lr": 0.05, "optimizer.milestones": [8], "optimizer.factor": 0.1}
+OPTIMIZER = {"optimizer.lr": 0.05, "optimizer.milestones": [8], "optimizer.gamma": 0.1}
 WARMUP = {"plc.warmup": 10}
 
 
@@ -31,7 +31,7 @@ def run_one(method: str) -> dict[str, Any]:
             Path(os.environ["UNFLIP_CIFAR"]),
             out,
             labels=Path(os.environ["UNFLIP_DATA"]) / "pmd" / "cifar10-1-0.35.npy",
-            take=20_000,
+            limit=20_000,
             method=method,
             network="preact_resnet8",
             epochs=15,

@@ -81,7 +81,7 @@ def grid(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     if noise and noise.startswith("asym"):
         settings["noise.class_map"] = task["row"].split()[0]
     run = unflip.train(
-        data, folder / "run", labels=labels, take=TAKE, method=task["method"], preset="features", seed=task["seed"],
+        data, folder / "run", labels=labels, limit=TAKE, method=task["method"], preset="features", seed=task["seed"],
         select="last", device="cpu", threads=1, settings=settings, **more,
     )  # fmt: skip
     table = run.labels()

@@ -32,7 +32,7 @@ from features_trials import run_missing
 
 DATA = {"digits": "pmd1:0.35", "BANKING77": "similar:0.2", "cifar10": "pmd1:0.35"}
 NAMES = {"digits": "digits, PMD 35 %", "BANKING77": "BANKING77, 20 % similar", "cifar10": "CIFAR-10, PMD 35 %"}
-ORDERS = {"random": "at random", "doubtful": "most doubtful first", "helpful": "most helpful first"}
+ORDERS = {"random": "at random", "lowest-quality": "most doubtful first", "informative": "most informative first"}
 DECISIONS = (0, 50, 100, 200, 400)
 SEEDS = range(3)
 
@@ -63,7 +63,7 @@ def arrange(run: Any, order: str, seed: int) -> list[int]:
     if order == "random":
         rows = np.random.default_rng(seed).permutation(len(table))
     else:
-        rows = lowest_quality_first(table) if order == "doubtful" else most_informative_first(table, run.features)
+        rows = lowest_quality_first(table) if order == "lowest-quality" else most_informative_first(table, run.features)
     return [int(row) for row in rows]
 
 

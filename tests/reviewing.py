@@ -96,7 +96,7 @@ def served(run: Path, **options: Any) -> Iterator[tuple[str, Review]]:
     """Serve the review of a run from a thread; yields its address."""
     from unflip.review.pages import listen, prepare
 
-    with open_review(run, reviewer="ann", order=options.pop("order", Order.DOUBTFUL)) as review:
+    with open_review(run, reviewer="ann", order=options.pop("order", Order.LOWEST_QUALITY)) as review:
         host = options.pop("host", "127.0.0.1")
         serving = prepare(review, listen(host, 0), host)
         thread = threading.Thread(target=serving.run)

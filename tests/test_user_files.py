@@ -128,7 +128,7 @@ COMMANDS: list[list[str]] = [
     ["paper", "sweep", "smoke/digits", "--out", ".", "--quiet"],
     ["paper", "sweep", "smoke/digits", "--out", "run", "--quiet"],
     ["paper", "sweep", "no/such", "--out", "swept", "--quiet"],
-    ["paper", "sweep", "smoke/digits", "--out", "swept", "--on", "ray", "--address", "127.0.0.1:1", "--quiet"],
+    ["paper", "sweep", "smoke/digits", "--out", "swept", "--backend", "ray", "--address", "127.0.0.1:1", "--quiet"],
     ["demo", "--out", ".", "--quiet"],
     ["demo", "--out", "run", "--quiet"],
     ["paper", "table", "1"],

@@ -202,7 +202,7 @@ def test_columns_of_a_table_have_units_of_their_own_for_methods_that_do_not_choo
     out = tmp_path / "run"
     done = clean(cli, path, "--label-column", "kind", "--ignore", "town", "--out", out, "--method", "plc")
     assert "train plc for 21 epochs\n" in done.out
-    assert 'standardize = "columns"' in (out / "config.toml").read_text()
+    assert 'standardize = "per-feature"' in (out / "config.toml").read_text()
 
 
 def test_features_with_numbers_for_classes_are_cleaned(cli: Cli, tmp_path: Path) -> None:

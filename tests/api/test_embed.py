@@ -357,7 +357,7 @@ def test_a_lost_worker_costs_its_part_and_features_are_those_of_one_machine(tmp_
                 "--device", "cpu", "--threads", "1", *more]  # fmt: skip
 
     subprocess.run(command("here.npz"), check=True, capture_output=True)
-    with running(command("there.npz", "--on", "ray")) as there:
+    with running(command("there.npz", "--backend", "ray")) as there:
         there.wait_for(lambda: [*tmp_path.glob("there.npz.parts/*.npz")])
         victim = there.wait_for(lambda: there.others("ray::_embed_there"))[0]
         os.kill(victim, signal.SIGKILL)
@@ -371,7 +371,7 @@ def test_a_lost_worker_costs_its_part_and_features_are_those_of_one_machine(tmp_
 
 
 def test_a_cluster_that_is_not_there_or_not_asked_for_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--address x:1 is that of a Ray cluster; add --on ray"):
+    with pytest.raises(ConfigError, match="--address x:1 is that of a Ray cluster; add --backend ray"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", address="x:1")
     with pytest.raises(ConfigError, match=r"--address 127\.0\.0\.1:1: no Ray cluster answers there"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", on="ray", address="127.0.0.1:1")

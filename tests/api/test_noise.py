@@ -136,7 +136,7 @@ def test_inspect_tells_rates_and_matrix(cli: Cli, tmp_path: Path) -> None:
     assert "noise rate 0.2500 over 4 labels, 2 classes" in answer.out
     assert "0.500" in answer.out
     assert (tmp_path / "p.png").exists()
-    taken = cli("noise", "inspect", tmp_path / "noisy.npy", "--clean", tmp_path / "clean.npy", "--take", 2)
+    taken = cli("noise", "inspect", tmp_path / "noisy.npy", "--clean", tmp_path / "clean.npy", "--limit", 2)
     assert "noise rate 0.5000 over 2 labels" in taken.out
 
 
@@ -201,7 +201,7 @@ def test_bad_posteriors_are_refused(cli: Cli, data: Path, tmp_path: Path, kind: 
         ("pmd1:0.3", ["--posterior", "nope.npy"], "nope.npy"),
         ("pmd1:0.3", ["--posterior", "in-sampel"], "in-sample"),
         ("sym:0.3", ["--labels", "nope.npy"], "nope.npy"),
-        ("sym:0.3", ["--take", "601"], "600"),
+        ("sym:0.3", ["--limit", "601"], "600"),
     ],
 )
 def test_bad_recipes_and_files_are_refused(

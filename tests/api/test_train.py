@@ -240,7 +240,7 @@ def test_mapped_files_train_the_same_model(tmp_path: Path, features: Path) -> No
     for name, array in np.load(features).items():
         np.save(tmp_path / "data" / f"{name}.npy", array)
     runs = [
-        quick_train(tmp_path / "data", tmp_path / f"run{limit}", epochs=3, settings={"data.map_above_mb": limit})
+        quick_train(tmp_path / "data", tmp_path / f"run{limit}", epochs=3, settings={"data.mmap_threshold_mb": limit})
         for limit in (0, 100)
     ]
     one, other = ((run.folder / "model.safetensors").read_bytes() for run in runs)
@@ -276,7 +276,7 @@ def test_a_run_in_the_way_is_kept_unless_forced(tmp_path: Path, features: Path) 
 
 
 def test_nothing_is_written_when_the_arguments_are_wrong(tmp_path: Path, features: Path) -> None:
-    for options in ({"method": "gcee"}, {"select": "clean-val"}, {"device": "cuda-7"}, {"take": 0}):
+    for options in ({"method": "gcee"}, {"select": "clean-val"}, {"device": "cuda-7"}, {"limit": 0}):
         with pytest.raises(ConfigError):
             unflip.train(features, tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()

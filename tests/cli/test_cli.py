@@ -144,7 +144,7 @@ def test_quiet_says_nothing(cli: Cli, features: Path, tmp_path: Path) -> None:
 def test_every_flag_reaches_the_run(cli: Cli, features: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.load(features)["train_labels"][:120])
     done = cli(
-        "train", "--data", features, "--out", tmp_path / "run", "--labels", tmp_path / "labels.npy", "--take", 100,
+        "train", "--data", features, "--out", tmp_path / "run", "--labels", tmp_path / "labels.npy", "--limit", 100,
         "--method", "sl", "--network", "mlp", "--epochs", 2, "--seed", 5, "--select", "last", "--device", "cpu",
         "--threads", 1, "--set", "sl.alpha=0.5", *SETTINGS,
     )  # fmt: skip
@@ -156,7 +156,7 @@ def test_every_flag_reaches_the_run(cli: Cli, features: Path, tmp_path: Path) ->
 
     config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert config["sl"]["alpha"] == 0.5
-    assert config["data"]["take"] == 100
+    assert config["data"]["limit"] == 100
 
 
 def test_a_selection_that_uses_the_truth_says_so(cli: Cli, features: Path, tmp_path: Path) -> None:
@@ -271,14 +271,14 @@ BAD: dict[str, BadCase] = {
     "test labels of another length": (data_with(test_labels=np.zeros(59)), ["shape (59,) for 60 examples"]),
     "label file too short": (
         label_file("a.npy", np.arange(100) % 3),
-        ["a.npy: 100 labels for 150 examples", "--take 100"],
+        ["a.npy: 100 labels for 150 examples", "--limit 100"],
     ),
     "label file too long": (label_file("a.npy", np.arange(151) % 3), ["151 labels for 150 examples"]),
     "label file shorter than take": (
-        label_file("a.npy", np.arange(100) % 3, "--take", 120),
+        label_file("a.npy", np.arange(100) % 3, "--limit", 120),
         ["100 labels for 120 examples"],
     ),
-    "take beyond the data": (good("--take", 151), ["take = 151", "150"]),
+    "take beyond the data": (good("--limit", 151), ["take = 151", "150"]),
     # labels
     "negative label": (one_wrong("train_labels", 7, -1), ["row 7: label -1"]),
     "label NaN": (one_wrong("train_labels", 8, np.nan), ["row 8: label nan"]),

@@ -102,7 +102,7 @@ def test_large_arrays_of_an_npz_are_mapped_where_they_lie_uncompressed(tmp_path:
     np.savez(tmp_path / "plain.npz", **content)
     np.savez_compressed(tmp_path / "packed.npz", **content)
     for name, mapped in (("plain", True), ("packed", False)):
-        found = read_npz(tmp_path / f"{name}.npz", map_above_mb=1e-3)
+        found = read_npz(tmp_path / f"{name}.npz", mmap_threshold_mb=1e-3)
         assert [isinstance(found[key], np.memmap) for key in "abs"] == [mapped, mapped, False]
         for key in content:
             np.testing.assert_array_equal(found[key], content[key])
@@ -113,7 +113,7 @@ def test_objects_within_an_npz_are_refused_whether_mapped_or_not(tmp_path: Path)
     np.savez(tmp_path / "x.npz", a=np.array([{}] * 100, object))
     for limit in (0.0, 1.0):
         with pytest.raises(InputError, match="not a readable"):
-            read_npz(tmp_path / "x.npz", map_above_mb=limit)
+            read_npz(tmp_path / "x.npz", mmap_threshold_mb=limit)
 
 
 def test_what_is_written_in_pieces_is_read_as_one_and_the_same_bytes_come_again(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_rows_are_matched_by_name_where_examples_have_one(tmp_path: Path) -> Non
     path = write(tmp_path, "a.csv", "path,label\nc,3\na,1\nb,2\n")
     assert read_labels(path).tolist() == [3, 1, 2]  # nothing to match them with
     assert read_labels(path, ["a", "b", "c"]).tolist() == [1, 2, 3]
-    assert read_labels(path, ["a", "b", "c", "d"]).tolist() == [1, 2, 3]  # the first ones, for --take
+    assert read_labels(path, ["a", "b", "c", "d"]).tolist() == [1, 2, 3]  # the first ones, for --limit
 
 
 @pytest.mark.parametrize(

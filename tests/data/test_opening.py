@@ -194,7 +194,7 @@ def break_files(root: Path) -> dict[str, str]:
 def test_broken_images_are_left_out_and_named_where_that_is_wanted(tmp_path: Path) -> None:
     expected = break_files(tmp_path)
     names = as_names(sorted(path.name for path in tmp_path.iterdir()))
-    found = open_files({"train": ImageFiles(tmp_path, names)}, ImageOptions(skip_broken=True, most_broken=1.0))
+    found = open_files({"train": ImageFiles(tmp_path, names)}, ImageOptions(skip_broken=True, max_broken=1.0))
     assert [image.id for image in found.skipped] == list(expected)
     for image in found.skipped:
         assert expected[image.id] in image.reason

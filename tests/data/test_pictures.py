@@ -84,7 +84,7 @@ def test_cifar_also_with_some_examples_of_each_class(tmp_path: Path, monkeypatch
         images[:, 0] = fine  # so that a picture tells its class
         coarse = np.array(CIFAR100_SUPERCLASSES, np.uint8)[fine]
         (tmp_path / f"{name}.bin").write_bytes(np.concatenate([coarse[:, None], fine[:, None], images], 1).tobytes())
-    for options in ({}, {"per_class": 3}, {"take": 30}):
+    for options in ({}, {"per_class": 3}, {"limit": 30}):
         pictures, labels = opened(tmp_path, **options)
         assert [pixels(pictures.thumbnail(i, 64))[0, 0, 0] for i in range(len(pictures))] == labels
     assert pixels(pictures.thumbnail(0, 64)).shape == (32, 32, 3)
@@ -93,7 +93,7 @@ def test_cifar_also_with_some_examples_of_each_class(tmp_path: Path, monkeypatch
 
 
 def test_digits_are_ink_on_paper() -> None:
-    pictures, _ = opened("digits", take=50)
+    pictures, _ = opened("digits", limit=50)
     images = training_images()
     for index in (0, 17, 49):
         shown = pixels(pictures.thumbnail(index, 64))[:, :, 0]

@@ -21,7 +21,7 @@ def test_they_are_those_of_the_arrays_validation_last(tmp_path: Path) -> None:
     near: list[tuple[str, Any]] = [(f"column {i}", pytest.approx(value)) for i, value in enumerate(content["train"][3])]
     assert rows.values(3) == near
     assert [value for _, value in rows.values(36)] == pytest.approx(val[6].tolist())
-    taken = open_rows(DataOptions(path=str(path), take=10), 17)
+    taken = open_rows(DataOptions(path=str(path), limit=10), 17)
     assert taken is not None
     assert [value for _, value in taken.values(10)] == pytest.approx(val[0].tolist())
     with pytest.raises(InputError, match="37 examples, the run had 30"):

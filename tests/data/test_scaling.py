@@ -39,7 +39,7 @@ def data_of(
     content = {"train": array, "train_labels": labels.numpy()} | (more or {})
     for name, value in content.items():
         np.save(folder / f"{name}.npy", value)
-    options = DataOptions(path=str(folder), standardize="auto", map_above_mb=limit)
+    options = DataOptions(path=str(folder), standardize="auto", mmap_threshold_mb=limit)
     return label_data(load_raw(options, {}), options).joined()
 
 

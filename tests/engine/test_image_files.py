@@ -148,7 +148,7 @@ def test_broken_images_can_be_left_out_and_are_listed(
     settings = [f"--set={key}={value}" for key, value in (SIZE | SMALL).items()]
     told = cli(
         "train", "--data", broken, "--out", out, "--method", "standard", "--network", "preact_resnet8",
-        "--epochs", 1, "--skip-broken", "--set", "data.most_broken=0.5", *settings,
+        "--epochs", 1, "--skip-broken", "--set", "data.max_broken=0.5", *settings,
     )  # fmt: skip
     assert told.code == 0, told.err
     assert f"3 broken images left out: {out / 'skipped.csv'}" in told.out

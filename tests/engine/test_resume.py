@@ -145,7 +145,7 @@ def test_more_epochs_continue_a_finished_run(tmp_path: Path, noisy: Path, undist
     [
         ({"seed": 1}, "seed = 0, now it is 1"),
         ({"settings": {"optimizer.lr": 0.5}}, r"optimizer\.lr = 0\.05, now it is 0\.5"),
-        ({"take": 100}, r"data\.take = None, now it is 100"),
+        ({"limit": 100}, r"data\.take = None, now it is 100"),
         ({"select": "last"}, "select = noisy-val, now it is last"),
         ({"settings": {"mlp.hidden": [16, 16]}}, r"mlp\.hidden = \[16\], now it is \[16, 16\]"),
     ],

@@ -127,7 +127,7 @@ def mixed_up(classes: int = 4, d: int = 12, per_class: int = 300) -> tuple[Tenso
 def test_a_mean_is_robust_in_the_leading_directions_and_plain_in_all_others() -> None:
     x, labels, means = mixed_up()
     plain = class_means(x, labels, 4)
-    found = MeanCalibrator(MeanOptions(directions=4)).fit(x, labels, 4).means
+    found = MeanCalibrator(MeanOptions(n_components=4)).fit(x, labels, 4).means
     assert float((found - means).norm()) < 0.3 * float((plain - means).norm())
     _, vectors = torch.linalg.eigh(pooled_covariance(x, labels, plain))
     rest = vectors[:, :-4]
@@ -139,8 +139,8 @@ def test_a_mean_is_robust_in_the_leading_directions_and_plain_in_all_others() ->
 def test_as_many_directions_as_there_are_is_the_paper_s_mean() -> None:
     x, labels, _ = mixed_up()
     whole = MeanCalibrator(MeanOptions()).fit(x, labels, 4).means
-    torch.testing.assert_close(MeanCalibrator(MeanOptions(directions=12)).fit(x, labels, 4).means, whole)
-    torch.testing.assert_close(MeanCalibrator(MeanOptions(directions=99)).fit(x, labels, 4).means, whole)
+    torch.testing.assert_close(MeanCalibrator(MeanOptions(n_components=12)).fit(x, labels, 4).means, whole)
+    torch.testing.assert_close(MeanCalibrator(MeanOptions(n_components=99)).fit(x, labels, 4).means, whole)
 
 
 def test_robust_directions_survive_classes_of_none_one_and_equal_members() -> None:
@@ -148,7 +148,7 @@ def test_robust_directions_survive_classes_of_none_one_and_equal_members() -> No
     labels[labels == 1] = 0
     labels[0] = 3
     x[labels == 2] = 1.0
-    found = MeanCalibrator(MeanOptions(directions=2)).fit(x, labels, 5)
+    found = MeanCalibrator(MeanOptions(n_components=2)).fit(x, labels, 5)
     assert found.present.tolist() == [True, False, True, False, False]
     assert bool(found.means.isfinite().all())
     torch.testing.assert_close(found.means[2], torch.ones(6), atol=1e-3, rtol=0)

@@ -86,7 +86,7 @@ def test_the_first_example_is_picked_like_any_other() -> None:
 
 @pytest.mark.parametrize("epoch", [2, 3])
 def test_each_network_learns_from_what_the_other_picked(epoch: int) -> None:
-    method = make(warmup=2, forget_rate=0.5, climb=1)
+    method = make(warmup=2, forget_rate=0.5, ramp_epochs=1)
     inputs = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(1))
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
     losses = [[float(value) for value in cross_entropy(inputs[:, i], labels)] for i in (0, 1)]
@@ -101,7 +101,7 @@ def test_each_network_learns_from_what_the_other_picked(epoch: int) -> None:
 
 
 def test_where_nothing_disagrees_the_whole_batch_is_selected_from() -> None:
-    method = make(warmup=0, forget_rate=0.5, climb=1)
+    method = make(warmup=0, forget_rate=0.5, ramp_epochs=1)
     scores = torch.randn(6, 1, 3, generator=torch.Generator().manual_seed(2)).expand(6, 2, 3)
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
     step = method.loss(batch_of(scores, labels, 1), Phase(torch.arange(6), learns=(0, 1)))
@@ -112,7 +112,7 @@ def test_where_nothing_disagrees_the_whole_batch_is_selected_from() -> None:
 
 
 def test_a_networks_loss_teaches_that_network_alone() -> None:
-    method = make(warmup=0, forget_rate=0.3, climb=1)
+    method = make(warmup=0, forget_rate=0.3, ramp_epochs=1)
     inputs = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(3))
     step = method.loss(batch_of(inputs, torch.tensor([0, 1, 2, 0, 1, 2]), 1), Phase(torch.arange(6), learns=(0, 1)))
     next(iter(step.terms.values())).backward()
@@ -150,7 +150,7 @@ def test_auto_estimates_in_the_warm_up_only_and_from_the_first_process() -> None
 
 
 def test_a_rate_that_is_given_is_not_estimated() -> None:
-    method = make(warmup=2, forget_rate=0.3, climb=2)
+    method = make(warmup=2, forget_rate=0.3, ramp_epochs=2)
     figures = method.end_epoch(1, Scans(), LabelStore(torch.zeros(6, dtype=torch.long), 3))
     assert figures == {"forget_rate": pytest.approx(0.15)}
 

@@ -20,10 +20,10 @@ from unflip.methods.base import Batch, Phase, TrainContext
 from unflip.methods.dividemix import (
     DivideMix,
     DivideMixOptions,
-    climb,
     divide,
     negative_entropy,
     prior_penalty,
+    ramp,
     refine,
     sharpen,
     soft_cross_entropy,
@@ -157,7 +157,7 @@ def test_the_prior_leaves_out_classes_without_a_label() -> None:
 
 
 def test_the_unlabeled_weight_climbs_after_the_warm_up() -> None:
-    assert [climb(progress, 10, 16) for progress in (3.0, 10.0, 14.0, 26.0, 99.0)] == [0.0, 0.0, 0.25, 1.0, 1.0]
+    assert [ramp(progress, 10, 16) for progress in (3.0, 10.0, 14.0, 26.0, 99.0)] == [0.0, 0.0, 0.25, 1.0, 1.0]
 
 
 def test_the_division_takes_what_is_likely_and_never_nothing() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from unflip.errors import ConfigError, InputError, MissingExtraError
 from unflip.nn import networks
 from unflip.nn import timm as module
-from unflip.nn.backbone import usual_head_epochs
+from unflip.nn.backbone import usual_freeze_epochs
 from unflip.nn.base import build_network
 from unflip.nn.timm import TimmOptions
 from unflip.runs.config import RunConfig
@@ -147,9 +147,9 @@ def test_the_family_makes_a_class_for_each_name(fake_timm: list[dict[str, Any]],
 def test_all_of_timm_shares_one_section(fake_timm: list[dict[str, Any]]) -> None:
     layer = {"network": "timm:tiny.in1k", "data": {"path": "digits"}, "timm": {"pretrained": True}}
     config = RunConfig.resolve([layer], explicit=["timm"])
-    head_epochs = usual_head_epochs(config.common.epochs)
-    assert config.network_options == TimmOptions(pretrained=True, head_epochs=head_epochs)
-    assert config.tree()["timm"] == {"pretrained": True, "lr_share": 0.1, "head_epochs": head_epochs}
+    freeze_epochs = usual_freeze_epochs(config.common.epochs)
+    assert config.network_options == TimmOptions(pretrained=True, freeze_epochs=freeze_epochs)
+    assert config.tree()["timm"] == {"pretrained": True, "backbone_lr_scale": 0.1, "freeze_epochs": freeze_epochs}
     assert RunConfig.resolve([layer | {"network": "mlp"}]).common.network == "mlp"  # a preset may hold it unused
 
 

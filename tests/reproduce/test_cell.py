@@ -77,7 +77,7 @@ def test_a_folder_is_all_that_is_in_it_also_behind_links(tmp_path: Path) -> None
         ("epochs = 2", True),  # as it is
         ("seed = 0", True),  # the default, said
         ("data.workers = 3", True),  # how, not what
-        ("data.map_above_mb = 0", True),
+        ("data.mmap_threshold_mb = 0", True),
         ("gce.q = 0.5", True),  # of a method that is not in use
         ("seed = 1", False),
         ("optimizer.momentum = 0.5", False),

@@ -73,7 +73,7 @@ def test_a_named_value_shows_its_name_and_may_set_several_keys(tmp_path: Path) -
         large = [64, 64]
         [axes.noise]
         none = {}
-        "30% sym." = { noise = "sym:0.3", data.take = 500, preset = "demo" }
+        "30% sym." = { noise = "sym:0.3", data.limit = 500, preset = "demo" }
         """,
     )
     assert [tuple(point.axes.values()) for point in grid.points] == [
@@ -84,7 +84,7 @@ def test_a_named_value_shows_its_name_and_may_set_several_keys(tmp_path: Path) -
     ]
     last = grid.points[3].configure()
     assert last.tree()["mlp"]["hidden"] == [64, 64]
-    assert (last.common.noise.recipe, last.common.data.take, last.common.epochs) == ("sym:0.3", 500, 40)
+    assert (last.common.noise.recipe, last.common.data.limit, last.common.epochs) == ("sym:0.3", 500, 40)
     assert grid.points[2].configure().common.noise.recipe is None
 
 

@@ -32,7 +32,7 @@ def test_a_lost_worker_process_costs_a_cell_an_attempt_and_the_results_are_those
         return running.others("ray::run_cell")
 
     with sweeping(
-        grid, "--out", out, "--data-root", tmp_path, "--on", "ray", "--jobs", 1, "--device", "cpu"
+        grid, "--out", out, "--data-root", tmp_path, "--backend", "ray", "--jobs", 1, "--device", "cpu"
     ) as running:
         victim = running.wait_for(lambda: under_way() and tasks())[0]
         os.kill(victim, signal.SIGKILL)

@@ -313,9 +313,9 @@ def test_locks_of_somebody_in_a_sweep_stay(undisturbed: Path, grid: Path, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--on", "rya"], "unknown --on 'rya', did you mean 'ray'?"),
+        (["--backend", "rya"], "unknown --backend 'rya', did you mean 'ray'?"),
         (["--keep", "nothing"], "unknown --keep 'nothing'"),
-        (["--address", "auto"], "--address auto is that of a Ray cluster; add --on ray"),
+        (["--address", "auto"], "--address auto is that of a Ray cluster; add --backend ray"),
         (["smoke/digits"], "grid smoke/digits: given twice"),
     ],
 )

@@ -21,7 +21,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'un
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on 400 digits, a third of them called wrong."""
     folder = tmp_path_factory.mktemp("trained") / "digits"
-    train("digits", folder, take=400, noise="sym:0.3", method="unflip", epochs=6, device="cpu")
+    train("digits", folder, limit=400, noise="sym:0.3", method="unflip", epochs=6, device="cpu")
     return folder
 
 

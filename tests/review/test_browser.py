@@ -125,7 +125,7 @@ def test_a_whole_review_by_keyboard_ends_in_an_export_that_training_takes(
         assert_clean(watched, address)
     rows = {int(row["index"]): int(row["label"]) for row in csv.DictReader(saved.read_text().splitlines())}
     assert rows == {i: decision_about(review, i).label for i in (order[0], order[1], order[3], order[4])}
-    again = train("digits", tmp_path / "again", take=400, noise="sym:0.3", reviewed=saved, epochs=1, device="cpu")
+    again = train("digits", tmp_path / "again", limit=400, noise="sym:0.3", reviewed=saved, epochs=1, device="cpu")
     assert again.result["reviewed"] == 4
 
 
@@ -375,7 +375,7 @@ def go_to(page: "Page", review: Review, index: int) -> None:
     """Open an example in the single view by the page's address."""
     page.evaluate(
         "place => { location.hash = place }",
-        f"pair=all&state=any&view=single&at={review.examples.ranking(Order.DOUBTFUL).ranks[index]}&from={review.examples.ranking(Order.DOUBTFUL).ranks[index]}",
+        f"pair=all&state=any&view=single&at={review.examples.ranking(Order.LOWEST_QUALITY).ranks[index]}&from={review.examples.ranking(Order.LOWEST_QUALITY).ranks[index]}",
     )
     page.reload()
     page.wait_for_selector("#single:not([hidden]) .neighbors")
@@ -390,7 +390,7 @@ def test_texts_are_read_as_texts(browser: "Browser", texts_run: Path, size: tupl
         page = watched.page
         page.select_option("#pair", "all")
         said(page, "120 examples")
-        first = review.brief(int(examples.ranking(Order.DOUBTFUL).order[0]))
+        first = review.brief(int(examples.ranking(Order.LOWEST_QUALITY).order[0]))
         assert page.locator(".tile .text").count() == 60
         assert page.locator(".tile .text").first.text_content() == first["text"]
         assert str(page.locator(".tile").first.get_attribute("aria-label")).endswith(f", undecided: {first['text']}")
@@ -596,7 +596,7 @@ def test_of_a_group_whose_first_is_removed_the_next_is_kept(browser: "Browser", 
 
 def test_no_more_are_selected_than_can_be_decided_at_once(browser: "Browser", tmp_path: Path) -> None:
     run = quick_train(write_npz(tmp_path / "a.npz", **blobs(train=1100)), tmp_path / "run", epochs=1)
-    order = Examples(run).ranking(Order.DOUBTFUL).order.tolist()
+    order = Examples(run).ranking(Order.LOWEST_QUALITY).order.tolist()
     groups = [order[0], *order[-5:]], [order[1], *order[100:1090]]
     rows = [(i, group) for group, members in enumerate(groups) for i in members]
     reasons = ["same"] * len(rows)
@@ -649,12 +649,12 @@ def test_the_order_can_be_chosen_and_stays_after_reloading(browser: "Browser", r
         watched = visit(browser, address)
         page = watched.page
         assert page.locator("#found").is_hidden()
-        page.select_option("#order", "helpful")
+        page.select_option("#order", "informative")
         wanted = Client(address).get("/api/examples?differs=true&state=open&order=helpful&count=3").json["examples"]
         page.wait_for_function("id => document.querySelector('.tile').id === id", arg=f"tile-{wanted[0]['index']}")
         page.reload()
         page.wait_for_selector("body[data-ready]")
-        assert page.locator("#order").input_value() == "helpful"
+        assert page.locator("#order").input_value() == "informative"
         assert page.locator(".tile").first.get_attribute("id") == f"tile-{wanted[0]['index']}"
         assert_clean(watched, address)
 

@@ -53,11 +53,11 @@ def test_pages_forward_and_backward_go_through_what_passes_by_quality(
     after, before = -1, len(rows)
     while page := examples.page(wanted, states, after=after, count=count).indices:
         assert examples.page(wanted, states, after=after, count=count)[1:3] == (len(expected), len(found))
-        found, after = found + page, int(examples.ranking(Order.DOUBTFUL).ranks[page[-1]])
+        found, after = found + page, int(examples.ranking(Order.LOWEST_QUALITY).ranks[page[-1]])
     assert found == expected
     backwards: list[int] = []
     while page := examples.page(wanted, states, before=before, count=count).indices:
-        backwards, before = page + backwards, int(examples.ranking(Order.DOUBTFUL).ranks[page[0]])
+        backwards, before = page + backwards, int(examples.ranking(Order.LOWEST_QUALITY).ranks[page[0]])
     assert backwards == expected
 
 

@@ -84,9 +84,9 @@ def test_it_is_an_order_of_all_and_asks_where_suggestions_are_wrong(
 def test_the_page_goes_in_the_order_that_is_asked_for(run: Path) -> None:
     table, features = Run(run).labels(), Run(run).features
     expected = most_informative_first(table, features).tolist()
-    with served(run, order=Order.HELPFUL) as (address, _):
+    with served(run, order=Order.INFORMATIVE) as (address, _):
         client = Client(address)
-        assert client.get("/api/about").json["order"] == "helpful"
+        assert client.get("/api/about").json["order"] == "informative"
         page = client.get("/api/examples?count=20").json
         assert [one["index"] for one in page["examples"]] == expected[:20]
         second = client.get(f"/api/examples?count=20&after={page['last']}").json["examples"]

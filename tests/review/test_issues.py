@@ -87,7 +87,7 @@ def test_a_removal_is_a_decision_that_can_be_taken_back_and_is_exported(found: P
         assert client.get("/api/export.csv").body.decode() == "index,id,label,decision\n"
         assert client.decide("remove", (3, 0), label=1).status == 400
     (tmp_path / "reviewed.csv").write_text(text)
-    again = quick_train("digits", tmp_path / "again", take=400, reviewed=tmp_path / "reviewed.csv", epochs=1)
+    again = quick_train("digits", tmp_path / "again", limit=400, reviewed=tmp_path / "reviewed.csv", epochs=1)
     splits = again.labels()["split"].to_numpy()
     assert np.flatnonzero(splits == "removed").tolist() == [8, 20]
 

@@ -130,7 +130,7 @@ def test_the_export_holds_what_was_settled_and_training_takes_it(client: Client,
     assert all(row["id"].startswith("digit-") for row in rows)
     reviewed = tmp_path / "reviewed.csv"
     reviewed.write_bytes(answer.body)
-    again = train("digits", tmp_path / "again", take=400, noise="sym:0.3", reviewed=reviewed, epochs=2, device="cpu")
+    again = train("digits", tmp_path / "again", limit=400, noise="sym:0.3", reviewed=reviewed, epochs=2, device="cpu")
     current = {row["index"]: row["current_label"] for row in rows_of(again.folder)}
     assert {index: current[index] for index in expected} == expected
 
@@ -146,7 +146,7 @@ def test_a_second_round_keeps_what_the_first_decided(run: Path, tmp_path: Path) 
         first = client.get("/api/export.csv").body.decode()
     (tmp_path / "first.csv").write_text(first)
     again = quick_train(
-        "digits", tmp_path / "again", reviewed=tmp_path / "first.csv", take=400, noise="sym:0.3", epochs=1
+        "digits", tmp_path / "again", reviewed=tmp_path / "first.csv", limit=400, noise="sym:0.3", epochs=1
     )
     with served(again.folder) as (address, review):
         client = Client(address)

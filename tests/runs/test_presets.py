@@ -25,12 +25,12 @@ CIFAR = SGD | {
     "optimizer.batch_size": 128,
     "optimizer.lr": 0.01,
     "optimizer.milestones": [40, 80],
-    "optimizer.factor": 0.5,
+    "optimizer.gamma": 0.5,
     "calibration.head_lr": 1e-4,
     "calibration.head_momentum": 0.9,
     "covariance.disturbance": "auto",  # section 3.3
 }
-REAL = SGD | {"optimizer.weight_decay": 1e-3, "optimizer.batch_size": 32, "optimizer.factor": 0.1}
+REAL = SGD | {"optimizer.weight_decay": 1e-3, "optimizer.batch_size": 32, "optimizer.gamma": 0.1}
 PLC = {"plc.threshold": 0.3, "plc.step": 0.1, "plc.limit": 0.9, "plc.stall": 0.001, "plc.window": 5, "plc.warmup": 8}
 DIVIDEMIX = {"dividemix.temperature": 0.5, "dividemix.p_threshold": 0.5}
 REAL_DIVIDEMIX = DIVIDEMIX | {"dividemix.alpha": 0.5, "dividemix.lambda_u": 0.0, "dividemix.warmup": 1}
@@ -56,7 +56,7 @@ STATED: list[tuple[str, str, dict[str, Any]]] = [
     (
         "clothing1m-plc",
         "PLC's code",
-        {"epochs": 15, "optimizer.milestones": [6, 11], "optimizer.factor": 0.5, "data.per_class": 18976},
+        {"epochs": 15, "optimizer.milestones": [6, 11], "optimizer.gamma": 0.5, "data.per_class": 18976},
     ),
     *((f"cifar{n}-plc", "PLC's code", {"epochs": 180, "select": "clean-val"}) for n in (10, 100)),
     ("cifar10", "SL's paper", {"sl.alpha": 0.1, "sl.beta": 1.0, "sl.log_zero": -4.0}),
@@ -72,7 +72,7 @@ STATED: list[tuple[str, str, dict[str, Any]]] = [
     *(
         (f"cifar{n}-dividemix", "DivideMix's paper", SGD | DIVIDEMIX | {
             "network": "preact_resnet18", "epochs": 300, "optimizer.batch_size": 64, "optimizer.lr": 0.02,
-            "optimizer.milestones": [150], "optimizer.factor": 0.1, "optimizer.weight_decay": 5e-4,
+            "optimizer.milestones": [150], "optimizer.gamma": 0.1, "optimizer.weight_decay": 5e-4,
             "dividemix.alpha": 4.0, "dividemix.rampup": 16, "dividemix.warmup": warmup, "dividemix.lambda_u": weight,
         })
         for n, warmup, weight in ((10, 10, 0.0), (100, 30, 25.0))

@@ -289,7 +289,7 @@ def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunCo
     if method == "unflip":
         settings["data.standardize"] = "auto"
     elif of_columns:  # which have units of their own
-        settings["data.standardize"] = "columns"
+        settings["data.standardize"] = "per-feature"
     given = {key: value for key, value in data.items() if value is not None}
     flags = {"method": method, "epochs": size.epochs, "seed": 0, "select": "last"} | tree | {"data": given}
     return make_layers(flags, preset="features", settings=settings).resolve()

@@ -177,7 +177,7 @@ def plan_embedding(
         track: is told how many parts have been looked at.
     """
     if embedding.address is not None and embedding.on != "ray":
-        raise ConfigError(f"--address {embedding.address} is that of a Ray cluster; add --on ray")
+        raise ConfigError(f"--address {embedding.address} is that of a Ray cluster; add --backend ray")
     if embedding.on == "ray":
         find_ray(embedding.address)
     if not raw.holds_images:

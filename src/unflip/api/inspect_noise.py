@@ -43,7 +43,7 @@ def inspect_noise(
         if array.ndim != 1:
             raise InputError(f"labels {path}: {array.ndim} dimensions {array.shape}, labels have one")
     if take is not None and take > len(labels_raw):
-        raise ConfigError(f"--take {take}: {labels} has only {len(labels_raw)} labels")
+        raise ConfigError(f"--limit {take}: {labels} has only {len(labels_raw)} labels")
     count = take or len(labels_raw)
     if not count:
         raise InputError(f"labels {labels}: holds no labels; give one per example")

@@ -80,7 +80,7 @@ _EXAMPLES = (*COLUMNS, "data.skip_broken")
 _LABELS = ("data.labels", "data.reviewed")
 
 TRAIN = (
-    *_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "data.take", "noise.recipe", "network", "sources.from_scratch",
+    *_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "data.limit", "noise.recipe", "network", "sources.from_scratch",
     "select", "sources.preset", "sources.config", "sources.settings",
     "execution.checkpoint_minutes", "execution.keep", *_COMPUTE,
 )  # fmt: skip
@@ -92,7 +92,7 @@ EMBED = (
 )  # fmt: skip
 """What `embed` takes besides the data and the file."""
 CORRUPT = (
-    "seed", "data.labels", "data.take", "noise.posterior", "noise.class_map", "noise.matrix", *_COMPUTE,
+    "seed", "data.labels", "data.limit", "noise.posterior", "noise.class_map", "noise.matrix", *_COMPUTE,
 )  # fmt: skip
 """What `corrupt` takes besides the data, the recipe and the file."""
 PREDICT = ("data.skip_broken", "embedding.weights", "execution.device")

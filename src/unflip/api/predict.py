@@ -120,7 +120,7 @@ def predict(
 def _data_options(model: Model, data: str, *, skip_broken: bool) -> DataOptions:
     """Return options that read new data as the training data was read."""
     frame, encoding = model.frame, model.encoding
-    options = DataOptions(path=data, skip_broken=skip_broken, most_broken=1.0, augment=False)
+    options = DataOptions(path=data, skip_broken=skip_broken, max_broken=1.0, augment=False)
     if frame is not None:
         return options.model_copy(
             update={"image_size": frame.size, "image_resize": frame.resize, "resample": frame.resample}

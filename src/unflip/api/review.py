@@ -23,7 +23,7 @@ def review(
     host: str = "127.0.0.1",
     port: int = 0,
     reviewer: str | None = None,
-    order: Order = Order.DOUBTFUL,
+    order: Order = Order.LOWEST_QUALITY,
     on_ready: Callable[[str], None],
 ) -> int:
     """Serve the page until somebody ends it; return how many examples are settled.

@@ -106,7 +106,7 @@ def review(
     order: Annotated[
         Order,
         typer.Option(help="Begin with the most doubtful labels, or with decisions that teach most. The page has both."),
-    ] = Order.DOUBTFUL,
+    ] = Order.LOWEST_QUALITY,
     export: Annotated[
         Path | None, typer.Option(help="Write what was decided to this .csv, for train --reviewed, and serve nothing.")
     ] = None,

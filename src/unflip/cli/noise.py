@@ -60,7 +60,7 @@ def inspect(
     """Measure how wrong labels are: the rate, overall and per class, and which class became which."""
     from unflip.api.inspect_noise import inspect_noise
 
-    found = inspect_noise(labels, clean, take=take, out=out, force=force)
+    found = inspect_noise(labels, clean, limit=take, out=out, force=force)
     print_noise(found.measured, found.class_names)
 
 

@@ -29,10 +29,12 @@ def read_array(path: Path, mmap_mode: Any = None) -> Array:
     return array
 
 
-def read_npz(path: Path, *, only: tuple[str, ...] | None = None, map_above_mb: float = math.inf) -> dict[str, Array]:
+def read_npz(
+    path: Path, *, only: tuple[str, ...] | None = None, mmap_threshold_mb: float = math.inf
+) -> dict[str, Array]:
     """Read the arrays of an .npz file, all of them or those in ``only`` that exist; pickles are refused.
 
-    Arrays larger than ``map_above_mb`` are mapped, not read, where the file holds them uncompressed.
+    Arrays larger than ``mmap_threshold_mb`` are mapped, not read, where the file holds them uncompressed.
     """
     try:
         with path.open("rb") as stream:  # opened here, since numpy leaves it open if it is not an archive
@@ -43,7 +45,7 @@ def read_npz(path: Path, *, only: tuple[str, ...] | None = None, map_above_mb: f
                 mapped = {
                     entry.filename.removesuffix(".npy"): array
                     for entry in file.zip.infolist()
-                    if entry.file_size > map_above_mb * 2**20 and (array := _map_entry(path, entry)) is not None
+                    if entry.file_size > mmap_threshold_mb * 2**20 and (array := _map_entry(path, entry)) is not None
                 }
                 names = [name for name in file.files if only is None or name in only]
                 return {name: mapped[name] if name in mapped else file[name] for name in names}

@@ -29,14 +29,14 @@ class Table:
     def __len__(self) -> int:
         return len(self.table)
 
-    def __getitem__(self, rows: slice | Array) -> "Cells":
+    def __getitem__(self, rows: slice | Array) -> "Table":
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self.table))
             return Table(self.table.slice(start, max(0, stop - start)))
         return Table(self.table.filter(rows) if rows.dtype == bool else self.table.take(rows))
 
     @classmethod
-    def of_array(cls, rows: Array, names: Sequence[str], what: str) -> "Cells":
+    def of_array(cls, rows: Array, names: Sequence[str], what: str) -> "Table":
         """Return an array (n, columns) as a table with these names of columns."""
         import pyarrow as pa
 

@@ -87,10 +87,10 @@ def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options
     index, reason = next(iter(wrong.items()))
     if not options.skip_broken:
         raise BrokenImageError(files, index, reason, len(wrong) - 1)
-    if len(wrong) == len(files) or len(wrong) >= options.most_broken * len(files):
+    if len(wrong) == len(files) or len(wrong) >= options.max_broken * len(files):
         raise InputError(
             f"'{part}': {len(wrong)} of its {len(files)} images cannot be read, the first: {files.where(index)}: "
-            f"{reason}; fix or remove them (data.most_broken = {options.most_broken:g})"
+            f"{reason}; fix or remove them (data.max_broken = {options.max_broken:g})"
         )
 
 

@@ -70,7 +70,7 @@ def label_data(
     if isinstance(train.inputs, np.ndarray | Shards):
         check_varied(train.inputs, f"{options.path}, 'train'")
         if standardize is None and options.standardize != "off":
-            standardize = fit_standardization(train.inputs, one_scale=options.standardize == "whole")
+            standardize = fit_standardization(train.inputs, one_scale=options.standardize == "global")
     ready = {
         key: replace(
             part,
@@ -121,10 +121,10 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Split, str]:
     _check_labeled(raw, options.path)
     called = "train_labels" if raw.label_column is None else f"column '{raw.label_column}'"
     train, what, total = raw.train, f"{options.path}, {called}", len(raw.train.inputs)
-    if options.take is not None:
-        if options.take > total:
-            raise ConfigError(f"take = {options.take}: there are only {total} training examples")
-        train = train[: options.take]
+    if options.limit is not None:
+        if options.limit > total:
+            raise ConfigError(f"take = {options.limit}: there are only {total} training examples")
+        train = train[: options.limit]
     if options.labels is not None:
         what = f"labels {options.labels}"
         train = replace(train, labels=_other_labels(raw, options, what), truth=train.labels)
@@ -154,7 +154,7 @@ def _other_labels(raw: Dataset, options: DataOptions, what: str) -> Array:
     """Read the labels that replace those of the data; numbers are refused where classes are called by others."""
     train = raw.train
     ids = None if train.ids is None else [str(name) for name in train.ids.tolist()]
-    count = options.take or len(train.inputs)
+    count = options.limit or len(train.inputs)
     own = None if train.labels is None else train.labels[:count]
     names = options.class_names or raw.class_names or _names_in(own)
     labels = _read_for_all(options, options.labels or "", count, what, ids, names, len(train.inputs))
@@ -177,9 +177,9 @@ def _read_for_all(
 ) -> Array:
     """Read labels or groups, one for each of ``count`` examples, or more of them if only some are taken."""
     labels = read_labels(Path(path), ids, names, total)
-    if labels.ndim != 1 or len(labels) < count or (len(labels) > count and options.take is None):
+    if labels.ndim != 1 or len(labels) < count or (len(labels) > count and options.limit is None):
         few = labels.ndim == 1 and 0 < len(labels) < count
-        hint = f"; if they are those of the first examples: --take {len(labels)}" if few else ""
+        hint = f"; if they are those of the first examples: --limit {len(labels)}" if few else ""
         raise InputError(f"{what}: {' x '.join(map(str, labels.shape))} labels for {count} examples{hint}")
     return labels[:count]
 

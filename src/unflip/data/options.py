@@ -31,7 +31,7 @@ class ImageOptions(Options):
     """Threads that read images; by default one per core. Results do not depend on it."""
     skip_broken: bool = False
     """Leave out images that cannot be read; `skipped.csv` in the run folder lists them."""
-    most_broken: float = Field(0.2, ge=0.0, le=1.0)
+    max_broken: float = Field(0.2, ge=0.0, le=1.0)
     """`skip_broken` gives up if this share of a part's images cannot be read: then something else must be wrong."""
 
 
@@ -59,7 +59,7 @@ class DataOptions(ImageOptions):
     """A file of labels that replace the training labels; the data's own labels are then used for evaluation only."""
     reviewed: str | None = None
     """A table (index or path, label) of labels that people decided; they are trusted and never changed."""
-    take: PositiveInt | None = None
+    limit: PositiveInt | None = None
     """Use only this many training examples, the first ones."""
     per_class: PositiveInt | None = None
     """Use at most this many training examples per given class, the first ones."""
@@ -69,15 +69,15 @@ class DataOptions(ImageOptions):
     """Share of the training examples held out for validation, stratified by given label; a `val` split replaces it."""
     groups: str | None = None
     """Examples of one group, such as near-duplicates, stay on one side of that split: a column, an array, or a file."""
-    standardize: Literal["columns", "whole", "auto", "off"] = "columns"
-    """Center each column and divide it by its own standard deviation (`columns`) or all columns by a common one
-    (`whole`); `auto` takes what explains the labels better. Images have a fixed mean and standard deviation per channel
+    standardize: Literal["per-feature", "global", "auto", "off"] = "per-feature"
+    """Center each column and divide it by its own standard deviation (`per-feature`) or all columns by a common one
+    (`global`); `auto` takes what explains the labels better. Images have a fixed mean and standard deviation per channel
     instead."""
     augment: bool = True
     """Mirror and crop training images at random."""
     jitter: float = Field(0.0, ge=0.0)
     """Standard deviation of the noise between two views of a row, in units of the standardized features."""
-    map_above_mb: float = Field(1024.0, ge=0.0)
+    mmap_threshold_mb: float = Field(1024.0, ge=0.0)
     """Array files larger than this many megabytes stay on disk and are read batch by batch."""
 
     @property

@@ -121,7 +121,7 @@ def _of_arrays(raw: Dataset, options: DataOptions, count: int) -> Pictures | Non
 def example_rows(raw: Dataset, options: DataOptions, count: int) -> Callable[[int], Any]:
     """Return a function that finds the input of each of a run's ``count`` examples: a row of an array, or of cells."""
     # Only `per_class` needs the labels, which may be in another file.
-    train = raw.train[: options.take] if options.per_class is None else choose_labels(raw, options)[0]
+    train = raw.train[: options.limit] if options.per_class is None else choose_labels(raw, options)[0]
     parts = [part.inputs for part in (train, raw.val) if part is not None and not isinstance(part.inputs, ImageFiles)]
     if (found := sum(map(len, parts))) != count:
         raise InputError(f"data {options.path}: {found} examples, the run had {count}; is it another data set?")

@@ -63,7 +63,7 @@ def _gray(pixels: Tensor) -> Tensor:
 
 
 def _place(whole: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where ``part`` fits best into ``whole``, both (p, 1, 16, 16): correlations (p,) and boxes (p, 4).
+    """Return where ``part`` fits best into ``global``, both (p, 1, 16, 16): correlations (p,) and boxes (p, 4).
 
     A box is left, top, width and height, as shares of the side.
     """

@@ -21,7 +21,7 @@ class CoteachingOptions(Options):
     """Epochs that select from whole batches: 20 for CIFAR-10, 5 for CIFAR-100."""
     forget_rate: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] = "auto"
     """Final fraction of a batch that is dropped, ideally the noise rate; `auto` estimates it during the warm-up."""
-    climb: PositiveInt = 10
+    ramp_epochs: PositiveInt = 10
     """Epochs over which that fraction grows linearly from 0."""
 
 
@@ -71,13 +71,13 @@ class Coteaching(Method):
                 among = (logits[0].argmax(1) != logits[1].argmax(1)) | trusted
             else:
                 among = torch.ones_like(batch.labels, dtype=torch.bool)
-            rate = forget_rate(batch.epoch, self.noise_rate, self.options.climb)
+            rate = forget_rate(batch.epoch, self.noise_rate, self.options.ramp_epochs)
             first, second = (pick(values.masked_fill(trusted, -torch.inf), among, rate) for values in losses)
         return LossOutput({"network_0": _mean(losses[0], second), "network_1": _mean(losses[1], first)})
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Estimate the noise rate during the warm-up, unless it was given."""
-        used = forget_rate(epoch, self.noise_rate, self.options.climb)
+        used = forget_rate(epoch, self.noise_rate, self.options.ramp_epochs)
         if self.options.forget_rate == "auto" and epoch <= max(1, self.options.warmup):
             own = labels.current[self.context.train]
             losses = [cross_entropy(observed.logits(position), own) for position in range(self.num_networks)]
@@ -94,9 +94,9 @@ class Coteaching(Method):
         self.noise_rate = state["noise_rate"]
 
 
-def forget_rate(epoch: int, final: float, climb: int) -> float:
+def forget_rate(epoch: int, final: float, ramp_epochs: int) -> float:
     """Return ``min(epoch / climb, 1) final``, the fraction dropped in ``epoch`` (counted from 1)."""
-    return min(epoch / climb, 1.0) * final
+    return min(epoch / ramp_epochs, 1.0) * final
 
 
 def pick(losses: Tensor, among: Tensor, rate: float) -> Tensor:

@@ -124,7 +124,7 @@ class DivideMix(Method):
         log_probs = log_softmax(self.networks[network](mixed))
         terms = {"labeled": soft_cross_entropy(log_probs[: 2 * size], targets[: 2 * size])}
         if batch.unlabeled and options.lambda_u:
-            weight = options.lambda_u * climb(batch.progress, options.warmup, options.rampup)
+            weight = options.lambda_u * ramp(batch.progress, options.warmup, options.rampup)
             terms["unlabeled"] = weight * squared_error(log_probs[2 * size :], targets[2 * size :])
         if options.prior_weight:
             terms["prior"] = options.prior_weight * prior_penalty(log_probs, self.classes)
@@ -247,7 +247,7 @@ def negative_entropy(log_probs: Tensor) -> Tensor:
     return (log_probs.exp() * log_probs).sum(1).mean()
 
 
-def climb(progress: float, warmup: int, rampup: int) -> float:
+def ramp(progress: float, warmup: int, rampup: int) -> float:
     """Return the factor on lambda_u: 0 at the end of the warm-up, 1 ``rampup`` epochs later."""
     return min(1.0, max(0.0, (progress - warmup) / rampup))
 

@@ -78,7 +78,7 @@ class MeanOptions(Options):
     """Divide weights by their `sum`, or, as printed, by the `count` of members, which depends on the origin."""
     complement: Complement = "weighted"
     """The mean along the directions of less variance: `weighted`, or, as printed, `plain`, which far outliers move."""
-    directions: PositiveInt | None = None
+    n_components: PositiveInt | None = None
     """Number of leading directions of the pooled covariance in which the mean is robust; all by default."""
 
 
@@ -117,10 +117,10 @@ class MeanCalibrator:
             normalize=options.normalize,
             complement=options.complement,
         )
-        if options.directions is None or options.directions >= features.shape[1]:
+        if options.n_components is None or options.n_components >= features.shape[1]:
             means = estimate(features, labels)
         else:
-            means = robust_in_leading(features, labels, num_classes, options.directions, estimate)
+            means = robust_in_leading(features, labels, num_classes, options.n_components, estimate)
         weights = None
         if options.covariance == "damped":
             weights = [

@@ -93,16 +93,16 @@ class PretrainedOptions(Options):
 
     pretrained: bool = True
     """Start from the weights that were published with the network; `--from-scratch` starts from random ones."""
-    head_epochs: NonNegativeInt | None = None
+    freeze_epochs: NonNegativeInt | None = None
     """First epochs, in which the head alone learns; by default a tenth of all, one at least if there are two."""
-    lr_share: float = Field(0.1, gt=0.0, le=1.0)
+    backbone_lr_scale: float = Field(0.1, gt=0.0, le=1.0)
     """Learning rate of the pretrained layers, as a share of the head's."""
 
     def check_length(self, section: str, epochs: int) -> None:
         """Refuse head epochs after which nothing is left for the encoder, in a run of ``epochs``."""
-        if self.pretrained and self.head_epochs is not None and self.head_epochs >= epochs:
+        if self.pretrained and self.freeze_epochs is not None and self.freeze_epochs >= epochs:
             raise ConfigError(
-                f"{section}.head_epochs = {self.head_epochs}: must be below epochs = {epochs}, or only the head ever "
+                f"{section}.freeze_epochs = {self.freeze_epochs}: must be below epochs = {epochs}, or only the head ever "
                 "learns; leave it out for a tenth of the epochs"
             )
 
@@ -126,11 +126,11 @@ class Pretrained(Network):
         """Whether the encoder stays as it is in ``epoch`` (counted from 1) of a run of ``epochs``."""
         if not self.options.pretrained:
             return False
-        waits = self.options.head_epochs
-        return epoch <= (usual_head_epochs(epochs) if waits is None else waits)
+        waits = self.options.freeze_epochs
+        return epoch <= (usual_freeze_epochs(epochs) if waits is None else waits)
 
 
-def usual_head_epochs(epochs: int) -> int:
+def usual_freeze_epochs(epochs: int) -> int:
     """Return in how many of a run's epochs the head learns alone, where nobody chose."""
     return min(epochs - 1, max(1, epochs // 10))
 
@@ -146,7 +146,9 @@ def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
     That is one group with a share of 1, unless parts of the network are pretrained.
     """
     shares = {
-        id(weight): part.options.lr_share for part in pretrained_parts(network) for weight in part.encoder.parameters()
+        id(weight): part.options.backbone_lr_scale
+        for part in pretrained_parts(network)
+        for weight in part.encoder.parameters()
     }
     groups: dict[float, list[nn.Parameter]] = {}
     for weight in network.parameters():

@@ -134,7 +134,7 @@ _PAIRS = (
 class EfficientNetLite0Options(PretrainedOptions):
     """Options of EfficientNet-Lite0."""
 
-    least_size: PositiveInt = 112
+    min_size: PositiveInt = 112
     """Longer side in pixels to which smaller images are scaled up."""
 
 
@@ -160,7 +160,7 @@ class EfficientNetLite0(Pretrained):
 
     def encode(self, inputs: Tensor) -> Tensor:
         """Map images (b, 1 or 3, h, w) to the means of the last activation (b, 1280)."""
-        scale = self.options.least_size / max(inputs.shape[2:])
+        scale = self.options.min_size / max(inputs.shape[2:])
         if scale > 1:
             size = [round(scale * side) for side in inputs.shape[2:]]
             inputs = F.interpolate(inputs, size, mode="bilinear", align_corners=False)

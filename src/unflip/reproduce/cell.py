@@ -26,7 +26,7 @@ Keep = Literal["all", "results"]
 
 _EXECUTION_KEYS = (
     ("data", "workers"),
-    ("data", "map_above_mb"),
+    ("data", "mmap_threshold_mb"),
 )  # keys that affect how a run is executed, but not its results
 _LOG = "log.txt"
 _CELL_LOCK = ".unflip-cell-lock"

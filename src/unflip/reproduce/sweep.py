@@ -99,9 +99,9 @@ def sweep(
     if keep not in _KEPT:
         raise ConfigError(unknown("--keep", keep, _KEPT))
     if on not in _PLACES:
-        raise ConfigError(unknown("--on", on, _PLACES))
+        raise ConfigError(unknown("--backend", on, _PLACES))
     if address is not None and on != "ray":
-        raise ConfigError(f"--address {address} is that of a Ray cluster; add --on ray")
+        raise ConfigError(f"--address {address} is that of a Ray cluster; add --backend ray")
     if on == "local":
         find_device(device)
     kept: Keep = "all" if keep == "all" else "results"
@@ -175,7 +175,7 @@ def _folder(out: Path) -> OwnedFolder:
 
 
 def _run_cells(
-    cells: Sequence[Cell], place: "Place", progress: Progress, results: "_Results", keep: Keep, watch: Watch
+    cells: Sequence[Cell], place: "Executor", progress: Progress, results: "_Results", keep: Keep, watch: Watch
 ) -> None:
     """Run cells, ``progress.jobs`` at a time, until each has finished or failed twice."""
     waiting = deque((cell, 1) for cell in cells)

@@ -6,5 +6,5 @@ from enum import StrEnum
 class Order(StrEnum):
     """What comes first: the most doubtful labels, or those about which a decision teaches most."""
 
-    DOUBTFUL = "doubtful"
-    HELPFUL = "helpful"
+    LOWEST_QUALITY = "lowest-quality"
+    INFORMATIVE = "informative"

@@ -96,7 +96,7 @@ class Examples:
         self.issues = Issues(run.issues())
         self.features = run.features
         self._run = run
-        self._doubtful = _rank(lowest_quality_first(table), len(table))
+        self._lowest_quality = _rank(lowest_quality_first(table), len(table))
         self._by_issue = {name: _rank(self.issues.examples(name), len(table)) for name, _ in self.issues.counts()}
         self._history = run.history()
 
@@ -104,14 +104,14 @@ class Examples:
         return len(self.ids)
 
     @cached_property
-    def _helpful(self) -> Ranking:
+    def _informative(self) -> Ranking:
         """Takes a moment, so that only those who ask for it wait."""
         return _rank(most_informative_first(self._run.labels(), self.features), len(self))
 
     def ranking(self, order: Order, issue: str | None = None) -> Ranking:
         """Return an order of all examples, or of those of an issue as the run lists them."""
         if issue is None:
-            return self._doubtful if order == Order.DOUBTFUL else self._helpful
+            return self._lowest_quality if order == Order.LOWEST_QUALITY else self._informative
         if issue not in self._by_issue:
             raise InputError(unknown("issue", issue, list(self._by_issue)))
         return self._by_issue[issue]
@@ -122,7 +122,7 @@ class Examples:
         states: Array,
         *,
         count: int,
-        order: Order = Order.DOUBTFUL,
+        order: Order = Order.LOWEST_QUALITY,
         after: int = -1,
         before: int | None = None,
     ) -> Page:
@@ -163,7 +163,7 @@ class Examples:
         if wanted.states is not None:
             mask &= np.isin(states, [int(state) for state in wanted.states])
         if wanted.issue is not None:
-            mask &= self.ranking(Order.DOUBTFUL, wanted.issue).ranks >= 0
+            mask &= self.ranking(Order.LOWEST_QUALITY, wanted.issue).ranks >= 0
         return mask
 
     @cached_property

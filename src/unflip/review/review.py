@@ -53,7 +53,7 @@ class Review:
         *,
         pictures: Pictures | None,
         rows: Rows | None,
-        order: Order = Order.DOUBTFUL,
+        order: Order = Order.LOWEST_QUALITY,
     ) -> None:
         self.examples, self.decisions, self.pictures, self.reviewer = examples, decisions, pictures, reviewer
         self.order = order
@@ -169,7 +169,7 @@ class Review:
 
 @contextmanager
 def open_review(
-    folder: Path, *, reviewer: str, data: str | None = None, order: Order = Order.DOUBTFUL
+    folder: Path, *, reviewer: str, data: str | None = None, order: Order = Order.LOWEST_QUALITY
 ) -> Iterator[Review]:
     """Open the review of a run and lock it for this process.
 

@@ -17,7 +17,7 @@ from unflip.errors import ConfigError, check_text, unknown
 from unflip.methods import calibrators, find_method, methods
 from unflip.methods.base import RunShape
 from unflip.nn import networks
-from unflip.nn.backbone import PretrainedOptions, usual_head_epochs
+from unflip.nn.backbone import PretrainedOptions, usual_freeze_epochs
 from unflip.options import Options
 from unflip.presets import preset_names, preset_text
 from unflip.runs.options import Common, OptimizerOptions
@@ -70,7 +70,7 @@ class RunConfig:
         shape = RunShape(common.epochs, common.optimizer.lr, of_rows=network == "mlp")
         tree = _merge(recipe.options_for(shape), tree)
         if issubclass(sections[network_section(network)], PretrainedOptions):  # kept where a run is resumed for longer
-            usual = {"head_epochs": usual_head_epochs(common.epochs)}
+            usual = {"freeze_epochs": usual_freeze_epochs(common.epochs)}
             tree = _merge({network_section(network): usual}, tree)
         common = _check_common(tree, sections)
         parts = {name: _check(model, tree.get(name, {}), f"{name}.", sections) for name, model in sections.items()}

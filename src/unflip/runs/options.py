@@ -27,8 +27,8 @@ class OptimizerOptions(Options):
     """How the learning rate falls: at `milestones`, or along half a cosine to 0 after a first epoch in which it climbs
     from a tenth."""
     milestones: tuple[PositiveInt, ...] = (40, 80)
-    """After each of these epochs the learning rate is multiplied by `factor`."""
-    factor: float = Field(0.5, gt=0.0, le=1.0)
+    """After each of these epochs the learning rate is multiplied by `gamma`."""
+    gamma: float = Field(0.5, gt=0.0, le=1.0)
     lr_warmup: NonNegativeInt = 0
     """Epochs over which the learning rate climbs in equal steps to its first value; not with `cosine`."""
 
@@ -44,8 +44,8 @@ class OptimizerOptions(Options):
         if self.schedule == "cosine":
             return min(1.0, 0.1 + progress) * (1 + math.cos(math.pi * progress / epochs)) / 2
         epoch = math.floor(progress) + 1
-        climb = min(1.0, epoch / (self.lr_warmup + 1))
-        return climb * self.factor ** sum(epoch > milestone for milestone in self.milestones)
+        ramp = min(1.0, epoch / (self.lr_warmup + 1))
+        return ramp * self.gamma ** sum(epoch > milestone for milestone in self.milestones)
 
 
 class Common(Options):

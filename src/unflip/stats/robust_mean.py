@@ -115,7 +115,7 @@ def class_agnostic_means(
 
 
 def robust_in_leading(
-    features: Tensor, labels: Tensor, num_classes: int, directions: int, estimate: Callable[[Tensor, Tensor], Tensor]
+    features: Tensor, labels: Tensor, num_classes: int, n_components: int, estimate: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     """Return class means (k, d) that are robust in the leading directions and plain in all others.
 
@@ -134,7 +134,7 @@ def robust_in_leading(
     features = features.float()
     plain = class_means(features, labels, num_classes)
     pooled = pooled_covariance(features, labels, plain).cpu()
-    basis: Tensor = torch.linalg.eigh(pooled).eigenvectors[:, -directions:].to(features.device)
+    basis: Tensor = torch.linalg.eigh(pooled).eigenvectors[:, -n_components:].to(features.device)
     shift = estimate(features @ basis, labels) - plain @ basis  # NaN for a class without members
     return plain + shift.nan_to_num(0.0) @ basis.T
 

@@ -63,10 +63,10 @@ def test_labels_that_are_there_twice_are_refused(tmp_path: Path) -> None:
         load_from(folder)
 
 
-@pytest.mark.parametrize(("map_above_mb", "mapped"), [(0.0, True), (1024.0, False)])
-def test_large_files_are_mapped(tmp_path: Path, map_above_mb: float, mapped: bool) -> None:
+@pytest.mark.parametrize(("mmap_threshold_mb", "mapped"), [(0.0, True), (1024.0, False)])
+def test_large_files_are_mapped(tmp_path: Path, mmap_threshold_mb: float, mapped: bool) -> None:
     folder = write_folder(tmp_path / "a", blobs())
-    found = load_from(folder, map_above_mb=map_above_mb)
+    found = load_from(folder, mmap_threshold_mb=mmap_threshold_mb)
     for array in (found.train.inputs, found.tests["test"].inputs):
         assert isinstance(array, np.memmap) is mapped
 

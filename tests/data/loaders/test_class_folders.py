@@ -83,7 +83,7 @@ def test_labels_from_a_file_and_skipped_images_stay_in_step(tmp_path: Path) -> N
     (root / "2.png").write_text("no image")
     labels = tmp_path / "labels.csv"
     labels.write_text("label\na\nb\nb\nc\na\n")
-    dataset = opened(root, labels=str(labels), skip_broken=True, most_broken=0.5, take=4)
+    dataset = opened(root, labels=str(labels), skip_broken=True, max_broken=0.5, limit=4)
     assert dataset.ids == ("1.png", "3.png", "4.png")
     assert dataset.given.tolist() == [0, 1, 2]
     assert [image.id for image in dataset.skipped] == ["2.png"]

@@ -238,7 +238,7 @@ def test_options_that_nothing_uses_are_refused_if_they_were_typed(name: str, pat
             with pytest.raises(
                 ConfigError, match=rf"^data\.{key} is not used: data .* is read as '{name}'; leave it out"
             ):
-                check_used(options, ["take", key])
+                check_used(options, ["limit", key])
             check_used(options, [key], also=[key])
     check_used(options, [])
 

@@ -25,7 +25,7 @@ def test_all_digits_are_there_once_in_train_or_test() -> None:
 
 
 def test_an_id_leads_back_to_the_picture() -> None:
-    dataset = open_dataset(DataOptions(path="digits", standardize="off", take=20), seed=0)
+    dataset = open_dataset(DataOptions(path="digits", standardize="off", limit=20), seed=0)
     assert dataset.ids is not None
     images, _ = load_digits(return_X_y=True)
     for row, name in enumerate(dataset.ids):

@@ -101,7 +101,7 @@ def test_a_bad_manifest_says_what_is_wrong_in_one_line(
 
 def test_a_row_without_a_file_can_be_skipped(root: Path) -> None:
     rows = ("gone.png,cow,train", *GOOD, "gone2.png,cat,val", "pictures/2.png,cat,val")
-    dataset = opened(write(root, *rows), skip_broken=True, most_broken=0.6)
+    dataset = opened(write(root, *rows), skip_broken=True, max_broken=0.6)
     assert dataset.class_names == ("cat", "cow", "dog")
     assert [(image.part, image.id) for image in dataset.skipped] == [("train", "gone.png"), ("val", "gone2.png")]
     assert dataset.given.tolist() == [0, 2, 0]

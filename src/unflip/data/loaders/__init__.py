@@ -12,7 +12,7 @@ from unflip.data.options import DataOptions, ImageOptions
 from unflip.errors import ConfigError, InputError, unknown
 from unflip.options import Options
 
-FOR_ALL = frozenset({"path", "labels", "reviewed", "take", "per_class", "classes", "val_fraction", "groups"})
+FOR_ALL = frozenset({"path", "labels", "reviewed", "limit", "per_class", "classes", "val_fraction", "groups"})
 """Options that matter for data of every kind."""
 FOR_ROWS = frozenset({"standardize", "jitter"})
 """Options that matter where inputs are rows of numbers."""

@@ -43,13 +43,13 @@ class Arrays(Loader):
     """``train``, ``train_labels``, and any ``val`` and ``test*`` arrays next to them.
 
     A lone .npy file is ``train``. In a folder, ``NAME.npy`` goes with ``NAME_labels`` (.npy, .csv, .txt), and rows may
-    lie in shards, ``NAME-00000.npy`` and so on. Arrays larger than ``map_above_mb`` are mapped, not read; shards are
+    lie in shards, ``NAME-00000.npy`` and so on. Arrays larger than ``mmap_threshold_mb`` are mapped, not read; shards are
     always mapped. ``class_names`` and ``NAME_ids`` are optional, and so is an array that
     ``data.groups`` names.
     """
 
     general = True
-    uses = FOR_ROWS | {"map_above_mb"}
+    uses = FOR_ROWS | {"mmap_threshold_mb"}
 
     def recognizes(self, path: Path) -> bool:
         """Whether ``path`` is an .npz or .npy file, or a folder; the loaders of images are tried first."""
@@ -60,11 +60,11 @@ class Arrays(Loader):
         arrays: dict[str, Any]
         if path.is_dir():
             check_whole(path)
-            arrays = _read_folder(path, options.map_above_mb)
+            arrays = _read_folder(path, options.mmap_threshold_mb)
         elif path.suffix == ".npz":
-            arrays = read_npz(path, map_above_mb=options.map_above_mb)
+            arrays = read_npz(path, mmap_threshold_mb=options.mmap_threshold_mb)
         else:
-            arrays = {"train": _read_npy(path, options.map_above_mb)}
+            arrays = {"train": _read_npy(path, options.mmap_threshold_mb)}
         arrays = {
             name: array if isinstance(array, Shards) else decoded(array, f"{path}, {name}")
             for name, array in arrays.items()
@@ -105,15 +105,15 @@ class Arrays(Loader):
         )
 
 
-def _read_npy(path: Path, map_above_mb: float) -> Array:
+def _read_npy(path: Path, mmap_threshold_mb: float) -> Array:
     try:
-        large = path.stat().st_size > map_above_mb * 2**20
+        large = path.stat().st_size > mmap_threshold_mb * 2**20
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
     return read_array(path, mmap_mode="r" if large else None)
 
 
-def _read_folder(path: Path, map_above_mb: float) -> dict[str, Any]:
+def _read_folder(path: Path, mmap_threshold_mb: float) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     named = read_array(path / "class_names.npy") if (path / "class_names.npy").is_file() else np.empty(0, np.str_)
     for file in sorted(path.iterdir()):
@@ -127,7 +127,7 @@ def _read_folder(path: Path, map_above_mb: float) -> dict[str, Any]:
             if match[1] not in arrays:
                 arrays[match[1]] = open_shards(path, match[1])
         elif file.suffix == ".npy":
-            arrays[file.stem] = _read_npy(file, map_above_mb)
+            arrays[file.stem] = _read_npy(file, mmap_threshold_mb)
     return arrays
 
 

@@ -31,7 +31,7 @@ from unflip.stats.rows import storage_dtype
 from unflip.stats.stacking import Stacked, pool, stack
 
 _FEW = 10_000  # examples below which there are more networks, and Gaussians are never dropped
-_TRUST = {"auto": None, "equal": 0.0, "kept": 1.0}  # how much of the classes' inequality is true
+_TRUST = {"auto": None, "equal": 0.0, "empirical": 1.0}  # how much of the classes' inequality is true
 _MEMBERS = {"few": 8, "rows": 4, "images": 2}
 _DROPPED = 0.1  # Gaussians with less than this share of the networks' weight are not worth their time
 _STEPS = 300  # fewest of a run on rows
@@ -50,13 +50,13 @@ class UnflipOptions(Options):
     """Fewest steps of a run, by default 300 for rows: few examples are visited several times per epoch."""
     mixup: float = Field(1.0, ge=0.0)
     """Both parameters of the Beta distribution of mixing weights; 0: examples are not mixed."""
-    averaging: float = Field(0.99, ge=0.0, lt=1.0)
+    ema_decay: float = Field(0.99, ge=0.0, lt=1.0)
     """Decay of the running mean of the weights; 0: the last weights speak."""
     gaussians: bool = True
     """Whether class Gaussians of the inputs are a view of their own; never of images."""
     view_weights: tuple[float, ...] | None = None
     """Weights of the networks and the Gaussians; by default those under which given labels are likeliest."""
-    prior: Literal["auto", "equal", "kept"] = "auto"
+    prior: Literal["auto", "equal", "empirical"] = "auto"
     """The classes' sizes: `auto` moves them towards equality as far as noise may have made them unequal."""
     soft_targets: bool = True
     """Whether members learn what is believed of the true class; otherwise they learn given labels to the end."""
@@ -136,7 +136,7 @@ class Unflip(Method):
     def networks(self, networks: Sequence[nn.Module]) -> None:
         self._networks = networks
         if networks:
-            self.ema = EMA(unwrap(networks[0]), self.options.averaging)
+            self.ema = EMA(unwrap(networks[0]), self.options.ema_decay)
 
     @property
     def warmup(self) -> int:
