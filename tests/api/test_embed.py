@@ -374,7 +374,7 @@ def test_a_cluster_that_is_not_there_or_not_asked_for_is_refused(folder: Path, t
     with pytest.raises(ConfigError, match="--address x:1 is that of a Ray cluster; add --backend ray"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", address="x:1")
     with pytest.raises(ConfigError, match=r"--address 127\.0\.0\.1:1: no Ray cluster answers there"):
-        embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", on="ray", address="127.0.0.1:1")
+        embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", backend="ray", address="127.0.0.1:1")
     assert not list(tmp_path.glob("f.npz*"))
 
 

@@ -426,7 +426,7 @@ BAD: dict[str, dict[str, Row]] = {
         "labels in a folder": ([*TRAIN, "--labels", "folder"], ["folder"]),
         "labels of no kind": ([*TRAIN, "--labels", "broken.json"], ["cannot read '.json'"]),
         "take none": ([*TRAIN, "--limit", "0"], ["data.limit = 0"]),
-        "take more than there is": ([*TRAIN, "--limit", "1000000000000"], ["take = 1000000000000"]),
+        "take more than there is": ([*TRAIN, "--limit", "1000000000000"], ["limit = 1000000000000"]),
         "noise that is none": ([*TRAIN, "--noise", "snow:0.3"], ["snow"]),
         "noise without a level": ([*TRAIN, "--noise", "sym"], ["sym"]),
         "noise without a class map": ([*TRAIN, "--noise", "asym:0.3"], ["asym:0.3", "--set noise.class_map="]),

@@ -278,7 +278,7 @@ BAD: dict[str, BadCase] = {
         label_file("a.npy", np.arange(100) % 3, "--limit", 120),
         ["100 labels for 120 examples"],
     ),
-    "take beyond the data": (good("--limit", 151), ["take = 151", "150"]),
+    "take beyond the data": (good("--limit", 151), ["limit = 151", "150"]),
     # labels
     "negative label": (one_wrong("train_labels", 7, -1), ["row 7: label -1"]),
     "label NaN": (one_wrong("train_labels", 8, np.nan), ["row 8: label nan"]),

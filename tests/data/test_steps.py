@@ -273,7 +273,7 @@ def test_bad_data_says_what_is_wrong_and_where(tmp_path: Path, content: dict[str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limit": 151}, "take = 151: there are only 150 training examples"),
+        ({"limit": 151}, "limit = 151: there are only 150 training examples"),
         ({"labels": "noisy.npy"}, r"labels .*noisy\.npy: 100 labels for 150 examples; .*--limit 100"),
         ({"labels": "noisy.npy", "limit": 101}, r"noisy\.npy: 100 labels for 101 examples"),
         ({"labels": "missing.npy"}, r"missing\.npy: No such file"),

@@ -245,13 +245,13 @@ def test_an_unknown_preset_is_told_the_closest() -> None:
 
 @given(st.integers(1, 200), st.lists(st.integers(1, 150), max_size=4), st.floats(0.1, 1.0), st.integers(0, 10))
 def test_the_schedule_multiplies_after_each_milestone_and_climbs_before(
-    epoch: int, milestones: list[int], factor: float, warmup: int
+    epoch: int, milestones: list[int], gamma: float, warmup: int
 ) -> None:
-    options = OptimizerOptions(milestones=tuple(milestones), factor=factor, lr_warmup=warmup)
+    options = OptimizerOptions(milestones=tuple(milestones), gamma=gamma, lr_warmup=warmup)
     expected = 1.0
     for milestone in milestones:
         if epoch > milestone:
-            expected *= factor
+            expected *= gamma
     if epoch <= warmup:
         expected *= epoch / (warmup + 1)
     assert options.lr_factor(epoch - 1, 200) == pytest.approx(expected)

@@ -176,9 +176,9 @@ def plan_embedding(
         execution: device and threads.
         track: is told how many parts have been looked at.
     """
-    if embedding.address is not None and embedding.on != "ray":
+    if embedding.address is not None and embedding.backend != "ray":
         raise ConfigError(f"--address {embedding.address} is that of a Ray cluster; add --backend ray")
-    if embedding.on == "ray":
+    if embedding.backend == "ray":
         find_ray(embedding.address)
     if not raw.holds_images:
         raise InputError(f"data {options.path}: holds no images, so there is nothing to embed; train on it as it is")
@@ -340,7 +340,7 @@ class EmbedPlan:
     def _compute(self, parts: Sequence["Part"], advance: Advance) -> Iterator[tuple["Part", Embedded]]:
         """Yield parts and what became of them, computed here or on a Ray cluster."""
         options, execution = self.embedding, self.execution
-        if options.on == "local":
+        if options.backend == "local":
             for part in parts:
                 yield part, embed_part(self.encoder, part.images, self.options.workers, advance)
         elif parts:

@@ -24,7 +24,7 @@ class InspectResult:
 
 
 def inspect_noise(
-    labels: Path, clean: str | Path, *, take: int | None = None, out: Path | None = None, force: bool = False
+    labels: Path, clean: str | Path, *, limit: int | None = None, out: Path | None = None, force: bool = False
 ) -> InspectResult:
     """Compare labels with the true ones.
 
@@ -42,9 +42,9 @@ def inspect_noise(
     for path, array in ((labels, labels_raw), (clean, clean_raw)):
         if array.ndim != 1:
             raise InputError(f"labels {path}: {array.ndim} dimensions {array.shape}, labels have one")
-    if take is not None and take > len(labels_raw):
-        raise ConfigError(f"--limit {take}: {labels} has only {len(labels_raw)} labels")
-    count = take or len(labels_raw)
+    if limit is not None and limit > len(labels_raw):
+        raise ConfigError(f"--limit {limit}: {labels} has only {len(labels_raw)} labels")
+    count = limit or len(labels_raw)
     if not count:
         raise InputError(f"labels {labels}: holds no labels; give one per example")
     if count > len(clean_raw):

@@ -44,7 +44,7 @@ class EmbeddingOptions(Options):
     """Images per batch."""
     feature_precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of features on a processor: bfloat16 is twice as fast where the processor has it."""
-    on: Literal["local", "ray"] = "local"
+    backend: Literal["local", "ray"] = "local"
     """Where features are computed: on this machine (local), or on all of a Ray cluster (ray)."""
     address: str | None = None
     """The Ray cluster to use; by default one is started on this machine."""
@@ -71,7 +71,7 @@ SECTIONS: dict[str, type[Options]] = {
 _LEARNING = ("method", "epochs", "seed")
 _COMPUTE = ("execution.device", "execution.threads", "execution.quiet")
 _BACKBONE = ("embedding.backbone", "embedding.weights", "embedding.feature_precision", "data.image_size")
-_CLUSTER = ("embedding.on", "embedding.address")
+_CLUSTER = ("embedding.backend", "embedding.address")
 COLUMNS = (
     "data.label_column", "data.ignore", "data.text_column", "data.categorical", "data.numeric", "data.text_encoder",
 )  # fmt: skip

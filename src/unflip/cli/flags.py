@@ -27,7 +27,7 @@ _PANELS = {
 }  # fmt: skip
 _PANEL_OF = {
     "method": _COMMON, "epochs": _COMMON, "seed": _COMMON, "execution.quiet": _COMMON,
-    "embedding.on": "Compute", "embedding.address": "Compute",
+    "embedding.backend": "Compute", "embedding.address": "Compute",
 }  # fmt: skip
 _SPELLINGS = {"quiet": ("--quiet", "-q"), "settings": ("--set",)}
 

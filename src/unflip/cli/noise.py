@@ -50,7 +50,7 @@ def inspect(
         Path,
         typer.Option(help="The true labels: .npy, .csv, .txt, or data that holds them, such as an .npz or digits."),
     ],
-    take: Annotated[
+    limit: Annotated[
         int | None,
         typer.Option(help="Compare the first N only. A shorter LABELS is compared with the first rows.", min=1),
     ] = None,
@@ -60,7 +60,7 @@ def inspect(
     """Measure how wrong labels are: the rate, overall and per class, and which class became which."""
     from unflip.api.inspect_noise import inspect_noise
 
-    found = inspect_noise(labels, clean, limit=take, out=out, force=force)
+    found = inspect_noise(labels, clean, limit=limit, out=out, force=force)
     print_noise(found.measured, found.class_names)
 
 

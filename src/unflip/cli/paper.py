@@ -39,7 +39,7 @@ def sweep(
         int | None, typer.Option(min=1, help="Cells at a time; by default one per GPU, else one per core.")
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Processor threads of a cell.")] = 1,
-    on: Annotated[str, typer.Option(help="Where cells run: local or ray.", metavar="PLACE")] = "local",
+    backend: Annotated[str, typer.Option(help="Where cells run: local or ray.", metavar="BACKEND")] = "local",
     address: Annotated[
         str | None, typer.Option(help="The Ray cluster to use; by default one is started on this machine.")
     ] = None,
@@ -72,7 +72,7 @@ def sweep(
         return
     with watching(console) as watch:
         progress = run_sweep(
-            grids, out, jobs=jobs, threads=threads, on=on, address=address, data_root=data_root, keep=keep,
+            grids, out, jobs=jobs, threads=threads, backend=backend, address=address, data_root=data_root, keep=keep,
             device=device, watch=watch,
         )  # fmt: skip
     console.print(f"{_counts(progress)}; results in {out / 'results.jsonl'}")

@@ -123,7 +123,7 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Split, str]:
     train, what, total = raw.train, f"{options.path}, {called}", len(raw.train.inputs)
     if options.limit is not None:
         if options.limit > total:
-            raise ConfigError(f"take = {options.limit}: there are only {total} training examples")
+            raise ConfigError(f"limit = {options.limit}: there are only {total} training examples")
         train = train[: options.limit]
     if options.labels is not None:
         what = f"labels {options.labels}"

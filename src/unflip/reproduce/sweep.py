@@ -69,7 +69,7 @@ def sweep(
     *,
     jobs: int | None = None,
     threads: int = 1,
-    on: str = "local",
+    backend: str = "local",
     address: str | None = None,
     data_root: Path = Path(),
     keep: str = "all",
@@ -98,11 +98,11 @@ def sweep(
     """
     if keep not in _KEPT:
         raise ConfigError(unknown("--keep", keep, _KEPT))
-    if on not in _PLACES:
-        raise ConfigError(unknown("--backend", on, _PLACES))
-    if address is not None and on != "ray":
+    if backend not in _PLACES:
+        raise ConfigError(unknown("--backend", backend, _PLACES))
+    if address is not None and backend != "ray":
         raise ConfigError(f"--address {address} is that of a Ray cluster; add --backend ray")
-    if on == "local":
+    if backend == "local":
         find_device(device)
     kept: Keep = "all" if keep == "all" else "results"
     out = Path(out)
@@ -111,7 +111,7 @@ def sweep(
     with ExitStack() as stack:  # whatever can be refused is refused before anything is written
         place: Executor | None = None
         if not all(cell.run.is_finished for cell in cells):
-            place = Ray(device, threads, address) if on == "ray" else Local(device, threads)
+            place = Ray(device, threads, address) if backend == "ray" else Local(device, threads)
             stack.enter_context(closing(place))
         stack.enter_context(claimed(out))
         fingerprints.save()
