@@ -1,13 +1,13 @@
 """How the cost of `unflip` grows: time and memory per example by examples, classes and features; about half an hour.
 
-Data as in bench_committee.py, each run in a process of its own: three epochs, one thread, features mapped from disk.
+Data as in bench_ensemble.py, each run in a process of its own: three epochs, one thread, features mapped from disk.
 Memory is the peak beyond that of the imports; it counts the pages of the mapped file.
 """
 
 import tempfile
 from pathlib import Path
 
-from bench_committee import measure, write
+from bench_ensemble import measure, write
 from limits import Limits
 
 SIZES = (

@@ -266,15 +266,10 @@ def find_label_errors(
 ) -> pa.Table:
     """Return a table of all labels, the most doubtful first.
 
-    Columns: ``index`` (row in ``features``), ``given_label`` (the label), ``suggested_label`` (the label it should probably be),
-    ``label_quality`` (how likely the given label is correct, from 0 to 1, null where that cannot be said), ``is_label_issue``
-    (whether it looks wrong, that is, another label is suggested) and ``wrong_so_far`` (how many labels are expected to
-    be wrong among this one and those before it).
-    ``features`` are what ``UnflipClassifier.fit`` takes. Instead of them, ``pred_probs`` (n, k) may be the class
-    probabilities of your own model, each row by one that has *not* learned its label, as ``cross_val_predict`` gives
-    them; columns follow the sorted classes. Nothing is trained then.
-    ``parameters`` are those of ``UnflipClassifier``, plus ``groups`` and ``trusted`` of its ``fit``.
-    ``.to_pandas()`` turns the table into a data frame.
+    Columns: ``index`` (row in ``features``), ``given_label``, ``suggested_label`` (the most likely one),
+    ``label_quality`` (the probability that the given label is right, null where it is unknown), ``is_label_issue``
+    (whether another label is suggested) and ``wrong_so_far`` (the expected number of wrong labels among this row and
+    those before it).
 
         >>> from sklearn.datasets import load_iris
         >>> X, y = load_iris(return_X_y=True)

@@ -324,7 +324,7 @@ BAD: dict[str, dict[str, Row]] = {
         "data whose name is no text": (["--data", "odd\udcff.npz", *OUT], ["odd\\udcff.npz", "not UTF-8"]),
         "a place whose name is no text": (["--data", "good.npz", "--out", "odd\udcff"], ["--out odd\\udcff"]),
         # how it is kept from loss
-        "no checkpoint kept": ([*TRAIN, "--keep", "0"], ["keep = 0", "greater than 0"]),
+        "no checkpoint kept": ([*TRAIN, "--keep-checkpoints", "0"], ["keep_checkpoints = 0", "greater than 0"]),
         "negative minutes": ([*TRAIN, "--checkpoint-minutes", "-1"], ["checkpoint_minutes = -1", "greater than"]),
         "minutes that are no number": ([*TRAIN, "--checkpoint-minutes", "soon"], ["--checkpoint-minutes", "number"]),
         "minutes NaN": ([*TRAIN, "--checkpoint-minutes", "nan"], ["checkpoint_minutes"]),

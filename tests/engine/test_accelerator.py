@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from methods.test_contract import METHODS, SETTINGS
 
 import tiny_backbone
 from accelerator import DEVICE, Accelerator, accelerated
 from helpers import Crash, assert_same_run, blobs, crash_at_save, quick_train, without_times, write_npz
-from methods.test_contract import METHODS, SETTINGS
 from pictures import write_picture
 from unflip import embed, predict
 from unflip.engine.checkpoints import EpochProgress

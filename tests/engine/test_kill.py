@@ -39,7 +39,7 @@ def survive(tmp_path: Path, names: list[str], kills: int) -> dict[str, list[str]
         for name in names
     ]
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    script = Path(__file__).parents[1] / "killed.py"
+    script = Path(__file__).parents[1] / "support" / "killed.py"
     done = spawn_python(script, data, tmp_path / "jobs.json", tmp_path / "out", kills, timeout=3000)
     assert done.code == 0, done.err
     for name in names:

@@ -84,7 +84,7 @@ def test_a_run_killed_between_metrics_and_checkpoint_resumes_without_arguments(
         "quick_train(Path(sys.argv[2]), Path(sys.argv[3]), epochs=6, **METHOD)\n"
     )
     (tmp_path / "test_resume_settings.py").write_text(f"METHOD = {METHOD!r}\n")
-    killed = spawn(sys.executable, script, Path(__file__).parents[1], noisy, tmp_path / "run")
+    killed = spawn(sys.executable, script, Path(__file__).parents[1] / "support", noisy, tmp_path / "run")
     assert killed.code == -signal.SIGKILL, killed.err
     assert len(Run(tmp_path / "run").metrics) == 4
     from unflip import train
@@ -145,7 +145,7 @@ def test_more_epochs_continue_a_finished_run(tmp_path: Path, noisy: Path, undist
     [
         ({"seed": 1}, "seed = 0, now it is 1"),
         ({"settings": {"optimizer.lr": 0.5}}, r"optimizer\.lr = 0\.05, now it is 0\.5"),
-        ({"limit": 100}, r"data\.take = None, now it is 100"),
+        ({"limit": 100}, r"data\.limit = None, now it is 100"),
         ({"select": "last"}, "select = noisy-val, now it is last"),
         ({"settings": {"mlp.hidden": [16, 16]}}, r"mlp\.hidden = \[16\], now it is \[16, 16\]"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from examining import clusters, made
+from issue_inputs import clusters, made
 from unflip.data.dataset import Split
 from unflip.issues.ambiguous import find_ambiguous
 from unflip.issues.audit import CheckResult

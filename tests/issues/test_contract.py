@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from examining import clusters, made
+from issue_inputs import clusters, made
 from unflip.errors import ConfigError
 from unflip.issues import checks
 from unflip.issues.audit import AuditInput, CheckResult, check_names, run_checks

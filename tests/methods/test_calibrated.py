@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from epoch_outputs import Unseen
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
-from observing import Unseen
 from unflip.errors import ConfigError
 from unflip.methods import find_method
 from unflip.methods.base import Method, NetworkOutputs, TrainContext

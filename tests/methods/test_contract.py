@@ -208,7 +208,7 @@ def test_two_processes_end_with_the_same_labels_and_weights(noisy: Path, tmp_pat
     jobs.append({"name": "as one", "method": "standard", "settings": plain})
     jobs.append({"name": "records", "method": "plc", "settings": plain | {"plc.warmup": 3}})
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    script = Path(__file__).parents[1] / "two_processes.py"
+    script = Path(__file__).parents[1] / "support" / "two_processes.py"
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = spawn_python(*launch, script, noisy, tmp_path / "jobs.json", tmp_path / "out", timeout=300)
     assert done.code == 0, done.err

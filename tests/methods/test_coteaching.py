@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from epoch_outputs import Unseen
 from helpers import blobs, passthrough, quick_train, write_npz
-from observing import Unseen
 from unflip.errors import ConfigError
 from unflip.losses import cross_entropy
 from unflip.methods.base import Batch, Phase, TrainContext

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from epoch_outputs import Unseen
 from helpers import blobs, capture_trainers, quick_train, write_npz
-from observing import Unseen
 from unflip.engine.trainer import Trainer
 from unflip.losses import mix
 from unflip.methods.base import Batch, Phase, TrainContext

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from observing import Unseen
+from epoch_outputs import Unseen
 from unflip.losses import generalized_cross_entropy
 from unflip.methods.base import TrainContext
 from unflip.methods.gce import GCE, GCEOptions

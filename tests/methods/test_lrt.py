@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from observing import Unseen
+from epoch_outputs import Unseen
 from unflip.methods.base import TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.methods.lrt import LRT, LRTOptions

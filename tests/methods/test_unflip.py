@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
+from epoch_outputs import Unseen
 from helpers import Crash, assert_same_run, assert_same_tree, blobs, crash_after, quick_train, write_npz
-from observing import Unseen
 from unflip.errors import ConfigError, UnflipWarning
 from unflip.methods import find_method
 from unflip.methods.base import Batch, EpochOutputs, Phase, RunShape, TrainContext

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from epoch_outputs import Unseen
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
-from observing import Unseen
 from unflip.methods.base import NetworkOutputs, TrainContext
 from unflip.methods.labels import LabelStore
 from unflip.methods.lrt import LRT, LRTOptions

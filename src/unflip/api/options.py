@@ -82,7 +82,7 @@ _LABELS = ("data.labels", "data.reviewed")
 TRAIN = (
     *_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "data.limit", "noise.recipe", "network", "sources.from_scratch",
     "select", "sources.preset", "sources.config", "sources.settings",
-    "execution.checkpoint_minutes", "execution.keep", *_COMPUTE,
+    "execution.checkpoint_minutes", "execution.keep_checkpoints", *_COMPUTE,
 )  # fmt: skip
 """What `train` takes besides the data and the folder of the run."""
 CLEAN = (*_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "audit.skip_check", *_CLUSTER, *_COMPUTE)

@@ -71,8 +71,8 @@ class DataOptions(ImageOptions):
     """Examples of one group, such as near-duplicates, stay on one side of that split: a column, an array, or a file."""
     standardize: Literal["per-feature", "global", "auto", "off"] = "per-feature"
     """Center each column and divide it by its own standard deviation (`per-feature`) or all columns by a common one
-    (`global`); `auto` takes what explains the labels better. Images have a fixed mean and standard deviation per channel
-    instead."""
+    (`global`); `auto` takes what explains the labels better. Images have a fixed mean and standard deviation per
+    channel instead."""
     augment: bool = True
     """Mirror and crop training images at random."""
     jitter: float = Field(0.0, ge=0.0)

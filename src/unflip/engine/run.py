@@ -159,7 +159,7 @@ class Session:
         self.data_fingerprint = data_fingerprint(dataset)  # before the inputs are moved to the device
         self.truth = Truth.of(dataset, processes)
         self.reporter = make_reporter(execution.quiet or not processes.is_first)
-        self.checkpoints = Checkpoints(run.checkpoints, execution.keep, execution.checkpoint_minutes)
+        self.checkpoints = Checkpoints(run.checkpoints, execution.keep_checkpoints, execution.checkpoint_minutes)
         self.interruption = Interruption()
         self.state = RunState()
         self.unfinished: EpochProgress | None = None  # the partly trained epoch that a resumed run continues

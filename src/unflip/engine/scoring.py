@@ -118,8 +118,8 @@ def _adopt(
     top2[train], top2_probs[train] = label_scores.top2, label_scores.top2_probs
     top2_probs[others], top2[others] = of_others.topk(2)
     assessment = Assessment(
-        joined(label_scores.probs, of_others), joined(label_scores.network, of_others), gaussian_probs, top2, top2_probs,
-        odds, labels.current, out_of_sample, fold,
+        joined(label_scores.probs, of_others), joined(label_scores.network, of_others), gaussian_probs, top2,
+        top2_probs, odds, labels.current, out_of_sample, fold,
     )  # fmt: skip
     return FinalScores(model, assessment, odds, noise)
 
@@ -229,7 +229,7 @@ def _estimate_noise(labels: LabelStore, of_val: Tensor, train: Tensor, val: Tens
 def pooled(probs: Tensor, gaussian_probs: Tensor) -> Tensor:
     """Return the logarithmic pool (n, k) of both views.
 
-    The pool of class probabilities ``probs`` (n, k), a network's, and ``gaussian_probs`` (n, k), the class Gaussians', is
+    The pool of class probabilities ``probs`` (n, k) by a network and ``gaussian_probs`` (n, k) by class Gaussians is
 
         q_c = sqrt(p_c v_c) / sum_j sqrt(p_j v_j)
 

@@ -102,8 +102,8 @@ class PretrainedOptions(Options):
         """Refuse head epochs after which nothing is left for the encoder, in a run of ``epochs``."""
         if self.pretrained and self.freeze_epochs is not None and self.freeze_epochs >= epochs:
             raise ConfigError(
-                f"{section}.freeze_epochs = {self.freeze_epochs}: must be below epochs = {epochs}, or only the head ever "
-                "learns; leave it out for a tenth of the epochs"
+                f"{section}.freeze_epochs = {self.freeze_epochs}: must be below epochs = {epochs}, or only the "
+                "head is trained; leave it out for a tenth of the epochs"
             )
 
 

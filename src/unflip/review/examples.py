@@ -13,7 +13,7 @@ from unflip.data.arrays import Array
 from unflip.errors import InputError, unknown
 from unflip.review import Order
 from unflip.review.decisions import State
-from unflip.review.helpful import most_informative_first
+from unflip.review.informative import most_informative_first
 from unflip.runs.folder import Run
 from unflip.runs.labels import SCHEMA, lowest_quality_first
 

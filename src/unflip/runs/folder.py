@@ -39,7 +39,7 @@ from unflip.runs.model_file import Model, load_model
 from unflip.stats.gaussians import ClassGaussians
 from unflip.stats.rows import HALF_MOST
 
-FORMAT = 2
+FORMAT = 3
 """Of run folders. It is raised when an older version's folders can no longer be read."""
 _FEATURES_GB = 2.0  # above that they are not kept
 _Content = TypeVar("_Content")

@@ -19,7 +19,7 @@ from unflip.nn import networks as registered
 from unflip.nn.base import build_network
 from unflip.nn.ensemble import Ensemble, count_networks
 
-FORMAT = 3
+FORMAT = 4
 """Of model files. It is raised when an older version's files can no longer be read."""
 _ENCODING = "encoding."  # before the names of an encoder's arrays
 

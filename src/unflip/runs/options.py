@@ -79,5 +79,5 @@ class Execution(Options):
     """Print nothing but errors."""
     checkpoint_minutes: float = Field(10.0, ge=0.0)
     """Minutes between checkpoints within an epoch; 0 saves after every step."""
-    keep: PositiveInt = 2
+    keep_checkpoints: PositiveInt = 2
     """How many checkpoints are kept; the older ones serve if the newest is damaged."""

@@ -43,8 +43,8 @@ class Arrays(Loader):
     """``train``, ``train_labels``, and any ``val`` and ``test*`` arrays next to them.
 
     A lone .npy file is ``train``. In a folder, ``NAME.npy`` goes with ``NAME_labels`` (.npy, .csv, .txt), and rows may
-    lie in shards, ``NAME-00000.npy`` and so on. Arrays larger than ``mmap_threshold_mb`` are mapped, not read; shards are
-    always mapped. ``class_names`` and ``NAME_ids`` are optional, and so is an array that
+    lie in shards, ``NAME-00000.npy`` and so on. Arrays larger than ``mmap_threshold_mb`` are mapped, not
+    read; shards are always mapped. ``class_names`` and ``NAME_ids`` are optional, and so is an array that
     ``data.groups`` names.
     """
 

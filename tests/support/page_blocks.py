@@ -12,7 +12,7 @@ import pytest
 
 from helpers import Outcome
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """What the committee of `unflip` adds: unequal classes, an ablation, and other methods with as many members.
 
-    UNFLIP_DATA=FOLDER python pages/committee_tables.py docs/results/committee.jsonl --page docs/unflip.md
+    UNFLIP_DATA=FOLDER python pages/ensemble_tables.py docs/results/ensemble.jsonl --page docs/unflip.md
 
 - `unequal`: CIFAR-10 features, of which class number c keeps `4,500 ratio^(-c/9)` of the first 45,000 examples;
   `test` weighs the classes as the training examples do, `balanced` alike

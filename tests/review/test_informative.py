@@ -8,7 +8,7 @@ import pytest
 from reviewing import Client, served
 from unflip.data.loaders.digits import training_labels
 from unflip.review import Order, helpful
-from unflip.review.helpful import classes_in_turns, information_density, most_informative_first, uncertainty
+from unflip.review.informative import classes_in_turns, information_density, most_informative_first, uncertainty
 from unflip.runs.folder import Run
 
 
