@@ -271,6 +271,12 @@ def find_label_errors(
     (whether another label is suggested) and ``wrong_so_far`` (the expected number of wrong labels among this row and
     those before it).
 
+    ``features`` are what ``UnflipClassifier.fit`` takes. Instead of them, ``pred_probs`` (n, k) may be the class
+    probabilities of your own model, each row by one that was *not* trained on its label, as ``cross_val_predict``
+    gives them; columns follow the sorted classes. Nothing is trained then.
+    ``parameters`` are those of ``UnflipClassifier``, plus ``groups`` and ``trusted`` of its ``fit``.
+    ``.to_pandas()`` turns the table into a data frame.
+
         >>> from sklearn.datasets import load_iris
         >>> X, y = load_iris(return_X_y=True)
         >>> y[7] = 2
