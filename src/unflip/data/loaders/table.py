@@ -149,7 +149,7 @@ def _read_text(path: Path, options: DataOptions) -> "pa.Table":
     import pyarrow.csv
     import pyarrow.json
 
-    def read(size: int | None) -> pa.TableLoader:
+    def read(size: int | None) -> pa.Table:
         if path.suffix.lower() == ".jsonl":
             return pa.json.read_json(path, pa.json.ReadOptions(block_size=size))
         as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
