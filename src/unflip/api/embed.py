@@ -1,7 +1,7 @@
-"""embed: frozen features of a data set's examples, as a file that every command takes.
+"""embed: compute frozen features of a data set once, as a file that every command takes.
 
-Images are embedded in parts of 1,024. A finished part is kept beside the feature file until that is whole, so that a
-call after a kill embeds only what is missing (:class:`KeptParts`).
+Images are embedded in parts of 1,024. Finished parts are saved beside the feature file until it is complete, so that an
+interrupted call can be resumed (:class:`PartFiles`).
 """
 
 import json
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from unflip.api.options import EMBED, EmbeddingOptions, option_tree
 from unflip.data.arrays import Array, Pieces, read_npz, write_npz
@@ -33,11 +32,10 @@ from unflip.encoders.image import (
     Advance,
     Embedded,
     ImageEncoder,
-    Workplace,
+    WorkerOptions,
     embed_on,
     embed_part,
     image_options,
-    read_batches,
 )
 from unflip.encoders.table import encode_raw
 from unflip.engine.distributed import start_processes
@@ -48,12 +46,12 @@ from unflip.progress import Reporter, Track, make_reporter, untracked
 from unflip.runs.config import Tree, check_section
 from unflip.runs.layout import check_output
 from unflip.runs.options import Execution
-from unflip.stats.rows import evenly_spaced
 
-EMBEDDING_USES = ("image_size", "image_resize", "resample")  # options of data that matter for images of every kind
-PART = 1024  # images in a part
-_LOOKED_AT = 256  # images of each set that are read before anything is computed
-_FILES = "[0-9a-f]" * 16 + "-*-" + "[0-9]" * 9 + ".npz"  # of parts: fingerprint, set, first row
+EMBEDDING_USES = ("image_size", "image_resize", "resample")
+"""Data options that apply to images of every loader."""
+PART = 1024
+"""Number of images in a part."""
+_PART_FILES = "[0-9a-f]" * 16 + "-*-" + "[0-9]" * 9 + ".npz"  # fingerprint, split, first row
 
 
 @dataclass(frozen=True)
@@ -62,47 +60,49 @@ class EmbedResult:
 
     Attributes:
         path: the file, or the folder of shards.
-        features: what it holds.
-        examples: what the features of each part were computed from.
-        origin: how they were made.
-        skipped: images that could not be read.
-        reused: whether the features were there already.
-        seconds: how long it took.
-        how: what became of the examples, line by line.
+        features: the data set of features.
+        examples: the raw examples of each split.
+        origin: how the features were computed, with the images that could not be read.
+        reused: whether the features were already there.
+        seconds: duration.
+        how: the encoding, line by line.
     """
 
     path: Path
     features: Dataset
     examples: Mapping[str, Inputs]
     origin: FeatureOrigin
-    skipped: tuple[Skipped, ...]
     reused: bool
     seconds: float
     how: Sequence[str]
 
     @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Images that could not be read."""
+        return self.origin.skipped
+
+    @property
     def counts(self) -> dict[str, int]:
-        """The number of examples in each part."""
+        """Number of examples in each split."""
         return {name: len(part.inputs) for name, part in self.features.parts().items()}
 
     @property
     def num_features(self) -> int:
-        """How many features an example has."""
+        """Number of features per example."""
         return int(self.features.train.inputs.shape[1])
 
 
 def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: Any) -> EmbedResult:
-    """Write the features of all images, texts or rows of a data set to ``out``: an .npz file, or a folder of shards.
+    """Write the features of a data set of images, texts or rows to ``out``, as ``unflip embed`` does.
 
-    Does what ``unflip embed`` does. Labels, class names, ids and the split into train, val and test sets go with the
-    features, and so does the encoder. Of images, what an earlier call left unfinished is not computed again; in a
-    finished file of the same images only the labels are brought up to date.
+    Labels, class names, ids, splits and the encoder are saved with the features. A call that was interrupted is resumed;
+    if ``out`` already has the features of these images, only the labels are updated.
 
     Args:
         data: images, or a table of columns or texts, as ``unflip embed --help`` lists them.
-        out: the file, whose folder must exist; what does not end in .npz is a folder, with 65,536 examples per file.
+        out: an .npz file in an existing folder, or a folder for shards of 65,536 examples.
         force: replace other features at ``out``.
-        options: those of ``unflip.api.options.EMBED``; ``unflip embed --help`` describes them.
+        options: those of ``unflip.api.options.EMBED``, as in ``unflip embed --help``.
     """
     out = Path(out)
     _check_target(out, force=True, inputs=[data])
@@ -128,17 +128,17 @@ def _check_target(out: Path, *, force: bool, inputs: Sequence[str | Path] = ()) 
         check_output(out, force=force, inputs=inputs)
         return
     if out.suffix and not out.is_dir():
-        raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; name an .npz file, or a folder for shards")
+        raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; give an .npz file, or a folder for shards")
     folder = feature_folder(out)
     folder.check()
     if folder.is_marked and read_origin(out) is not None and not force:
-        raise RunFolderError(f"--out {out}: already holds features; replace them with --force or choose another name")
+        raise RunFolderError(f"--out {out}: already holds features; replace them with --force")
 
 
 def check_images_only(tree: Tree, data: str | Path) -> None:
-    """Refuse options of backbones that a person typed for data without images."""
+    """Raise ConfigError if options of backbones were given for data without images."""
     if typed := tree.get("embedding"):
-        raise ConfigError(f"--{next(iter(typed)).replace('_', '-')} is for images, and {data} holds none; leave it out")
+        raise ConfigError(f"--{next(iter(typed)).replace('_', '-')} is for images, and {data} holds none")
 
 
 def _encode_table(raw: Dataset, out: Path, options: DataOptions, reporter: Reporter) -> EmbedResult:
@@ -154,7 +154,7 @@ def _encode_table(raw: Dataset, out: Path, options: DataOptions, reporter: Repor
     write_features(out, rows, features.parts(), raw.class_names, origin)
     seconds, how = time.perf_counter() - started, restore(features.encoding).describe()
     examples = {name: part.inputs for name, part in raw.parts().items()}
-    return EmbedResult(out, replace(features, name=out.name), examples, origin, (), False, seconds, how)
+    return EmbedResult(out, replace(features, name=out.name), examples, origin, False, seconds, how)
 
 
 def plan_embedding(
@@ -166,70 +166,68 @@ def plan_embedding(
     *,
     track: Track = untracked,
 ) -> "EmbedPlan":
-    """Look at the images, and choose what the backbone sees of them; nothing is computed yet.
+    """Choose the encoder, and find out which images it has yet to embed.
 
     Args:
-        raw: what a loader found.
+        raw: data set of images.
         out: the feature file, or the folder of shards.
         options: with which ``raw`` was loaded.
-        embedding: which backbone and weights.
+        embedding: backbone, weights and backend.
         execution: device and threads.
-        track: is told how many parts have been looked at.
+        track: progress callback.
     """
     if embedding.address is not None and embedding.backend != "ray":
-        raise ConfigError(f"--address {embedding.address} is that of a Ray cluster; add --backend ray")
+        raise ConfigError(f"--address {embedding.address} needs --backend ray")
     if embedding.backend == "ray":
         find_ray(embedding.address)
     if not raw.holds_images:
-        raise InputError(f"data {options.path}: holds no images, so there is nothing to embed; train on it as it is")
+        raise InputError(f"data {options.path}: holds no images; there is nothing to embed")
     device = start_processes(execution.device, execution.threads).device
     raw.check_trainable(options.path)
     assert isinstance(raw.train.inputs, np.ndarray | ImageFiles)
     encoder = ImageEncoder.choose(
         embedding.backbone, raw.train.inputs, options, embedding.weights, embedding.feature_precision
     )
-    encoding, seen = encoder.encoding(), encoder.settings
+    encoding = encoder.encoding()
     options = image_options(encoding, options)
-    frame = ResizeCrop(seen.image_size, seen.image_resize, options.resample)
+    frame = ResizeCrop(encoder.settings.image_size, encoder.settings.image_resize, options.resample)
     sets = {
         name: replace(part, inputs=replace(part.inputs, frame=frame)) if isinstance(part.inputs, ImageFiles) else part
         for name, part in raw.parts().items()
     }
     data = str(Path(options.path).resolve())
     settings = {key: value for key, value in encoding.settings.items() if key != "weights_file"}
-    made = json.dumps([encoding.encoder, settings, data, "image_stats"])
-    parts = _cut_into_parts(sets, made, options.workers, track, skip_missing=options.skip_broken)
+    recipe = json.dumps([encoding.encoder, settings, data, "image_stats"])
+    parts = _split_into_parts(sets, recipe, options.workers, track, skip_missing=options.skip_broken)
     digest = blake2b("".join(part.file for part in parts).encode(), digest_size=8).hexdigest()
     origin = FeatureOrigin(encoding, data, digest, class_map=raw.class_map, clean_val=raw.clean_val)
-    kept = KeptParts(out.with_name(f"{out.name}.parts"), parts)
-    ready = encoder.to(device, embedding.batch_size)
-    plan = EmbedPlan(out, origin, raw, sets, kept, options, embedding, execution, ready)
-    if not plan.is_done:
-        plan.look()
-    return plan
+    files = PartFiles(out.with_name(f"{out.name}.parts"), parts)
+    return EmbedPlan(
+        out, origin, raw, sets, files, options, embedding, execution, encoder.to(device, embedding.batch_size)
+    )
 
 
 @dataclass(frozen=True)
 class EmbedPlan:
-    """All that a feature file needs, found and checked.
+    """A feature file to be computed.
 
     Attributes:
         out: the feature file, or the folder of shards.
-        origin: how the features are made, with a fingerprint of the images.
-        raw: the images.
-        sets: the images by part, as the backbone sees them; some may turn out to be broken.
-        kept: what an earlier call has computed.
+        origin: how the features are computed, with a fingerprint of the images.
+        raw: the data set.
+        sets: the images of each split, with the size for the backbone; some may turn out to be broken.
+        files: the parts that are already computed.
         options: how images are read.
-        embedding: which backbone, and where it runs.
+        embedding: backbone and backend.
         execution: device and threads.
-        encoder: the backbone, ready to compute.
+        encoder: the encoder on its device.
     """
 
     out: Path
     origin: FeatureOrigin
     raw: Dataset
     sets: Mapping[str, Split]
-    kept: "KeptParts"
+    files: "PartFiles"
     options: DataOptions
     embedding: EmbeddingOptions
     execution: Execution
@@ -237,41 +235,27 @@ class EmbedPlan:
 
     @property
     def is_done(self) -> bool:
-        """Whether ``out`` holds the features of these images already."""
-        return self._before is not None
+        """Whether ``out`` already holds the features of these images."""
+        return self._finished is not None
 
     @cached_property
-    def _before(self) -> FeatureOrigin | None:
+    def _finished(self) -> FeatureOrigin | None:
         try:
-            before = read_origin(self.out)
+            origin = read_origin(self.out)
         except InputError:  # something else, or damaged
             return None
-        if before is None or before.fingerprint != self.origin.fingerprint:
+        if origin is None or origin.fingerprint != self.origin.fingerprint:
             return None
-        return before if self.options.skip_broken or not before.skipped else None
-
-    def look(self) -> None:
-        """Read some images of each part, so that data with many broken ones is refused before anything is written."""
-        for name, images in self._files.items():
-            rows = evenly_spaced(len(images), _LOOKED_AT, torch.device("cpu"))
-            source = self.encoder.source(images, self.options.workers)
-            found = [batch.broken for batch in read_batches(source, rows.split(self.encoder.batch_size))]
-            if len(rows) == len(images) or not self.options.skip_broken:
-                check_broken(name, images, {row: why for part in found for row, why in part.items()}, self.options)
+        return origin if self.options.skip_broken or not origin.skipped else None
 
     def run(self, reporter: Reporter) -> EmbedResult:
-        """Compute what is missing, write the file, and bring its labels up to date."""
+        """Compute the missing parts, write the file, and update its labels."""
         started, reused = time.perf_counter(), self.is_done
-        origin = self._before or self._embed(reporter)
+        origin = self._finished or self._embed(reporter)
         readable = self._readable(origin.skipped)
         written = load_raw(self.options.model_copy(update={"path": str(self.out)})).parts()
         sets = {
-            name: replace(
-                part,
-                inputs=written[name].inputs,
-                digests=written[name].digests,
-                image_stats=written[name].image_stats,
-            )
+            name: replace(written[name], labels=part.labels, ids=part.ids, groups=part.groups)
             for name, part in readable.items()
         }
         changed = any(not np.array_equal(part.labels, written[name].labels) for name, part in sets.items())  # type: ignore[arg-type]
@@ -286,14 +270,14 @@ class EmbedPlan:
         )
         examples = {name: part.inputs for name, part in readable.items()}
         seconds, how = time.perf_counter() - started, self.encoder.describe()
-        return EmbedResult(self.out, features, examples, origin, origin.skipped, reused, seconds, how)
+        return EmbedResult(self.out, features, examples, origin, reused, seconds, how)
 
     @property
     def _files(self) -> dict[str, ImageFiles]:
         return {name: part.inputs for name, part in self.sets.items() if isinstance(part.inputs, ImageFiles)}
 
     def _readable(self, skipped: Sequence[Skipped]) -> dict[str, Split]:
-        """Return the images without those that could not be read."""
+        """Return the splits without images that could not be read."""
         sets = dict(self.sets)
         for name in {image.part for image in skipped}:
             broken = {image.id for image in skipped if image.part == name}
@@ -301,55 +285,54 @@ class EmbedPlan:
         return sets
 
     def _embed(self, reporter: Reporter) -> FeatureOrigin:
-        """Compute the parts that are missing, and write the file."""
-        with self.kept.at_work():
-            missing = self.kept.missing()
-            broken = {name: self.kept.broken(name, missing) for name in self.sets}
-            done = self.kept.total - sum(map(len, missing))
+        """Compute the missing parts, and write the file."""
+        with self.files.at_work():
+            missing = self.files.missing()
+            broken = {name: self.files.broken(name, missing) for name in self.sets}
+            done = self.files.total - sum(map(len, missing))
 
             def advance(count: int) -> None:
                 nonlocal done
                 if interruption.signal is not None:
-                    raise Stopped(f"stopped; {self.kept.describe()}", interruption.signal)
+                    raise Stopped(f"stopped; {self.files.describe()}", interruption.signal)
                 done += count
-                reporter.items(done, self.kept.total, "images")
+                reporter.items(done, self.files.total, "images")
 
             with reporter, Interruption() as interruption:
-                reporter.start("embedding", self.kept.total, done + 1)
+                reporter.start("embedding", self.files.total, done + 1)
                 self._check_broken(broken)
                 for part, embedded in self._compute(missing, advance):
-                    self.kept.write(part, embedded)
                     broken[part.set] |= {part.start + row: reason for row, reason in embedded.broken.items()}
                     self._check_broken(broken)
+                    self.files.write(part, embedded)
             skipped = tuple(
                 Skipped(name, str(self._files[name].names[row]), reason)
-                for name, found in broken.items()
-                for row, reason in sorted(found.items())
+                for name, reasons in broken.items()
+                for row, reason in sorted(reasons.items())
             )
             origin = replace(self.origin, skipped=skipped)
             sets = {
                 name: replace(
-                    part, digests=self.kept.noted(name, "digests"), image_stats=self.kept.noted(name, "image_stats")
+                    part, digests=self.files.read(name, "digests"), image_stats=self.files.read(name, "image_stats")
                 )
                 for name, part in self._readable(skipped).items()
             }
-            features = {name: self.kept.features(name) for name in sets}
+            features = {name: self.files.features(name) for name in sets}
             write_features(self.out, features, sets, self.raw.class_names, origin)
         return origin
 
     def _compute(self, parts: Sequence["Part"], advance: Advance) -> Iterator[tuple["Part", Embedded]]:
-        """Yield parts and what became of them, computed here or on a Ray cluster."""
-        options, execution = self.embedding, self.execution
-        if options.backend == "local":
+        """Yield parts and their features, computed on this machine or on a Ray cluster."""
+        if self.embedding.backend == "local":
             for part in parts:
                 yield part, embed_part(self.encoder, part.images, self.options.workers, advance)
         elif parts:
-            threads = execution.threads or 1
-            place = Workplace(execution.device, threads, self.options.workers or threads, options.batch_size)
-            with Cluster(options.address, execution.device, threads) as cluster:
-                images = (part.images for part in parts)
-                for number, embedded in embed_on(cluster, self.origin.encoding, images, place, advance):
-                    yield parts[number], embedded
+            device, threads = self.execution.device, self.execution.threads or 1
+            options = WorkerOptions(device, threads, self.options.workers or threads, self.embedding.batch_size)
+            with Cluster(self.embedding.address, device, threads) as cluster:
+                images = [part.images for part in parts]
+                for index, embedded in embed_on(cluster, self.origin.encoding, images, options, advance):
+                    yield parts[index], embedded
 
     def _check_broken(self, broken: Mapping[str, Mapping[int, str]]) -> None:
         for name, images in self._files.items():
@@ -358,7 +341,7 @@ class EmbedPlan:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some images of a set that become features together; ``fingerprint`` is of them and what is done to them."""
+    """Images of a split that are embedded together; the fingerprint covers the images and the encoding."""
 
     set: str
     start: int
@@ -367,36 +350,36 @@ class Part:
 
     @property
     def file(self) -> str:
-        """What the file of its features is called."""
+        """Name of the file of its features."""
         return f"{self.fingerprint}-{self.set}-{self.start:09}.npz"
 
     def __len__(self) -> int:
         return len(self.images)
 
 
-def _cut_into_parts(
-    sets: Mapping[str, Split], made: str, workers: int | None, track: Track, *, skip_missing: bool
+def _split_into_parts(
+    sets: Mapping[str, Split], recipe: str, workers: int | None, track: Track, *, skip_missing: bool
 ) -> list[Part]:
-    """Cut every set into parts, with fingerprints: files by size and date.
+    """Split the images into parts; the fingerprint of a file is its name, size and modification time.
 
-    A file that is missing is refused here, before anything is computed, unless it is skipped as a broken one.
+    A missing file is an error here, before anything is computed, unless ``skip_missing``.
     """
 
-    def look(place: tuple[str, int]) -> Part:
-        name, start = place
+    def make_part(first: tuple[str, int]) -> Part:
+        name, start = first
         inputs = sets[name].inputs
         assert isinstance(inputs, np.ndarray | ImageFiles)
         images = inputs[start : start + PART]
-        digest = blake2b(json.dumps([made, name]).encode(), digest_size=8)
-        digest.update(_state(images, skip_missing) if isinstance(images, ImageFiles) else images.tobytes())
+        digest = blake2b(json.dumps([recipe, name]).encode(), digest_size=8)
+        digest.update(_file_states(images, skip_missing) if isinstance(images, ImageFiles) else images.tobytes())
         return Part(name, start, images, digest.hexdigest())
 
-    places = [(name, start) for name, part in sets.items() for start in range(0, len(part.inputs), PART)]
+    starts = [(name, start) for name, part in sets.items() for start in range(0, len(part.inputs), PART)]
     with make_pool(workers) as pool:
-        return [*track(pool.map(look, places), "looking at images", len(places))]
+        return [*track(pool.map(make_part, starts), "checking images", len(starts))]
 
 
-def _state(files: ImageFiles, skip_missing: bool) -> bytes:
+def _file_states(files: ImageFiles, skip_missing: bool) -> bytes:
     lines = []
     for index, name in enumerate(files.names):
         try:
@@ -410,69 +393,69 @@ def _state(files: ImageFiles, skip_missing: bool) -> bytes:
 
 
 @dataclass(frozen=True)
-class KeptParts:
-    """The folder of parts of a feature file that is not whole yet."""
+class PartFiles:
+    """The folder with the finished parts of a feature file that is incomplete."""
 
     folder: Path
     parts: Sequence[Part]
 
     @property
     def total(self) -> int:
-        """The number of images."""
+        """Number of images."""
         return sum(map(len, self.parts))
 
     def missing(self) -> list[Part]:
-        """Return the parts that are still to be computed."""
-        there = {path.name for path in self.folder.glob(_FILES)}
-        return [part for part in self.parts if part.file not in there]
+        """Return the parts to be computed."""
+        return [part for part in self.parts if not (self.folder / part.file).exists()]
 
     def describe(self) -> str:
-        """Say how many images are done, and what to do."""
+        """Return how many images are done, and how to resume."""
         done = self.total - sum(map(len, self.missing()))
-        return f"{done} of {self.total} images are kept in {self.folder}, the same command goes on"
+        return f"{done} of {self.total} images are done; run the same command again to resume"
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Claim the folder; it is removed at the end, or if nothing was kept. Errors say what is kept."""
+        """Lock the folder, and remove it afterwards, unless the work failed and some parts are finished."""
         with naming_target(self.folder):
             self.folder.mkdir(exist_ok=True)
-        with locked(self.folder / LOCK, busy="another process is at work on these features; let it end first"):
+        with locked(self.folder / LOCK, busy="another process is computing these features"):
             try:
                 with naming_target(self.folder):
                     remove_partial(self.folder)
-                    for stray in {path.name for path in self.folder.glob(_FILES)} - {part.file for part in self.parts}:
+                    for stray in {path.name for path in self.folder.glob(_PART_FILES)} - {
+                        part.file for part in self.parts
+                    }:
                         (self.folder / stray).unlink()  # of other images
                 yield
             except (InputError, RunFolderError) as error:
                 if len(self.missing()) < len(self.parts):
-                    kind = InputError if isinstance(error, InputError) else RunFolderError
-                    raise kind(f"{error}; {self.describe()}") from error
+                    raise type(error)(f"{error}; {self.describe()}") from error
                 self._remove()
                 raise
             self._remove()
 
     def write(self, part: Part, embedded: Embedded) -> None:
-        """Keep what became of a part."""
+        """Save the features of a part."""
         content = {"features": embedded.features, "digests": embedded.digests, "image_stats": embedded.image_stats}
         content["broken"] = np.array([*embedded.broken.keys()], np.int64)
         content["reasons"] = np.array([*embedded.broken.values()], np.str_)
         write_npz(self.folder / part.file, content)
 
     def broken(self, name: str, missing: Sequence[Part]) -> dict[int, str]:
-        """Return the images of a set that could not be read, with the reasons; nothing of parts that are missing."""
-        found: dict[int, str] = {}
+        """Return why images of a split could not be read, by row; those of ``missing`` parts are unknown."""
+        reasons: dict[int, str] = {}
         for part in self.parts:
             if part.set == name and part not in missing:
                 rows = (self._read(part, "broken") + part.start).tolist()
-                found |= dict(zip(rows, self._read(part, "reasons").tolist(), strict=True))
-        return found
+                reasons |= dict(zip(rows, self._read(part, "reasons").tolist(), strict=True))
+        return reasons
 
-    def noted(self, name: str, what: str) -> Array:
-        """Return the ``digests`` or ``image_stats`` of all images of a set that could be read."""
+    def read(self, name: str, what: str) -> Array:
+        """Return the ``digests`` or ``image_stats`` of a split, without images that could not be read."""
         return np.concatenate([self._read(part, what) for part in self.parts if part.set == name])
 
     def features(self, name: str) -> Pieces:
-        """Return their features, part by part."""
+        """Return the features of a split, read part by part."""
         parts = [part for part in self.parts if part.set == name]
         sizes = [self._read(part, "features").shape for part in parts]
         shape = sum(rows for rows, _ in sizes), max(columns for _, columns in sizes)
@@ -482,7 +465,7 @@ class KeptParts:
         return read_npz(self.folder / part.file, only=(what,))[what]
 
     def _remove(self) -> None:
-        with suppress(OSError):  # somebody keeps files of their own in it
-            for file in [*self.folder.glob(_FILES), self.folder / LOCK]:
+        with suppress(OSError):  # with other files in it
+            for file in [*self.folder.glob(_PART_FILES), self.folder / LOCK]:
                 file.unlink(missing_ok=True)
             self.folder.rmdir()

@@ -1,4 +1,4 @@
-"""``unflip embed``: write a feature file, and print what is in it."""
+"""``unflip embed``: write a feature file and print a summary."""
 
 import sys
 from pathlib import Path
@@ -13,39 +13,36 @@ from unflip.cli.flags import Quiet, takes
 @takes(EMBED)
 def embed(
     data: Annotated[
-        str,
-        typer.Argument(
-            help="Images (one folder per class, a .csv or .parquet of paths, CIFAR and so on), texts, or a table."
-        ),
+        str, typer.Argument(help="Images (a folder per class, a list of paths, CIFAR ...), texts or a table.")
     ],
-    out: Annotated[Path, typer.Option(help="The feature file, .npz; every other command takes it as --data.")],
+    out: Annotated[Path, typer.Option(help="Feature file, .npz; every command takes it as --data.")],
     force: Annotated[bool, typer.Option("--force", help="Replace another file at --out.")] = False,
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
-    """Turn images, texts or columns into features, once; training on them then takes seconds.
+    """Compute features of images, texts or columns once; training on them then takes seconds.
 
-    Images go through a pretrained network. Labels, class names, paths, splits and the encoder go with the features. An
-    embedding that was stopped goes on when called again.
+    Images are embedded by a pretrained network. Labels, class names, paths, splits and the encoder are saved with the
+    features. An interrupted call is resumed by the same command.
     Example: unflip embed photos --out features.npz, then: unflip train --data features.npz --preset features --out run
     """
     from unflip.api.embed import embed as embed_task
 
-    made = embed_task(data, out, force=force, quiet=quiet, **options)
-    for image in made.skipped:
+    result = embed_task(data, out, force=force, quiet=quiet, **options)
+    for image in result.skipped:
         print(f"left out {image.id}: {image.reason}", file=sys.stderr)  # noqa: T201
     if quiet:
         return
-    counts = ", ".join(f"{count} {name}" for name, count in made.counts.items())
-    how = "was there already" if made.reused else f"{made.seconds:.1f} s"
-    labeled = made.features.train.labels is not None
+    counts = ", ".join(f"{count} {name}" for name, count in result.counts.items())
+    how = "already done" if result.reused else f"{result.seconds:.1f} s"
+    labeled = result.features.train.labels is not None
     after = "unflip clean {} --out runs/first" if labeled else "unflip predict RUN --data {}"
     print(  # noqa: T201
         "\n".join(
             [
-                f"{made.path}: {counts}; {made.num_features} features; {how}",
-                *(f"  {line}" for line in made.how),
-                f"  next: {after.format(made.path)}",
+                f"{result.path}: {counts}; {result.num_features} features; {how}",
+                *(f"  {line}" for line in result.how),
+                f"  next: {after.format(result.path)}",
             ]
         )
     )

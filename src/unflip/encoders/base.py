@@ -1,7 +1,7 @@
-"""The contracts of encoders and of text encoders, and what text encoders share.
+"""Base classes of encoders and text encoders.
 
-An encoder turns raw examples into rows of features. It is fitted to the training examples, never to their labels, and
-travels with the features and the model as an :class:`~unflip.data.dataset.Encoding`: JSON and arrays, no code.
+An encoder maps raw examples to feature vectors. It is fitted to the training examples, never to their labels, and is
+saved with the features and the model as an :class:`~unflip.data.dataset.Encoding`: JSON and arrays, no code.
 """
 
 import importlib.util
@@ -9,7 +9,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,16 +19,16 @@ from unflip.encoders import encoders, text_encoders
 from unflip.errors import UnflipWarning
 from unflip.progress import Track, untracked
 
-_CHARACTERS = 1 << 20  # of texts that are encoded at a time, so that memory stays small
+_MAX_CHARS = 1 << 20  # of texts that are encoded at a time, which bounds memory
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """The result of encoding.
+    """Encoded examples.
 
     Attributes:
         features: (n, d).
-        remarks: what new examples held that the training examples did not, such as ``"plan: 3 unknown values"``.
+        remarks: what the training examples did not contain, such as ``"plan: 3 unknown values"``.
     """
 
     features: Array
@@ -36,54 +36,52 @@ class Encoded:
 
 
 class Encoder(ABC):
-    """Encodes one kind of example. A subclass lives in one file and is registered in ``unflip.encoders``."""
+    """Base class of encoders. A subclass has a file of its own and is registered in ``unflip.encoders``."""
 
     @abstractmethod
     def encode(self, inputs: Any, track: Track = untracked) -> Encoded:
-        """Return the features of examples, which may be new; refuse examples that it cannot encode."""
+        """Return the features of training or new examples; raise InputError for examples of another kind."""
 
     @abstractmethod
     def encoding(self) -> Encoding:
-        """Return the encoder as plain data."""
+        """Return the fitted encoder as plain data."""
 
     @classmethod
     @abstractmethod
     def restore(cls, encoding: Encoding) -> Self:
-        """Return the encoder that :meth:`encoding` described; say in one line what is missing if it cannot be had."""
+        """Rebuild an encoder from its :meth:`encoding`; raise InputError if its package or weights are missing."""
 
     @abstractmethod
     def describe(self) -> list[str]:
-        """Say what it does with the examples, one line for each thing that a person may want to overrule."""
+        """Describe the encoding, one line for each decision that a user can override."""
 
 
 def restore(encoding: Encoding) -> Encoder:
-    """Return the encoder that an encoding describes; it encodes new examples exactly as the fitted one did."""
+    """Rebuild an encoder; it encodes new examples exactly as the fitted one did."""
     kind: type[Encoder] = encoders.load(encoding.encoder)
     return kind.restore(encoding)
 
 
 class TextEncoder(ABC):
-    """Encodes texts. A subclass lives in one file and is registered in ``unflip.encoders.text_encoders``.
+    """Base class of text encoders. A subclass is registered in ``unflip.encoders.text_encoders``.
 
     Attributes:
-        extra: the extra that installs what it needs.
-        width: the number of features.
+        width: number of features.
     """
 
-    extra: ClassVar[str | None] = None
     width: int
 
     @classmethod
     @abstractmethod
     def fit(cls, texts: Sequence[str]) -> Self:
-        """Return an encoder for texts like these; refuse, in one line, if a package or a model is missing."""
+        """Return an encoder fitted to ``texts``; raise InputError if a package or a model is missing."""
 
     @abstractmethod
     def encode_block(self, texts: list[str]) -> Array:
-        """Return features (n, width) of a few texts; an empty text has zeros."""
+        """Return the features (n, width) of a block of texts; zeros for an empty text."""
 
     def encode(self, texts: Sequence[str], track: Track = untracked) -> Array:
-        """Return features (n, width) in float32, computed block by block."""
+        """Return the features (n, width) of texts in float32, computed block by block."""
         features, end = np.zeros((len(texts), self.width), np.float32), 0
         for block in blocks(track(texts, "encoding texts", len(texts))):
             features[end : end + len(block)] = self.encode_block(block)
@@ -92,43 +90,49 @@ class TextEncoder(ABC):
 
     @abstractmethod
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
-        """Return settings that JSON can hold, and arrays, from which :meth:`restore` makes the same encoder."""
+        """Return JSON-serializable settings, and arrays, from which :meth:`restore` rebuilds the encoder."""
 
     @classmethod
     @abstractmethod
     def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Return the encoder that :meth:`state` described; refuse one whose package or weights differ."""
+        """Rebuild an encoder from its :meth:`state`; raise InputError if the package or the weights differ."""
 
-    def speaking_words(self, text: str, direction: Array, top: int) -> tuple[tuple[int, int], ...]:
-        """Return where in the text the ``top`` words are that speak most for ``direction``, the strongest first.
+    def top_words(self, text: str, direction: Array, top: int) -> tuple[tuple[int, int], ...]:
+        """Return the spans of the ``top`` words with the largest contribution to ``features @ direction``.
 
-        A direction (d,) is a linear view of the features, such as one class's mean less another's. A word that occurs
-        more than once has all its places; one that speaks against the direction has none. Nothing by default.
+        Args:
+            text: the text.
+            direction: (d,), such as the difference of two class means.
+            top: maximum number of distinct words.
+
+        Returns:
+            Spans (start, end), largest contribution first: all occurrences of a word, and only words with a positive
+            contribution. Empty for encoders that cannot attribute features to words.
         """
         return ()
 
 
 def choose_text_encoder(name: str | None = None) -> tuple[str, type[TextEncoder]]:
-    """Return the name and the class of a text encoder: by default wordllama, or tfidf where that is not installed."""
+    """Return the name and the class of a text encoder; wordllama by default, or tfidf if that is not installed."""
     if name is None:
         name = "wordllama"
         if any(importlib.util.find_spec(package) is None for package in ("wordllama", "tokenizers")):
             name = "tfidf"
-            hint = 'texts are encoded by tfidf; pip install "unflip[text]" brings a better encoder'
+            hint = 'texts are encoded by tfidf; for a better encoder: pip install "unflip[text]"'
             warnings.warn(hint, UnflipWarning, stacklevel=2)
     return name, text_encoders.load(name)
 
 
-def blocks(texts: Iterable[str], most: int = _CHARACTERS) -> Iterator[list[str]]:
-    """Yield texts in lists of at most ``most`` characters, or one longer text.
+def blocks(texts: Iterable[str], max_chars: int = _MAX_CHARS) -> Iterator[list[str]]:
+    """Yield texts in lists of at most ``max_chars`` characters, or of one longer text.
 
-    Half of a surrogate pair, such as JSON may hold and no tokenizer takes, is replaced.
+    Lone surrogates, which JSON may contain and tokenizers reject, are replaced.
     """
     block: list[str] = []
     size = 0
     for text in texts:
         clean = text.encode(errors="replace").decode()
-        if block and size + len(clean) > most:
+        if block and size + len(clean) > max_chars:
             yield block
             block, size = [], 0
         block.append(clean)

@@ -1,12 +1,12 @@
-"""Tables: columns as features, whatever they hold; :mod:`unflip.encoders.columns` decides what each one is."""
+"""Encoder of tables; :mod:`unflip.encoders.columns` infers the kind of each column and encodes it."""
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Self
 
 import numpy as np
+import pyarrow as pa
 
 from unflip.data.arrays import Array
 from unflip.data.columns import Table
@@ -14,56 +14,53 @@ from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.options import DataOptions
 from unflip.data.split import row_hashes
 from unflip.encoders.base import Encoded, Encoder
-from unflip.encoders.columns import Column, ColumnChoices, decide, restore_column
-from unflip.encoders.reading import kind_of, plain
+from unflip.encoders.columns import Column, ColumnChoices, fit_column, restore_column, shorten
+from unflip.encoders.reading import kind_of, normalize_cells
 from unflip.errors import InputError, UnflipWarning, one_line
 from unflip.progress import Track, untracked
 
-_LISTED = 20  # most columns that an error lists
-_LONGEST = 40  # characters of a column's name that a description shows
-_NOTHING = ColumnChoices()
-_FEWEST = 20  # examples below which a column may repeat the labels by chance
-_FIRST = 1000  # rows that tell most columns from labels
+_MAX_LISTED = 20  # columns in an error message
+_MIN_EXAMPLES = 20  # below which a column may repeat the labels by chance
+_FIRST_ROWS = 1000  # which suffice to tell most columns from labels
+_INFER_ALL = ColumnChoices()
 
 
 class TableEncoder(Encoder):
-    """Makes features of columns, in the table's order; what a column is was decided when it was fitted.
+    """Encodes each column of a table by its kind, in the order of the columns.
 
-    - A number x becomes (x - mean) / standard deviation of the training column, computed in float64. An empty cell
-      gets the median; if the training examples had empty cells, a second feature is 1 where a cell is empty. Dates and
-      times likewise, in microseconds.
-    - A boolean, also a column of 0 and 1, stays 0 or 1; an empty cell gets the more frequent one; as above otherwise.
-    - A category becomes a feature of 0 and 1 for each frequent name, in the order of the names; then one for all other
-      names if the training examples had rare ones. An empty cell is a name, too.
-    - A text becomes the features that the text encoder gives.
+    - Numbers, dates and times (in microseconds) are standardized by the mean and the standard deviation of the
+      training column. An empty cell gets the median; if the training column had empty cells, a second feature is 1
+      where a cell is empty.
+    - Booleans, and columns of 0 and 1, stay 0 or 1; an empty cell gets the more frequent value.
+    - Categories are one-hot encoded in alphabetical order, and rare ones share a feature. Empty cells are a category.
+    - Texts are encoded by the text encoder.
 
-    So a table of numbers without empty cells has one feature for each column.
+    A table of numbers without empty cells has one feature per column.
     """
 
     def __init__(self, columns: tuple[Column, ...]) -> None:
         self.columns = columns
 
     @classmethod
-    def fit(cls, cells: Table, choices: ColumnChoices = _NOTHING, text_encoder: str | None = None) -> Self:
-        """Decide what the columns of the training examples are, as far as ``choices`` do not say."""
+    def fit(cls, cells: Table, choices: ColumnChoices = _INFER_ALL, text_encoder: str | None = None) -> Self:
+        """Infer the kinds of the columns that ``choices`` does not declare, and fit their encodings."""
         header = cells.table.column_names
         choices.check(header)
-        columns = tuple(decide(name, cells.table[name], choices.of(name), text_encoder) for name in header)
+        columns = tuple(fit_column(name, cells.table[name], choices.of(name), text_encoder) for name in header)
         if not any(column.width for column in columns):
-            reasons = ", ".join(f"{column.name} ({column.why})" for column in columns[:_LISTED])
+            reasons = ", ".join(f"{column.name} ({column.why})" for column in columns[:_MAX_LISTED])
             raise InputError(
-                f"no column is left to learn from: {reasons or 'there is none'}; say what a column is with --numeric, "
-                "--categorical or --text-column"
+                f"no usable column: {reasons or 'the table is empty'}; use --numeric, --categorical or --text-column"
             )
         return cls(columns)
 
     @property
     def width(self) -> int:
-        """The number of features."""
+        """Number of features."""
         return sum(column.width for column in self.columns)
 
     def encode(self, inputs: Table, track: Track = untracked) -> Encoded:
-        """Return the features of cells; columns are found by name, so their order and others do not matter."""
+        """Encode a table; columns are matched by name, and additional columns are ignored."""
         header = inputs.table.column_names
         features = np.empty((len(inputs), self.width), np.float32)
         remarks, end = [], 0
@@ -71,22 +68,21 @@ class TableEncoder(Encoder):
             if not column.width or not len(inputs):
                 continue
             if column.name not in header:
-                had = ", ".join(header[:_LISTED]) + (", ..." if len(header) > _LISTED else "")
-                raise InputError(f"no column '{column.name}', of which the training examples had one; it has {had}")
-            cells = plain(inputs.table[column.name])
+                names = ", ".join(header[:_MAX_LISTED]) + (", ..." if len(header) > _MAX_LISTED else "")
+                raise InputError(f"no column '{column.name}'; it has {names}")
+            cells = normalize_cells(inputs.table[column.name])
             kind_of(cells.type, column.name)
-            made, found = column.encode(cells, track)
-            features[:, end : end + column.width] = made
+            features[:, end : end + column.width], unseen = column.encode(cells, track)
             end += column.width
             remarks += [
                 f"{one_line(column.name)}: {count:,} {what}{'' if count == 1 else 's'}"
-                for what, count in found.items()
+                for what, count in unseen.items()
                 if count
             ]
         return Encoded(features, tuple(remarks))
 
     def encoding(self) -> Encoding:
-        """Return the columns as plain data; arrays are called by the column's place."""
+        """Return the state of the columns; the names of arrays begin with the position of their column."""
         arrays = {
             f"{place}/{key}": array
             for place, column in enumerate(self.columns)
@@ -96,7 +92,7 @@ class TableEncoder(Encoder):
 
     @classmethod
     def restore(cls, encoding: Encoding) -> Self:
-        """Return the encoder of these columns."""
+        """Rebuild the encoder."""
         arrays: list[dict[str, Array]] = [{} for _ in encoding.settings["columns"]]
         for key, array in encoding.arrays.items():
             place, _, name = key.partition("/")
@@ -104,31 +100,28 @@ class TableEncoder(Encoder):
         return cls(tuple(map(restore_column, encoding.settings["columns"], arrays)))
 
     def describe(self) -> list[str]:
-        """Say of each column what it was taken for, and why."""
-        names = [one_line(column.name) for column in self.columns]
-        names = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..." for name in names]
+        """Return the kind of each column, and the reason."""
+        names = [shorten(column.name, 40) for column in self.columns]
         widest = max(map(len, names), default=0)
-        return [
-            f"{name:<{widest}}  {column.kind:<9}  {column.why}"
-            for name, column in zip(names, self.columns, strict=True)
-        ]
+        rows = zip(names, self.columns, strict=True)
+        return [f"{name:<{widest}}  {column.kind:<9}  {column.why}" for name, column in rows]
 
 
 def columns_of(encoding: Encoding) -> tuple[str, ...]:
-    """Return the columns that a fitted encoder needs."""
-    return tuple(column["name"] for column in encoding.settings["columns"] if column["kind"] != "left out")
+    """Return the columns that a fitted table encoder needs."""
+    return tuple(column["name"] for column in encoding.settings["columns"] if column["kind"] != "dropped")
 
 
 def text_columns(encoding: Encoding) -> tuple[str, ...]:
-    """Return the columns of texts that an encoder needs, if it is one for tables."""
+    """Return the text columns of an encoding; none if it is not one of a table."""
     columns = encoding.settings["columns"] if encoding.encoder == "table" else []
     return tuple(column["name"] for column in columns if column["kind"] == "text")
 
 
 def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> Dataset:
-    """Return data whose tables have become rows of features, by an encoder that was fitted to the training rows.
+    """Replace the tables of a data set by features; the encoder is fitted to the training rows.
 
-    Data without a table is returned as it is: it holds rows of features already, or images.
+    Data without a table, that is features or images, is returned unchanged.
     """
     if not isinstance(raw.train.inputs, Table):
         return raw
@@ -136,8 +129,7 @@ def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> 
     choices = ColumnChoices(numeric=options.numeric, categorical=options.categorical, text_column=options.text_column)
     try:
         encoder = TableEncoder.fit(raw.train.inputs, choices, options.text_encoder)
-        short = [column.name for column in encoder.columns if column.kind not in ("left out", "text")]
-        _warn_of_labels(raw.train, short, options.path)
+        _warn_of_label_copies(raw.train, encoder, options.path)
         parts = {name: _encoded(part, encoder, track) for name, part in raw.parts().items()}
     except InputError as error:
         raise InputError(f"{options.path}: {error}") from error
@@ -145,22 +137,22 @@ def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> 
     return replace(raw, train=train, val=val, tests=parts, encoding=encoder.encoding())
 
 
-def _warn_of_labels(train: Split, columns: Sequence[str], path: str) -> None:
-    """Say which columns repeat the labels, so that no label can look wrong."""
+def _warn_of_label_copies(train: Split, encoder: TableEncoder, path: str) -> None:
+    """Warn of columns with exactly one value per class: a model that sees them cannot find label issues."""
     assert isinstance(train.inputs, Table)
-    if train.labels is None or len(train.labels) < _FEWEST:
+    if train.labels is None or len(train.labels) < _MIN_EXAMPLES:
         return
-    classes, labels = np.unique(train.labels, return_inverse=True)
-    for name in columns:
+    num_classes = len(np.unique(train.labels))
+    for name in (column.name for column in encoder.columns if column.kind not in ("dropped", "text")):
         column = train.inputs.table[name]
-        if len(column.slice(0, _FIRST).unique()) > len(classes):  # most columns of numbers, without a look at all rows
+        if len(column.slice(0, _FIRST_ROWS).unique()) > num_classes:
             continue
-        values = plain(column).dictionary_encode("encode").indices.to_numpy()  # (n,), an empty cell is a value, too
-        pairs = len(np.unique(values.astype(np.int64) * len(classes) + labels))
-        if pairs == len(classes) == values.max() + 1 > 1:
+        cells = normalize_cells(column)
+        pairs = pa.table({"cell": cells, "label": train.labels}).group_by(["cell", "label"]).aggregate([])
+        if len(pairs) == len(cells.unique()) == num_classes > 1:
             warnings.warn(
-                f"{path}: the column '{name}' has one value for each class, so every label agrees with it; leave "
-                f"it out with --ignore {name} if it was made from the label",
+                f"{path}: the column '{name}' has one value for each class, so no label contradicts it; drop it with "
+                f"--ignore {name} if it was derived from the label",
                 UnflipWarning,
                 stacklevel=3,
             )
@@ -177,5 +169,5 @@ def _encoded(part: Split, encoder: TableEncoder, track: Track) -> Split:
 
 def _hashes(cells: Table, column: str) -> Array:
     texts = (str(text or "") for text in cells.table[column].to_pylist())
-    found = (int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest()) for text in texts)
-    return np.fromiter(found, np.uint64, len(cells))
+    hashes = (int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest()) for text in texts)
+    return np.fromiter(hashes, np.uint64, len(cells))

@@ -1,7 +1,7 @@
-"""Tf-idf of pieces of words, reduced to 256 features by a singular value decomposition; needs no extra.
+"""Tf-idf of character n-grams, reduced to 256 features by truncated SVD; needs no extra.
 
-Pieces are runs of 2 to 4 characters within a word, its edges included: in cross-validation on BANKING77 (training
-texts, logistic regression) 87.4 %, against 84.4 % for words; they also survive typing errors, and need no spaces.
+N-grams have 2 to 4 characters and do not cross word boundaries. In cross-validation on BANKING77 (training texts,
+logistic regression) they reach 87.4 %, words 84.4 %; they are robust to typing errors, and need no spaces.
 """
 
 import warnings
@@ -14,70 +14,58 @@ from unflip.data.arrays import Array
 from unflip.encoders.base import TextEncoder, blocks
 from unflip.errors import InputError
 
-_FEATURES = 256
-_PIECES = 20_000  # at most so many, the most frequent; the stored encoder then has 20 MB
-_MANY = 1000  # from so many texts on, a piece must occur in two of them
-_LEARNED = 10_000_000  # characters to learn from; of more, every second, third, ... text is used, to save memory
+_MAX_FEATURES = 256
+_MAX_NGRAMS = 20_000  # the most frequent ones; the stored encoder then has 20 MB
+_MAX_CHARS = 10_000_000  # to fit; of more, every second, third, ... text is used, to save memory
+_MANY_TEXTS = 1000  # from which on an n-gram must occur in two texts
 _SETTINGS: Any = {"analyzer": "char_wb", "ngram_range": (2, 4), "sublinear_tf": True, "dtype": np.float32}
 
 
 class Tfidf(TextEncoder):
-    """Pieces of words weighted by how rare they are, and the directions in which the training texts differ most."""
+    """Latent semantic analysis: scikit-learn's ``TfidfVectorizer``, then ``TruncatedSVD``."""
 
-    def __init__(self, pieces: Sequence[str], idf: Array, components: Array) -> None:
+    def __init__(self, ngrams: Sequence[str], idf: Array, components: Array) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        self._pieces, self._idf = list(pieces), np.asarray(idf, np.float32)
-        self._components: Array = np.ascontiguousarray(components, np.float32)  # (pieces, features)
-        self._vectorizer = TfidfVectorizer(vocabulary={piece: i for i, piece in enumerate(self._pieces)}, **_SETTINGS)
+        self._ngrams, self._idf = list(ngrams), np.asarray(idf, np.float32)
+        self._components: Array = np.ascontiguousarray(components, np.float32)  # (n-grams, features)
+        self._vectorizer = TfidfVectorizer(vocabulary={ngram: i for i, ngram in enumerate(self._ngrams)}, **_SETTINGS)
         self._vectorizer.idf_ = self._idf
         self.width = self._components.shape[1]
 
     @classmethod
     def fit(cls, texts: Sequence[str]) -> Self:
-        """Learn pieces, their weights and directions; refuse texts without a single word."""
+        """Learn n-grams, their weights and the components; raise InputError for texts without words."""
         from sklearn.decomposition import TruncatedSVD
+        from sklearn.feature_extraction.text import TfidfVectorizer
 
-        every = -(-sum(map(len, texts)) // _LEARNED) or 1
-        chosen = [text for block in blocks(texts[::every]) for text in block]
+        every = -(-sum(map(len, texts)) // _MAX_CHARS) or 1
+        sample = [text for block in blocks(texts[::every]) for text in block]
+        vectorizer = TfidfVectorizer(
+            max_features=_MAX_NGRAMS, min_df=2 if len(sample) >= _MANY_TEXTS else 1, **_SETTINGS
+        )
         try:
-            vectorizer, weights = _fitted(chosen, 2 if len(chosen) >= _MANY else 1)
+            weights = vectorizer.fit_transform(sample)
         except ValueError as error:
-            if "empty vocabulary" not in str(error):
-                raise
-            raise InputError(f"not a single word in {len(chosen)} texts; is it the right column?") from error
-        pieces = vectorizer.get_feature_names_out().tolist()
-        most = min(_FEATURES, *weights.shape)
-        if most == len(pieces):
-            return cls(pieces, vectorizer.idf_, np.eye(most, dtype=np.float32))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # texts that are all alike have no variance to explain
-            svd = TruncatedSVD(most, random_state=0).fit(weights)
-        return cls(pieces, vectorizer.idf_, svd.components_.T)
+            raise InputError(f"no words in {len(sample)} texts ({error}); is this the right column?") from error
+        ngrams = vectorizer.get_feature_names_out().tolist()
+        width = min(_MAX_FEATURES, *weights.shape)
+        if width == len(ngrams):
+            return cls(ngrams, vectorizer.idf_, np.eye(width, dtype=np.float32))
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # equal texts have no variance
+            svd = TruncatedSVD(width, random_state=0).fit(weights)
+        return cls(ngrams, vectorizer.idf_, svd.components_.T)
 
     def encode_block(self, texts: list[str]) -> Array:
-        """Return the texts' weights in the learned directions; zeros for a text of unknown pieces."""
+        """Return the projections on the components; zeros for a text without known n-grams."""
         features: Array = self._vectorizer.transform(texts) @ self._components
         return features
 
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
-        """Return the pieces; their weights and directions as arrays."""
-        return {"pieces": self._pieces}, {"idf": self._idf, "components": self._components}
+        """Return the n-grams, and their weights and components as arrays."""
+        return {"ngrams": self._ngrams}, {"idf": self._idf, "components": self._components}
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Return the encoder with these pieces."""
-        return cls(settings["pieces"], arrays["idf"], arrays["components"])
-
-
-def _fitted(texts: list[str], min_df: int) -> tuple[Any, Any]:
-    """Return scikit-learn's vectorizer and its weights; if no piece is in ``min_df`` texts, those of one text count."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    vectorizer = TfidfVectorizer(max_features=_PIECES, min_df=min_df, **_SETTINGS)
-    try:
-        return vectorizer, vectorizer.fit_transform(texts)
-    except ValueError as error:
-        if min_df == 1 or "no terms remain" not in str(error):
-            raise
-    return _fitted(texts, 1)
+        """Rebuild the encoder."""
+        return cls(settings["ngrams"], arrays["idf"], arrays["components"])

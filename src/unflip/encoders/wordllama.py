@@ -1,9 +1,8 @@
-"""Mean of the token vectors that the package wordllama carries: no hub, no network, a few seconds for a million words.
+"""Mean of the token vectors in the package wordllama: no hub, no network, a few seconds for a million words.
 
-A text is its words, split at any white space; each distinct word of a block is tokenized once. Since no token of this
-vocabulary goes on after a space, these are the tokens of the whole text but for its white space. The vectors are of
-16 bits, so their sums are exact in 64: features are the same bit for bit in any order and any blocks of texts.
-Nothing is cut off, however long a text is.
+Texts are split at white space, and each distinct word of a block is tokenized once. No token of this vocabulary
+continues after a space, so these are the tokens of the whole text up to white space. The vectors are float16, so their
+sums in float64 are exact: features do not depend on the order or the blocks of texts. Long texts are not truncated.
 """
 
 import hashlib
@@ -12,6 +11,7 @@ import importlib.util
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -30,9 +30,7 @@ _EDGES = re.compile(r"^\W+|\W+$")
 
 
 class WordLlama(TextEncoder):
-    """Mean of token vectors; 256 features, nothing is learned from the texts."""
-
-    extra = "text"
+    """Mean of token vectors, 256 features; nothing is fitted to the texts."""
 
     def __init__(self, vectors: Array, tokenizer: Any, digest: str) -> None:
         self._vectors, self._tokenizer, self._digest = vectors, tokenizer, digest
@@ -40,11 +38,11 @@ class WordLlama(TextEncoder):
 
     @classmethod
     def fit(cls, texts: Sequence[str]) -> Self:
-        """Read the package's vectors."""
+        """Load the package's vectors."""
         return cls(*_read(_folder()))
 
     def encode_block(self, texts: list[str]) -> Array:
-        """Return the mean of the vectors of each text's tokens."""
+        """Return the mean token vector of each text."""
         from scipy.sparse import csr_array
 
         words = [text.split() for text in texts]
@@ -59,7 +57,7 @@ class WordLlama(TextEncoder):
         return means.astype(np.float32)
 
     def _sums(self, words: list[str]) -> tuple[Array, Array]:
-        """Return the sum of each word's token vectors, and the number of its tokens."""
+        """Return the sums of the words' token vectors (n, d), and the numbers of tokens (n,)."""
         from scipy.sparse import csr_array
 
         tokens = [one.ids for one in self._tokenizer.encode_batch_fast(words, add_special_tokens=False)]
@@ -69,35 +67,35 @@ class WordLlama(TextEncoder):
         bag = csr_array((np.ones(len(ids)), columns.astype(np.int32), _starts(lengths)), (len(words), len(used)))
         return bag @ self._vectors[used].astype(np.float64), np.array(lengths, np.float64)
 
-    def speaking_words(self, text: str, direction: Array, top: int) -> tuple[tuple[int, int], ...]:
-        """Rank words by the sum of their tokens' shares of the features' product with ``direction``, which is exact."""
+    def top_words(self, text: str, direction: Array, top: int) -> tuple[tuple[int, int], ...]:
+        """Rank words by the sum of their token vectors' products with ``direction``, which is exact for a mean."""
         spans: dict[str, list[tuple[int, int]]] = {}
-        shares: dict[str, float] = {}
-        found = list(_WORD.finditer(text))
-        if not found or top <= 0:
+        scores: Counter[str] = Counter()
+        matches = list(_WORD.finditer(text))
+        if not matches or top <= 0:
             return ()
-        ((clean,),) = blocks([text])  # what takes the place of a broken character is one character too
-        sums, _ = self._sums([clean[match.start() : match.end()] for match in found])
-        for match, share in zip(found, (sums @ np.asarray(direction, np.float64)).tolist(), strict=True):
+        ((clean,),) = blocks([text])  # of the same length
+        sums, _ = self._sums([clean[match.start() : match.end()] for match in matches])
+        for match, score in zip(matches, (sums @ np.asarray(direction, np.float64)).tolist(), strict=True):
             word = _EDGES.sub("", match.group()) or match.group()
-            begin = match.start() + match.group().index(word)
-            spans.setdefault(word, []).append((begin, begin + len(word)))
-            shares[word] = shares.get(word, 0.0) + share
-        first = sorted((word for word in shares if shares[word] > 0), key=lambda word: -shares[word])[:top]
-        return tuple(itertools.chain.from_iterable(spans[word] for word in first))
+            start = match.start() + match.group().index(word)
+            spans.setdefault(word, []).append((start, start + len(word)))
+            scores[word] += score
+        best = [word for word, score in scores.most_common(top) if score > 0]
+        return tuple(itertools.chain.from_iterable(spans[word] for word in best))
 
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
-        """Return which vectors these are, not the vectors."""
+        """Return a hash of the vectors instead of the vectors."""
         return {"vectors": self._digest, "features": self.width}, {}
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Read the package's vectors; refuse others than the features were made with."""
+        """Load the package's vectors; raise InputError if they have changed."""
         encoder = cls.fit(())
         if encoder.state()[0] != dict(settings):
             raise InputError(
-                f"the package wordllama here holds other vectors ({encoder._digest}) than those that the features were "
-                f"made with ({settings.get('vectors')}); install the version of then, or train again"
+                f"the installed wordllama has other vectors ({encoder._digest}) than the features were computed with "
+                f"({settings.get('vectors')}); install that version, or train again"
             )
         return encoder
 
@@ -109,7 +107,7 @@ def _starts(lengths: Sequence[int]) -> Array:
 
 
 def _folder() -> Path:
-    """Return the package's folder, without importing it: it would set up logging and ask for a hub."""
+    """Return the package's folder without importing it, which would configure logging and contact a hub."""
     specs = {package: importlib.util.find_spec(package) for package in ("wordllama", "tokenizers")}
     for package, spec in specs.items():
         if spec is None:
@@ -119,7 +117,7 @@ def _folder() -> Path:
 
 @cache
 def _read(folder: Path) -> tuple[Array, Any, str]:
-    """Return vectors (tokens, features), tokenizer, and a hash of both."""
+    """Return the vectors (tokens, features), the tokenizer, and a hash of both."""
     from safetensors import safe_open
 
     try:
@@ -128,8 +126,8 @@ def _read(folder: Path) -> tuple[Array, Any, str]:
             vectors: Array = file.get_tensor("embedding.weight")
         tokenizer = importlib.import_module("tokenizers").Tokenizer.from_str(rules)
     except Exception as error:  # tokenizers raises nothing more precise
-        raise InputError(f"{folder}: not readable ({error}); try to install wordllama again") from error
-    tokenizer.encode_special_tokens = True  # a text that holds "<s>" means these characters
+        raise InputError(f"{folder}: cannot be read ({error}); reinstall wordllama") from error
+    tokenizer.encode_special_tokens = True  # "<s>" in a text is not a special token
     shape = json.dumps([str(vectors.dtype), *vectors.shape])
     digest = hashlib.blake2b(shape.encode(), digest_size=16)
     digest.update(np.ascontiguousarray(vectors).data)

@@ -7,6 +7,7 @@ all of it, the pretrained layers at a lower learning rate.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,9 +63,19 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         ) from error
     for key in ("state_dict", "model"):  # where training checkpoints keep them
         content = content[key] if isinstance(content, dict) and isinstance(content.get(key), dict) else content
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    items = content.items() if isinstance(content, dict) else [(None, None)]
+    if not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in items):
         raise InputError(f"weights {path}: no named tensors in it; give the state_dict of a network")
-    return content
+    return dict(items)
+
+
+def hash_weights(network: nn.Module, settings: str = "") -> str:
+    """Return a hash of a network's parameters and buffers, and of other ``settings`` that its outputs depend on."""
+    digest = blake2b(settings.encode(), digest_size=8)
+    for name, value in sorted(network.state_dict().items()):
+        digest.update(f"{name} {tuple(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def fill(network: nn.Module, weights: dict[str, Tensor], what: str, *, besides: tuple[str, ...] = ()) -> None:

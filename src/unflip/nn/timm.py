@@ -100,30 +100,33 @@ def _fetch(architecture: str, channels: int, advice: str) -> nn.Module:
 
 
 def import_timm() -> Any:
-    """Import timm, even if torchvision's operators do not fit this torch."""
+    """Import timm, even beside a torchvision that was built for another torch."""
+    repair_torchvision()
     try:
         return importlib.import_module("timm")
     except ModuleNotFoundError as error:
         if error.name not in ("timm", "torchvision"):
             raise
         raise MissingExtraError(str(error.name), "timm") from error
+
+
+def repair_torchvision() -> None:
+    """Make a torchvision that was built for another torch importable, by declaring its operators.
+
+    The torchvision on PyPI is built for CUDA. With a CPU-only torch its library does not load, and the import fails
+    with "operator torchvision::nms does not exist". Nothing here computes boxes, so declarations suffice.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        return  # not installed
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-    declare_operators()
-    return importlib.import_module("timm")
-
-
-def declare_operators() -> None:
-    """Make a torchvision that was built for another torch importable: declare its operators without defining them.
-
-    The torchvision on PyPI is built for CUDA. With a CPU-only torch its library does not load, and the import fails
-    with "operator torchvision::nms does not exist". Nothing here computes boxes, so declarations are enough.
-    """
-    library = torch.library.Library("torchvision", "DEF")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _LIBRARIES.append(library)
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _LIBRARIES.append(library)
 
 
 _LIBRARIES: list[torch.library.Library] = []  # a declaration lives as long as its library

@@ -45,7 +45,7 @@ class Words:
         return {
             column.name: column.encoder
             for column in columns
-            if isinstance(column, Text) and type(column.encoder).speaking_words is not TextEncoder.speaking_words
+            if isinstance(column, Text) and type(column.encoder).top_words is not TextEncoder.top_words
         }
 
     def speaking(self, index: int, column: str, text: str, given: int, suggested: int) -> list[Span]:
@@ -60,7 +60,7 @@ class Words:
                 return []
             means.append(others.mean(0))
         top = min(_MARKED, -(-len(set(text.split())) // _SHARE))
-        return sorted(self._encoders[column].speaking_words(text, means[1] - means[0], top))
+        return sorted(self._encoders[column].top_words(text, means[1] - means[0], top))
 
     def _encode_class(self, column: str, label: int) -> tuple[Array, Array]:
         """Return examples of a class, evenly spread over it, and the features of their texts."""
