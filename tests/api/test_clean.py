@@ -176,7 +176,7 @@ def test_what_becomes_of_a_tables_columns_is_told_before_anything_is_written(cli
     out = tmp_path / "run"
     told = cli("clean", path, "--label-column", "kind", "--out", out, "--dry-run")
     assert told.code == 0, told.err
-    assert re.search(r"^  town +left out +always Rome$", told.out, re.M)
+    assert re.search(r"^  town +dropped +always Rome$", told.out, re.M)
     assert re.search(r"^  c0 +number +", told.out, re.M)
     assert not out.exists()
     done = clean(cli, path, "--label-column", "kind", "--out", out, "--epochs", 2)

@@ -1,4 +1,4 @@
-"""embed: what the feature file holds, that it goes on after a kill, and what is refused."""
+"""embed: contents of the feature file, resuming after a kill, and errors."""
 
 import importlib.util
 import os
@@ -158,7 +158,7 @@ def test_pictures_without_labels_can_be_embedded_for_prediction(tmp_path: Path) 
         open_dataset(DataOptions(path=str(tmp_path / "f.npz")), seed=0)
 
 
-def test_a_killed_one_goes_on_where_it_was_and_ends_with_the_same_bytes(
+def test_a_killed_call_is_resumed_and_ends_with_the_same_bytes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PART", 8)
@@ -204,7 +204,7 @@ def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path, monkeypatch: py
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(module, "write_npz", write_then_interrupt)
-    with pytest.raises(Stopped, match=r"8 of 39 images are kept in .*f\.npz\.parts, the same command goes on"):
+    with pytest.raises(Stopped, match=r"8 of 39 images are done; run the same command again to resume"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
 
 
@@ -225,7 +225,7 @@ def test_a_full_disk_leaves_finished_parts_and_says_so_or_nothing(
             patch.setattr(module, "write_npz", write_then_fail)
             with pytest.raises(RunFolderError) as failed:
                 embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
-        kept = f"; 16 of 39 images are kept in {tmp_path / 'f.npz.parts'}, the same command goes on"
+        kept = "; 16 of 39 images are done; run the same command again to resume"
         assert str(failed.value).endswith(kept if whole else "No space left on device")
         assert (tmp_path / "f.npz.parts").exists() == bool(whole)
     tiny_backbone.seen.clear()
@@ -296,10 +296,9 @@ def test_a_broken_image_stops_it_and_what_was_computed_is_kept(
     with pytest.raises(InputError, match=r"train/b/13\.png: not an image \(and 1 more\); to leave such images out"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
     assert not list(tmp_path.glob("f.npz*"))
-    monkeypatch.setattr(module, "_LOOKED_AT", 1)  # as if there were many more images
     monkeypatch.setattr(module, "PART", 8)
-    stopped = rf"{folder}/train/b/13\.png: not an image; to leave .*: --skip-broken; 16 of 39 images are kept in .*"
-    for computed in (15, 0):
+    stopped = rf"{folder}/train/b/13\.png: not an image; to leave .*: --skip-broken; 8 of 39 images are done; run .*"
+    for computed in (15, 7):
         tiny_backbone.seen.clear()
         with pytest.raises(InputError, match=stopped):
             embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
@@ -307,10 +306,10 @@ def test_a_broken_image_stops_it_and_what_was_computed_is_kept(
     write_picture(folder / "train/b/13.png", 1, (20, 20))
     with pytest.raises(InputError, match=r"29\.png: not an image"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
-    assert sum(tiny_backbone.seen) == 8 + 8 + 5
+    assert sum(tiny_backbone.seen) == 7 + 8 + 8 + 5
     tiny_backbone.seen.clear()
     made = embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", skip_broken=True)
-    assert sum(tiny_backbone.seen) == 9
+    assert sum(tiny_backbone.seen) == 5 + 9
     assert made.skipped == (("train", "train/c/29.png", "not an image"),)
     assert made.counts["train"] == 29
     assert "train/c/29.png" not in read(made.path)["train_ids"]
@@ -343,6 +342,7 @@ def test_a_listed_image_that_is_missing_is_refused_before_anything_is_computed(t
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed")
 
 
+@pytest.mark.soak
 @needs_ray
 @needs_weights
 def test_a_lost_worker_costs_its_part_and_features_are_those_of_one_machine(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_lost_worker_costs_its_part_and_features_are_those_of_one_machine(tmp_
     subprocess.run(command("here.npz"), check=True, capture_output=True)
     with running(command("there.npz", "--backend", "ray")) as there:
         there.wait_for(lambda: [*tmp_path.glob("there.npz.parts/*.npz")])
-        victim = there.wait_for(lambda: there.others("ray::_embed_there"))[0]
+        victim = there.wait_for(lambda: there.others("ray::_embed_remotely"))[0]
         os.kill(victim, signal.SIGKILL)
         told, err = there.process.communicate(timeout=600)
         assert there.process.returncode == 0, err
@@ -371,7 +371,7 @@ def test_a_lost_worker_costs_its_part_and_features_are_those_of_one_machine(tmp_
 
 
 def test_a_cluster_that_is_not_there_or_not_asked_for_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--address x:1 is that of a Ray cluster; add --backend ray"):
+    with pytest.raises(ConfigError, match="--address x:1 needs --backend ray"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", address="x:1")
     with pytest.raises(ConfigError, match=r"--address 127\.0\.0\.1:1: no Ray cluster answers there"):
         embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", backend="ray", address="127.0.0.1:1")
@@ -573,7 +573,7 @@ def test_the_command_says_what_it_made_and_what_to_do_next(
     assert "  features by tiny at 112 pixels\n" in done.out
     assert f"next: unflip clean {tmp_path / 'f.npz'} --out runs/first" in done.out
     assert done.err == "left out train/a/00.png: not an image\n"
-    assert "was there already" in cli(*arguments, "--skip-broken").out
+    assert "already done" in cli(*arguments, "--skip-broken").out
 
 
 # The encoding
@@ -585,14 +585,18 @@ def write_digits(folder: Path, size: int) -> Path:
     return folder
 
 
-@pytest.fixture
-def trained(tmp_path: Path) -> Run:
-    embed(write_digits(tmp_path / "small", 20), tmp_path / "f.npz", backbone="tiny", device="cpu")
-    return quick_train(tmp_path / "f.npz", tmp_path / "run", epochs=4)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run on the features ``f.npz`` of the images in ``small``, both beside its folder."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_backbone.register(patch)
+        embed(write_digits(folder / "small", 20), folder / "f.npz", backbone="tiny", device="cpu")
+        return quick_train(folder / "f.npz", folder / "run", epochs=1)
 
 
-def test_a_model_knows_how_its_features_were_made(trained: Run, tmp_path: Path) -> None:
-    origin = read_origin(tmp_path / "f.npz")
+def test_a_model_knows_how_its_features_were_made(trained: Run) -> None:
+    origin = read_origin(trained.folder.parent / "f.npz")
     assert origin is not None
     assert trained.model.encoding == origin.encoding
     settings = {"backbone": "tiny", "image_size": 112, "image_resize": 112, "resample": "bilinear"}
@@ -618,24 +622,24 @@ def test_features_of_other_sizes_are_refused_with_the_command_that_makes_the_rig
 def test_features_by_other_weights_are_refused(trained: Run, tmp_path: Path) -> None:
     save_file({"weight": torch.full((3, 1, 1, 1), 2.0)}, tmp_path / "twice.safetensors")
     options: Any = {"backbone": "tiny", "device": "cpu", "force": True}
-    embed(tmp_path / "small", tmp_path / "new.npz", weights=tmp_path / "twice.safetensors", **options)
+    embed(trained.folder.parent / "small", tmp_path / "new.npz", weights=tmp_path / "twice.safetensors", **options)
     with pytest.raises(InputError, match=r"weights \w{16}, not \w{16}; make them like those: "):
         predict(trained, tmp_path / "new.npz")
-    embed(tmp_path / "small", tmp_path / "new.npz", resample="bicubic", **options)
+    embed(trained.folder.parent / "small", tmp_path / "new.npz", resample="bicubic", **options)
     with pytest.raises(InputError, match="model's: resample bicubic, not bilinear; make them like those: "):
         predict(trained, tmp_path / "new.npz")
 
 
 def test_features_that_do_not_say_how_they_were_made_are_taken_with_a_warning(trained: Run, tmp_path: Path) -> None:
-    content = read(tmp_path / "f.npz")
+    content = read(trained.folder.parent / "f.npz")
     np.save(tmp_path / "plain.npy", content["train"])
     with pytest.warns(UnflipWarning, match=r"not known how the features in .*plain\.npy were made"):
         plain = predict(trained, tmp_path / "plain.npy")
-    assert torch.equal(plain.probs, predict(trained, tmp_path / "f.npz").probs)
+    assert torch.equal(plain.probs, predict(trained, trained.folder.parent / "f.npz").probs)
     unknown = write_npz(tmp_path / "u.npz", train=content["train"], train_labels=content["train_labels"])
     run = quick_train(unknown, tmp_path / "other", epochs=1)
     with pytest.warns(UnflipWarning, match="not known how the model's features were made"):
-        predict(run, tmp_path / "f.npz")
+        predict(run, trained.folder.parent / "f.npz")
 
 
 def test_images_of_an_array_are_seen_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -652,4 +656,4 @@ def test_options_that_nothing_uses_are_refused(folder: Path, trained: Run, tmp_p
     with pytest.raises(ConfigError, match=r"data\.label_column is not used: data .* is read as 'images'"):
         embed(folder, tmp_path / "g.npz", backbone="tiny", label_column="kind")
     with pytest.raises(ConfigError, match=r"data\.skip_broken is not used: data .* is read as 'arrays'"):
-        predict(trained, tmp_path / "f.npz", skip_broken=True)
+        predict(trained, trained.folder.parent / "f.npz", skip_broken=True)

@@ -255,9 +255,9 @@ def test_weights_from_a_file_must_be_there_when_images_are_predicted(photos: Pat
     run = cleaned(photos, tmp_path / "run", backbone="tiny", weights=weights)
     expected = predict(run, photos).probs
     weights.rename(tmp_path / "moved.safetensors")
-    with pytest.raises(InputError, match=r"with weights from .*w\.safetensors, which is not there; say .* --weights"):
+    with pytest.raises(InputError, match=r"no such file: .*w\.safetensors, the weights of tiny; give .* --weights"):
         predict(run, photos)
     assert torch.equal(predict(run, photos, weights=tmp_path / "moved.safetensors").probs, expected)
     save_file({"weight": torch.full((3, 1, 1, 1), 3.0)}, weights)
-    with pytest.raises(InputError, match=r"with weights \w{16}, and .*w\.safetensors holds \w{16}: give the same"):
+    with pytest.raises(InputError, match=r"with weights \w{16}, and .*w\.safetensors holds \w{16}; give the same"):
         predict(run, photos)

@@ -136,21 +136,21 @@ DISTINCT_INCOMES = [int(x) for x in RANDOM.permutation(np.arange(20_000, 90_000,
         ("category", pa.array(["a", "b", "a", "b"]).dictionary_encode()),
         ("text", [f"the {i}th customer wrote this" for i in range(30)]),
         ("text", ["这个产品非常好用", "我不喜欢这个东西", "质量很差不推荐"]),  # without spaces between words
-        ("left out", [f"customer-{i}" for i in range(30)]),
-        ("left out", [f"{first} {last}" for first in "abcdefghij" for last in "klmno"]),
-        ("left out", [f"name{i % 450}" for i in range(500)]),  # none frequent
-        ("left out", np.arange(30)),
-        ("left out", np.arange(1, 31)[::-1]),
-        ("left out", RANDOM.permutation(30) + 500),
-        ("left out", np.sort(RANDOM.permutation(100)[:70])),  # the training part of an index
-        ("left out", np.arange(0, 300, 10)),
-        ("left out", [str(i) for i in range(30)]),
-        ("left out", [7, 7, 7]),
-        ("left out", ["same", "same"]),
-        ("left out", [None, None]),
-        ("left out", ["", " ", None]),
-        ("left out", [float("nan"), None]),
-        ("left out", pa.nulls(3)),
+        ("dropped", [f"customer-{i}" for i in range(30)]),
+        ("dropped", [f"{first} {last}" for first in "abcdefghij" for last in "klmno"]),
+        ("dropped", [f"name{i % 450}" for i in range(500)]),  # none frequent
+        ("dropped", np.arange(30)),
+        ("dropped", np.arange(1, 31)[::-1]),
+        ("dropped", RANDOM.permutation(30) + 500),
+        ("dropped", np.sort(RANDOM.permutation(100)[:70])),  # the training part of an index
+        ("dropped", np.arange(0, 300, 10)),
+        ("dropped", [str(i) for i in range(30)]),
+        ("dropped", [7, 7, 7]),
+        ("dropped", ["same", "same"]),
+        ("dropped", [None, None]),
+        ("dropped", ["", " ", None]),
+        ("dropped", [float("nan"), None]),
+        ("dropped", pa.nulls(3)),
     ],
 )
 def test_kinds_are_decided_from_the_cells(kind: str, values: Any) -> None:
@@ -164,7 +164,7 @@ def test_ages_that_happen_to_differ_are_numbers() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("customer_id", "left out"), ("customerId", "left out"), ("ID", "left out"), ("paid", "number"), ("v", "number")],
+    [("customer_id", "dropped"), ("customerId", "dropped"), ("ID", "dropped"), ("paid", "number"), ("v", "number")],
 )
 def test_distinct_whole_numbers_are_identifiers_if_their_name_says_so(name: str, kind: str) -> None:
     assert kind_of(DISTINCT_INCOMES, name) == kind
@@ -173,7 +173,7 @@ def test_distinct_whole_numbers_are_identifiers_if_their_name_says_so(name: str,
 
 def test_a_person_overrules() -> None:
     columns = {"n": list(range(40)), "b": [0, 1] * 20, "c": spread("ab", 20), "s": [f"s{i}" for i in range(40)]}
-    assert kinds(fit(columns)) == {"n": "left out", "b": "boolean", "c": "category", "s": "left out"}
+    assert kinds(fit(columns)) == {"n": "dropped", "b": "boolean", "c": "category", "s": "dropped"}
     chosen = fit(columns, numeric=("n",), categorical=("b", "s"), text_column=("c",))
     assert kinds(chosen) == {"n": "number", "b": "category", "c": "text", "s": "category"}
     assert chosen.columns[3].width == 41 - 1  # 40 names, each once
@@ -187,7 +187,7 @@ def test_a_person_overrules() -> None:
             {"numeric": ("age",), "text_column": ("age",)},
             "column 'age' is named by --numeric and --text-column; name it once",
         ),
-        ({"numeric": ("plan",)}, "column 'plan', row 0: 'a' is not a number; correct or empty the cell, or leave"),
+        ({"numeric": ("plan",)}, "column 'plan', row 0: 'a' is not a number; correct or empty the cell"),
     ],
 )
 def test_choices_that_cannot_be_are_refused(choices: dict[str, tuple[str, ...]], message: str) -> None:
@@ -200,13 +200,13 @@ def test_choices_that_cannot_be_are_refused(choices: dict[str, tuple[str, ...]],
     [[[1], [2]], [{"a": 1}, {"a": 2}], [b"\xff", b"\xfe"], pa.array([(1, 2, 3)] * 2, pa.month_day_nano_interval())],
 )
 def test_nested_cells_and_bytes_are_refused(values: Any) -> None:
-    with pytest.raises(InputError, match=r"column 'tags' holds .*, which cannot be encoded; .* --ignore tags"):
+    with pytest.raises(InputError, match=r"column 'tags': cannot encode .*; drop it with --ignore tags"):
         fit({"age": [1.0, 2.0], "tags": values})
 
 
 def test_a_table_without_anything_to_learn_from_is_refused() -> None:
     for table in (pa.table({}), pa.table({"x": pa.array([], pa.float64())}), pa.table({"x": [1.0, 1.0]})):
-        with pytest.raises(InputError, match="no column is left to learn from"):
+        with pytest.raises(InputError, match="no usable column"):
             TableEncoder.fit(Table(table))
 
 
@@ -282,8 +282,8 @@ def test_at_most_fifty_categories_the_most_frequent() -> None:
 def test_too_many_names_say_too_little() -> None:
     column = fit({"x": np.arange(60_000) % 7 + 0.5, "zip": [f"z{i % 3000}" for i in range(60_000)]}).columns[1]
     assert (column.kind, column.why) == (
-        "left out",
-        "3,000 distinct names, the 50 most frequent in only 1.7% of the cells; --categorical zip to use it",
+        "dropped",
+        "3,000 distinct values, none of them frequent; to use it: --categorical zip",
     )
 
 
@@ -333,7 +333,7 @@ def test_columns_are_found_by_name() -> None:
     encoder = TableEncoder.fit(table)
     other = cells(new=[[1], [2], [3]], b=["x", "x", "y"], a=[1.0, 2.0, 4.0])
     assert features(encoder, other) == features(encoder, table)
-    with pytest.raises(InputError, match="no column 'b', of which the training examples had one; it has a, c"):
+    with pytest.raises(InputError, match="no column 'b'; it has a, c"):
         encoder.encode(cells(a=[1.0], c=[2]))
 
 
@@ -346,12 +346,12 @@ def test_columns_are_found_by_name() -> None:
         ([dt.date(2024, 1, 1), dt.date(2024, 1, 2)], [1, 2], "row 0: '1' is not a date"),
         ([dt.date(2024, 1, 1), dt.date(2024, 1, 2)], ["2024-01-01", "2024-02-30"], "row 1: '2024-02-30' is not a date"),
         (["10:00", "11:00"], ["2024-01-01", "10:00"], "row 0: '2024-01-01' is not a time"),
-        ([1.5, 2.5], [[1], [2]], "holds list"),
-        (["a", "a", "b", "b"], [[1], [2]], "holds list"),
+        ([1.5, 2.5], [[1], [2]], ": cannot encode list"),
+        (["a", "a", "b", "b"], [[1], [2]], ": cannot encode list"),
     ],
 )
 def test_cells_of_another_kind_are_refused(training: Any, new: Any, message: str) -> None:
-    with pytest.raises(InputError, match=f"column 'x',? {message}"):
+    with pytest.raises(InputError, match=f"column 'x',? ?{message}"):
         fit({"x": training}).encode(cells(x=new))
 
 
@@ -513,7 +513,7 @@ def test_fifty_columns_of_all_kinds_with_gaps_in_each_need_no_option() -> None:
     encoder = TableEncoder.fit(table)
     made = encoder.encode(table)
     assert len(encoder.describe()) == 50
-    assert not any(column.kind == "left out" for column in encoder.columns)
+    assert not any(column.kind == "dropped" for column in encoder.columns)
     assert made.features.shape == (300, encoder.width)
     assert np.isfinite(made.features).all()
     assert made.remarks == ()
@@ -547,7 +547,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 
 
 @given(tables(), st.data())
-@settings(max_examples=60)
+@settings(max_examples=15)
 def test_rows_are_encoded_by_themselves(table: pa.Table, data: st.DataObject) -> None:
     encoder = TableEncoder.fit(Table(table))
     made = encoder.encode(Table(table)).features
@@ -595,23 +595,22 @@ def test_what_it_says() -> None:
             "row": list(range(1, rows + 1)),
             "const": ["x"] * rows,
             "empty": pa.nulls(rows),
-            "income": [str(i * 17 % 997) if i % 10 else f"about {i}" for i in range(rows)],
+            "income": [f"about {i * 17 % 997}" for i in range(rows)],
             "note": [f"the customer {i} said this" for i in range(rows)],
         },
     )
     assert encoder.describe() == [
-        "customer  left out   looks like an identifier: 1,000 distinct names",
-        "age       number     34 empty cells get the median, 41",
+        "customer  dropped    looks like an identifier: 1,000 distinct values",
+        "age       number     34 empty cells filled with the median, 41",
         "plan      category   4 values: basic, free, pro, team",
-        "city      category   27 values: city 0, city 1, city 2, city 3, ...; the 20 rarest are one feature",
-        "paid      boolean    1 empty cell counts as 0",
+        "city      category   27 values: city 0, city 1, city 2, city 3, ...; the 20 rarest share a feature",
+        "paid      boolean    1 empty cell filled with 0",
         "since     date       2020-01-01 to 2022-09-26",
         "at        time       00:00:00 to 23:00:00",
-        "row       left out   looks like an index: consecutive numbers from 1 to 1000",
-        "const     left out   always x",
-        "empty     left out   all cells are empty",
-        "income    left out   998 distinct names; 90% of them look like numbers or dates: write these as 1234.5 or "
-        "2024-12-31, empty the others",
+        "row       dropped    looks like an index: 1,000 distinct integers from 1 to 1000",
+        "const     dropped    always x",
+        "empty     dropped    all cells are empty",
+        "income    dropped    997 distinct values, none of them frequent; to use it: --categorical income",
         "note      text       5 words on average; 2 features by lengths",
     ]
 
@@ -630,22 +629,22 @@ def test_a_measured_column_says_what_it_needs() -> None:
         lambda i: f"{i % 9 + 1:02}.05.2024",
     ],
 )
-def test_names_that_look_like_numbers_or_dates_are_told(write: Any) -> None:
+def test_categories_that_look_like_numbers_or_dates_are_warned_of(write: Any) -> None:
     cells = Table(pa.table({"x": [write(i % 12) for i in range(60)]}))
-    with pytest.warns(UnflipWarning, match="column 'x': .* values are taken for names; 100% of them look like numbers"):
+    with pytest.warns(UnflipWarning, match="column 'x': 100% of the values look like numbers or dates; write them"):
         TableEncoder.fit(cells)
-    TableEncoder.fit(cells, ColumnChoices(categorical=("x",)))  # as they were meant
+    TableEncoder.fit(cells, ColumnChoices(categorical=("x",)))  # as declared
 
 
-def test_a_column_that_repeats_the_labels_is_told(tmp_path: Path) -> None:
+def test_a_column_that_repeats_the_labels_is_warned_of(tmp_path: Path) -> None:
     labels = np.arange(60) % 3
     columns = {"x": np.random.default_rng(0).normal(size=60), "class_number": labels + 7, "half": labels > 0}
     table = pa.table(columns | {"label": np.array(["a", "b", "c"])[labels]})
     pa.csv.write_csv(table, tmp_path / "t.csv")
     options = DataOptions(path=str(tmp_path / "t.csv"))
-    with pytest.warns(UnflipWarning, match="the column 'class_number' has one value for each class") as told:
+    with pytest.warns(UnflipWarning, match="the column 'class_number' has one value for each class") as caught:
         encode_raw(load_raw(options), options)
-    assert len(told) == 1
+    assert len(caught) == 1
     labels[5] = 0
     pa.csv.write_csv(table.set_column(3, "label", pa.array(np.array(["a", "b", "c"])[labels])), tmp_path / "t.csv")
     encode_raw(load_raw(options), options)  # one label that differs is enough

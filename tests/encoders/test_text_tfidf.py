@@ -57,7 +57,7 @@ def test_order_and_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None
     encoder = Tfidf.fit(TEXTS)
     features = encoder.encode(TEXTS)
     np.testing.assert_array_equal(encoder.encode(TEXTS[::-1]), features[::-1])
-    monkeypatch.setattr(base, "blocks", lambda texts: blocks(texts, most=100))
+    monkeypatch.setattr(base, "blocks", lambda texts: blocks(texts, max_chars=100))
     np.testing.assert_array_equal(encoder.encode(TEXTS), features)
 
 
@@ -77,23 +77,18 @@ def test_unknown_and_empty_texts_are_zeros() -> None:
 
 @pytest.mark.parametrize("texts", [[], [""], ["", " \n\t "], ["", ""] * 1000])
 def test_texts_without_a_word_are_refused_in_one_line(texts: list[str]) -> None:
-    with pytest.raises(InputError, match=rf"not a single word in {len(texts)} texts"):
+    with pytest.raises(InputError, match=rf"no words in {len(texts)} texts"):
         Tfidf.fit(texts)
 
 
-def test_a_thousand_texts_that_share_no_piece_are_learned_from_all_the_same() -> None:
-    texts = [chr(0x4E00 + number) for number in range(1200)]
-    assert Tfidf.fit(texts).encode(texts[:1]).any()
-
-
-def test_what_is_learned_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PIECES", 40)
+def test_the_number_of_ngrams_and_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_NGRAMS", 40)
     settings, arrays = Tfidf.fit(TEXTS).state()
-    assert len(settings["pieces"]) == len(arrays["idf"]) == len(arrays["components"]) == 40
-    monkeypatch.setattr(module, "_LEARNED", sum(map(len, TEXTS)) // 3)
+    assert len(settings["ngrams"]) == len(arrays["idf"]) == len(arrays["components"]) == 40
+    monkeypatch.setattr(module, "MAX_CHARS", sum(map(len, TEXTS)) // 3)
     fewer = Tfidf.fit(TEXTS)
     np.testing.assert_array_equal(fewer.encode(TEXTS), Tfidf.fit(TEXTS[::4]).encode(TEXTS))
 
 
-def test_no_words_speak_by_default() -> None:
-    assert Tfidf.fit(TEXTS).speaking_words("my card", np.ones(256), 3) == ()
+def test_there_are_no_top_words_by_default() -> None:
+    assert Tfidf.fit(TEXTS).top_words("my card", np.ones(256), 3) == ()

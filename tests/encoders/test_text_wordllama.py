@@ -74,7 +74,7 @@ def test_order_and_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None
     features = encoder.encode(texts)
     order = rng.sample(range(60), 60)
     np.testing.assert_array_equal(encoder.encode([texts[i] for i in order]), features[order])
-    monkeypatch.setattr(base, "blocks", lambda texts: blocks(texts, most=50))
+    monkeypatch.setattr(base, "blocks", lambda texts: blocks(texts, max_chars=50))
     np.testing.assert_array_equal(encoder.encode(texts), features)
     np.testing.assert_array_equal(np.concatenate([encoder.encode([text]) for text in texts]), features)
 
@@ -120,7 +120,7 @@ def test_other_vectors_have_another_state_but_a_line_break_does_not(tmp_path: Pa
     assert module._read(tmp_path)[2] != digest
     module._read.cache_clear()
     (tmp_path / module._VECTORS).write_bytes(b"nothing")
-    with pytest.raises(InputError, match="not readable"):
+    with pytest.raises(InputError, match="cannot be read"):
         module._read(tmp_path)
 
 
@@ -131,18 +131,18 @@ def test_the_package_itself_is_never_imported() -> None:
 
 
 @needs_wordllama
-def test_words_speak_for_a_direction() -> None:
+def test_top_words_of_a_direction() -> None:
     encoder = WordLlama.fit(())
     direction = encoder.encode(["refund"])[0] - encoder.encode(["passport"])[0]
     text = "  Hello, a refund? My passport, a (refund)."
-    spans = encoder.speaking_words(text, direction, 1)
+    spans = encoder.top_words(text, direction, 1)
     assert [text[start:end] for start, end in spans] == ["refund", "refund"]
-    against = encoder.speaking_words(text, -direction, 1)
+    against = encoder.top_words(text, -direction, 1)
     assert [text[start:end] for start, end in against] == ["passport"]
-    assert encoder.speaking_words("", direction, 3) == encoder.speaking_words(text, direction, 0) == ()
-    assert encoder.speaking_words("... !", direction * 0, 3) == ()
-    assert encoder.speaking_words("\ud800 refund", direction, 1) == ((2, 8),)
-    # The shares of all words add up to the features' product.
+    assert encoder.top_words("", direction, 3) == encoder.top_words(text, direction, 0) == ()
+    assert encoder.top_words("... !", direction * 0, 3) == ()
+    assert encoder.top_words("\ud800 refund", direction, 1) == ((2, 8),)
+    # The scores of all words add up to the features' product.
     sums, tokens = encoder._sums(text.split())
     total = (sums @ direction.astype(np.float64)).sum() / tokens.sum()
     assert total == pytest.approx(float(encoder.encode([text])[0] @ direction), rel=1e-5)
@@ -163,7 +163,7 @@ def test_without_a_name_the_best_encoder_that_is_there_is_chosen(monkeypatch: py
     assert choose_text_encoder() == ("wordllama", WordLlama)
     assert choose_text_encoder("tfidf") == ("tfidf", Tfidf)
     without(monkeypatch, "wordllama")
-    with pytest.warns(UnflipWarning, match=r'pip install "unflip\[text\]" brings a better'):
+    with pytest.warns(UnflipWarning, match=r'for a better encoder: pip install "unflip\[text\]"'):
         assert choose_text_encoder(None) == ("tfidf", Tfidf)
     with pytest.raises(ConfigError, match="unknown text encoder 'tfid', did you mean 'tfidf'"):
         choose_text_encoder("tfid")

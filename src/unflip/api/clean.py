@@ -122,7 +122,7 @@ class CleanPlan:
 
     def left_out(self) -> list[str]:
         """Say which columns of a table are not learned from, and why, line by line."""
-        return [line for line in self.details() if " left out " in line] if self.embedding is None else []
+        return [line for line in self.details() if " dropped " in line] if self.embedding is None else []
 
     def line(self) -> str:
         """Say it in one line."""

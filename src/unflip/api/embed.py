@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -51,6 +51,7 @@ EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Data options that apply to images of every loader."""
 PART = 1024
 """Number of images in a part."""
+_PER_IMAGE = ("digests", "image_stats")
 _PART_FILES = "[0-9a-f]" * 16 + "-*-" + "[0-9]" * 9 + ".npz"  # fingerprint, split, first row
 
 
@@ -95,8 +96,8 @@ class EmbedResult:
 def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: Any) -> EmbedResult:
     """Write the features of a data set of images, texts or rows to ``out``, as ``unflip embed`` does.
 
-    Labels, class names, ids, splits and the encoder are saved with the features. A call that was interrupted is resumed;
-    if ``out`` already has the features of these images, only the labels are updated.
+    Labels, class names, ids, splits and the encoder are saved with the features. An interrupted call is resumed; if
+    ``out`` already has the features of these images, only the labels are updated.
 
     Args:
         data: images, or a table of columns or texts, as ``unflip embed --help`` lists them.
@@ -255,7 +256,7 @@ class EmbedPlan:
         readable = self._readable(origin.skipped)
         written = load_raw(self.options.model_copy(update={"path": str(self.out)})).parts()
         sets = {
-            name: replace(written[name], labels=part.labels, ids=part.ids, groups=part.groups)
+            name: replace(part, **{key: getattr(written[name], key) for key in ("inputs", *_PER_IMAGE)})
             for name, part in readable.items()
         }
         changed = any(not np.array_equal(part.labels, written[name].labels) for name, part in sets.items())  # type: ignore[arg-type]
@@ -312,9 +313,7 @@ class EmbedPlan:
             )
             origin = replace(self.origin, skipped=skipped)
             sets = {
-                name: replace(
-                    part, digests=self.files.read(name, "digests"), image_stats=self.files.read(name, "image_stats")
-                )
+                name: replace(part, **{key: cast(Any, self.files.read(name, key)) for key in _PER_IMAGE})
                 for name, part in self._readable(skipped).items()
             }
             features = {name: self.files.features(name) for name in sets}
@@ -422,14 +421,15 @@ class PartFiles:
             try:
                 with naming_target(self.folder):
                     remove_partial(self.folder)
-                    for stray in {path.name for path in self.folder.glob(_PART_FILES)} - {
-                        part.file for part in self.parts
-                    }:
-                        (self.folder / stray).unlink()  # of other images
+                    names = {part.file for part in self.parts}
+                    for path in self.folder.glob(_PART_FILES):
+                        if path.name not in names:  # of other images
+                            path.unlink()
                 yield
             except (InputError, RunFolderError) as error:
                 if len(self.missing()) < len(self.parts):
-                    raise type(error)(f"{error}; {self.describe()}") from error
+                    kind = InputError if isinstance(error, InputError) else RunFolderError
+                    raise kind(f"{error}; {self.describe()}") from error
                 self._remove()
                 raise
             self._remove()

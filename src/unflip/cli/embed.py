@@ -12,9 +12,7 @@ from unflip.cli.flags import Quiet, takes
 
 @takes(EMBED)
 def embed(
-    data: Annotated[
-        str, typer.Argument(help="Images (a folder per class, a list of paths, CIFAR ...), texts or a table.")
-    ],
+    data: Annotated[str, typer.Argument(help="Images (a folder per class, a list of paths, CIFAR), texts or a table.")],
     out: Annotated[Path, typer.Option(help="Feature file, .npz; every command takes it as --data.")],
     force: Annotated[bool, typer.Option("--force", help="Replace another file at --out.")] = False,
     quiet: Quiet = False,
@@ -37,12 +35,5 @@ def embed(
     how = "already done" if result.reused else f"{result.seconds:.1f} s"
     labeled = result.features.train.labels is not None
     after = "unflip clean {} --out runs/first" if labeled else "unflip predict RUN --data {}"
-    print(  # noqa: T201
-        "\n".join(
-            [
-                f"{result.path}: {counts}; {result.num_features} features; {how}",
-                *(f"  {line}" for line in result.how),
-                f"  next: {after.format(result.path)}",
-            ]
-        )
-    )
+    lines = [f"{result.path}: {counts}; {result.num_features} features; {how}", *(f"  {line}" for line in result.how)]
+    print("\n".join([*lines, f"  next: {after.format(result.path)}"]))  # noqa: T201

@@ -15,8 +15,8 @@ from unflip.encoders.base import TextEncoder, blocks
 from unflip.errors import InputError
 
 _MAX_FEATURES = 256
-_MAX_NGRAMS = 20_000  # the most frequent ones; the stored encoder then has 20 MB
-_MAX_CHARS = 10_000_000  # to fit; of more, every second, third, ... text is used, to save memory
+MAX_NGRAMS = 20_000  # the most frequent ones; the stored encoder then has 20 MB
+MAX_CHARS = 10_000_000  # to fit; of more, every second, third, ... text is used, to save memory
 _MANY_TEXTS = 1000  # from which on an n-gram must occur in two texts
 _SETTINGS: Any = {"analyzer": "char_wb", "ngram_range": (2, 4), "sublinear_tf": True, "dtype": np.float32}
 
@@ -39,10 +39,10 @@ class Tfidf(TextEncoder):
         from sklearn.decomposition import TruncatedSVD
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        every = -(-sum(map(len, texts)) // _MAX_CHARS) or 1
+        every = -(-sum(map(len, texts)) // MAX_CHARS) or 1
         sample = [text for block in blocks(texts[::every]) for text in block]
         vectorizer = TfidfVectorizer(
-            max_features=_MAX_NGRAMS, min_df=2 if len(sample) >= _MANY_TEXTS else 1, **_SETTINGS
+            max_features=MAX_NGRAMS, min_df=2 if len(sample) >= _MANY_TEXTS else 1, **_SETTINGS
         )
         try:
             weights = vectorizer.fit_transform(sample)
