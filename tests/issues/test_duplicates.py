@@ -1,4 +1,4 @@
-"""Alike: rows and texts that are nearly the same are found, others are not; groups are not chained."""
+"""Near-duplicate rows and texts are found, others are not; groups are not chained."""
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from unflip.data.dataset import Dataset, Split
 from unflip.data.options import DataOptions
 from unflip.encoders.table import encode_raw
 from unflip.issues.duplicates import DuplicateIndex, find_duplicates
-from unflip.issues.similarity import LEAST_TEXT, compare_texts, plain_text
+from unflip.issues.similarity import MIN_TEXT, plain_text, text_similarity
 
 
 def found_in(rows: Array) -> set[tuple[int, int]]:
@@ -49,7 +49,7 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def test_texts_are_alike_whatever_their_case_punctuation_and_typos_but_not_with_other_numbers() -> None:
+def test_texts_match_despite_case_punctuation_and_typos_but_not_with_other_numbers() -> None:
     data, cells = encoded(TEXTS)
     duplicates = find_duplicates(data, {"train": cells})
     numbers, scores = duplicates.group(len(TEXTS))
@@ -79,12 +79,12 @@ def edits(one: str, other: str) -> int:
 
 
 @given(st.text("abc", max_size=8), st.text("abc", max_size=8))
-def test_likeness_of_texts_counts_edits(one: str, other: str) -> None:
+def test_text_similarity_counts_edits(one: str, other: str) -> None:
     expected = 1 - edits(one, other) / max(1, len(one), len(other))
     if min(len(one), len(other)) < 0.9 * max(len(one), len(other)):
-        assert expected < LEAST_TEXT
+        assert expected < MIN_TEXT
         expected = 0
-    got = compare_texts(np.array([one, other], object), np.array([[0, 1]]))
+    got = text_similarity(np.array([one, other], object), np.array([[0, 1]]))
     assert float(got[0]) == pytest.approx(expected, abs=1e-6)
 
 
@@ -116,13 +116,13 @@ def test_members_of_a_group_are_equal_to_or_paired_with_one_of_them(seed: int, c
 
 
 @given(st.integers(0, 10_000))
-def test_partners_are_the_most_alike_of_the_others(seed: int) -> None:
+def test_partners_are_the_most_similar_ones(seed: int) -> None:
     random = np.random.default_rng(seed)
     keys = random.permutation(np.concatenate([np.arange(12), random.integers(0, 12, 8)]))
     pairs = np.array([(i, j) for i in range(12) for j in range(i + 1, 12) if random.random() < 0.15]).reshape(-1, 2)
     scores = random.permutation(len(pairs)) / 1000 + 0.5
     duplicates = DuplicateIndex({"train": 12, "test": 8}, keys, pairs, scores)
-    rows, others, likeness = duplicates.partners(duplicates.rows_of("train"), duplicates.rows_of("test"))
+    rows, others, similarity = duplicates.partners(duplicates.rows_of("train"), duplicates.rows_of("test"))
     by_pair = {tuple(pair): score for pair, score in zip(pairs.tolist(), scores.tolist(), strict=True)}
     expected: dict[int, tuple[float, int]] = {}
     for i in range(12):
@@ -130,7 +130,7 @@ def test_partners_are_the_most_alike_of_the_others(seed: int) -> None:
             score = 1.0 if keys[i] == keys[j] else by_pair.get(tuple(sorted((keys[i], keys[j]))), 0.0)
             if score > expected.get(i, (0.0, 0))[0]:
                 expected[i] = (score, j)
-    assert {int(i): (float(s), int(j)) for i, j, s in zip(rows, others, likeness, strict=True)} == expected
+    assert {int(i): (float(s), int(j)) for i, j, s in zip(rows, others, similarity, strict=True)} == expected
 
 
 def test_a_few_huge_values_do_not_hide_rows_that_are_nearly_the_same() -> None:
@@ -146,11 +146,11 @@ def test_signs_that_count_are_no_punctuation() -> None:
     texts = ["he owes me -5", "he owes me +5", "5% of what I have", "$5 of what I have", "C++", "C#", "C", "???", "!"]
     assert len({plain_text(text) for text in texts}) == len(texts)
     pairs = np.array([(i, i + 1) for i in range(0, 8, 2)])
-    assert compare_texts(np.array([plain_text(text) for text in texts], object), pairs).tolist() == [0.0] * 4
+    assert text_similarity(np.array([plain_text(text) for text in texts], object), pairs).tolist() == [0.0] * 4
     assert plain_text("An e-mail, 2024-01-02 ...") == plain_text("an email 2024/01/02")
 
 
-def test_what_was_removed_is_alike_nothing() -> None:
+def test_removed_examples_have_no_duplicates() -> None:
     duplicates = DuplicateIndex(
         {"train": 5, "test": 3}, np.array([0, 0, 1, 2, 3, 0, 1, 9]), np.array([[1, 2]]), np.array([0.95])
     )
@@ -161,7 +161,7 @@ def test_what_was_removed_is_alike_nothing() -> None:
     assert left.partners(left.rows_of("test"), left.rows_of("train"))[0].tolist() == [6]
 
 
-def test_rows_that_repeat_by_nature_are_neither_copies_nor_leaks() -> None:
+def test_rows_that_repeat_by_nature_are_neither_duplicates_nor_leakage() -> None:
     rows = np.random.default_rng(0).integers(0, 3, (300, 3)).astype(np.float32)
     data = Dataset(Split(rows, np.arange(300) % 2), tests={"test": Split(rows[:50], np.arange(50) % 2)})
     duplicates = find_duplicates(data, {"train": rows, "test": rows[:50]})

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from unflip.data.dataset import Dataset, Split
-from unflip.issues.audit import AuditInput
+from unflip.issues.audit import AuditInput, CheckResult
 from unflip.methods.labels import LabelStore
 from unflip.runs.labels import Assessment, label_table
 
@@ -29,16 +29,16 @@ def made(
 ) -> AuditInput:
     """Return a run on rows whose labels were kept; the last ``val`` of them are validation examples.
 
-    ``top2`` are the two likeliest classes (n, 2), by default the given one and the next; ``probs`` theirs.
+    ``top2`` are the two most likely classes (n, 2), by default the given one and the next; ``probs`` theirs.
     """
     count, classes = len(given), len(names)
     labels = torch.from_numpy(given)
     top2 = np.stack([given, (given + 1) % classes], 1) if top2 is None else top2
     probs = np.tile([0.9, 0.1], (count, 1)) if probs is None else probs
     quality = np.full(count, 0.9) if quality is None else quality
-    said = torch.full((count, 3), 0.9)
+    probs_of_given = torch.full((count, 3), 0.9)
     assessment = Assessment(
-        said, said, None, torch.from_numpy(top2), torch.from_numpy(probs).float(),
+        probs_of_given, probs_of_given, None, torch.from_numpy(top2), torch.from_numpy(probs).float(),
         torch.from_numpy(quality).logit(), labels, torch.full((count,), out_of_sample), torch.full((count,), -1),
     )  # fmt: skip
     splits = ["train"] * (count - val) + ["val"] * val
@@ -53,3 +53,8 @@ def clusters(count: int, classes: int, width: int = 8, seed: int = 0) -> tuple[A
     random = np.random.default_rng(seed)
     labels = np.arange(count) % classes
     return 6 * random.standard_normal((classes, width))[labels] + random.standard_normal((count, width)), labels
+
+
+def reasons(result: CheckResult, positions: Array | None = None) -> list[str]:
+    """Return the reasons at some positions (p,); at all by default."""
+    return [result.reason(at) for at in range(len(result.rows)) if positions is None or at in positions]

@@ -1,32 +1,14 @@
-"""Issues: what else may be wrong with data besides its labels; one file per check."""
+"""Checks for issues other than wrong labels, one module each."""
 
 from unflip.registry import Entry, Registry
 
 checks = Registry(
     "check",
-    Entry("outlier", "examples that are far from every class", "unflip.issues.outlier:find_outliers"),
-    Entry(
-        "near_duplicate",
-        "examples that are there twice, or nearly so; they share a fold",
-        "unflip.issues.near_duplicate:find_near_duplicates",
-    ),
-    Entry(
-        "leakage",
-        "examples that are in a test or validation set, too, or nearly so",
-        "unflip.issues.leakage:find_leakage",
-    ),
-    Entry(
-        "ambiguous", "examples of which two classes are about equally likely", "unflip.issues.ambiguous:find_ambiguous"
-    ),
-    Entry(
-        "image_quality",
-        "blank, dark, bright, tiny or very long images",
-        "unflip.issues.image_quality:find_image_quality",
-    ),
-    Entry(
-        "class_quality",
-        "classes that are confused, or have few examples",
-        "unflip.issues.class_quality:find_class_quality",
-    ),
+    Entry("outlier", "examples far from every class", "unflip.issues.outlier:find_outliers"),
+    Entry("near_duplicate", "groups of near-identical examples", "unflip.issues.near_duplicate:find_near_duplicates"),
+    Entry("leakage", "examples repeated in a test or validation set", "unflip.issues.leakage:find_leakage"),
+    Entry("ambiguous", "examples with two equally likely classes", "unflip.issues.ambiguous:find_ambiguous"),
+    Entry("image_quality", "blank, dark, bright, tiny or long images", "unflip.issues.image_quality:find_odd_images"),
+    Entry("class_quality", "confused or very small classes", "unflip.issues.class_quality:find_class_issues"),
 )
-"""In the order in which issues are listed. A check is a function: see :mod:`unflip.issues.audit`."""
+"""In the order in which issues are listed; :mod:`unflip.issues.audit` describes what a check is."""

@@ -1,15 +1,15 @@
-"""What a check looks at, and what it answers.
+"""Input and result of a check, and running all of them.
 
-A check is a function ``find_...(examined: Examined) -> Found`` in a file of its own, registered in ``unflip.issues``
-under the name that ``issues.csv`` shows. It scores examples from 0, as they should be, to 1, flags those that are
-worth a look, and says in a line why. It never changes a label, and it never sees the truth. To add one:
+A check is a function ``find_...(audited: AuditInput) -> CheckResult`` in a module of its own, registered in
+``unflip.issues`` under the name that ``issues.csv`` shows. It scores examples from 0 (fine) to 1, flags those worth a
+look, and gives a one-line reason. It never changes a label and never sees true labels. To add one:
 
-1. Write the function. What it needs is in :class:`AuditInput`: the run's table of labels, the names of the classes, and
-   the data. Where it does not apply, it returns :func:`no_issues`.
-2. Go over examples in blocks: there may be a million, and features may lie on disk. No array has n times n numbers.
-3. Choose the rule that flags without the truth, so that data without such examples gets hardly any flag.
-4. Register it with a line on what it finds. ``tests/issues/test_contract.py`` then tests it.
-5. Describe it in docs/your-data.md, and in docs/audit.md how good it is.
+1. Write the function. :class:`AuditInput` has all it may use: the run's label table, the class names and the data.
+   Return :func:`no_issues` where the check does not apply.
+2. Process examples in blocks: there may be a million, with features on disk. Never allocate an (n, n) array.
+3. Choose a threshold that needs no true labels and flags hardly anything in clean data.
+4. Register it with a one-line summary. ``tests/issues/test_contract.py`` then covers it.
+5. Describe it in docs/your-data.md, and its accuracy in docs/audit.md.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -21,24 +21,23 @@ import pyarrow as pa
 
 from unflip.data.arrays import Array, Shards
 from unflip.data.dataset import Dataset
-from unflip.errors import ConfigError, unknown
 from unflip.issues import checks
 from unflip.issues.duplicates import DuplicateIndex
 from unflip.progress import Track, untracked
 from unflip.runs.labels import Issue, issues_table
 
-_NEXT = 100  # examples without a flag that are listed all the same, those with the highest scores
+_UNFLAGGED = 100  # listed per check in addition to the flagged ones, by score
 
 
 @dataclass(frozen=True)
 class AuditInput:
-    """The examples of a finished run, training and validation examples in the order of its table of labels.
+    """The n training and validation examples of a finished run, in the order of its label table.
 
     Attributes:
-        table: the run's labels; see :func:`unflip.runs.labels.label_table`.
-        class_names: by number of the class.
-        data: the training data as rows of features.
-        alike: which examples are the same or nearly so, if that was computed.
+        table: see :func:`unflip.runs.labels.label_table`.
+        class_names: by class index.
+        data: the training data as feature rows.
+        duplicates: near-duplicates, if they were searched for.
     """
 
     table: pa.Table
@@ -48,20 +47,20 @@ class AuditInput:
 
     @property
     def features(self) -> Shards:
-        """All examples (n, ...) in the order of the table; they may lie on disk."""
+        """Features (n, ...) in the order of the table; possibly on disk."""
         parts = [part.inputs for part in (self.data.train, self.data.val) if part is not None]
         return Shards([part for part in parts if isinstance(part, np.ndarray | Shards)])
 
 
 class CheckResult(NamedTuple):
-    """What a check says of m examples or classes.
+    """The result of a check for m examples or classes.
 
     Attributes:
-        rows: which rows of the table (m,); -1 for what is said of a class.
-        scores: how much each is what the check looks for (m,), from 0 to 1.
+        rows: row of each in the label table (m,); -1 for a class.
+        scores: severity (m,), from 0 to 1.
         flags: whether each is worth a look (m,).
-        reason: returns why, in one line, for a position among the m; only asked for what is listed.
-        groups: numbers of the groups that issues form (m,), from 0 in the order of the list, where they form any.
+        reason: maps a position among the m to a one-line reason; called only for those that are listed.
+        groups: group index of each (m,), in listing order; None if the check forms no groups.
     """
 
     rows: Array
@@ -70,35 +69,30 @@ class CheckResult(NamedTuple):
     reason: Callable[[int], str]
     groups: Array | None = None
 
-    def describe(self, positions: Array) -> list[str]:
-        """Return the reasons for those at ``positions`` (p,)."""
-        return [self.reason(position) for position in positions.tolist()]
-
 
 def no_issues() -> CheckResult:
-    """Return what a check says that does not apply to the data."""
+    """Return the result of a check that does not apply to the data."""
     none = np.empty(0, np.int64)
     return CheckResult(none, none.astype(float), none.astype(bool), str)
 
 
 def run_checks(audited: AuditInput, skip: Collection[str] = (), track: Track = untracked) -> pa.Table:
-    """Return the issues of every check but those to ``skip``: what is flagged, and the next 100 of each."""
-    wanted = [entry for entry in checks if entry.name not in skip]
-    found = {entry.name: _listed(entry.load()(audited)) for entry in track(wanted, "looking for more", len(wanted))}
-    return issues_table(audited.table, found)
+    """Run every check not in ``skip`` and list all flagged examples, and the next 100 of each check, by score."""
+    entries = [entry for entry in checks if entry.name not in skip]
+    issues = {entry.name: _ranked(entry.load()(audited)) for entry in track(entries, "checking data", len(entries))}
+    return issues_table(audited.table, issues)
 
 
 def check_names(skip: Collection[str]) -> None:
-    """Refuse names that no check has."""
+    """Raise ConfigError if a name is not that of a check."""
     for name in skip:
-        if name not in checks:
-            raise ConfigError(unknown("check", name, checks.names()))
+        checks.load(name)
 
 
-def _listed(found: CheckResult) -> Issue:
-    first = -found.scores if found.groups is None else found.groups
-    order = np.lexsort((found.rows, first, ~found.flags.astype(bool)))
-    kept = order[: int(found.flags.sum()) + _NEXT]
-    kept = kept[found.flags[kept] | (found.scores[kept] > 0)]
-    groups = None if found.groups is None else found.groups[kept]
-    return Issue(found.rows[kept], found.scores[kept], found.flags[kept], found.describe(kept), groups)
+def _ranked(result: CheckResult) -> Issue:
+    rows, scores, flags, reason, groups = result
+    order = np.lexsort((rows, -scores if groups is None else groups, ~flags.astype(bool)))
+    order = order[: int(flags.sum()) + _UNFLAGGED]
+    order = order[flags[order] | (scores[order] > 0)]
+    reasons = [reason(position) for position in order.tolist()]
+    return Issue(rows[order], scores[order], flags[order], reasons, None if groups is None else groups[order])

@@ -1,79 +1,73 @@
-"""Weak classes: pairs that are confused, classes with few examples beside others, and with too few to judge any."""
+"""Class quality: pairs of classes that are confused, and classes with few examples."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
+from scipy.stats import beta
 
 from unflip.data.arrays import Array
 from unflip.issues.audit import AuditInput, CheckResult
 from unflip.runs.labels import REMOVED, peoples_labels
 
-_CONFUSED = 0.05  # share of a class that may be taken for another one, by chance or not
+_CONFUSED = 0.05  # fraction of a class that may be confused with another
 _TIMES = 1.5  # as often as if a class's confusions were spread evenly over the others
-_CHANCE = 0.01  # that any pair is flagged although it is not confused more than that
+_ALPHA = 0.01  # family-wise error rate over all pairs
 _SMALL = 0.1  # of the mean number of examples per class
 
-
-class _Weakness(NamedTuple):
-    score: float
-    flag: bool
-    reason: str
+_Scored = tuple[float, bool, str]  # score, flag, reason
 
 
-def find_class_quality(audited: AuditInput) -> CheckResult:
-    """Say of classes what may be wrong with them; issues belong to no example.
+def find_class_issues(audited: AuditInput) -> CheckResult:
+    """Score pairs of confused classes, and flag small ones; these issues belong to no example.
 
-    *Confused*: of the n_a examples given as a, c_ab are likeliest b by views that have not learned their labels. A pair
-    is flagged if in both directions the lower bound of the share c_ab / n_a (Clopper and Pearson 1934, at a chance of
-    1 % over all ordered pairs that occur) is above 5 %, and above one and a half times the share that b would have if
-    all confusions of a were spread evenly. Its score is twice the smaller share: 1 where half of both classes are taken
-    for the other. *Small*: a tenth of the mean size or less. *Too few*: no label of the class could be judged.
+    *Confused*: of the n_a examples given as a, c_ab are most likely b, out of sample. A pair is flagged if in both
+    directions the lower Clopper-Pearson bound of c_ab / n_a (Bonferroni-corrected to 1 % over all ordered pairs that
+    occur) is above 5 %, and above 1.5 times the fraction that b would have if all confusions of a were spread evenly
+    over the other classes. The score is twice the smaller fraction: 1 where half of each class is taken for the other.
+    *Small*: at most a tenth of the mean class size. *Too few*: no label of the class has a quality.
     """
     table = audited.table.filter(pc.not_equal(audited.table["split"], REMOVED))
-    decided = table["reviewed"].to_numpy(zero_copy_only=False)
     labels = peoples_labels(table)
     counts = np.bincount(labels, minlength=len(audited.class_names))
     known = np.bincount(labels[~np.isnan(table["label_quality"].to_numpy())], minlength=len(counts)) > 0
-    asked = table["out_of_sample"].to_numpy() & ~decided
-    confused = _confused(audited.class_names, labels[asked], table["top1"].to_numpy()[asked])
-    found = [*confused, *_sizes(audited.class_names, counts, ~known & (counts > 0))]
-    flags, scores = np.array([each.flag for each in found], bool), np.array([each.score for each in found], float)
-    return CheckResult(np.full(len(found), -1), scores, flags, lambda at: found[at].reason)
+    scored = table["out_of_sample"].to_numpy() & ~table["reviewed"].to_numpy(zero_copy_only=False)
+    issues = [
+        *_confused(audited.class_names, labels[scored], table["top1"].to_numpy()[scored]),
+        *_small(audited.class_names, counts, ~known & (counts > 0)),
+    ]
+    scores, flags = (np.array([issue[place] for issue in issues], dtype) for place, dtype in ((0, float), (1, bool)))
+    return CheckResult(np.full(len(issues), -1), scores, flags, lambda at: issues[at][2])
 
 
-def _confused(names: Sequence[str], given: Array, top1: Array) -> Iterator[_Weakness]:
-    from scipy.stats import beta
-
+def _confused(names: Sequence[str], given: Array, top1: Array) -> Iterator[_Scored]:
     sizes = np.bincount(given, minlength=len(names))
     wrong = given != top1
     errors = np.bincount(given[wrong], minlength=len(names))
-    pairs, found = np.unique(given[wrong] * len(names) + top1[wrong], return_counts=True)
+    pairs, counts = np.unique(given[wrong] * len(names) + top1[wrong], return_counts=True)
     a, b = pairs // len(names), pairs % len(names)
     evenly = errors[a] / sizes[a] / max(1, len(names) - 1)
-    least = beta.ppf(_CHANCE / max(1, len(pairs)), found, sizes[a] - found + 1)
-    beyond = least > np.maximum(_CONFUSED, _TIMES * evenly)
+    lower = beta.ppf(_ALPHA / max(1, len(pairs)), counts, sizes[a] - counts + 1)
+    beyond = lower > np.maximum(_CONFUSED, _TIMES * evenly)
     place = {pair: at for at, pair in enumerate(pairs.tolist())}
     for at in np.flatnonzero(a < b).tolist():
         back = place.get(int(b[at] * len(names) + a[at]))
         if back is None:
             continue
-        there, again = found[at] / sizes[a[at]], found[back] / sizes[b[at]]
+        forth, reverse = counts[at] / sizes[a[at]], counts[back] / sizes[b[at]]
         one, other = names[a[at]], names[b[at]]
         flag = bool(beyond[at] and beyond[back])
-        reason = f"{one} and {other}: {there:.0%} of {one} look like {other}, {again:.0%} of {other} like {one}"
-        reason += "; merge them, or write a better guideline?" if flag else ""
-        yield _Weakness(min(1.0, 2 * min(there, again)), flag, reason)
+        reason = f"{one} and {other}: {forth:.0%} of {one} look like {other}, {reverse:.0%} of {other} like {one}"
+        advice = "; merge them or clarify the guideline" if flag else ""
+        yield min(1.0, 2 * min(forth, reverse)), flag, reason + advice
 
 
-def _sizes(names: Sequence[str], counts: Array, unscored: Array) -> Iterator[_Weakness]:
+def _small(names: Sequence[str], counts: Array, unscored: Array) -> Iterator[_Scored]:
     mean = counts.sum() / max(1, (counts > 0).sum())
     for at in np.flatnonzero(unscored | ((counts > 0) & (counts <= _SMALL * mean))).tolist():
-        examples = f"{counts[at]:,} example{'' if counts[at] == 1 else 's'}"
+        size = f"{names[at]}: {counts[at]:,} example{'' if counts[at] == 1 else 's'}"
         if unscored[at]:
-            labels = "its label" if counts[at] == 1 else "their labels"
-            yield _Weakness(1.0, True, f"{names[at]}: {examples}, too few to judge {labels}; add some or merge it")
+            yield 1.0, True, f"{size}, too few to score; add some or merge it"
         else:
-            reason = f"{names[at]}: {examples}, where a class has {mean:,.0f} on average; add some or merge it"
-            yield _Weakness(float(1 - counts[at] / mean), True, reason)
+            score = float(1 - counts[at] / mean)
+            yield score, True, f"{size}, where a class has {mean:,.0f} on average; add some or merge it"

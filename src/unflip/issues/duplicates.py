@@ -1,17 +1,17 @@
-"""Alike: which examples of a data set are the same or nearly so, over all of its parts.
+"""Near-duplicates over all splits of a data set.
 
-Candidates are neighbors in feature space; a comparison of what came (pictures, texts, rows) confirms them.
+Candidates are neighbors in feature space, confirmed by comparing the original pictures, texts or rows.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from unflip.data.arrays import Array, Shards
 from unflip.data.columns import Table
-from unflip.data.dataset import Dataset, Encoding, Inputs, Split
+from unflip.data.dataset import Dataset, Encoding, Inputs
 from unflip.data.files import ImageFiles
 from unflip.data.split import identities, repeats_by_nature
 from unflip.encoders.table import TableEncoder, text_columns
@@ -19,26 +19,26 @@ from unflip.issues import similarity
 from unflip.progress import Track, untracked
 from unflip.stats.nearest import all_nearest
 
-_NEIGHBORS = 10  # of each example that are candidates
-_NEAR = 0.9  # pictures are compared up to this share of the distance to the tenth neighbor
-_SAMPLE = 100_000  # rows that the spread of columns is measured by
-_ROWS = 4096  # pairs of rows compared at once
-_BELOW_ONE = 1 - 1e-6  # the score of what is not equal, at most
+_NEIGHBORS = 10  # candidates per example
+_NEAR = 0.9  # pictures are compared up to this fraction of the distance to the tenth neighbor
+_SAMPLE = 100_000  # rows from which the scale of columns is estimated
+_BLOCK = 4096  # pairs of rows compared at once
+_BELOW_ONE = 1 - 1e-6  # the highest score of examples that are not equal
 _TINY = 1e-12
-_FAR = 30.0  # spreads from the median, beyond which all is equally far
-_BY_CHANCE = 0.01  # pairs of rows as close that may be expected without any duplicate
-_IMAGE = 4  # axes of an array of images
+_CLIP = 30.0  # standardized values are clipped to this in the neighbor search
+_BY_CHANCE = 0.01  # expected number of pairs as close without any duplicate
+_IMAGE_AXES = 4
 
 
 @dataclass(frozen=True)
 class DuplicateIndex:
-    """Examples that are the same or nearly so; rows are those of all parts, one after the other.
+    """Equal and near-equal examples; the n rows are those of all splits, one after the other.
 
     Attributes:
-        parts: how many examples each part has: train, val if there is one, then the test sets.
-        keys: a number per row (n,), the same for examples that are equal.
-        pairs: pairs of such numbers (p, 2) whose examples are nearly the same.
-        scores: how similar they are (p,), below 1.
+        parts: number of examples of each split: train, val if there is one, then the test sets.
+        keys: a number per row (n,), the same for equal examples.
+        pairs: pairs (p, 2) of keys of near-duplicates.
+        scores: similarity of each pair (p,), below 1.
     """
 
     parts: Mapping[str, int]
@@ -47,30 +47,27 @@ class DuplicateIndex:
     scores: Array
 
     def rows_of(self, part: str) -> slice:
-        """Return the rows of a part."""
+        """Return the rows of a split."""
         names = [*self.parts]
         start = sum(self.parts[name] for name in names[: names.index(part)])
         return slice(start, start + self.parts[part])
 
     def group(self, count: int) -> tuple[Array, Array]:
-        """Return a number per example (count,) of the first rows, the same in a group, and how alike each is (count,).
+        """Group the first ``count`` rows; return a group number and a similarity per row, both (count,).
 
-        In a group all are equal to, or nearly the same as, one of them, that with the most such partners: examples are
-        not chained. An example without partner is alone and has 0.
+        All rows of a group are duplicates of one of them, the one with the most duplicates: groups are not chained. A
+        row without duplicates is alone in its group, with similarity 0.
         """
         numbers, own, sizes = np.unique(self.keys[:count], return_inverse=True, return_counts=True)
         place = np.full(int(self.keys.max(initial=0)) + 1, -1)
         place[numbers] = np.arange(len(numbers))
         known = (place[self.pairs] >= 0).all(1)
         pairs, scores = place[self.pairs[known]], self.scores[known]
-        leader, likeness = _stars(pairs, scores, len(numbers))
-        return leader[own], np.where(sizes[own] > 1, 1.0, likeness[own])
+        leader, best = _stars(pairs, scores, len(numbers))
+        return leader[own], np.where(sizes[own] > 1, 1.0, best[own])
 
     def partners(self, rows: slice, others: slice) -> tuple[Array, Array, Array]:
-        """Return which of ``rows`` (q,) are alike which of ``others`` (q,), and how alike they are (q,).
-
-        Each of ``rows`` is there once, with the most alike of the others.
-        """
+        """Return which ``rows`` have a duplicate in ``others``, the most similar one, and its score, all (q,)."""
         first = np.full(int(self.keys.max(initial=0)) + 1, -1)  # of the others, by key
         first[self.keys[others][::-1]] = np.arange(others.start, others.stop)[::-1]
         own = self.keys[rows]
@@ -79,117 +76,97 @@ class DuplicateIndex:
         order = np.argsort(np.tile(self.scores, 2), kind="stable")  # the highest is written last
         order = order[(first[both[order, 1]] >= 0) & (score[both[order, 0]] < 1)]
         best[both[order, 0]], score[both[order, 0]] = first[both[order, 1]], np.tile(self.scores, 2)[order]
-        found = np.flatnonzero(best[own] >= 0)
-        return rows.start + found, best[own[found]], score[own[found]]
+        matched = np.flatnonzero(best[own] >= 0)
+        return rows.start + matched, best[own[matched]], score[own[matched]]
 
     def without(self, removed: Array) -> "DuplicateIndex":
-        """Return this where those of the first rows that were removed (m,) are alike nothing."""
+        """Return a copy in which rows removed by reviewers, a mask of the first m (m,), have no duplicates."""
         keys, gone = self.keys.copy(), np.flatnonzero(removed)
         keys[gone] = int(keys.max(initial=-1)) + 1 + np.arange(len(gone))
         return replace(self, keys=keys)
 
     def mark_groups(self, data: Dataset) -> Dataset:
-        """Return the data with the groups of its training examples, so that they share a fold."""
+        """Return the data with duplicate groups of training examples, which then share a fold."""
         return replace(data, train=replace(data.train, duplicates=self.group(self.parts["train"])[0]))
 
     def mark_leakage(self, data: Dataset) -> Dataset:
-        """Return the data with the test examples that are alike others, so that they are counted apart."""
-        leak = {name: np.zeros(len(part.inputs), bool) for name, part in data.tests.items()}
+        """Return the data with leaked test examples marked, so that accuracy is also reported without them."""
         seen = slice(0, sum(self.parts[name] for name in self.parts if name not in data.tests))
-        for name, mask in leak.items():
+        tests = {}
+        for name, part in data.tests.items():
             rows = self.rows_of(name)
-            mask[self.partners(rows, seen)[0] - rows.start] = True
-        tests = {name: replace(part, leaked=leak[name]) for name, part in data.tests.items()}
+            leaked = np.isin(np.arange(rows.start, rows.stop), self.partners(rows, seen)[0])
+            tests[name] = replace(part, leaked=leaked)
         return replace(data, tests=tests)
 
 
-class Scored(NamedTuple):
-    """Pairs of examples that may be nearly the same.
-
-    Attributes:
-        rows: (p, 2), the lower number first.
-        scores: how similar they are (p,), from 0 to 1.
-        least: from which score on they are nearly the same.
-    """
-
-    rows: Array
-    scores: Array
-    least: float
-
-
-def find_duplicates(data: Dataset, came: Mapping[str, Inputs], track: Track = untracked) -> DuplicateIndex:
-    """Find examples that are the same or nearly so in all parts of a data set; none where rows repeat by nature.
+def find_duplicates(data: Dataset, originals: Mapping[str, Inputs], track: Track = untracked) -> DuplicateIndex:
+    """Find equal and near-equal examples in all splits of a data set; none where rows repeat by nature.
 
     Args:
-        data: as rows of features.
-        came: the examples of each part as they came: pictures, cells of a table, or the rows themselves.
-        track: shows how many pairs of pictures are compared.
+        data: as feature rows.
+        originals: the examples of each split before encoding: pictures, a table, or the rows themselves.
+        track: progress of comparing pictures.
     """
     parts = {"train": data.train} | ({"val": data.val} if data.val else {}) | dict(data.tests)
     _, first, keys = np.unique(
         np.concatenate([identities(part) for part in parts.values()]), return_index=True, return_inverse=True
     )
     counts = {name: len(part.inputs) for name, part in parts.items()}
-    if len(first) < len(keys) and repeats_by_nature(data.train):
-        return DuplicateIndex(counts, np.arange(len(keys)), np.empty((0, 2), np.int64), np.empty(0))
-    scored = score_pairs(data, {name: (part, came[name]) for name, part in parts.items()}, first, track)
-    kept = scored.scores >= scored.least
-    return DuplicateIndex(counts, keys, keys[scored.rows[kept]], np.minimum(scored.scores[kept], _BELOW_ONE))
-
-
-def score_pairs(
-    data: Dataset, parts: Mapping[str, tuple[Split, Inputs]], first: Array, track: Track = untracked
-) -> Scored:
-    """Return the candidates among the rows ``first`` of all parts, and how alike the examples of each pair are."""
-    came = [inputs for _, inputs in parts.values()]
-    features: list[Any] = [part.inputs for part, _ in parts.values()]
+    if len(first) < 2 or (len(first) < len(keys) and repeats_by_nature(data.train)):
+        keys = keys if len(first) < 2 else np.arange(len(keys))
+        return DuplicateIndex(counts, keys, np.empty((0, 2), np.int64), np.empty(0))
+    features: list[Any] = [part.inputs for part in parts.values()]
     rows = _Stacked(Shards(features), first)
-    if len(first) < 2:
-        return Scored(np.empty((0, 2), np.int64), np.empty(0), 1.0)
-    images = [
-        inputs
-        for inputs in came
-        if isinstance(inputs, ImageFiles) or (isinstance(inputs, np.ndarray) and inputs.ndim == _IMAGE)
-    ]
-    if images and data.encoding is not None and data.encoding.encoder == "images":
+    pairs, scores, threshold = _score_pairs(rows, data.encoding, [originals[name] for name in parts], track)
+    near = scores >= threshold
+    return DuplicateIndex(counts, keys, keys[first[pairs[near]]], np.minimum(scores[near], _BELOW_ONE))
+
+
+def _score_pairs(
+    rows: "_Stacked", encoding: Encoding | None, originals: Sequence[Inputs], track: Track
+) -> tuple[Array, Array, float]:
+    """Return candidate pairs (p, 2) of rows, their similarity (p,), and the threshold for near-duplicates."""
+    images = [part for part in originals if isinstance(part, ImageFiles) or _is_image_array(part)]
+    if images and encoding is not None and encoding.encoder == "images":
         pairs, closeness = _neighbors(rows)
         pairs = pairs[closeness < _NEAR]
-        pictures = similarity.Pictures(images)
-        return Scored(first[pairs], similarity.compare_images(pictures, first[pairs], track), similarity.LEAST_IMAGE)
-    names = text_columns(data.encoding) if data.encoding is not None else ()
-    if names and data.encoding is not None and all(isinstance(cells, Table) for cells in came):
-        texts = _texts([cells for cells in came if isinstance(cells, Table)], names, first)
+        return pairs, similarity.Pictures(images).similarity(rows.chosen[pairs], track), similarity.MIN_IMAGE
+    tables = [part for part in originals if isinstance(part, Table)]
+    names = text_columns(encoding) if encoding is not None else ()
+    if names and encoding is not None and len(tables) == len(originals):
+        texts = _texts(tables, names)[rows.chosen]
         pairs = np.unique(np.concatenate([_neighbors(rows)[0], _equal_pairs(texts)]), axis=0)
-        scores = similarity.compare_texts(texts, pairs)
-        others = ~_of_texts(data.encoding)
+        scores = similarity.text_similarity(texts, pairs)
+        others = ~_is_text(encoding)
         if others.any():
-            scores = np.where(_row_scores(rows.spread(others), pairs) >= similarity.LEAST_ROW, scores, 0)
-        return Scored(first[pairs], scores, similarity.LEAST_TEXT)
-    rows = rows.spread()
-    pairs, closeness = _neighbors(rows.clipped())
+            scores = np.where(_row_scores(rows.standardized(others), pairs) >= similarity.MIN_ROW, scores, 0)
+        return pairs, scores, similarity.MIN_TEXT
+    rows = rows.standardized()
+    pairs, closeness = _neighbors(replace(rows, limit=_CLIP))  # one huge value would cost all others their digits
     pairs = pairs[_by_chance(closeness, len(rows), min(_NEIGHBORS, len(rows) - 1)) < _BY_CHANCE]
-    return Scored(first[pairs], _row_scores(rows, pairs), similarity.LEAST_ROW)
+    return pairs, _row_scores(rows, pairs), similarity.MIN_ROW
 
 
 @dataclass(frozen=True)
 class _Stacked:
-    """Some rows of several parts as one array (n, d), in units of a scale; read when they are asked for.
+    """Some rows of several splits as one standardized array (n, d), read on demand.
 
     Attributes:
-        all: the rows of all parts.
-        chosen: which of them (n,).
-        columns: which columns; None for all.
-        middle: what is subtracted from each column.
-        scale: what each column is divided by.
-        most: values are clipped to this, up and down.
+        all: the rows of all splits.
+        chosen: indices of the rows (n,).
+        columns: mask of the columns; None for all.
+        center: subtracted from each column.
+        scale: divides each column.
+        limit: values are clipped to plus or minus this.
     """
 
     all: Shards
     chosen: Array
     columns: Array | None = None
-    middle: Array | float = 0.0
+    center: Array | float = 0.0
     scale: Array | float = 1.0
-    most: float = np.inf
+    limit: float = np.inf
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -200,33 +177,33 @@ class _Stacked:
         return len(self.chosen)
 
     def __getitem__(self, rows: Any) -> Array:
-        found = np.asarray(self.all[self.chosen[rows]], np.float32)
-        flat: Array = found.reshape(len(found), -1)
-        scaled = ((flat if self.columns is None else flat[:, self.columns]) - self.middle) / self.scale
-        return scaled if self.most == np.inf else scaled.clip(-self.most, self.most)
+        block = np.asarray(self.all[self.chosen[rows]], np.float32)
+        flat: Array = block.reshape(len(block), -1)
+        scaled = ((flat if self.columns is None else flat[:, self.columns]) - self.center) / self.scale
+        return scaled if self.limit == np.inf else scaled.clip(-self.limit, self.limit)
 
-    def spread(self, columns: Array | None = None) -> "_Stacked":
-        """Return these rows, or some of their columns, from the columns' medians on, in units of their spread.
+    def standardized(self, columns: Array | None = None) -> "_Stacked":
+        """Return these rows, or some of their columns, centered on the median and divided by a robust scale.
 
-        It is half the distance between the 16th and the 84th percentile, the standard deviation of a Gaussian, which a
-        few huge values leave as it is; where that is 0, the standard deviation.
+        The scale is half the distance between the 16th and 84th percentile, the standard deviation of a Gaussian, which
+        a few huge values do not change; where that is 0, the standard deviation.
         """
         part = replace(self, columns=columns)
-        few = part[np.linspace(0, len(self) - 1, min(len(self), _SAMPLE)).astype(np.int64)].astype(np.float64)
-        low, middle, high = np.quantile(few, (0.16, 0.5, 0.84), axis=0)
-        scale = np.where(high > low, (high - low) / 2, few.std(axis=0))
+        sample = part[np.linspace(0, len(self) - 1, min(len(self), _SAMPLE)).astype(np.int64)].astype(np.float64)
+        low, center, high = np.quantile(sample, (0.16, 0.5, 0.84), axis=0)
+        scale = np.where(high > low, (high - low) / 2, sample.std(axis=0))
         scale = np.where(scale > 0, scale, 1)
-        return replace(part, middle=middle.astype(np.float32), scale=scale.astype(np.float32))
+        return replace(part, center=center.astype(np.float32), scale=scale.astype(np.float32))
 
-    def clipped(self) -> "_Stacked":
-        """Return these rows for the search of neighbors: one value far away would cost all others their digits."""
-        return replace(self, most=_FAR)
+
+def _is_image_array(part: Inputs) -> bool:
+    return isinstance(part, np.ndarray) and part.ndim == _IMAGE_AXES
 
 
 def _neighbors(rows: _Stacked) -> tuple[Array, Array]:
-    """Return pairs (p, 2) of which one is among the other's neighbors, the lower first, and their closeness (p,).
+    """Return pairs (p, 2) of neighbors, the lower index first, and their closeness (p,).
 
-    It is their distance over that to the last of the neighbors, the larger of the two.
+    Closeness is the distance divided by that to the last neighbor, the larger of the two.
     """
     indices, distances = all_nearest(rows, min(_NEIGHBORS, len(rows) - 1))
     reach = np.maximum(distances[:, -1], _TINY)
@@ -238,9 +215,9 @@ def _neighbors(rows: _Stacked) -> tuple[Array, Array]:
 
 
 def _by_chance(closeness: Array, rows: int, neighbors: int) -> Array:
-    """Return how many pairs so close are expected by chance in all the data (p,).
+    """Return how many pairs as close as each are expected by chance in all the data (p,).
 
-    Among k neighbors of a point in D dimensions ``k (r / r_k)^D`` are within r where the density is even. D is the
+    Of the k neighbors of a point in D dimensions, ``k (r / r_k)^D`` are within r under a uniform density. D is the
     inverse of the mean of ``log(r_k / r)``.
 
     Levina, E., Bickel, P. (2004). Maximum likelihood estimation of intrinsic dimension. NeurIPS 17; with the correction
@@ -252,46 +229,44 @@ def _by_chance(closeness: Array, rows: int, neighbors: int) -> Array:
 
 
 def _equal_pairs(texts: Array) -> Array:
-    """Return pairs (p, 2) of texts that are equal: each with the first such."""
+    """Return pairs (p, 2) of equal texts: each with the first one."""
     _, first, place = np.unique(texts, return_index=True, return_inverse=True)
     later = np.flatnonzero(first[place] != np.arange(len(texts)))
     return np.stack([first[place[later]], later], 1)
 
 
-def _texts(parts: Sequence[Table], columns: Sequence[str], rows: Array) -> Array:
-    """Return the plain texts of some rows of all parts, an object each; those of several columns are joined."""
-    found: list[str] = []
-    for cells in parts:
-        lists = [cells.table[name].to_pylist() for name in columns]
-        found += [
-            "\n".join(similarity.plain_text(str(text or "")) for text in texts) for texts in zip(*lists, strict=True)
-        ]
-    return np.array(found, object)[rows]
+def _texts(parts: Sequence[Table], columns: Sequence[str]) -> Array:
+    """Return the plain texts of all rows, as objects; several columns are joined."""
+    texts: list[str] = []
+    for part in parts:
+        cells = zip(*(part.table[name].to_pylist() for name in columns), strict=True)
+        texts += ["\n".join(similarity.plain_text(str(text or "")) for text in row) for row in cells]
+    return np.array(texts, object)
 
 
-def _of_texts(encoding: Encoding) -> Array:
-    """Return which features are those of texts (d,)."""
+def _is_text(encoding: Encoding) -> Array:
+    """Return which features encode texts (d,)."""
     columns = TableEncoder.restore(encoding).columns
     return np.repeat([column.kind == "text" for column in columns], [column.width for column in columns])
 
 
 def _row_scores(rows: _Stacked, pairs: Array) -> Array:
-    blocks = (pairs[start : start + _ROWS].T for start in range(0, len(pairs), _ROWS))
-    return np.concatenate([np.empty(0), *(similarity.compare_rows(rows[a], rows[b]) for a, b in blocks)])
+    blocks = (pairs[start : start + _BLOCK].T for start in range(0, len(pairs), _BLOCK))
+    return np.concatenate([np.empty(0), *(similarity.row_similarity(rows[a], rows[b]) for a, b in blocks)])
 
 
 def _stars(pairs: Array, scores: Array, count: int) -> tuple[Array, Array]:
-    """Return the leader of each of ``count`` nodes, itself where it has none, and how alike they are (both (count,)).
+    """Return the leader of each of ``count`` nodes, itself where it has none, and their similarity, both (count,).
 
-    Nodes lead in the order of how many partners they have; each takes those of its partners that nobody has.
+    Nodes become leaders in the order of their degree; each takes those of its neighbors that are still free.
     """
-    leader, likeness = np.arange(count), np.zeros(count)
+    leader, best = np.arange(count), np.zeros(count)
     both, twice = np.concatenate([pairs, pairs[:, ::-1]]), np.tile(scores, 2)
     order = np.argsort(both[:, 0], kind="stable")
     both, twice = both[order], twice[order]
     nodes, starts, degrees = np.unique(both[:, 0], return_index=True, return_counts=True)
     free = np.ones(count, bool)
-    for place in np.argsort(-degrees, kind="stable").tolist():  # of examples with near-duplicates alone
+    for place in np.argsort(-degrees, kind="stable").tolist():
         node = nodes[place]
         if not free[node]:
             continue
@@ -299,7 +274,7 @@ def _stars(pairs: Array, scores: Array, count: int) -> tuple[Array, Array]:
         taken = free[both[some, 1]]
         members = both[some, 1][taken]
         if len(members):
-            leader[members], likeness[members] = node, twice[some][taken]
-            likeness[node] = twice[some][taken].max()
+            leader[members], best[members] = node, twice[some][taken]
+            best[node] = twice[some][taken].max()
             free[members] = free[node] = False
-    return leader, likeness
+    return leader, best

@@ -1,4 +1,4 @@
-"""leakage: examples that train or validate, and are in a test set, too, or nearly so; or train, and validate, too."""
+"""Leakage: training or validation examples with a near-duplicate in a test set, or training ones in validation."""
 
 import numpy as np
 
@@ -6,32 +6,29 @@ from unflip.issues.audit import AuditInput, CheckResult, no_issues
 
 
 def find_leakage(audited: AuditInput) -> CheckResult:
-    """Return the training and validation examples that have a partner in another part; each once, with the closest."""
+    """Return the training and validation examples with a near-duplicate in another split, each with the closest one."""
     duplicates = audited.duplicates
     if duplicates is None or len(duplicates.parts) == 1:
         return no_issues()
-    own = {"train": duplicates.rows_of("train")} | (
-        {"val": duplicates.rows_of("val")} if "val" in duplicates.parts else {}
-    )
-    found = [
-        (*duplicates.partners(rows, duplicates.rows_of(other)), other)
-        for name, rows in own.items()
+    matches = [
+        (*duplicates.partners(duplicates.rows_of(name), duplicates.rows_of(other)), other)
+        for name in ("train", "val")
         for other in duplicates.parts
-        if other != name and other != "train"
+        if name in duplicates.parts and other not in (name, "train")
     ]
-    rows, scores = (np.concatenate([part[place] for part in found]) for place in (0, 2))
-    sets = np.repeat(np.arange(len(found)), [len(part[0]) for part in found])
-    others = np.concatenate([part[1] - duplicates.rows_of(part[3]).start for part in found])
+    rows, scores = (np.concatenate([match[place] for match in matches]) for place in (0, 2))
+    sets = np.repeat(np.arange(len(matches)), [len(match[0]) for match in matches])
+    others = np.concatenate([match[1] - duplicates.rows_of(match[3]).start for match in matches])
     best = np.lexsort((sets, -scores, rows))
     best = best[np.unique(rows[best], return_index=True)[1]]
-    rows, scores, sets, others = (of_all[best] for of_all in (rows, scores, sets, others))
+    rows, scores, sets, others = (column[best] for column in (rows, scores, sets, others))
 
     def reason(position: int) -> str:
-        name, row = found[sets[position]][3], int(others[position])
+        name, row = matches[sets[position]][3], int(others[position])
         part = audited.data.parts()[name]
-        called = f"example {row}" if part.ids is None else part.ids[row]
+        example = f"example {row}" if part.ids is None else part.ids[row]
         label = "" if part.labels is None else f" ({part.labels[row]})"
         how = "the same as" if scores[position] == 1 else "nearly the same as"
-        return f"{how} {called}{label} of '{name}'"
+        return f"{how} {example}{label} of '{name}'"
 
     return CheckResult(rows, scores, np.ones(len(rows), bool), reason)

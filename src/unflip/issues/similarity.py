@@ -1,4 +1,7 @@
-"""Compared: how alike the two examples of each pair are, by what came: pictures, texts, or rows of numbers."""
+"""Similarity of pairs of examples: pictures, texts, or rows of numbers.
+
+Pictures are compared by their pixels: whole, mirrored, and one as a part of the other.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,51 +16,57 @@ from unflip.data.arrays import Array
 from unflip.data.decoding import cut_images, make_pool, open_images, sizes_of
 from unflip.data.files import ImageFiles, ResizeCrop
 from unflip.data.images import are_small
-from unflip.issues.image_similarity import SIDE, similar_images
 from unflip.progress import Track
 
-# From which likeness on two pictures, texts or rows are nearly the same; docs/audit.md says how they were chosen.
-LEAST_IMAGE, LEAST_TEXT, LEAST_ROW = 0.96, 0.9, 0.99
-_PAIRS = 4096  # whose pictures are in memory at once: at most 100 MB
+MIN_IMAGE, MIN_TEXT, MIN_ROW = 0.96, 0.9, 0.99
+"""Similarity from which two examples are near-duplicates; docs/audit.md has how they were chosen."""
+SIDE = 64  # pixels of the squares as which pictures are compared
+_COARSE = 16  # side at which a part is searched for
+_PARTS = (15, 14, 13, 12, 11, 10)  # sides of parts, of 16: down to 40 % of the area
+_PROMISING = 0.6  # correlation at the coarse side from which on a place is refined
+_POINTS, _FEW_POINTS = 48, 24  # along a side in the final comparison; fewer for small pictures
+_STEPS = (1 / 24, 1 / 48, 1 / 96, 1 / 192, 1 / 384)  # of a side, by which the edges of a part are moved
+_ROUNDS = 2
+_FINE, _SMOOTH = 3, 9  # sides of the two blurs whose difference is detail
+_LOADED, _PAIRS = 4096, 256  # pairs in memory (at most 100 MB), and compared at once
 _BETWEEN = re.compile(
     r"(?:[\s!\"&-*,./:;?@\[-`{-~\u00a1\u00ab\u00b7\u00bb\u00bf\u2010-\u205e\u3001-\u303f]|-(?!\d)|(?<=\w)-)+"
 )
 _NO_SIGNS = re.compile(r"[^\d#$%<=>+-]+")
 
 
-def compare_images(images: "Pictures", pairs: Array, track: Track) -> Array:
-    """Return how well the pictures of pairs (p, 2) fit on each other (p,); see :func:`similar_images`."""
-
-    def scores() -> Iterator[float]:
-        for start in range(0, len(pairs), _PAIRS):
-            rows, places = np.unique(pairs[start : start + _PAIRS], return_inverse=True)
-            pixels = images.squares(rows)
-            first, second = torch.from_numpy(places.reshape(-1, 2)).T
-            for some in torch.arange(len(first)).split(256):
-                yield from similar_images(pixels[first[some]], pixels[second[some]], small=images.small).tolist()
-
-    return np.fromiter(track(scores(), "comparing pictures", len(pairs)), np.float64, len(pairs))
-
-
 class Pictures:
-    """The pictures of all parts of a data set, one part after the other."""
+    """The pictures of all splits of a data set, one split after the other."""
 
     def __init__(self, parts: Sequence[Array | ImageFiles]) -> None:
         self._parts = parts
         self._starts = np.cumsum([0, *map(len, self._parts)])
-        self.small = are_small(parts[0])
+        self._small = are_small(parts[0])
 
-    def squares(self, rows: Array) -> Tensor:
+    def similarity(self, pairs: Array, track: Track) -> Array:
+        """Return the similarity (p,) of the pictures of pairs (p, 2); see :func:`image_similarity`."""
+
+        def scores() -> Iterator[float]:
+            for start in range(0, len(pairs), _LOADED):
+                rows, places = np.unique(pairs[start : start + _LOADED], return_inverse=True)
+                pixels = self._squares(rows)
+                first, second = torch.from_numpy(places.reshape(-1, 2)).T
+                for a, b in zip(first.split(_PAIRS), second.split(_PAIRS), strict=True):
+                    yield from image_similarity(pixels[a], pixels[b], small=self._small).tolist()
+
+        return np.fromiter(track(scores(), "comparing pictures", len(pairs)), np.float64, len(pairs))
+
+    def _squares(self, rows: Array) -> Tensor:
         """Return pictures as bytes (m, 3, 64, 64), whatever their shape."""
-        found = torch.empty(len(rows), 3, SIDE, SIDE, dtype=torch.uint8)
+        squares = torch.empty(len(rows), 3, SIDE, SIDE, dtype=torch.uint8)
         which = np.searchsorted(self._starts, rows, side="right") - 1
         for part in np.unique(which):
             here = np.flatnonzero(which == part)
-            found[torch.from_numpy(here)] = _squares(self._parts[part], rows[here] - self._starts[part])
-        return found
+            squares[torch.from_numpy(here)] = _read_squares(self._parts[part], rows[here] - self._starts[part])
+        return squares
 
 
-def _squares(images: Array | ImageFiles, rows: Array) -> Tensor:
+def _read_squares(images: Array | ImageFiles, rows: Array) -> Tensor:
     if isinstance(images, ImageFiles):
         with make_pool(None) as pool:
             opened, numbers = open_images(images, rows.tolist(), pool), rows.tolist()
@@ -69,8 +78,100 @@ def _squares(images: Array | ImageFiles, rows: Array) -> Tensor:
     return pixels.round().clamp(0, 255).byte().expand(-1, 3, -1, -1)
 
 
+@torch.no_grad()
+def image_similarity(first: Tensor, second: Tensor, *, small: bool = False) -> Tensor:
+    """Return the similarity of pairs of pictures (p,), from 0 to 1 for equal ones.
+
+    It is the normalized cross-correlation ``Σ (x - x̄) (y - ȳ) / sqrt(Σ (x - x̄)² Σ (y - ȳ)²)`` of their pixels, which is
+    invariant to brightness and contrast, at its maximum over mirroring and over each picture being a part of the other,
+    with at least 40 % of its area (template matching; Lewis 1995, Fast normalized cross-correlation). The result is the
+    smaller of the correlation of the pixels and that of their detail, a difference of two blurs: photos of one object
+    from two sides agree only in the former.
+
+    Args:
+        first: bytes (p, 3, 64, 64).
+        second: bytes (p, 3, 64, 64).
+        small: whether the originals were no larger than that, so that copies may have lost all fine detail.
+    """
+    first, second, points = first.float(), second.float(), _FEW_POINTS if small else _POINTS
+    roles = [pair for other in (second, second.flip(3)) for pair in ((first, other), (other, first))]  # (whole, part)
+    scores, boxes = zip(*(_place(_gray(whole), _gray(part)) for whole, part in roles), strict=True)
+    best, chosen = torch.stack(scores).max(0)
+    result = first.new_zeros(len(first))
+    for role, (whole, part) in enumerate(roles):
+        some = ((chosen == role) & (best > _PROMISING)).nonzero()[:, 0]
+        if len(some):
+            result[some] = _refine(whole[some], part[some], boxes[role][some], points)
+    return result
+
+
+def _gray(pixels: Tensor) -> Tensor:
+    return F.adaptive_avg_pool2d(pixels.mean(1, keepdim=True), _COARSE)
+
+
+def _place(whole: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where ``part`` fits best into ``whole``, both (p, 1, 16, 16): correlations (p,) and boxes (p, 4).
+
+    A box is left, top, width and height, as fractions of the side.
+    """
+    best = _correlation(whole.flatten(1), part.flatten(1))
+    boxes = torch.tensor([0.0, 0.0, 1.0, 1.0]).repeat(len(whole), 1)
+    for side in _PARTS:
+        patches = F.unfold(whole, side)  # (p, side², places)
+        template = F.interpolate(part, (side, side), mode="bilinear", antialias=True).flatten(1)
+        score, where = _correlation(patches.mT, template[:, None]).max(1)
+        across = _COARSE - side + 1
+        size = torch.full_like(score, side)
+        found = torch.stack([where % across, where.div(across, rounding_mode="floor"), size, size], 1) / _COARSE
+        better = score > best
+        best, boxes = torch.where(better, score, best), torch.where(better[:, None], found, boxes)
+    return best, boxes
+
+
+def _refine(whole: Tensor, part: Tensor, boxes: Tensor, points: int) -> Tensor:
+    """Move the edges of boxes (p, 4) until the parts fit best; return the final correlation (p,)."""
+    target = F.interpolate(part, (points, points), mode="bilinear", antialias=True)
+    gray = target.mean(1).flatten(1)
+    moves = torch.cat([torch.zeros(1, 4), torch.eye(4), -torch.eye(4)])
+    moves[:, :2] -= moves[:, 2:] / 2  # a box grows on both sides
+    gray_whole = whole.mean(1, keepdim=True)
+    for step in _STEPS:
+        for _ in range(_ROUNDS):
+            tried = boxes[:, None] + step * moves  # (p, 9, 4)
+            cut = torch.stack([_cut(gray_whole, tried[:, i], points)[:, 0] for i in range(len(moves))], 1)
+            chosen = _correlation(cut.flatten(2), gray[:, None]).argmax(1)
+            boxes = tried.gather(1, chosen[:, None, None].expand(-1, 1, 4))[:, 0]
+    best = _cut(whole, boxes, points)
+    return torch.minimum(
+        _correlation(best.flatten(1), target.flatten(1)),
+        _correlation(_detail(best).flatten(1), _detail(target).flatten(1)),
+    ).clamp(min=0)
+
+
+def _cut(whole: Tensor, boxes: Tensor, points: int) -> Tensor:
+    """Resample parts of pictures (p, c, 64, 64) as (p, c, points, points)."""
+    left, top, width, height = boxes.T
+    zero = torch.zeros_like(left)
+    move = torch.stack([width, zero, 2 * left + width - 1, zero, height, 2 * top + height - 1], 1).view(-1, 2, 3)
+    grid = F.affine_grid(move, [len(whole), 1, points, points], align_corners=False)
+    return F.grid_sample(whole, grid, padding_mode="border", align_corners=False)
+
+
+def _detail(pixels: Tensor) -> Tensor:
+    gray = pixels.mean(1, keepdim=True)
+    fine, smooth = (F.avg_pool2d(gray, side, 1, side // 2, count_include_pad=False) for side in (_FINE, _SMOOTH))
+    return fine - smooth
+
+
+def _correlation(first: Tensor, second: Tensor) -> Tensor:
+    """Return the correlation along the last axis; 0 where one is constant."""
+    first, second = first - first.mean(-1, keepdim=True), second - second.mean(-1, keepdim=True)
+    norms = first.square().sum(-1) * second.square().sum(-1)
+    return (first * second).sum(-1) / norms.clamp(min=1e-6).sqrt()
+
+
 def plain_text(text: str) -> str:
-    """Return a text without case, punctuation and spaces, which people type differently; signs that count stay.
+    """Return a text without case, punctuation and spaces; meaningful signs stay.
 
     >>> plain_text("Where's  my CARD?") == plain_text("wheres my card")
     True
@@ -81,27 +182,27 @@ def plain_text(text: str) -> str:
     return _BETWEEN.sub("", plain) or plain.strip()
 
 
-def compare_texts(texts: Array, pairs: Array) -> Array:
-    """Return how alike :func:`plain_text`s (n,) of pairs (p, 2) are (p,): 1 - edits / length of the longer.
+def text_similarity(texts: Array, pairs: Array) -> Array:
+    """Return the similarity (p,) of pairs (p, 2) of :func:`plain_text`s (n,): 1 - edits / length of the longer.
 
-    Edits are letters put in, left out, replaced or swapped with the next (optimal string alignment; Damerau 1964,
-    Levenshtein 1966). Texts with other digits or signs, such as sums of money, are not alike: 0. Nor are, without
-    a look at their letters, texts one of which has less than nine tenths of the other's length.
+    Edits are insertions, deletions, replacements and swaps of adjacent letters (optimal string alignment; Damerau 1964,
+    Levenshtein 1966). It is 0 for texts with different digits or signs, such as amounts of money, and for texts whose
+    lengths differ by more than a tenth.
     """
     from rapidfuzz.distance import OSA
     from rapidfuzz.process import cpdist
 
     lengths = np.array([len(text) for text in texts], np.int64)[pairs]
     signs = np.unique([_NO_SIGNS.sub("", text) for text in texts], return_inverse=True)[1][pairs]
-    close = lengths.min(1) >= LEAST_TEXT * lengths.max(1)
-    asked = np.flatnonzero(close & (signs[:, 0] == signs[:, 1]))
+    close = lengths.min(1) >= MIN_TEXT * lengths.max(1)
+    rows = np.flatnonzero(close & (signs[:, 0] == signs[:, 1]))
     scores = np.zeros(len(pairs), np.float32)
-    first, second = (texts[pairs[asked, side]] for side in (0, 1))
-    scores[asked] = cpdist(first, second, scorer=OSA.normalized_similarity, dtype=np.float32)
+    first, second = (texts[pairs[rows, side]] for side in (0, 1))
+    scores[rows] = cpdist(first, second, scorer=OSA.normalized_similarity, dtype=np.float32)
     return scores
 
 
-def compare_rows(first: Array, second: Array) -> Array:
-    """Return how alike rows (p, d) in units of their columns' spread are (p,): 1 - the largest difference."""
+def row_similarity(first: Array, second: Array) -> Array:
+    """Return the similarity (p,) of standardized rows (p, d): 1 - the largest difference."""
     scores: Array = 1 - np.abs(first - second).max(1, initial=0)
     return scores
