@@ -47,7 +47,7 @@ def is_picture(path: Path) -> None:
     assert list(path.parent.glob(f".{path.name}*")) == []  # no temporary file stays behind
 
 
-@pytest.mark.parametrize("suffix", HEADS)
+@pytest.mark.parametrize("suffix", [".svg", *(pytest.param(name, marks=pytest.mark.soak) for name in (".png", ".pdf"))])
 def test_the_pmd_curve_in_every_format(cli: Cli, tmp_path: Path, suffix: str) -> None:
     done = cli("paper", "figure", "pmd", "--out", tmp_path / f"pmd{suffix}")
     assert (done.code, done.out) == (0, f"drawn: {tmp_path / f'pmd{suffix}'}\n")

@@ -1,4 +1,4 @@
-"""The pages in a real browser: they open from disk, fetch nothing, fit a phone, in light and dark and on paper."""
+"""The pages in a real browser: they open from disk, fetch nothing, fit a phone and print."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def browser() -> Iterator[Any]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of digits with pictures, one of 100 classes with features, one with hostile names, and all compared."""
     root = tmp_path_factory.mktemp("pages")
-    content = blobs(classes=100, train=1500, test=200, columns=128)
+    content = blobs(classes=100, train=1000, test=200, columns=128)
     hundred = write_npz(root / "hundred.npz", **content)
     hostile = write_npz(root / "hostile.npz", **blobs(), class_names=np.array(HOSTILE))
     settings = {"plc.warmup": 1}
@@ -49,8 +49,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return pages | {"comparison": write_comparison(list(runs.values()), root / "comparison.html")}
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+LOOKS = [
+    pytest.param(PHONE, False, id="phone-light"),
+    *(
+        pytest.param(size, dark, id=f"{name}-{'dark' if dark else 'light'}", marks=pytest.mark.soak)
+        for name, size, dark in (("phone", PHONE, True), ("desk", DESK, False), ("desk", DESK, True))
+    ),
+]
+
+
+@pytest.mark.parametrize(("size", "dark"), LOOKS)
 @pytest.mark.parametrize("name", ["digits", "hundred", "hostile", "comparison"])
 def test_a_page_opens_from_disk_and_fits(
     browser: Any, pages: dict[str, Path], name: str, size: tuple[int, int], dark: bool
@@ -83,7 +91,7 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["light", "dark"])
 def test_text_and_lines_stand_out(browser: Any, pages: dict[str, Path], dark: bool) -> None:
     page = open_page(browser, dark=dark).page
     page.goto(pages["digits"].as_uri())
@@ -110,6 +118,7 @@ def test_text_and_lines_stand_out(browser: Any, pages: dict[str, Path], dark: bo
     page.context.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["digits", "hundred", "comparison"])
 def test_a_page_fits_on_paper(browser: Any, pages: dict[str, Path], name: str) -> None:
     watched = open_page(browser, (720, 1000))  # A4 with margins

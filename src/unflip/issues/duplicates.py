@@ -127,7 +127,11 @@ def _score_pairs(
     rows: "_Stacked", encoding: Encoding | None, originals: Sequence[Inputs], track: Track
 ) -> tuple[Array, Array, float]:
     """Return candidate pairs (p, 2) of rows, their similarity (p,), and the threshold for near-duplicates."""
-    images = [part for part in originals if isinstance(part, ImageFiles) or _is_image_array(part)]
+    images = [
+        part
+        for part in originals
+        if isinstance(part, ImageFiles) or (isinstance(part, np.ndarray) and part.ndim == _IMAGE_AXES)
+    ]
     if images and encoding is not None and encoding.encoder == "images":
         pairs, closeness = _neighbors(rows)
         pairs = pairs[closeness < _NEAR]
@@ -194,10 +198,6 @@ class _Stacked:
         scale = np.where(high > low, (high - low) / 2, sample.std(axis=0))
         scale = np.where(scale > 0, scale, 1)
         return replace(part, center=center.astype(np.float32), scale=scale.astype(np.float32))
-
-
-def _is_image_array(part: Inputs) -> bool:
-    return isinstance(part, np.ndarray) and part.ndim == _IMAGE_AXES
 
 
 def _neighbors(rows: _Stacked) -> tuple[Array, Array]:

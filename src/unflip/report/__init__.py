@@ -1,1 +1,1 @@
-"""Report: pages, tables and figures for people to read."""
+"""Pages and figures about runs."""

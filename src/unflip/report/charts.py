@@ -1,4 +1,4 @@
-"""Charts for the pages: drawn by matplotlib, inlined as SVG without ids, styles or scripts.
+"""Charts of the pages: drawn by matplotlib, inlined as SVG without ids, styles or scripts.
 
 A chart is drawn in the light colors of :data:`THEME`. They become plain ``stroke`` and ``fill`` attributes, which the
 page's style sheet maps to its own variables, so that charts follow light mode, dark mode and print. Text stays text.
@@ -18,7 +18,7 @@ from markupsafe import Markup
 from unflip.data.arrays import Array
 from unflip.report.shift import Panel, Shift
 
-if TYPE_CHECKING:  # imported when a chart is drawn: training shall not wait for it
+if TYPE_CHECKING:  # imported when a chart is drawn, so that training starts faster
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -26,7 +26,7 @@ COLORS = ("#0072b2", "#d55e00", "#00805d", "#b8528c", "#8a6d00", "#5b4bb5", "#33
 THEME = {f"c{i}": color for i, color in enumerate(COLORS)} | {
     "ink": "#1b1f24", "soft": "#57606a", "rule": "#d4d9df", "field": "#fafbfc"
 }  # fmt: skip
-"""The light colors by the name of their variable in the style sheet, which declares them and has the dark ones."""
+"""Light colors by the name of their CSS variable; the style sheet has the dark ones."""
 HEAT = "#d9531e"  # legible on white and on black
 _DASHES = ((), (6, 3), (2, 3), (8, 3, 2, 3))
 _LEVELS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # fractions above which a cell gets the next darker shade
@@ -46,10 +46,10 @@ class Line(NamedTuple):
     """One line of a chart.
 
     Attributes:
-        name: what the legend calls it.
-        points: pairs of epoch and value.
-        place: sets the color and, once the colors are used up, the dash pattern.
-        mark: the epoch at which it has a dot.
+        name: in the legend.
+        points: (epoch, value).
+        place: index of the color and, once all are used, of the dash pattern.
+        mark: epoch at which to draw a dot.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Line(NamedTuple):
 
     @property
     def dashes(self) -> tuple[int, ...]:
-        """Lengths of dashes and gaps in turn; empty for a solid line."""
+        """Lengths of dashes and gaps; empty for a solid line."""
         return _DASHES[self.place // len(COLORS) % len(_DASHES)]
 
 
@@ -81,13 +81,13 @@ def line_chart(
 
     Args:
         lines: what to draw; epochs without a value are skipped.
-        label: text alternative for people who cannot see the chart.
-        chosen: an epoch to mark with a vertical line.
-        percent: whether values are fractions, to be written as percentages.
+        label: text alternative for screen readers.
+        chosen: epoch to mark with a vertical line.
+        percent: whether values are fractions, to be shown as percentages.
         zero: whether the vertical axis starts at 0.
         bars: whether to draw bars from 0 instead of lines.
     """
-    with _canvas(_WIDTH, _HEIGHT, left=42, right=8, top=10, bottom=32) as (figure, axes):
+    with _canvas(_HEIGHT, left=42, right=8, top=10, bottom=32) as (figure, axes):
         for line in lines:
             epochs, values = zip(*line.points, strict=True)
             if bars:
@@ -95,9 +95,8 @@ def line_chart(
                 continue
             style: Any = (0, line.dashes) if line.dashes else "-"
             axes.plot(epochs, values, color=line.color, ls=style, solid_capstyle="round", clip_on=False)
-            for epoch, value in line.points:
-                if epoch == line.mark:
-                    axes.plot(epoch, value, "o", color=line.color, ms=8, mew=0, clip_on=False)
+            if line.mark is not None and line.mark in epochs:
+                axes.plot(line.mark, dict(line.points)[line.mark], "o", color=line.color, ms=8, mew=0, clip_on=False)
         (first, low), (last, high) = axes.dataLim.get_points()
         low = min(low, 0.0) if zero or bars else low
         if percent:  # at least ten percentage points, so that small changes look small
@@ -116,9 +115,9 @@ def line_chart(
         return _inline(figure, label)
 
 
-def heat(share: float) -> int:
-    """Return the shade of a cell: 0 for none, then 1 to 6."""
-    return sum(share > bound for bound in _LEVELS)
+def heat(shares: Array) -> Array:
+    """Return the shade of each cell: 0 for none, then 1 to 6."""
+    return np.searchsorted(np.array(_LEVELS), shares, side="left")
 
 
 def heat_legend() -> list[tuple[int, str]]:
@@ -131,11 +130,11 @@ def heat_map(shares: Array, *, label: str) -> Markup:
     """Draw a large matrix (k, k) without its diagonal: one shade per cell, class numbers along the sides."""
     from matplotlib.colors import to_rgba
 
-    levels = np.searchsorted(np.array(_LEVELS), shares, side="left")
+    levels = heat(shares)
     np.fill_diagonal(levels, 0)
     cells = np.tile(to_rgba(HEAT), (*shares.shape, 1))
     cells[:, :, 3] = np.where(levels > 0, 0.06 + 0.16 * levels, 0)  # from 0.22 to 1.02
-    with _canvas(_WIDTH, 356, left=42, right=8, top=8, bottom=38) as (figure, axes):
+    with _canvas(356, left=42, right=8, top=8, bottom=38) as (figure, axes):
         axes.imshow(cells.clip(0, 1), interpolation="none", aspect="auto", clip_on=False)
         axes.plot(axes.get_xlim(), axes.get_ylim()[::-1], color=THEME["rule"], lw=1.5, clip_on=False)
         whole = [mark for mark in _ticks(0, len(shares)) if mark < len(shares)]
@@ -144,7 +143,7 @@ def heat_map(shares: Array, *, label: str) -> Markup:
 
 
 def scatter(shift: Shift, panel: Panel, *, label: str) -> Markup:
-    """Draw one panel of a shift: points, ellipses and means of the classes. All panels have the same axes."""
+    """Draw one panel: points, ellipses and means of the classes, on the same axes for all panels."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -152,7 +151,7 @@ def scatter(shift: Shift, panel: Panel, *, label: str) -> Markup:
     low, high = outlines.min(0), outlines.max(0)
     room = 0.06 * np.maximum(high - low, 1e-9)
     low, high = low - room, high + room
-    with _canvas(_WIDTH, 300, left=1, right=1, top=1, bottom=1) as (figure, axes):
+    with _canvas(300, left=1, right=1, top=1, bottom=1) as (figure, axes):
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xticks=[], yticks=[], facecolor=THEME["field"])
         for color, points, outline in zip(COLORS, panel.points, panel.outlines, strict=False):
             inside = points[((points > low) & (points < high)).all(1)]
@@ -168,31 +167,29 @@ def scatter(shift: Shift, panel: Panel, *, label: str) -> Markup:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return about five round numbers from below ``low`` to above ``high``."""
+    """Return about five round numbers that cover the range."""
     from matplotlib.ticker import MaxNLocator
 
     return [float(mark) for mark in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)]
 
 
 @contextmanager
-def _canvas(
-    width: float, height: float, *, left: float, right: float, top: float, bottom: float
-) -> "Iterator[tuple[Figure, Axes]]":
-    """Yield a transparent figure of so many points, the units of the SVG, and axes inside its margins."""
+def _canvas(height: float, *, left: float, right: float, top: float, bottom: float) -> "Iterator[tuple[Figure, Axes]]":
+    """Yield a transparent figure and axes inside margins, all in points, the units of the SVG."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
-        figure = Figure(figsize=(width / 72, height / 72), facecolor="none")
-        inner = (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
-        yield figure, figure.add_axes(inner)
+        figure = Figure(figsize=(_WIDTH / 72, height / 72), facecolor="none")
+        across, up = (_WIDTH - left - right) / _WIDTH, (height - top - bottom) / height
+        yield figure, figure.add_axes((left / _WIDTH, bottom / height, across, up))
 
 
 def _inline(figure: "Figure", label: str) -> Markup:
     """Write a figure as an SVG element for a page whose policy forbids style attributes.
 
-    Styles become attributes, references to markers their outlines; ids, metadata and fonts go, so that charts on one
-    page have nothing in common, and the same figure is always the same text.
+    Styles become attributes and markers are inlined; ids, metadata and fonts are dropped, so that charts on one page
+    cannot clash and the same figure is always the same text.
     """
     text = StringIO()
     figure.savefig(text, format="svg")
@@ -206,7 +203,7 @@ def _inline(figure: "Figure", label: str) -> Markup:
 
 
 def _plain(node: ElementTree.Element, markers: dict[str, ElementTree.Element]) -> ElementTree.Element:
-    """Return a copy of a node, and of all in it, with attributes alone."""
+    """Return a copy of a node and its children, with styles as attributes."""
     shape = markers[node.get(_LINK, "")] if node.tag == f"{_SVG}use" else node
     attributes = dict(shape.attrib) | dict(node.attrib)
     for rule in f"{shape.get('style', '')};{node.get('style', '')}".split(";"):

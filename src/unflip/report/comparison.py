@@ -1,4 +1,4 @@
-"""A page that compares runs: results, curves, differences in configuration, and agreement of labels."""
+"""comparison.html: results, curves, configuration differences and label agreement of several runs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,24 +14,24 @@ import pyarrow as pa
 from unflip.errors import InputError
 from unflip.report.charts import Line, line_chart
 from unflip.report.page import write_page
-from unflip.report.run_report import CURVES, lines_of, truth_notes
+from unflip.report.run_report import CURVES, points_of, truth_used
 from unflip.runs.config import Tree
 from unflip.runs.folder import Run
 from unflip.runs.labels import wrong_share
 
 _TASK = ("data", "noise")  # sections that every run has
-_AGREEING = 12  # largest number of runs whose labels are compared pairwise
+_MAX_AGREEMENT = 12  # runs whose labels are compared pairwise
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A column of the table.
+class Column:
+    """A column of the table of results.
 
     Attributes:
         name: its heading.
         values: of each run; None where a run has none.
         ranked: whether higher is better.
-        form: the number format, if not a percentage.
+        form: a printf format; None for percentages.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Figure:
 
     @property
     def best(self) -> float | None:
-        """The highest value, if that is meaningful."""
+        """The highest value, if higher is better and several runs have one."""
         known = [value for value in self.values if value is not None]
         return max(known) if self.ranked and len(known) > 1 else None
 
@@ -53,16 +53,16 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
         raise InputError("a comparison needs at least two different runs")
     names, results = list(named), [run.result for run in named.values()]
     trees = [run.config.tree() for run in named.values()]
-    columns = ["id", "current_label", "changed", "label_quality", "reviewed"]
-    tables = [run.labels(columns) if run.has_labels else None for run in named.values()]  # cells may not keep them
+    wanted = ["id", "current_label", "changed", "label_quality", "reviewed"]
+    tables = [run.labels(wanted) if run.has_labels else None for run in named.values()]  # sweeps may not keep them
     write_page(
         out,
         "comparison.html",
         names=names,
         results=results,
-        truths=[truth_notes(result) for result in results],
+        truths=[truth_used(result) for result in results],
         legend=[Line(name, (), place) for place, name in enumerate(names)],
-        figures=_figures(results, tables),
+        columns=_columns(results, tables),
         same_task=all(tree[section] == trees[0][section] for tree in trees for section in _TASK),
         groups=_groups(trees, results),
         charts=_charts(named),
@@ -78,20 +78,20 @@ def name_runs(runs: Sequence[Run]) -> dict[str, Run]:
     return {name if names.count(name) == 1 else str(run.folder): run for name, run in zip(names, runs, strict=True)}
 
 
-def _figures(results: Sequence[Mapping[str, Any]], tables: Sequence[pa.Table | None]) -> list[Figure]:
+def _columns(results: Sequence[Mapping[str, Any]], tables: Sequence[pa.Table | None]) -> list[Column]:
     """Return the columns for which any run has a value."""
     changed = [None if table is None else float(table["changed"].to_numpy().mean()) for table in tables]
     wrong = [None if table is None else wrong_share(table) for table in tables]
     columns = [
-        Figure("test accuracy", _pick(results, "test_accuracy", "selected"), ranked=True),
-        Figure("… last epoch", _pick(results, "test_accuracy", "last"), ranked=True),
-        Figure("validation agreement", _pick(results, "val_accuracy")),
-        Figure("given labels correct", _pick(results, "label_accuracy_all", "given")),
-        Figure("corrected labels correct", _pick(results, "label_accuracy_all", "current"), ranked=True),
-        Figure("labels changed", tuple(changed)),
-        Figure("wrong labels, estimated", tuple(wrong)),
-        Figure("quality AUROC", _pick(results, "quality_auroc"), ranked=True, form="%.3f"),
-        Figure("seconds", _pick(results, "seconds"), form="%.1f"),
+        Column("test accuracy", _pick(results, "test_accuracy", "selected"), ranked=True),
+        Column("… last epoch", _pick(results, "test_accuracy", "last"), ranked=True),
+        Column("validation accuracy", _pick(results, "val_accuracy")),
+        Column("given labels correct", _pick(results, "label_accuracy_all", "given")),
+        Column("corrected labels correct", _pick(results, "label_accuracy_all", "current"), ranked=True),
+        Column("labels changed", tuple(changed)),
+        Column("wrong labels, estimated", tuple(wrong)),
+        Column("label quality AUROC", _pick(results, "quality_auroc"), ranked=True, form="%.3f"),
+        Column("seconds", _pick(results, "seconds"), form="%.1f"),
     ]
     return [column for column in columns if any(value is not None for value in column.values)]
 
@@ -108,17 +108,17 @@ def _charts(named: Mapping[str, Run]) -> list[dict[str, Any]]:
         lines = [
             Line(name, points, place, run.result["selected_epoch"])
             for place, (name, run) in enumerate(named.items())
-            if (points := lines_of(run.metrics, key))
+            if (points := points_of(run.metrics, key))
         ]
         if lines:
-            said = "; ".join(f"{line.name} {100 * line.points[-1][1]:.1f} %" for line in lines)
-            svg = line_chart(lines, label=f"{title.capitalize()} by epoch. In the last epoch: {said}.", percent=True)
+            values = "; ".join(f"{line.name} {100 * line.points[-1][1]:.1f} %" for line in lines)
+            svg = line_chart(lines, label=f"{title.capitalize()} by epoch. In the last epoch: {values}.", percent=True)
             charts.append({"title": title.capitalize(), "svg": svg, "legend": []})
     return charts
 
 
 def _groups(trees: Sequence[Tree], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return mean and deviation over runs that differ only in the seed."""
+    """Return mean and standard deviation over runs that differ only in the seed."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for tree, result in zip(trees, results, strict=True):
         rest = {key: value for key, value in tree.items() if key != "seed"}
@@ -128,25 +128,19 @@ def _groups(trees: Sequence[Tree], results: Sequence[Mapping[str, Any]]) -> list
         values = [value for value in _pick(group, "test_accuracy", "selected") if value is not None]
         if len(values) > 1:
             seeds = sorted(result["seed"] for result in group)
-            first = group[0]
-            rows.append({"method": first["method"], "data": first["data"], "noise": first["noise"], "seeds": seeds,
-                         "mean": mean(values), "deviation": stdev(values)})  # fmt: skip
+            rows.append({**group[0], "seeds": seeds, "mean": mean(values), "std": stdev(values)})
     return rows
 
 
 def _differences(trees: Sequence[Tree]) -> list[tuple[str, list[str]]]:
-    """Return the settings that differ, with each run's value: of data and noise also those that only some runs have.
+    """Return the options that differ, with each run's value.
 
-    Other sections belong to a method or a network, and differ only between the runs that have them.
+    Sections of a method or a network are compared among the runs that have them.
     """
     flat = [_flatten(tree) for tree in trees]
-    keys = list(dict.fromkeys(key for each in flat for key in each))
-    rows = [(key, [each.get(key, "") for each in flat]) for key in keys]
-    return [(key, values) for key, values in rows if len({*values} - _ignored(key)) > 1]
-
-
-def _ignored(key: str) -> set[str]:
-    return set() if key.partition(".")[0] in _TASK else {""}
+    rows = {key: [each.get(key, "") for each in flat] for key in dict.fromkeys(key for each in flat for key in each)}
+    ignored = {key: set() if key.partition(".")[0] in _TASK else {""} for key in rows}
+    return [(key, values) for key, values in rows.items() if len({*values} - ignored[key]) > 1]
 
 
 def _flatten(tree: Tree, prefix: str = "") -> dict[str, str]:
@@ -159,7 +153,7 @@ def _flatten(tree: Tree, prefix: str = "") -> dict[str, str]:
 def _agreement(tables: Sequence[pa.Table | None]) -> list[list[float]] | None:
     """Return the fraction of equal labels for each pair of runs, if all have the same examples."""
     known = [table for table in tables if table is not None]
-    if len(known) != len(tables) or len(known) > _AGREEING:
+    if len(known) != len(tables) or len(known) > _MAX_AGREEMENT:
         return None
     ids = known[0]["id"].to_pylist()
     if any(table["id"].to_pylist() != ids for table in known):

@@ -1,4 +1,4 @@
-"""Figures of runs and label noise: learning curves, the demo, a transition matrix; colors and saving for all."""
+"""Figures: learning curves, the demo, label noise; colors and saving for all figures."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from unflip.errors import InputError
 from unflip.files import write_atomically
 from unflip.noise.pmd import keep_probability, pmd_bound, smallest_c1, top_two
 from unflip.report.comparison import name_runs
+from unflip.report.run_report import CURVES
 from unflip.runs.folder import Run
 from unflip.runs.labels import lowest_quality_first
 
@@ -24,11 +25,6 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 """The palette of Okabe and Ito, with a darker yellow for white paper."""
 MARKERS = "osD^vP*X"
 FORMATS = (".png", ".svg", ".pdf")
-_PANELS = {
-    "test_accuracy": "test accuracy (%)",
-    "val_accuracy": "validation: agreement with given labels (%)",
-    "label_accuracy": "correct training labels (%)",
-}
 _STYLES = ("-", "--", ":", "-.")
 _ROWS, _COLUMNS = 5, 5
 _BINS = 20
@@ -37,22 +33,22 @@ _DRAWN_C1 = 100.0  # with a larger c1 the bound would be outside the plot
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure atomically in the format of its file extension."""
+    """Write a figure atomically, in the format of its file extension."""
     form = path.suffix.lower().removeprefix(".")
-    content = BytesIO()  # drawn in memory: a full disk would break the drawing in ways that name no file
+    content = BytesIO()  # an error on a full disk then names the file
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # a class name in a script that the font lacks
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # class names in any script
         figure.savefig(content, dpi=150, format=form)
     write_atomically(path, lambda temporary: temporary.write_bytes(content.getvalue()))
 
 
 def draw_curves(path: Path, runs: Sequence[Run]) -> None:
-    """Draw every metric that any run has, one panel each, and mark the selected epoch of finished runs."""
+    """Draw every metric that any run has, one panel each."""
     named = name_runs(runs)
-    known = [key for key in _PANELS if any(line.get(key) is not None for run in runs for line in run.metrics)]
+    known = [key for key in CURVES if any(line.get(key) is not None for run in runs for line in run.metrics)]
     if not known:
         folders = ", ".join(str(run.folder) for run in runs)
-        raise InputError(f"{folders}: no accuracies by epoch; curves need a test set or validation examples")
+        raise InputError(f"{folders}: no accuracies to draw: the runs have neither test nor validation examples")
     figure = Figure(figsize=(4.6 * len(known) + 1.2, 4.0), layout="constrained")
     for axes, key in zip(figure.subplots(1, len(known), squeeze=False)[0], known, strict=True):
         draw_metric(axes, named, key)
@@ -74,17 +70,17 @@ def draw_metric(axes: Axes, runs: Mapping[str, Run], key: str) -> None:
         axes.plot(list(values), list(values.values()), color=color, ls=style, label=name)
         if run.is_finished and (chosen := run.result["selected_epoch"]) in values:
             axes.plot(chosen, values[chosen], "o", color=color, markersize=5)
-    axes.set(xlabel="epoch", ylabel=_PANELS[key])
+    axes.set(xlabel="epoch", ylabel=f"{CURVES[key]} (%)")
     axes.grid(alpha=0.3)
 
 
 def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
-    """Draw the learning curves of all runs, and of the last one how it judges labels and which it doubts most."""
+    """Draw the learning curves of all runs, and the label quality and top label issues of the last one."""
     figure = Figure(figsize=(16, 4.8), layout="constrained")
     grid = figure.add_gridspec(1, 3)
     axes = figure.add_subplot(grid[0, 0])
     draw_metric(axes, runs, "test_accuracy")
-    axes.set_title("Trained on partly wrong labels, tested on correct ones")
+    axes.set_title("Trained on noisy labels, tested on clean ones")
     axes.legend()
 
     method, run = list(runs.items())[-1]
@@ -92,27 +88,25 @@ def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
     quality, given = (table[name].to_numpy() for name in ("label_quality", "given_label"))
     right = given == training_labels()[table["index"].to_numpy()]
     axes = figure.add_subplot(grid[0, 1])
-    parts, names = [quality[right], quality[~right]], ["label is right", "label is wrong"]
+    parts, names = [quality[right], quality[~right]], ["correct label", "wrong label"]
     axes.hist(parts, bins=_BINS, range=(0, 1), stacked=True, label=names)
-    axes.set_title(f"How likely {method} finds each given label, out of sample")
-    axes.set_xlabel("quality")
-    axes.set_ylabel("labels")
+    axes.set(title=f"Label quality by {method}, out of sample", xlabel="label quality", ylabel="labels")
     axes.legend()
 
     table = table.take(lowest_quality_first(table)[: _ROWS * _COLUMNS])
     panel = figure.add_subfigure(grid[0, 2])
-    panel.suptitle(f"Labels that {method} doubts most: given → corrected")
+    panel.suptitle("Lowest label quality: given → corrected")
     images = training_images()
     for axes, row in zip(panel.subplots(_ROWS, _COLUMNS).flat, table.to_pylist(), strict=True):
         axes.imshow(images[row["index"]], cmap="gray_r")
-        axes.set_title(f"{row['given_name']} → {row['current_name']}", fontsize=9)
+        axes.set_title(f"{row['given_label']} → {row['current_label']}", fontsize=9)
         axes.axis("off")
     save(figure, path)
 
 
 @dataclass(frozen=True)
 class PmdCurve:
-    """A pmd step: its type, its factor and the posteriors it used."""
+    """A PMD noise step: its type (1 to 3), factor and posterior (n, k)."""
 
     kind: int
     factor: float
@@ -128,15 +122,15 @@ def draw_noise(
     class_names: Sequence[str] | None = None,
     pmd: PmdCurve | None = None,
 ) -> None:
-    """Save the figure of a label noise.
+    """Draw label noise: the transition matrix and, for PMD noise, the noise rate by margin (the paper's Figure 2).
 
     Args:
         path: the file to write.
-        clean: (n,) true labels.
-        noisy: (n,) labels with noise.
-        matrix: (k, k) transition matrix.
-        class_names: names of the classes; by default their numbers.
-        pmd: the pmd step, if there was one; only then is the curve (the paper's Figure 2) drawn.
+        clean: true labels (n,).
+        noisy: noisy labels (n,).
+        matrix: transition matrix (k, k).
+        class_names: by default the class indices.
+        pmd: the PMD step, if there was one.
     """
     figure = Figure(figsize=(11 if pmd else 5.5, 4.6), layout="constrained")
     axes = figure.subplots(1, 2 if pmd else 1, squeeze=False)[0]
@@ -153,7 +147,7 @@ def _draw_curve(axes: Axes, clean: Tensor, noisy: Tensor, pmd: PmdCurve) -> None
     rates = torch.bincount(bins, (noisy != clean).double(), minlength=_BINS) / counts.clamp(min=1)
     centers = (np.arange(_BINS) + 0.5) / _BINS
     shown = (counts > 0).numpy()
-    axes.bar(centers[shown], rates.numpy()[shown], 0.9 / _BINS, color="#9ecae1", label="wrong labels, measured")
+    axes.bar(centers[shown], rates.numpy()[shown], 0.9 / _BINS, color="#9ecae1", label="measured noise rate")
 
     grid = torch.linspace(0, 1, 401, dtype=torch.float64)
     flip = 1 - keep_probability(grid, kind=pmd.kind, factor=pmd.factor)
@@ -179,12 +173,8 @@ def _draw_matrix(figure: Figure, axes: Axes, matrix: Tensor, class_names: Sequen
     if count <= 20:
         ticks = range(count)
         names = class_names or [str(i) for i in ticks]
-        axes.set_xticks(
-            ticks,
-            names,
-            rotation=45 if max(map(len, names)) > 2 else 0,
-            ha="right" if max(map(len, names)) > 2 else "center",
-        )
+        slanted = max(map(len, names)) > 2
+        axes.set_xticks(ticks, names, rotation=45 if slanted else 0, ha="right" if slanted else "center")
         axes.set_yticks(ticks, names)
         for i in ticks:
             for j in ticks:

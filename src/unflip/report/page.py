@@ -1,4 +1,4 @@
-"""Pages: one HTML file from templates, with everything escaped, no scripts and no external resources."""
+"""Rendering of pages: self-contained HTML from templates, escaped, without scripts or external resources."""
 
 from base64 import b64encode
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from unflip.report.charts import HEAT, THEME
 
 
 def write_page(path: Path, template: str, **content: Any) -> None:
-    """Fill a template and write the page atomically.
+    """Render a template and write the page atomically.
 
     The content security policy allows only the page's own style sheet, by its hash, and embedded images.
     """
@@ -33,9 +33,9 @@ def write_page(path: Path, template: str, **content: Any) -> None:
 
 
 def written_quality(share: float | None) -> str:
-    """Write a quality as the review page does (`percent` in its dom.js)."""
+    """Format a label quality as the review page does (`percent` in its dom.js)."""
     if share is None:
-        return "not\u00a0known"
+        return "unknown"
     value = 100 * share
     if value < 1:
         return "<1\u00a0%"
@@ -45,13 +45,9 @@ def written_quality(share: float | None) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("unflip.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+        loader=PackageLoader("unflip.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
     environment.filters |= {
         "percent": lambda share: "unknown" if share is None else f"{100 * share:.1f}\u00a0%",
         "quality": written_quality,

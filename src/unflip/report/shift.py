@@ -1,4 +1,4 @@
-"""The class Gaussians of a run in two dimensions: with given labels, corrected labels, and calibrated."""
+"""Class Gaussians of a run in two dimensions: under given labels, corrected labels, and calibrated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,22 +13,21 @@ from unflip.errors import RunFolderError
 from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians
 
-_CLASSES = 6  # as many as can still be told apart
+_CLASSES = 6  # shown at most
 _POINTS = 150  # shown per class
-_ROWS = 20_000  # used to estimate spreads
 _CHUNK = 8192
 _DEVIATIONS = 2.0
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The classes under one set of labels, in the plane.
+    """The c classes under one set of labels, in the plane.
 
     Attributes:
         title: which labels.
         points: some examples of each class (m, 2).
-        outlines: the ellipse of two standard deviations of each class (m, 2), as a closed curve.
-        means: the mean of each class (c, 2).
+        outlines: two-sigma ellipse of each class (m, 2), as a closed curve.
+        means: class means (c, 2).
     """
 
     title: str
@@ -39,12 +38,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Shift:
-    """The panels, all in the same plane; the first is that of the given labels.
+    """Panels in the same plane; the first has the given labels.
 
     Attributes:
-        classes: those that are shown.
+        classes: those shown.
         num_classes: of the run.
-        panels: one for each set of labels.
+        panels: one per set of labels.
         calibrated: whether the last panel shows the Gaussians with which the run calibrated its head.
     """
 
@@ -54,24 +53,24 @@ class Shift:
     calibrated: bool
 
 
-def measure_shift(run: Run) -> Shift:
-    """Project a run's features and Gaussians.
+def measure_shift(run: Run, max_rows: int = 20_000) -> Shift:
+    """Project a run's features and Gaussians onto a plane.
 
-    The Gaussians of the given labels, and of the current labels if any changed, use plain means and covariances of the
-    training examples; a run that calibrated its head saved the Gaussians it used. If there are such Gaussians, the
-    features are those of the last epoch, otherwise those of the selected model. The plane is spanned by the first two
-    principal directions of the last panel's means, in features scaled to unit variance within classes. With many
-    classes, those whose mean moved farthest are taken.
+    The Gaussians of the given labels, and of the current labels if any changed, have plain means and covariances of the
+    training examples; a run that calibrated its head saved the Gaussians it used. With these, the features are those of
+    the last epoch, otherwise those of the selected model. The plane is spanned by the first two principal directions of
+    the last panel's means, in features scaled to unit variance within classes. With many classes, those whose mean
+    moved farthest are shown. Covariances are estimated from about ``max_rows`` examples.
     """
     calibrated = run.gaussians
     mapped = run.features if calibrated is None else run.gaussian_features
     if mapped is None:
-        raise RunFolderError(f"{run.folder}: no features.npy; it was too large to keep, or the run is not finished")
+        raise RunFolderError(f"{run.folder}: no features.npy")
     features = torch.from_numpy(mapped)
     table = run.labels(["split", "given_label", "current_label"])
     given, current = (torch.tensor(table[name].to_numpy()) for name in ("given_label", "current_label"))
     if len(given) != len(features):
-        raise RunFolderError(f"{run.folder}: {len(features)} features for {len(given)} labels; two runs mixed up?")
+        raise RunFolderError(f"{run.folder}: {len(features)} features for {len(given)} labels")
     train = torch.tensor(pyarrow.compute.equal(table["split"], "train").to_numpy()).nonzero()[:, 0]
     count = int(max(given.max(), current.max())) + 1 if calibrated is None else len(calibrated.means)
 
@@ -88,13 +87,13 @@ def measure_shift(run: Run) -> Shift:
     moved = (goal - means["given labels"]).norm(dim=1).masked_fill(~there, -1.0)
     classes = sorted(moved.argsort(descending=True, stable=True)[: min(_CLASSES, int(there.sum()))].tolist())
     if len(classes) < 2:
-        raise RunFolderError(f"{run.folder}: fewer than two classes have Gaussians; there is nothing to compare")
+        raise RunFolderError(f"{run.folder}: fewer than two classes have Gaussians")
 
     last = list(versions.values())[-1]
-    plane = _plane(*_members(features, last, train, classes), goal, classes)
+    plane = _plane(*_sample(features, last, train, classes, max_rows), goal, classes)
     panels = []
     for title, labels in versions.items():
-        rows, own = _members(features, labels, train, classes)
+        rows, own = _sample(features, labels, train, classes, max_rows)
         panels.append(_panel(title, rows @ plane, own, means[title][classes] @ plane, classes))
     if calibrated is not None:
         outlines = tuple(ellipse(calibrated, c, plane) for c in classes)
@@ -104,7 +103,7 @@ def measure_shift(run: Run) -> Shift:
 
 
 def ellipse(gaussians: ClassGaussians, c: int, plane: Tensor) -> Array:
-    """Return the closed outline (m, 2) of class c at two standard deviations, projected onto ``plane`` (d, 2)."""
+    """Return the two-sigma ellipse (m, 2) of class c, projected onto ``plane`` (d, 2)."""
     factor = gaussians.factors[c] @ plane
     ones = plane.sum(0)
     covariance = factor.T @ factor + gaussians.variances[c] * (plane.T @ plane)
@@ -128,10 +127,12 @@ def _means(features: Tensor, labels: Tensor, rows: Tensor, count: int) -> tuple[
     return sums / sizes.clamp(min=1)[:, None], sizes
 
 
-def _members(features: Tensor, labels: Tensor, rows: Tensor, classes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return features and labels of the examples of ``classes`` among ``rows``; an even sample if there are many."""
+def _sample(
+    features: Tensor, labels: Tensor, rows: Tensor, classes: Sequence[int], max_rows: int
+) -> tuple[Tensor, Tensor]:
+    """Return features and labels of an even sample of the ``rows`` in ``classes``."""
     chosen = rows[torch.isin(labels[rows], torch.tensor(classes))]
-    chosen = chosen[:: -(-len(chosen) // _ROWS)]
+    chosen = chosen[:: -(-len(chosen) // max_rows)]
     return features[chosen].float(), labels[chosen]
 
 
@@ -146,7 +147,7 @@ def _panel(title: str, points: Tensor, labels: Tensor, means: Tensor, classes: S
 
 
 def _plane(features: Tensor, labels: Tensor, means: Tensor, classes: Sequence[int]) -> Tensor:
-    """Return the two directions (d, 2) that separate the classes best, relative to the spread within them."""
+    """Return the two directions (d, 2) that separate the classes best, relative to the variance within them."""
     inner = features - means[labels]
     scale = inner.square().mean(0).sqrt().clamp(min=1e-6)
     chosen = means[classes] / scale
