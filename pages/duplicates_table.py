@@ -169,12 +169,13 @@ def texts(name: str, seed: int, work: Path) -> Examples:
 
 def by_unflip(examples: Examples) -> tuple[Array, Array]:
     """Return the pairs that are found (p, 2), and a score per example (n,)."""
+    from unflip.data.arrays import Shards
     from unflip.issues.duplicates import score_pairs
 
     parts = {"train": examples.data.train, **examples.data.tests}
     count = sum(len(part.inputs) for part in parts.values())
-    both = {name: (part, examples.came[name]) for name, part in parts.items()}
-    rows, scores, least = score_pairs(examples.data, both, np.arange(count))
+    features, before = Shards([part.inputs for part in parts.values()]), [examples.came[name] for name in parts]
+    rows, scores, least = score_pairs(features, np.arange(count), examples.data.encoding, before)
     best = np.zeros(count)
     np.maximum.at(best, rows.ravel(), np.repeat(scores, 2))
     return rows[scores >= least], best

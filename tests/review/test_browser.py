@@ -650,7 +650,7 @@ def test_the_order_can_be_chosen_and_stays_after_reloading(browser: "Browser", r
         page = watched.page
         assert page.locator("#found").is_hidden()
         page.select_option("#order", "informative")
-        wanted = Client(address).get("/api/examples?differs=true&state=open&order=helpful&count=3").json["examples"]
+        wanted = Client(address).get("/api/examples?differs=true&state=open&order=informative&count=3").json["examples"]
         page.wait_for_function("id => document.querySelector('.tile').id === id", arg=f"tile-{wanted[0]['index']}")
         page.reload()
         page.wait_for_selector("body[data-ready]")

@@ -1,4 +1,4 @@
-"""The order by what a decision teaches, against slow, obvious references and against the truth."""
+"""The most informative order, against slow references and true labels."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from reviewing import Client, served
 from unflip.data.loaders.digits import training_labels
-from unflip.review import Order, helpful
+from unflip.review import Order
 from unflip.review.informative import classes_in_turns, information_density, most_informative_first, uncertainty
 from unflip.runs.folder import Run
 
@@ -45,7 +45,7 @@ def test_information_density_is_the_slow_sum() -> None:
     np.testing.assert_allclose(found, slow_density(uncertain.tolist(), points.tolist(), 5))
 
 
-def test_of_two_copies_the_second_waits() -> None:
+def test_the_second_of_two_copies_comes_later() -> None:
     near, distances = np.array([[1, 2], [0, 2], [0, 1], [2, 0]]), np.array([[0, 1], [0, 1], [1, 1], [1, 1.0]])
     worth = information_density(np.full(4, 0.5), near, distances)
     assert worth[1] == pytest.approx(worth[0] / 2)
@@ -62,18 +62,14 @@ def test_classes_take_turns() -> None:
     assert classes_in_turns(worth, classes).tolist() == expected
 
 
-def test_it_is_an_order_of_all_and_asks_where_suggestions_are_wrong(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ranks_all_examples_and_wrong_suggestions_first(trained: Path) -> None:
     run = Run(trained)
     table, truth = run.labels(), training_labels()[:400]
     wrong = table["suggested_label"].to_numpy() != truth
     for pool in (10_000, 50, 1):
-        monkeypatch.setattr(helpful, "_POOL", pool)
         for features in (run.features, None):
-            order = most_informative_first(table, features)
+            order = most_informative_first(table, features, pool)
             assert sorted(order.tolist()) == list(range(400))
-    monkeypatch.undo()
     order = most_informative_first(table, run.features)
     assert wrong[order[:50]].mean() > 2 * wrong.mean()
     reviewed = np.arange(400) % 2 == 0
@@ -81,7 +77,7 @@ def test_it_is_an_order_of_all_and_asks_where_suggestions_are_wrong(
     assert not reviewed[most_informative_first(decided, run.features)[:200]].any()
 
 
-def test_the_page_goes_in_the_order_that_is_asked_for(run: Path) -> None:
+def test_the_page_follows_the_requested_order(run: Path) -> None:
     table, features = Run(run).labels(), Run(run).features
     expected = most_informative_first(table, features).tolist()
     with served(run, order=Order.INFORMATIVE) as (address, _):
@@ -91,6 +87,6 @@ def test_the_page_goes_in_the_order_that_is_asked_for(run: Path) -> None:
         assert [one["index"] for one in page["examples"]] == expected[:20]
         second = client.get(f"/api/examples?count=20&after={page['last']}").json["examples"]
         assert [(one["index"], one["rank"]) for one in second] == list(zip(expected[20:40], range(20, 40), strict=True))
-        other = client.get("/api/examples?count=1&order=doubtful").json["examples"][0]
+        other = client.get("/api/examples?count=1&order=lowest-quality").json["examples"][0]
         assert other["label_quality"] == pytest.approx(min(table["label_quality"].to_pylist()), abs=1e-6)
         assert client.get("/api/examples?order=alphabetical").status == 422

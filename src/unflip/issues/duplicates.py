@@ -113,20 +113,36 @@ def find_duplicates(data: Dataset, originals: Mapping[str, Inputs], track: Track
         np.concatenate([identities(part) for part in parts.values()]), return_index=True, return_inverse=True
     )
     counts = {name: len(part.inputs) for name, part in parts.items()}
-    if len(first) < 2 or (len(first) < len(keys) and repeats_by_nature(data.train)):
-        keys = keys if len(first) < 2 else np.arange(len(keys))
-        return DuplicateIndex(counts, keys, np.empty((0, 2), np.int64), np.empty(0))
+    repeats = len(first) < len(keys) and repeats_by_nature(data.train)
+    if repeats or len(first) < 2:
+        return DuplicateIndex(counts, np.arange(len(keys)) if repeats else keys, np.empty((0, 2), int), np.empty(0))
     features: list[Any] = [part.inputs for part in parts.values()]
-    rows = _Stacked(Shards(features), first)
-    pairs, scores, threshold = _score_pairs(rows, data.encoding, [originals[name] for name in parts], track)
+    before = [originals[name] for name in parts]
+    pairs, scores, threshold = score_pairs(Shards(features), first, data.encoding, before, track)
     near = scores >= threshold
     return DuplicateIndex(counts, keys, keys[first[pairs[near]]], np.minimum(scores[near], _BELOW_ONE))
 
 
-def _score_pairs(
-    rows: "_Stacked", encoding: Encoding | None, originals: Sequence[Inputs], track: Track
+def score_pairs(
+    features: Shards,
+    chosen: Array,
+    encoding: Encoding | None,
+    originals: Sequence[Inputs],
+    track: Track = untracked,
 ) -> tuple[Array, Array, float]:
-    """Return candidate pairs (p, 2) of rows, their similarity (p,), and the threshold for near-duplicates."""
+    """Score candidate pairs of near-duplicates.
+
+    Args:
+        features: the rows of all splits.
+        chosen: indices of the rows to compare (n,).
+        encoding: how the features were made; None if they are the original rows.
+        originals: the examples of each split before encoding.
+        track: progress of comparing pictures.
+
+    Returns:
+        pairs (p, 2) of positions in ``chosen``, their similarity (p,), and the threshold for near-duplicates.
+    """
+    rows = _Stacked(features, chosen)
     images = [
         part
         for part in originals
