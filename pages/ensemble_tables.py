@@ -1,4 +1,4 @@
-"""What the committee of `unflip` adds: unequal classes, an ablation, and other methods with as many members.
+"""What the ensemble of `unflip` adds: unequal classes, an ablation, and other methods with as many members.
 
     UNFLIP_DATA=FOLDER python pages/ensemble_tables.py docs/results/ensemble.jsonl --page docs/unflip.md
 
@@ -6,7 +6,7 @@
   `test` weighs the classes as the training examples do, `balanced` alike
 - `ablation`: `unflip` without one of its parts at a time
 - `members`: `plc` with four seeds and `dividemix` with two (four networks each) averaged, and their mean moved to the
-  class sizes that `unflip` believed in; their labels are the plurality of the runs' corrected labels
+  class sizes that `unflip` estimated; their labels are the plurality of the runs' corrected labels
 
 Ablation and members on six settings that were named before anything was run: ROWS. All with the preset `features`,
 4,500 of 45,000 examples held out (unequal classes: a tenth), figures of the last epoch. A line of the file is one run;
@@ -107,9 +107,9 @@ def members(task: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     data, _, _ = files(task["row"])
     given = folder / "given.npy"
-    committee = one(task["row"], folder, "unflip", task["seed"], {})
-    np.save(given, committee.labels()["given_label"].to_numpy())
-    believed = committee.metrics[-1]["prior_trust"]
+    ensemble = one(task["row"], folder, "unflip", task["seed"], {})
+    np.save(given, ensemble.labels()["given_label"].to_numpy())
+    trust = ensemble.metrics[-1]["prior_trust"]
     probs, gaussian_probs = [], []
     for number in range({"plc": 4, "dividemix": 2}[task["method"]]):
         run = unflip.train(
@@ -121,7 +121,7 @@ def members(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     with np.load(data) as content:
         truth, clean = torch.from_numpy(content["test_labels"].astype(np.int64)), content["train_labels"][:TAKE]
     mean = torch.stack(probs).mean(0).clamp(min=1e-12).log()
-    moved = mean + fit_prior_offsets(mean, (believed * class_prior(mean).log()).softmax(0))
+    moved = mean + fit_prior_offsets(mean, (trust * class_prior(mean).log()).softmax(0))
     counts = np.zeros((len(clean), mean.shape[1]))
     for current in gaussian_probs:
         counts[np.arange(len(clean)), current] += 1
@@ -167,7 +167,7 @@ def chosen(lines: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
 
 def unequal_table(lines: list[dict[str, Any]]) -> Iterator[str]:
     """Yield, for every ratio and noise, the figures of plc and unflip, and the deviation of their difference."""
-    yield "| ratio | noise | " + " | ".join(f"{title}: plc | unflip" for title in FIGURES.values()) + " | believed |"
+    yield "| ratio | noise | " + " | ".join(f"{title}: plc | unflip" for title in FIGURES.values()) + " | prior trust |"
     yield "| --- | --- |" + " --- |" * (2 * len(FIGURES) + 1)
     for ratio in RATIOS:
         for noise in NOISES:
@@ -180,8 +180,8 @@ def unequal_table(lines: list[dict[str, Any]]) -> Iterator[str]:
                 texts = [mean(both[method], figure) for method in both]
                 best = max(texts)
                 cells += [f"**{text}**" if text == best else text for text in texts]
-            believed = statistics.mean(line["inequality"] for line in both["unflip"])
-            yield f"| {ratio} | {noise} | " + " | ".join(cells) + f" | {believed:.2f} |"
+            trust = statistics.mean(line["inequality"] for line in both["unflip"])
+            yield f"| {ratio} | {noise} | " + " | ".join(cells) + f" | {trust:.2f} |"
 
 
 def ablation_table(lines: list[dict[str, Any]]) -> Iterator[str]:
@@ -227,7 +227,7 @@ TABLES = {"unequal": unequal_table, "ablation": ablation_table, "members": membe
 
 def fill(page: str, lines: list[dict[str, Any]]) -> str:
     """Return a page with its tables as the lines say them."""
-    return marked.fill(page, "committee", lambda name: TABLES[name](lines))
+    return marked.fill(page, "ensemble", lambda name: TABLES[name](lines))
 
 
 def main() -> None:

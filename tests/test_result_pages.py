@@ -47,12 +47,12 @@ def test_every_cell_of_raw_data_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     assert raw_data_table.fill(page, lines) == page
 
 
-def test_every_table_of_the_committee_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_table_of_the_ensemble_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     ensemble_tables = importlib.import_module("ensemble_tables")
     lines = [json.loads(line) for line in (RESULTS / "ensemble.jsonl").read_text("utf-8").splitlines()]
     page = (ROOT / "docs" / "unflip.md").read_text("utf-8")
-    assert page.count("<!-- committee ") == 3
+    assert page.count("<!-- ensemble ") == 3
     assert ensemble_tables.fill(page, lines) == page
 
 
