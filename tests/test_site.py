@@ -29,32 +29,52 @@ def site_parts(monkeypatch: pytest.MonkeyPatch) -> "ModuleType":
     return importlib.import_module("site_parts")
 
 
-def test_it_builds_strictly_and_every_page_opens_from_a_disk_on_a_phone(tmp_path: Path) -> None:
-    """One test, since building takes longest."""
-    arguments = ("build", "--strict", "--config-file", ROOT / "mkdocs.yml", "--site-dir", tmp_path)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    arguments = ("build", "--strict", "--config-file", ROOT / "mkdocs.yml", "--site-dir", folder)
     built = spawn_python("-m", "mkdocs", *arguments, timeout=300, NO_MKDOCS_2_WARNING="1")
     assert built.code == 0, built.err
-    pages = sorted(page for page in tmp_path.rglob("*.html") if page.name != "404.html")  # that one is for servers
+    return folder
+
+
+def html_pages(site: Path) -> list[Path]:
+    return sorted(page for page in site.rglob("*.html") if page.name != "404.html")  # that one is for servers
+
+
+def test_the_site_builds_strictly_without_raw_markup(site: Path) -> None:
+    pages = html_pages(site)
     assert len(pages) >= len(nav())
     for page in pages:
         text = page.read_text("utf-8")
         assert str(ROOT) not in text, page
         assert not re.search(r":(class|func|meth|attr):", text), page
         for paragraph in re.findall(r"<p>(.*?)</p>", text, re.DOTALL):
-            assert not re.search(r"^\s*(- |\d+\. |\| ---|```)", paragraph, re.MULTILINE), (
-                page,
-                "no list, table or block",
-            )
+            raw = re.search(r"^\s*(- |\d+\. |\| ---|```)", paragraph, re.MULTILINE)
+            assert not raw, (page, "no list, table or block")
+
+
+def check_in_browser(site: Path, pages: list[Path]) -> None:
+    """Open pages from disk on a phone: no overflow, no errors, no other hosts, and the search works."""
     with chromium() as browser:
         watched = open_page(browser, PHONE)
         for page in pages:
             watched.page.goto(page.as_uri())
             assert watched.overflow() <= 0, page
-        watched.page.goto((tmp_path / "index.html").as_uri())
+        watched.page.goto((site / "index.html").as_uri())
         watched.page.fill(".md-search__input", "agnosticmean", force=True)
         watched.page.wait_for_selector(".md-search-result__item", state="attached", timeout=120_000)
         assert watched.errors == []
         assert {address.partition(":")[0] for address in watched.requests} <= {"file", "data", "about"}
+
+
+def test_pages_open_from_disk_on_a_phone(site: Path) -> None:
+    check_in_browser(site, [site / "index.html", site / "commands.html"])
+
+
+@pytest.mark.soak
+def test_every_page_opens_from_disk_on_a_phone(site: Path) -> None:
+    check_in_browser(site, html_pages(site))
 
 
 def nav() -> list[str]:
@@ -90,7 +110,7 @@ def test_every_command_has_a_section_with_its_flags(site_parts: "ModuleType") ->
     ]
     text = site_parts.commands()
     assert sorted(re.findall("^## (.+)$", text, re.MULTILINE)) == sorted([*own, *below])
-    assert "| `--label-column NAME` |" in text
+    assert re.search(r"^\| `--label-column [^`]+` \|", text, re.MULTILINE)
     assert "<!-- generated: commands -->" in (DOCS / "commands.md").read_text("utf-8")
 
 
@@ -123,6 +143,14 @@ def test_links_out_of_the_documentation_lead_somewhere(site_parts: "ModuleType")
     assert hooks._target("docs/unflip.md", ".", "changelog.md") == "unflip.md"
     assert hooks._target("../bench", "docs", "index.md") == "https://github.com/unflip/unflip/tree/main/bench"
     assert hooks._target("../no-such-file", "docs", "index.md") == "../no-such-file"
+
+
+@pytest.mark.parametrize("name", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_files_that_guides_name_exist(name: str) -> None:
+    for path in set(re.findall(r"`([\w./-]+/[\w-]+\.(?:py|md|toml|yml)|[\w/]+/)`", (ROOT / name).read_text("utf-8"))):
+        places = [ROOT / path, ROOT / "src" / "unflip" / path]
+        made = re.search(r"NAME|yours|^(site|checkpoints|tensorboard|build)/", path)
+        assert made or any(place.exists() for place in places), path
 
 
 def test_the_readme_is_read_in_a_minute() -> None:
