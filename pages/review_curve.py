@@ -7,9 +7,9 @@ Digits (three quarters of them, split by seed) and the first 5,000 CIFAR-10 feat
 BANKING77 (its own split, texts by `wordllama`), of which a fifth of each class has the label of the most similar one.
 `unflip clean` finds label issues; the first 50, 100, 200 and 400 examples in an order are answered with the truth;
 `unflip clean --reviewed` learns again with these. The order is made once, before the first answer. A line of the file
-is a data set, an order and a seed: `given`, how many labels were right as given, and by number of decisions `right`, how many
-labels are right then, those decided included, and `test`, the test accuracy. Lines that are in the file are not made
-again.
+is a data set, an order and a seed: `given`, how many given labels are right, and by number of decisions `right`, how
+many labels are right then, reviewed ones included, and `test`, the test accuracy. Lines that are in the file are not
+made again.
 """
 
 import argparse
