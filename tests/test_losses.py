@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
@@ -47,6 +47,7 @@ def check(fast: Tensor, expected: list[float]) -> None:
     torch.testing.assert_close(fast, torch.tensor(expected, dtype=torch.float64), rtol=1e-7, atol=1e-7)
 
 
+@settings(max_examples=30)
 @given(LOGITS, SEEDS)
 def test_cross_entropy_is_minus_log_p_of_the_label(logits: np.ndarray, seed: int) -> None:
     labels = labels_for(logits, seed)
@@ -54,6 +55,7 @@ def test_cross_entropy_is_minus_log_p_of_the_label(logits: np.ndarray, seed: int
     check(cross_entropy(torch.tensor(logits), torch.tensor(labels)), expected)
 
 
+@settings(max_examples=30)
 @given(LOGITS, SEEDS, POWERS)
 def test_generalized_cross_entropy_is_its_formula(logits: np.ndarray, seed: int, q: float) -> None:
     labels = labels_for(logits, seed)
@@ -61,6 +63,7 @@ def test_generalized_cross_entropy_is_its_formula(logits: np.ndarray, seed: int,
     check(generalized_cross_entropy(torch.tensor(logits), torch.tensor(labels), q), expected)
 
 
+@settings(max_examples=30)
 @given(LOGITS, SEEDS, st.floats(-10, -0.1))
 def test_reverse_cross_entropy_sums_over_the_one_hot_label_with_its_zeros_replaced(
     logits: np.ndarray, seed: int, log_zero: float
@@ -73,6 +76,7 @@ def test_reverse_cross_entropy_sums_over_the_one_hot_label_with_its_zeros_replac
     check(reverse_cross_entropy(torch.tensor(logits), torch.tensor(labels), log_zero), slow(formula, logits, labels))
 
 
+@settings(max_examples=30)
 @given(LOGITS, SEEDS, st.floats(0, 10), st.floats(0, 10))
 def test_symmetric_cross_entropy_is_the_weighted_sum_with_a_clamped_one_hot_label(
     logits: np.ndarray, seed: int, alpha: float, beta: float
@@ -89,12 +93,14 @@ def test_symmetric_cross_entropy_is_the_weighted_sum_with_a_clamped_one_hot_labe
     check(fast, slow(formula, logits, labels))
 
 
+@settings(max_examples=30)
 @given(LOGITS, SEEDS)
 def test_generalized_cross_entropy_becomes_cross_entropy_as_q_vanishes(logits: np.ndarray, seed: int) -> None:
     x, y = torch.tensor(logits), torch.tensor(labels_for(logits, seed))
     torch.testing.assert_close(generalized_cross_entropy(x, y, 1e-9), cross_entropy(x, y), rtol=1e-6, atol=1e-6)
 
 
+@settings(max_examples=30)
 @given(LOGITS, SEEDS)
 def test_generalized_cross_entropy_at_one_is_one_minus_p(logits: np.ndarray, seed: int) -> None:
     x, y = torch.tensor(logits), torch.tensor(labels_for(logits, seed))
@@ -133,6 +139,7 @@ def test_a_loss_falls_as_the_label_grows_more_probable(name: str) -> None:
     assert (loss.diff() < 0).all()
 
 
+@settings(max_examples=30)
 @given(st.floats(0.05, 1.0), SEEDS)
 def test_generalized_cross_entropy_is_bounded_so_that_a_wrong_label_pulls_less(q: float, seed: int) -> None:
     logits = torch.from_numpy(np.random.default_rng(seed).normal(scale=30, size=(20, 4)))

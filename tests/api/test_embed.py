@@ -98,7 +98,7 @@ def test_a_run_on_embedded_features_learns_and_keeps_names_and_paths(folder: Pat
 
 def test_a_model_of_features_takes_the_images_themselves(folder: Path, tmp_path: Path) -> None:
     embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu")
-    run = quick_train(tmp_path / "f.npz", tmp_path / "run", epochs=4)
+    run = quick_train(tmp_path / "f.npz", tmp_path / "run", epochs=1)
     direct, through = predict(run, folder), predict(run, tmp_path / "f.npz")
     assert direct.ids == through.ids
     torch.testing.assert_close(direct.probs, through.probs)
@@ -391,7 +391,8 @@ def test_a_folder_of_shards_holds_what_a_file_holds(
     assert made.counts == {"train": 30, "test": 6, "val": 3}
     shards = sorted(path.name for path in (tmp_path / "features").glob("train-*"))
     assert shards == [f"train-0000{i}.npy" for i in range(5)]
-    one, other = quick_train(tmp_path / "f.npz", tmp_path / "one"), quick_train(made.path, tmp_path / "other")
+    one = quick_train(tmp_path / "f.npz", tmp_path / "one", epochs=1)
+    other = quick_train(made.path, tmp_path / "other", epochs=1)
     assert one.labels().equals(other.labels())
     assert one.result["test_accuracy"] == other.result["test_accuracy"]
     tiny_backbone.seen.clear()

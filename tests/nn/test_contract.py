@@ -46,7 +46,7 @@ def test_channels_and_size_of_the_images_are_free(name: str, shape: tuple[int, .
 
 @pytest.mark.parametrize("name", IMAGE_NETWORKS)
 def test_what_is_no_image_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"takes images \(channels, height, width\), the examples have shape \(6,\)"):
+    with pytest.raises(ConfigError, match=r"takes images \(c, h, w\), not examples of shape \(6,\)"):
         build(name, (6,))
 
 

@@ -52,6 +52,7 @@ def train(module: nn.Module, inputs: Tensor, targets: Tensor) -> None:
         optimizer.step()
 
 
+@settings(max_examples=20)
 @given(OPTIONS, SHAPES, st.integers(1, 4), st.booleans())
 def test_each_mlp_computes_what_it_would_alone(
     options: MLPOptions, shape: tuple[int, ...], count: int, training: bool
@@ -66,7 +67,7 @@ def test_each_mlp_computes_what_it_would_alone(
         torch.testing.assert_close(logits, network.train(training)(own), atol=1e-5, rtol=1e-4)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(OPTIONS, SHAPES, st.integers(1, 3))
 def test_mlps_learn_together_what_they_learn_apart(options: MLPOptions, shape: tuple[int, ...], count: int) -> None:
     """Also the statistics of batch normalization; each sees its own inputs."""
@@ -83,6 +84,7 @@ def test_mlps_learn_together_what_they_learn_apart(options: MLPOptions, shape: t
         assert any(not torch.equal(a, b) for a, b in zip(before.parameters(), alone.parameters(), strict=True))
 
 
+@settings(max_examples=20)
 @given(OPTIONS, SHAPES, st.sampled_from([0.0, 0.5]))
 def test_splitting_gives_back_what_was_put_together(
     options: MLPOptions, shape: tuple[int, ...], dropout: float
@@ -95,6 +97,7 @@ def test_splitting_gives_back_what_was_put_together(
         assert all(parameter.requires_grad for parameter in network.parameters())
 
 
+@settings(max_examples=20)
 @given(OPTIONS, SHAPES, st.integers(1, 4), st.floats(0.01, 10.0))
 def test_each_mlps_gradient_is_shortened_as_if_it_were_alone(
     options: MLPOptions, shape: tuple[int, ...], count: int, most: float

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
@@ -19,6 +19,7 @@ OPTIONS = st.builds(
 )
 
 
+@settings(max_examples=30)
 @given(OPTIONS, st.sampled_from([(5,), (2, 3), (1, 4, 4)]), st.integers(2, 6))
 def test_any_mlp_encodes_to_its_last_layer_and_classifies_with_its_head(
     options: MLPOptions, shape: tuple[int, ...], num_classes: int
@@ -34,6 +35,7 @@ def test_any_mlp_encodes_to_its_last_layer_and_classifies_with_its_head(
     torch.testing.assert_close(logits, network.head(features))
 
 
+@settings(max_examples=30)
 @given(OPTIONS)
 def test_every_layer_is_there_as_often_as_asked(options: MLPOptions) -> None:
     layers = list(MLP(options, (4,), 3).encoder)

@@ -108,7 +108,7 @@ def test_a_network_that_makes_no_features_is_one_line(
     fake_timm: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeEncoder, "forward", lambda self, inputs: inputs.new_empty(len(inputs), 0))
-    with pytest.raises(ConfigError, match=r"images of 4x4 pixels become \(0,\) and no row of features; try another"):
+    with pytest.raises(ConfigError, match=r"images of 4x4 pixels become \(0,\), not a feature vector; try another"):
         build_network("timm:tiny", TimmOptions(), (3, 4, 4), 3, seed=0)
 
 
@@ -184,7 +184,7 @@ def test_weights_out_of_reach_are_one_line(fake_timm: list[dict[str, Any]], monk
         return FakeEncoder(pretrained)
 
     monkeypatch.setattr(sys.modules["timm"], "create_model", create_model)
-    with pytest.raises(InputError, match=r"^no weights for timm:tiny: no route; --from-scratch starts without them$"):
+    with pytest.raises(InputError, match=r"^no weights for timm:tiny: no route; .*: --from-scratch$"):
         build_network("timm:tiny", TimmOptions(pretrained=True), (3, 4, 4), 3, seed=0)
 
 

@@ -146,7 +146,7 @@ def test_a_step_says_what_it_lacks(recipe: str, needs: str) -> None:
 def test_inputs_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="9999 labels for 20000 clean ones"):
         run("sym:0.3", base_labels=CLEAN[:9999])
-    with pytest.raises(InputError, match="superclasses are given for 100 classes; the data have 10"):
+    with pytest.raises(InputError, match="superclasses of 100 classes; the data have 10"):
         run("asym-cycle:0.3", relations=ClassRelations(superclasses=CIFAR100_SUPERCLASSES))
     with pytest.raises(InputError, match="transition matrix is for 3 classes; the data have 10"):
         run("matrix", relations=ClassRelations(matrix=symmetric(3, 0.2)))

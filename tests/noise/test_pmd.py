@@ -124,7 +124,7 @@ def test_same_seed_same_labels_on_any_number_of_threads() -> None:
     assert not torch.equal(results[0].labels, other.labels)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.integers(1, 3),
     st.lists(st.tuples(st.integers(0, 8), st.integers(0, 2)), min_size=1, max_size=12),

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unflip.errors import ConfigError
@@ -21,12 +21,14 @@ RECIPES = st.builds(
 )
 
 
+@settings(max_examples=30)
 @given(RECIPES)
 def test_text_and_back(recipe: Recipe) -> None:
     assert parse(str(recipe)) == recipe
     assert str(parse(str(recipe))) == str(recipe)
 
 
+@settings(max_examples=30)
 @given(RECIPES, st.sampled_from(["", " ", "  ", "\t"]))
 def test_spaces_and_capitals_do_not_matter(recipe: Recipe, space: str) -> None:
     text = str(recipe).replace(" ", space).replace(":", f"{space}:{space}")
@@ -78,6 +80,7 @@ def test_errors_point_at_the_character(text: str, character: int, problem: str) 
     assert "\n" not in message
 
 
+@settings(max_examples=30)
 @given(st.text(max_size=20))
 def test_any_text_is_a_recipe_or_one_line_of_error(text: str) -> None:
     try:

@@ -9,8 +9,8 @@ from lightning_fabric.plugins.precision import MixedPrecision
 from torch import Tensor
 
 from unflip.errors import ConfigError
-from unflip.nn import bfloat16
 from unflip.nn.base import Network
+from unflip.nn.openvino import check_trial
 from unflip.parallel import find_device
 
 
@@ -145,7 +145,7 @@ def _find_precision(precision: str, accelerator: str) -> str:
     if precision == "float16" and accelerator == "cpu":
         raise ConfigError("precision = 'float16' needs a GPU, and the device is cpu; try bfloat16 or float32")
     if precision == "bfloat16" and accelerator == "cpu":
-        bfloat16.check_torch()
+        check_trial()
     return precision
 
 

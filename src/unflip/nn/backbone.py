@@ -1,7 +1,7 @@
-"""Pretrained networks: frozen ones that turn images into features (backbones), and those that are fine-tuned.
+"""Pretrained networks: frozen backbones that compute features of images, and networks that are fine-tuned.
 
-A :class:`Backbone` is what `unflip embed` uses. A :class:`Pretrained` network is trained: first its head alone, then
-all of it, the pretrained layers at a lower learning rate.
+`unflip embed` uses a :class:`Backbone`. A :class:`Pretrained` network is trained: first its head alone, then all of it,
+with a lower learning rate for the pretrained layers.
 """
 
 import warnings
@@ -23,15 +23,15 @@ from unflip.options import Options
 
 @dataclass(frozen=True)
 class Backbone:
-    """A network without its classifier, ready for use.
+    """A pretrained network without its classifier.
 
     Attributes:
         encode: maps normalized images (b, 3, h, w) to features (b, d).
         network: the module behind ``encode``.
-        mean: per channel, in units of bytes; images are fed as ``(x - mean) / std``.
+        mean: per channel, in [0, 255]; images are normalized as ``(x - mean) / std``.
         std: likewise.
-        size: side of the images that it was trained with, in pixels.
-        fixed_size: whether it takes no other size.
+        size: side of the training images, in pixels.
+        fixed_size: whether it takes images of no other size.
     """
 
     encode: Callable[[Tensor], Tensor]
@@ -49,17 +49,16 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         path: a .safetensors file, or a ``state_dict`` by ``torch.save``, alone or in a training checkpoint.
     """
     try:
-        path.open("rb").close()  # neither library says what is wrong with a path
+        path.open("rb").close()  # for the system's own error message
         if path.suffix.lower() == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings(action="ignore"):  # torch's, about pickles and archives
             content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise InputError(f"weights {path}: {error.strerror or 'not a readable file'}") from error
-    except Exception as error:  # for arbitrary bytes torch raises anything, and advises to run what is in the file
+    except Exception as error:  # arbitrary bytes raise anything in torch
         raise InputError(
-            f"weights {path}: not a plain file of weights; give a .safetensors file, or what "
-            "torch.save(network.state_dict(), FILE) wrote"
+            f"weights {path}: not a plain file of weights; give a .safetensors file, or a state_dict by torch.save"
         ) from error
     for key in ("state_dict", "model"):  # where training checkpoints keep them
         content = content[key] if isinstance(content, dict) and isinstance(content.get(key), dict) else content
@@ -79,51 +78,50 @@ def hash_weights(network: nn.Module, settings: str = "") -> str:
 
 
 def fill(network: nn.Module, weights: dict[str, Tensor], what: str, *, besides: tuple[str, ...] = ()) -> None:
-    """Load all weights of a network in place; refuse weights of another architecture.
+    """Load weights into a network; raise InputError if they are those of another architecture.
 
     Args:
-        network: gets the weights.
+        network: modified in place.
         weights: by parameter name, as :func:`read_weights` returns them.
-        what: where they come from, for errors.
-        besides: beginnings of names that the network need not have, such as those of a classifier.
+        what: file name, for errors.
+        besides: prefixes of additional names that are ignored, such as those of a classifier.
     """
     try:
-        found = network.load_state_dict(weights, strict=False)
+        result = network.load_state_dict(weights, strict=False)
     except RuntimeError as error:
         reason = " ".join(str(error).split("\n")[-1].split())
         raise InputError(f"weights {what}: do not fit this network: {reason}") from error
-    stray = [name for name in found.unexpected_keys if not name.startswith(besides)]
-    if found.missing_keys or stray:
-        problem, names = ("missing", found.missing_keys) if found.missing_keys else ("unexpected", stray)
+    stray = [name for name in result.unexpected_keys if not name.startswith(besides)]
+    if result.missing_keys or stray:
+        problem, names = ("missing", result.missing_keys) if result.missing_keys else ("unexpected", stray)
         others = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise InputError(f"weights {what}: do not fit this network: {problem} '{names[0]}'{others}")
 
 
 class PretrainedOptions(Options):
-    """How a network that comes with weights is fine-tuned; the head always starts from scratch."""
+    """Options of fine-tuning; the head is always initialized randomly."""
 
     pretrained: bool = True
-    """Start from the weights that were published with the network; `--from-scratch` starts from random ones."""
+    """Start from the published weights; `--from-scratch` starts from random ones."""
     freeze_epochs: NonNegativeInt | None = None
-    """First epochs, in which the head alone learns; by default a tenth of all, one at least if there are two."""
+    """Epochs in which only the head is trained; by default a tenth of all, at least one of two."""
     backbone_lr_scale: float = Field(0.1, gt=0.0, le=1.0)
-    """Learning rate of the pretrained layers, as a share of the head's."""
+    """Learning rate of the pretrained layers, relative to that of the head."""
 
     def check_length(self, section: str, epochs: int) -> None:
-        """Refuse head epochs after which nothing is left for the encoder, in a run of ``epochs``."""
+        """Raise ConfigError if the encoder would stay frozen for all ``epochs``."""
         if self.pretrained and self.freeze_epochs is not None and self.freeze_epochs >= epochs:
             raise ConfigError(
                 f"{section}.freeze_epochs = {self.freeze_epochs}: must be below epochs = {epochs}, or only the "
-                "head is trained; leave it out for a tenth of the epochs"
+                "head is trained"
             )
 
 
 class Pretrained(Network):
-    """A network with an ``encoder`` that may come with weights.
+    """A network with an ``encoder`` that may be pretrained.
 
-    A head that has learned nothing yet sends gradients that mean nothing, and at a full rate they would undo what the
-    encoder knows. So the encoder waits for the head, and then learns more slowly (Kumar et al. 2022, "Fine-Tuning can
-    Distort Pretrained Features").
+    The gradients of a random head would distort pretrained features. So the encoder is frozen at first, and then
+    trained at a lower learning rate (Kumar et al. 2022, "Fine-Tuning can Distort Pretrained Features").
     """
 
     Options: ClassVar[type[PretrainedOptions]] = PretrainedOptions
@@ -134,27 +132,27 @@ class Pretrained(Network):
         self.options = options
 
     def is_frozen(self, epoch: int, epochs: int) -> bool:
-        """Whether the encoder stays as it is in ``epoch`` (counted from 1) of a run of ``epochs``."""
+        """Whether the encoder is frozen in ``epoch`` (counted from 1) of ``epochs``."""
         if not self.options.pretrained:
             return False
-        waits = self.options.freeze_epochs
-        return epoch <= (usual_freeze_epochs(epochs) if waits is None else waits)
+        count = self.options.freeze_epochs
+        return epoch <= (usual_freeze_epochs(epochs) if count is None else count)
 
 
 def usual_freeze_epochs(epochs: int) -> int:
-    """Return in how many of a run's epochs the head learns alone, where nobody chose."""
+    """Return the default number of epochs in which only the head is trained."""
     return min(epochs - 1, max(1, epochs // 10))
 
 
 def pretrained_parts(network: nn.Module) -> list[Pretrained]:
-    """Return what is pretrained in a network: itself, its members, or nothing."""
+    """Return the pretrained modules of a network: itself, its members, or none."""
     return [part for part in network.modules() if isinstance(part, Pretrained) and part.options.pretrained]
 
 
 def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
-    """Return a network's parameters for an optimizer, one group for each ``share`` of the learning rate.
+    """Return a network's parameters for an optimizer, in groups by ``share``, a factor of the learning rate.
 
-    That is one group with a share of 1, unless parts of the network are pretrained.
+    There is one group with a share of 1, unless parts of the network are pretrained.
     """
     shares = {
         id(weight): part.options.backbone_lr_scale

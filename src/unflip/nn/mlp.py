@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from unflip.nn.base import Members, Network
 from unflip.options import Options
 
-_HEAD_STD = 0.1  # of the logits at first, for features of size 1
+_HEAD_STD = 0.1  # of the initial logits, for features of size 1
 
 
 class MLPOptions(Options):
@@ -28,8 +28,8 @@ class MLPOptions(Options):
 class MLP(Network):
     """``[Linear, BatchNorm, ReLU, Dropout] * len(hidden)``, then the head. Inputs of any shape are flattened.
 
-    Without batch normalization the first weights matter: those of hidden layers keep the size of what passes through
-    (He et al. 2015), those of the head are small, so that all classes are about equally likely at first.
+    Without batch normalization, hidden layers are initialized as in He et al. (2015), and the head with small weights,
+    so that all classes are about equally likely at first.
     """
 
     Options = MLPOptions
@@ -59,22 +59,22 @@ class MLP(Network):
 
     @classmethod
     def side_by_side(cls, networks: Sequence[Network]) -> Members:
-        """Return MLPs as one module that computes each layer of all of them at once."""
+        """Return a module that computes each layer of all MLPs at once."""
         return StackedMLP([network for network in networks if isinstance(network, MLP)])
 
 
 class StackedMLP(Members):
-    """MLPs of one shape, layer by layer in one tensor: several cost little more than one large network.
+    """MLPs of one shape with stacked layers; several cost little more than one large network.
 
-    Weights are copied in and, by :meth:`split`, out again. Each member computes and learns what it would alone, up to
-    the order of additions.
+    Weights are copied, in the constructor and by :meth:`split`. Each member is trained as it would be alone, up to the
+    order of additions.
     """
 
     encoder: nn.Sequential
 
     def __init__(self, networks: Sequence[MLP]) -> None:
         super().__init__(())
-        self._pattern = [copy.deepcopy(networks[0])]  # in a list, so that it is no part of this module
+        self._pattern = [copy.deepcopy(networks[0])]  # in a list, so that it is not a submodule
         layers = zip(*(network.encoder for network in networks), strict=True)
         self.encoder = nn.Sequential(*(_stacked(part) for part in layers if not isinstance(part[0], nn.Flatten)))
         self.head = _StackedLinear([network.head for network in networks])  # type: ignore[assignment]
@@ -91,16 +91,16 @@ class StackedMLP(Members):
             network = copy.deepcopy(self._pattern[0]).to(self.head.weight.device)
             own = [layer for layer in network.encoder if not isinstance(layer, nn.Flatten)]
             for layer, stacked in zip([*own, network.head], [*self.encoder, self.head], strict=True):
-                _take(layer, stacked, position)
+                _copy_weights(layer, stacked, position)
             networks.append(network)
         return networks
 
-    def clip_grad_norm(self, most: float) -> None:
-        """Scale each MLP's gradient down to the norm ``most``, if it is longer; none waits for the device."""
+    def clip_grad_norm(self, max_norm: float) -> None:
+        """Clip the gradient norm of each MLP, without synchronizing the device."""
         count = len(self.head.weight)
         gradients = [weight.grad.view(count, -1) for weight in self.parameters() if weight.grad is not None]
         norms = torch.stack([gradient.square().sum(1) for gradient in gradients]).sum(0).sqrt()
-        factors = (most / norms.clamp(min=most))[:, None]
+        factors = (max_norm / norms.clamp(min=max_norm))[:, None]
         for gradient in gradients:
             gradient.mul_(factors)
 
@@ -122,7 +122,7 @@ class _StackedLinear(nn.Module):
 
 
 class _StackedNorm(nn.BatchNorm1d):
-    """Batch normalization of each member's features, as that of all features of all members."""
+    """Batch normalization of the features of all members, each by itself."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         members, size, width = inputs.shape
@@ -145,8 +145,8 @@ def _stacked(layers: Sequence[nn.Module]) -> nn.Module:
     return copy.deepcopy(first)
 
 
-def _take(layer: nn.Module, stacked: nn.Module, position: int) -> None:
-    """Give a layer of one MLP its part of the stacked layer."""
+def _copy_weights(layer: nn.Module, stacked: nn.Module, position: int) -> None:
+    """Copy the weights of one MLP from a stacked layer."""
     if isinstance(stacked, _StackedLinear):
         state = {"weight": stacked.weight[position].T}
         if stacked.bias is not None:

@@ -1,6 +1,13 @@
-"""Backbones on a CPU with OpenVINO: the same features as PyTorch's, faster and in less memory."""
+"""Backbones on a CPU with OpenVINO, which computes the same features as PyTorch, faster and in less memory.
 
+Below: whether bfloat16 works on this CPU, for OpenVINO and for PyTorch. Some virtual machines announce instructions,
+such as AMX, that kill a process with SIGILL, so bfloat16 is tried in a child process first.
+"""
+
+import functools
 import importlib
+import signal
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -10,28 +17,26 @@ import torch
 from torch import Tensor, nn
 
 from unflip.errors import ConfigError, MissingExtraError, UnflipWarning, described, unknown
-from unflip.nn import bfloat16
 from unflip.nn.backbone import Backbone
 
 Precision = Literal["float32", "bfloat16"]
 Encode = Callable[[Tensor], Tensor]
 _TYPES = {"float32": "f32", "bfloat16": "bf16"}
 _TELEMETRY = "openvino_telemetry"
-_MOST_APART = {"float32": 1e-3, "bfloat16": 0.1}
-"""By how much of their length features may differ from PyTorch's before a conversion counts as failed."""
+_MAX_ERROR = {"float32": 1e-3, "bfloat16": 0.1}  # relative, compared with PyTorch's features
 
 
 def compile_backbone(backbone: Backbone, size: int, precision: Precision = "float32") -> Encode:
-    """Return a function that does what ``backbone.encode`` does, with OpenVINO where that is possible.
+    """Return a fast version of ``backbone.encode``, compiled by OpenVINO where that is possible.
 
-    It takes batches of any length, uses as many threads as PyTorch does now, and is to be called by one thread at a
-    time. Where OpenVINO is missing, the network is not on the CPU or cannot be converted (which is warned of),
-    ``backbone.encode`` itself is returned. But `bfloat16`, which a user asked for, is an error then.
+    It takes batches of any size, uses as many threads as PyTorch, and must be called by one thread at a time. Without
+    OpenVINO, on a GPU, or for a network that cannot be converted (with a warning), ``backbone.encode`` is returned;
+    with `bfloat16` these are errors.
 
     Args:
-        backbone: its network is in evaluation mode.
+        backbone: its network must be in evaluation mode.
         size: side of the images, in pixels.
-        precision: `bfloat16` takes half of the time; its features depend on the machine.
+        precision: `bfloat16` takes half the time; its features depend on the machine.
     """
     if precision not in get_args(Precision):
         raise ConfigError(unknown("precision", precision, get_args(Precision)))
@@ -39,15 +44,15 @@ def compile_backbone(backbone: Backbone, size: int, precision: Precision = "floa
     if precision == "float32" and (openvino is None or not on_cpu):
         return backbone.encode
     if not on_cpu:
-        raise ConfigError(f"precision {precision}: features are computed in it on a processor only; try --device cpu")
+        raise ConfigError(f"precision {precision} is for features on a CPU; use float32 on a GPU")
     if openvino is None:
         raise MissingExtraError("openvino", "embed")
     if precision == "bfloat16":
-        bfloat16.check_openvino(openvino)
+        check_openvino(openvino)
     try:
         return _compiled(openvino, backbone, size, precision)
-    except Exception as error:  # tracing runs whatever the network does, and converting may meet any operator
-        problem = f"OpenVINO cannot run this network ({described(error)[:160]})"  # of what may be pages
+    except Exception as error:  # tracing runs arbitrary code, and operators may be unsupported
+        problem = f"OpenVINO cannot run this network ({described(error)[:160]})"
         if precision == "bfloat16":
             raise ConfigError(f"precision {precision}: {problem}") from error
         warnings.warn(f"{problem}; using PyTorch, which is slower", UnflipWarning, stacklevel=2)
@@ -55,18 +60,18 @@ def compile_backbone(backbone: Backbone, size: int, precision: Precision = "floa
 
 
 def import_openvino() -> Any | None:
-    """Import OpenVINO without its telemetry, or return None where it is not installed.
+    """Import OpenVINO without its telemetry; return None if it is not installed.
 
-    With the package `openvino_telemetry`, every import would send a message to its makers and write an identifier of
-    this user to the home folder. OpenVINO works as well without that package.
+    With the package `openvino_telemetry`, every import would send a message to its makers and write a user id to the
+    home folder.
     """
     if "openvino" in sys.modules:
         return sys.modules["openvino"]
     hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if name.split(".")[0] == _TELEMETRY}
-    sys.modules[_TELEMETRY] = None  # type: ignore[assignment]  # which means: cannot be imported
+    sys.modules[_TELEMETRY] = None  # type: ignore[assignment]  # blocks the import
     try:
         return importlib.import_module("openvino")
-    except ImportError:  # also one whose own libraries do not fit this system
+    except ImportError:  # or its libraries do not fit this system
         return None
     finally:
         del sys.modules[_TELEMETRY]
@@ -74,7 +79,7 @@ def import_openvino() -> Any | None:
 
 
 class _Encoder(nn.Module):
-    """A backbone's ``encode`` as a module, which is what can be converted."""
+    """A backbone's ``encode`` as a module, which can be traced."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -86,17 +91,17 @@ class _Encoder(nn.Module):
 
 
 def _compiled(openvino: Any, backbone: Backbone, size: int, precision: Precision) -> Encode:
-    """Convert and compile a backbone, and compare some of its features with PyTorch's."""
+    """Convert and compile a backbone, and compare its features with PyTorch's."""
     model = _converted(backbone, size)
     model.reshape([-1, 3, size, size])
     steps = openvino.preprocess.PrePostProcessor(model)
     steps.input().tensor().set_layout(openvino.Layout("NHWC"))  # as decoded images lie in memory
     steps.input().model().set_layout(openvino.Layout("NCHW"))
     settings = {
-        "INFERENCE_PRECISION_HINT": _TYPES[precision],  # otherwise it is the processor that decides
+        "INFERENCE_PRECISION_HINT": _TYPES[precision],  # otherwise chosen by the CPU
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "NUM_STREAMS": 1,
-        "ENABLE_CPU_PINNING": False,  # other threads decode images meanwhile, other processes use the same cores
+        "ENABLE_CPU_PINNING": False,  # cores are shared with decoding threads and other processes
     }
     request = openvino.Core().compile_model(steps.build(), "CPU", settings).create_infer_request()
 
@@ -106,35 +111,90 @@ def _compiled(openvino: Any, backbone: Backbone, size: int, precision: Precision
         request.infer()
         return torch.from_numpy(request.get_output_tensor().data.copy())
 
-    _compare(encode, backbone, size, _MOST_APART[precision])
+    _compare(encode, backbone, size, _MAX_ERROR[precision])
     return encode
 
 
 def _converted(backbone: Backbone, size: int) -> Any:
-    """Trace the network and convert it; not by `convert_model`, which tells its makers what was converted."""
+    """Trace the network and convert it, without `convert_model`, which sends telemetry."""
     frontend = importlib.import_module("openvino.frontend").FrontEndManager().load_by_framework("pytorch")
     decoder = importlib.import_module("openvino.frontend.pytorch.ts_decoder").TorchScriptPythonDecoder
     images = torch.zeros(2, 3, size, size)
-    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # what a trace misses is found by `_compare`
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # what a trace misses is detected by `_compare`
         traced = torch.jit.trace(_Encoder(backbone).eval(), images, check_trace=False)
-        decoded = decoder(traced, example_input=images)  # has to outlive what follows
+        decoded = decoder(traced, example_input=images)  # must outlive the conversion
         return frontend.convert(frontend.load(decoded))
 
 
-def _compare(encode: Encode, backbone: Backbone, size: int, most: float) -> None:
-    """Refuse features that are not PyTorch's, for batches of other lengths than the traced one.
-
-    Args:
-        encode: the compiled network.
-        backbone: the original.
-        size: side of the images, in pixels.
-        most: distance of features that is accepted, as a share of their length.
-    """
+def _compare(encode: Encode, backbone: Backbone, size: int, max_error: float) -> None:
+    """Raise ValueError if features differ from PyTorch's, for batch sizes other than the traced one."""
     images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        wanted = backbone.encode(images)
+        expected = backbone.encode(images)
     for count in (3, 1):
-        found = encode(images[:count])
-        apart = float((found - wanted[:count]).norm() / wanted[:count].norm().clamp_min(1e-12))
-        if not apart <= most:  # also if it is not a number
-            raise ValueError(f"its features are {apart:.2g} of their length away from PyTorch's")
+        difference = encode(images[:count]) - expected[:count]
+        error = float(difference.norm() / expected[:count].norm().clamp_min(1e-12))
+        if not error <= max_error:  # or NaN
+            raise ValueError(f"relative difference to PyTorch's features: {error:.2g}")
+
+
+OPENVINO_TRIAL = """
+import sys
+sys.modules["openvino_telemetry"] = None
+import numpy as np
+import openvino as ov
+from openvino import opset8 as ops
+images = ops.parameter([-1, 64, 16, 16], np.float32)
+weights = np.full((64, 64, 3, 3), 0.01, np.float32)
+maps = ops.relu(ops.convolution(images, weights, [1, 1], [1, 1], [1, 1], [1, 1]))
+rows = ops.reduce_mean(maps, np.array([2, 3]), False)
+model = ov.Model([ops.matmul(rows, np.full((64, 64), 0.01, np.float32), False, False)], [images])
+compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": 1})
+found = compiled(np.ones((4, 64, 16, 16), np.float32))[0]
+sys.exit(not np.isfinite(found).all())
+"""
+TORCH_TRIAL = """
+import sys
+import torch
+network = torch.nn.Sequential(torch.nn.Conv2d(64, 64, 3), torch.nn.Flatten(), torch.nn.Linear(64 * 14 * 14, 64))
+network = network.to(memory_format=torch.channels_last)
+with torch.autocast("cpu", torch.bfloat16):
+    loss = network(torch.ones(4, 64, 16, 16)).float().square().mean()
+loss.backward()
+sys.exit(not all(weight.grad.isfinite().all() for weight in network.parameters()))
+"""
+"""Trials of bfloat16: a convolution and a matrix product, which use all instructions that networks use."""
+
+
+def check_openvino(openvino: Any, trial: str = OPENVINO_TRIAL) -> None:
+    """Raise ConfigError if the CPU does not support bfloat16 in OpenVINO, or a trial of it fails."""
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise ConfigError("precision bfloat16: not supported by this CPU; use float32")
+    check_trial(trial)
+
+
+def check_trial(trial: str = TORCH_TRIAL) -> None:
+    """Raise ConfigError if a trial fails; by default that of training, which PyTorch emulates on other CPUs."""
+    if (failure := trial_failure(trial)) is not None:
+        raise ConfigError(f"precision bfloat16: a trial failed on this CPU ({failure}); use float32")
+
+
+@functools.cache
+def trial_failure(trial: str, timeout: float = 120) -> str | None:
+    """Run Python code in a child process, once per process.
+
+    Args:
+        trial: the code.
+        timeout: in seconds.
+
+    Returns:
+        None if it succeeded; otherwise the signal or the last line of the error.
+    """
+    command = [sys.executable, "-P", "-c", trial]  # -P: no imports from the current folder
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout)
+    except (OSError, subprocess.SubprocessError) as error:
+        return type(error).__name__
+    if ended.returncode < 0:
+        return signal.Signals(-ended.returncode).name
+    return (ended.stderr.strip().split("\n")[-1][:120] or f"exit code {ended.returncode}") if ended.returncode else None

@@ -4,7 +4,7 @@
 - SENet: the same with gated channels, Hu et al. 2018, "Squeeze-and-Excitation Networks".
 - Wide ResNet: fewer layers, more channels, Zagoruyko and Komodakis 2016.
 
-Features are the means of the last activation over the image, (b, d).
+Features (b, d) are the means of the last activation over the image.
 """
 
 from collections.abc import Sequence
@@ -58,8 +58,8 @@ class PreActBlock(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Map (b, in_channels, h, w) to (b, out_channels, h / stride, w / stride)."""
         active = self.activation(inputs)
-        kept = inputs if self.shortcut is None else self.shortcut(active)
-        output: Tensor = self.residual(active) + kept
+        shortcut = inputs if self.shortcut is None else self.shortcut(active)
+        output: Tensor = self.residual(active) + shortcut
         return output
 
 

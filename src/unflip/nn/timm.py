@@ -1,4 +1,4 @@
-"""Networks of the package timm, as ``timm:NAME``: ImageNet-size architectures, optionally with pretrained weights."""
+"""Networks of the package timm, as ``timm:NAME``, optionally with pretrained weights."""
 
 import importlib
 import logging
@@ -17,7 +17,7 @@ from unflip.nn.base import image_channels
 
 
 class TimmOptions(PretrainedOptions):
-    """Options of every timm network; their section is `timm`. Weights are fetched when first used."""
+    """Options of all timm networks, in the section `timm`. Weights are downloaded when first used."""
 
 
 class TimmNetwork(Pretrained):
@@ -33,25 +33,25 @@ class TimmNetwork(Pretrained):
         self.head = nn.Linear(self._count_features(input_shape), num_classes)
 
     def _count_features(self, input_shape: tuple[int, ...]) -> int:
-        """Return how many features the encoder makes of an image; what timm notes of that is not always right."""
+        """Return the number of features by a forward pass, since timm's metadata is not always right."""
         height, width = input_shape[1:]
-        what = f"timm:{self.architecture}: images of {width}x{height} pixels"
+        name = f"timm:{self.architecture}: images of {width}x{height} pixels"
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 features = self.encoder.eval()(torch.zeros(1, *input_shape))
         except (AssertionError, AttributeError, RuntimeError) as error:
             side = self.encoder.pretrained_cfg["input_size"][-1]  # type: ignore[index]
             size = "" if side == height == width else f"--set data.image_size={side}, or "
-            raise ConfigError(f"{what} do not fit ({described(error)}); try {size}another network") from error
+            raise ConfigError(f"{name} do not fit ({described(error)}); try {size}another network") from error
         self.encoder.train()
         if features.ndim != 2 or not features.numel():
-            raise ConfigError(f"{what} become {tuple(features.shape[1:])} and no row of features; try another network")
+            raise ConfigError(f"{name} become {tuple(features.shape[1:])}, not a feature vector; try another network")
         return int(features.shape[1])
 
     def load_first_weights(self) -> None:
-        """Fetch timm's weights, if wanted."""
+        """Download timm's weights."""
         if self.options.pretrained:
-            self.encoder = _fetch(self.architecture, self._channels, "--from-scratch starts without them")
+            self.encoder = _fetch(self.architecture, self._channels, "to start without them: --from-scratch")
 
 
 def named(name: str) -> type[TimmNetwork]:
@@ -66,19 +66,19 @@ def named(name: str) -> type[TimmNetwork]:
 
 
 def backbone(name: str) -> Callable[[Path | None], Backbone]:
-    """Return a function that loads timm's architecture ``name`` as a backbone, with weights from a file or the hub."""
+    """Return a function that loads a timm network as a backbone, with weights from a file or the hub."""
     named(name)
 
     def load(weights: Path | None) -> Backbone:
         fetched = None if weights else _fetch(name, 3, "give a file with --weights")
         encoder = fetched or _create(name, 3, pretrained=False)
-        facts: dict[str, Any] = encoder.pretrained_cfg  # type: ignore[assignment]
+        config: dict[str, Any] = encoder.pretrained_cfg  # type: ignore[assignment]
         if weights is not None:
-            classifier = facts.get("classifier") or ()
+            classifier = config.get("classifier") or ()
             besides = (classifier,) if isinstance(classifier, str) else tuple(classifier)
             fill(encoder, read_weights(weights), str(weights), besides=besides)
-        mean, std = (tuple(255.0 * value for value in facts[key]) for key in ("mean", "std"))
-        return Backbone(encoder, encoder, mean, std, facts["input_size"][-1], bool(facts.get("fixed_input_size")))
+        mean, std = (tuple(255.0 * value for value in config[key]) for key in ("mean", "std"))
+        return Backbone(encoder, encoder, mean, std, config["input_size"][-1], bool(config.get("fixed_input_size")))
 
     return load
 
@@ -90,8 +90,8 @@ def _create(architecture: str, channels: int, *, pretrained: bool) -> nn.Module:
 
 
 def _fetch(architecture: str, channels: int, advice: str) -> nn.Module:
-    """Return an encoder with timm's weights; where they cannot be had, the error ends with ``advice``."""
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt; we report the last
+    """Return an encoder with timm's weights, or raise InputError, which ends with ``advice``."""
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every attempt
     try:
         return _create(architecture, channels, pretrained=True)
     except (OSError, RuntimeError, pickle.UnpicklingError) as error:

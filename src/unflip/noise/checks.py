@@ -1,20 +1,18 @@
-"""Checks of what noise is made from: labels, levels, matrices and posteriors."""
+"""Validation of labels, noise levels, transition matrices and posteriors."""
 
 import torch
 from torch import Tensor
 
 from unflip.errors import InputError
 
-# How far the sum of a row may be from one.
-_MATRIX_TOLERANCE = 1e-6  # float32 files stay well below
-_POSTERIOR_TOLERANCE = 1e-3  # float16 files stay below
+_MATRIX_TOLERANCE = 1e-6  # of row sums, enough for float32
+_POSTERIOR_TOLERANCE = 1e-3  # of row sums, enough for float16
 
 
 def check_level(level: float) -> float:
     """Return ``level`` if it is a fraction strictly between 0 and 1."""
     if not 0 < level < 1:
-        hint = f"; levels are fractions, try {level / 100:g}" if 1 < level < 100 else ""
-        raise InputError(f"noise level {level:g} is outside (0, 1){hint}")
+        raise InputError(f"noise level {level:g} is outside (0, 1)")
     return level
 
 
@@ -37,9 +35,9 @@ def check_labels(labels: Tensor, num_classes: int, *, what: str = "labels") -> T
 
 
 def check_same_length(labels: Tensor, reference: Tensor, *, what: str) -> None:
-    """Refuse label vectors of different lengths."""
+    """Raise InputError if two label vectors differ in length."""
     if len(labels) != len(reference):
-        raise InputError(f"{what}: {len(labels)} labels for {len(reference)} clean ones; give one for each")
+        raise InputError(f"{what}: {len(labels)} labels for {len(reference)} clean ones")
 
 
 def check_matrix(matrix: Tensor, num_classes: int | None = None) -> Tensor:
@@ -53,39 +51,31 @@ def check_matrix(matrix: Tensor, num_classes: int | None = None) -> Tensor:
     if outside.any():
         row, column = outside.nonzero()[0].tolist()
         raise InputError(
-            f"transition matrix: row {row}, column {column} holds {float(matrix[row, column]):g}; probabilities must "
-            "be finite and not negative"
+            f"transition matrix: row {row}, column {column} is {float(matrix[row, column]):g}; it must be at least 0"
         )
     sums = matrix.sum(dim=1)
     wrong = (sums - 1).abs() > _MATRIX_TOLERANCE
     if wrong.any():
         row = int(wrong.int().argmax())
-        raise InputError(
-            f"transition matrix: row {row} sums to {float(sums[row]):.8g}; every row must sum to 1 "
-            "(row i says where labels of class i go)"
-        )
+        raise InputError(f"transition matrix: row {row} sums to {float(sums[row]):.8g}; every row must sum to 1")
     return matrix / sums[:, None]
 
 
 def check_posterior(posterior: Tensor, num_examples: int, num_classes: int) -> Tensor:
-    """Return ``posterior`` on the CPU if it holds one distribution over the classes for every example."""
+    """Return ``posterior`` (n, k) on the CPU if every row is a probability distribution."""
     if posterior.shape != (num_examples, num_classes):
-        raise InputError(
-            f"posterior has shape {tuple(posterior.shape)}; expected ({num_examples}, {num_classes}), "
-            "one row per example and one column per class"
-        )
+        raise InputError(f"posterior has shape {tuple(posterior.shape)}; expected ({num_examples}, {num_classes})")
     if not posterior.is_floating_point():
         raise InputError(f"posterior is {posterior.dtype}; expected floating-point probabilities")
     posterior = posterior.detach().cpu()
     if posterior.dtype not in (torch.float32, torch.float64):
         posterior = posterior.float()
     sums, smallest = posterior.sum(dim=1), posterior.amin(dim=1)
-    # This finds NaN too, since every comparison with NaN is false.
-    good = ((sums - 1).abs() <= _POSTERIOR_TOLERANCE) & (smallest >= 0)
+    good = ((sums - 1).abs() <= _POSTERIOR_TOLERANCE) & (smallest >= 0)  # False for NaN
     if not good.all():
         row = int((~good).int().argmax())
         raise InputError(
             f"posterior: row {row} sums to {float(sums[row]):.6g}, its smallest value is {float(smallest[row]):g}; "
-            "rows must sum to 1 within 0.001 and not be negative; apply softmax to logits first"
+            "rows must sum to 1 within 0.001 and not be negative (apply softmax to logits)"
         )
     return posterior

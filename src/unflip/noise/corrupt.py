@@ -1,4 +1,4 @@
-"""Applying a recipe: clean labels in; noisy labels and a record of how they were made out."""
+"""Apply a noise recipe to labels, with a record of how the noisy labels were made."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ from unflip.seeding import generator
 
 T = TypeVar("T")
 
-_DIGITS = 6  # decimals of rates in the record, enough to show one label in a million
+_DIGITS = 6  # decimals of rates in the record
 
 
 @dataclass(frozen=True)
 class NoisyLabels:
-    """The result of a recipe.
+    """Noisy labels.
 
     Attributes:
         labels: (n,) int64.
-        provenance: ready for JSON: recipe, seed, what each step did, the resulting noise and hashes of the inputs.
+        provenance: JSON-serializable record of recipe, seed, steps, resulting noise and hashes of the inputs.
     """
 
     labels: Tensor
@@ -35,10 +35,10 @@ class NoisyLabels:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassRelations:
-    """What the steps ``asym``, ``asym-pairs``, ``asym-cycle`` and ``matrix`` need to know about the classes.
+    """Relations between classes, for the steps ``asym``, ``asym-pairs``, ``asym-cycle`` and ``matrix``.
 
     Attributes:
-        class_map: which class is mistaken for which, by id.
+        class_map: the noisy class of each class, by id.
         superclasses: the superclass of each class.
         matrix: (k, k), row-stochastic.
     """
@@ -58,19 +58,19 @@ def corrupt(
     base_labels: Tensor | None = None,
     relations: ClassRelations | None = None,
 ) -> NoisyLabels:
-    """Apply the steps of ``recipe`` to labels, one after the other.
+    """Apply the steps of a recipe to labels, in order.
 
-    Every step draws from its own generator, derived from the seed, its position and its name. A PMD step replaces every
-    label, so it is refused on labels that are already noisy.
+    Every step draws from its own generator, derived from the seed, its position and its name. A PMD step redraws every
+    label, so it cannot be applied to noisy labels.
 
     Args:
         recipe: the steps, from :func:`unflip.noise.recipe.parse`.
         clean_labels: the true labels (n,).
         num_classes: k.
-        seed: of all draws.
-        posterior: class probabilities (n, k), which PMD steps need.
-        base_labels: the labels that the first step is applied to (n,); by default the clean ones.
-        relations: the class map, superclasses or matrix that ``asym`` and ``matrix`` steps need.
+        seed: random seed.
+        posterior: class probabilities (n, k), for PMD steps.
+        base_labels: labels (n,) to which the first step is applied; by default the clean ones.
+        relations: class map, superclasses or matrix, for ``asym`` and ``matrix`` steps.
     """
     clean = check_labels(clean_labels, num_classes, what="clean labels")
     base = clean if base_labels is None else check_labels(base_labels, num_classes, what="base labels")
@@ -117,12 +117,8 @@ def _pmd_step(
     draws: torch.Generator,
 ) -> tuple[Tensor, dict[str, Any]]:
     if not torch.equal(labels, clean):
-        raise ConfigError(
-            f"the noise step {step} redraws every label and would undo the noise that is already there; "
-            "use sym, asym, pair or matrix on noisy labels"
-        )
-    posterior = _needed(posterior, step, "posteriors")
-    level = _needed(step.level, step, "a level")
+        raise ConfigError(f"the noise step {step} redraws every label; use sym, asym, pair or matrix on noisy labels")
+    posterior, level = _needed(posterior, step, "posteriors"), _needed(step.level, step, "a level")
     drawn = pmd(clean, posterior, num_classes=num_classes, kind=kind, level=level, generator=draws)
     return drawn.labels, {
         "realized": _share(drawn.labels != clean),
@@ -149,7 +145,7 @@ def _class_step(
             matrix = asymmetric(num_classes, level, class_map)
             details["class_map"] = {str(source): target for source, target in sorted(class_map.items())}
     noisy = apply_matrix(labels, matrix, draws)
-    # To compare with the requested level: the share of changed labels among the classes that the step may change.
+    # The realized level: the share of changed labels among the classes that the step can change.
     may_change = (matrix.diagonal() < 1)[labels]
     return noisy, {"realized": _share((noisy != labels)[may_change])} | details
 
@@ -161,12 +157,12 @@ def _class_map(step: Step, relations: ClassRelations, num_classes: int, draws: t
     what, value = ("a class map or superclasses", "FILE.json") if by_map else ("superclasses", "cifar100")
     superclasses = _needed(relations.superclasses, step, what, f"--class-map {value}", f"class_map={value}")
     if len(superclasses) != num_classes:
-        raise InputError(f"superclasses are given for {len(superclasses)} classes; the data have {num_classes}")
+        raise InputError(f"superclasses of {len(superclasses)} classes; the data have {num_classes}")
     return cycle_map(superclasses) if step.name == "asym-cycle" else pairs_map(superclasses, draws)
 
 
 def _needed(value: T | None, step: Step, what: str, flag: str | None = None, key: str | None = None) -> T:
-    """Return what a step needs; where it is missing, say by which flag of `corrupt` or key of `train` it comes."""
+    """Return ``value``, or raise ConfigError with the flag of `corrupt` and the key of `train` that set it."""
     if value is None:
         hint = f"; corrupt takes {flag}, train takes --set noise.{key}" if flag else ""
         raise ConfigError(f"the noise step {step} needs {what}; none given{hint}")
@@ -182,7 +178,7 @@ def _rounded(values: Tensor) -> list[float]:
 
 
 def _sha256(tensor: Tensor) -> str:
-    """Hash element type, shape and bytes; labels are int64 here, whatever their file held."""
+    """Hash dtype, shape and bytes of a tensor."""
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
     digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()

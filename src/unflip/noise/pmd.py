@@ -1,8 +1,8 @@
-"""Polynomial-margin-diminishing (PMD) noise: the less clear an example is, the likelier its label is wrong.
+"""Polynomial-margin-diminishing (PMD) noise: the smaller the margin of an example, the more likely its label is wrong.
 
-:func:`pmd` draws types I, II and III for any number of classes at a requested level: every label becomes one of the two
-most probable classes. Below it stands Definition 1, the binary case: noise functions that satisfy it
-(:class:`BinaryPmd`), and the smallest c1 for any other (:func:`smallest_c1`).
+:func:`pmd` draws types I, II and III for any number of classes at a given level: every label becomes one of the two
+most probable classes. Below it is Definition 1, the binary case: noise functions that satisfy it (:class:`BinaryPmd`),
+and the smallest c1 of any other (:func:`smallest_c1`).
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from torch import Tensor
 from unflip.errors import InputError
 from unflip.noise.checks import check_labels, check_level, check_posterior
 
-_LARGEST_FACTOR = 1e6  # beyond it practically no label becomes u
+_MAX_FACTOR = 1e6  # beyond which practically no label becomes u
 
 
 class TopTwo(NamedTuple):
@@ -60,7 +60,7 @@ def pmd(
     """Draw PMD labels whose expected noise rate, measured against the clean labels, is ``level``.
 
     The label becomes u with probability (1 - rho) / factor, clipped to [0, 1], else s (the paper's section 4.2;
-    the factor is from the released generator, and here solved for). The clean label has no influence on the draw.
+    the factor is from the released generator, and here solved for). The draw does not depend on the clean label.
 
     Args:
         clean_labels: (n,).
@@ -75,11 +75,11 @@ def pmd(
     top = top_two(check_posterior(posterior, len(clean), num_classes))
     factor = solve_factor(top, clean, kind=kind, level=level)
     keep = keep_probability(top.margin, kind=kind, factor=factor)
-    # Three groups to draw evenly in: examples whose clean label is u, those where it is s, and the others.
+    # Three strata: examples whose clean label is u, s, or another class.
     group = (clean == top.first).int() + 2 * (clean == top.second).int()
-    kept = draw_evenly(keep, group, generator)
+    is_first = draw_evenly(keep, group, generator)
     return PmdLabels(
-        labels=torch.where(kept, top.first, top.second),
+        labels=torch.where(is_first, top.first, top.second),
         factor=factor,
         expected_rate=expected_rate(top, clean, keep),
         top_two=top,
@@ -142,10 +142,7 @@ def solve_factor(top: TopTwo, clean_labels: Tensor, *, kind: int, level: float) 
 
     lowest, highest = float(rates.min()), float(rates.max())
     if not lowest <= level <= highest:
-        raise InputError(
-            f"pmd{kind}: level {level:g} cannot be reached on these posteriors; reachable: {lowest:.4f} to "
-            f"{highest:.4f}; ask for a level in between or try another type"
-        )
+        raise InputError(f"pmd{kind}: level {level:g} cannot be reached here; reachable: {lowest:.4f} to {highest:.4f}")
     left, right = rates[:-1], rates[1:]
     crossing = ((left - level) * (right - level) <= 0).nonzero().squeeze(1)
     left, right = left[crossing], right[crossing]
@@ -160,7 +157,7 @@ def _rate_at_knots(steepness: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
     slopes = (sign * steepness).flip(0).cumsum(0).flip(0)  # of the examples from i on, those not yet clipped at w_i
     knots = 1 / steepness
     at_knots = -(sign.cumsum(0) - sign) - slopes * knots
-    smallest = torch.tensor([1 / _LARGEST_FACTOR], dtype=torch.float64)
+    smallest = torch.tensor([1 / _MAX_FACTOR], dtype=torch.float64)
     at_smallest = -slopes[:1].sum() * smallest
     weights = torch.cat([smallest, knots])
     beyond = 2 * weights[-1:]
@@ -227,7 +224,7 @@ class BinaryPmd:
         clean = check_labels(clean_labels, 2, what="clean labels")
         eta = eta.detach().cpu().double()
         if eta.shape != clean.shape or not ((eta >= 0) & (eta <= 1)).all():
-            raise InputError(f"eta must hold P(y = 1 | x) in [0, 1] of {len(clean)} examples; came {tuple(eta.shape)}")
+            raise InputError(f"eta must be P(y = 1 | x) in [0, 1] of {len(clean)} examples; got {tuple(eta.shape)}")
         flip = torch.where(clean == 1, self.rho_10(eta), self.rho_01(eta))
         uniform = torch.rand(len(clean), generator=generator, dtype=torch.float64)
         return torch.where(uniform < flip, 1 - clean, clean)

@@ -1,4 +1,4 @@
-"""Parsing noise recipes such as ``pmd1:0.35 + sym:0.30`` into steps, which `corrupt.py` applies."""
+"""Parse noise recipes such as ``pmd1:0.35 + sym:0.30`` into steps, which `corrupt.py` applies."""
 
 import re
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ STEPS: dict[str, str] = {
     "pmd2": "PMD type II",
     "pmd3": "PMD type III",
     "sym": "any other class, all equally likely",
-    "asym": "the class that the data's map names; without a map, within superclasses as asym-pairs",
-    "asym-pairs": "two classes, drawn in every superclass, become each other",
+    "asym": "the class in the data's class map; without a map, as asym-pairs",
+    "asym-pairs": "two random classes of every superclass are swapped",
     "asym-cycle": "every class becomes the next in its superclass",
     "pair": "every class becomes the next",
     "matrix": "a transition matrix of your own; takes no level",
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A sequence of steps, each applied to the labels made by the one before; see :func:`parse`."""
+    """A sequence of steps, each applied to the labels of the previous one; see :func:`parse`."""
 
     steps: tuple[Step, ...]
 
@@ -60,9 +60,9 @@ class Recipe:
 
 
 def parse(text: str) -> Recipe:
-    """Read a recipe: steps ``name:level`` joined by ``+``; an error points at the character, counted from 1.
+    """Parse a recipe: steps ``name:level`` joined by ``+``; errors give the position, counted from 1.
 
-    A PMD step comes first or not at all: it draws every label from the posterior, regardless of the label before.
+    A PMD step must be the first, since it draws every label from the posterior, whatever the label was.
 
     >>> str(parse("pmd1:0.35+sym:0.30"))
     'pmd1:0.35 + sym:0.3'

@@ -1,7 +1,7 @@
 """Class-dependent noise: a row-stochastic matrix T with T_ij = P(noisy = j | label = i).
 
-Matrices by formula, drawing from one, measuring one; below, the maps that asymmetric noise follows: which class is
-mistaken for which, for the usual data sets, within superclasses, and by name.
+Matrices by formula, sampling and measuring; below, the class maps of asymmetric noise: those of common data sets,
+within superclasses, and by class names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,16 +24,16 @@ def symmetric(num_classes: int, level: float) -> Tensor:
 def asymmetric(num_classes: int, level: float, mapping: Mapping[int, int]) -> Tensor:
     """Return T_ij = eps for every i -> j of ``mapping`` and T_ii = 1 - eps (the paper's section 4.2).
 
-    Classes that the map does not name keep their labels.
+    Classes that are not in the map keep their labels.
     """
     check_level(level)
     if not mapping:
-        raise InputError("the class map is empty; name at least one class and where its labels go")
+        raise InputError("the class map is empty")
     matrix = torch.eye(num_classes, dtype=torch.float64)
     _check_class_ids([*mapping, *mapping.values()], num_classes)
     for source, target in mapping.items():
         if source == target:
-            raise InputError(f"the class map sends class {source} to itself; leave it out or name another class")
+            raise InputError(f"the class map sends class {source} to itself")
         matrix[source, source] = 1 - level
         matrix[source, target] = level
     return matrix
@@ -103,7 +103,7 @@ NAMED_MAPS: dict[str, dict[int, int]] = {
     # 7 -> 1, 2 -> 7, 5 <-> 6, 3 -> 8 (Patrini et al. 2017)
     "mnist": {7: 1, 2: 7, 5: 6, 6: 5, 3: 8},
 }
-"""Maps of asymmetric noise by the data they were made for."""
+"""Class maps of asymmetric noise, by data set."""
 
 CIFAR100_CLASSES: dict[str, tuple[str, ...]] = {
     "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
@@ -127,7 +127,7 @@ CIFAR100_CLASSES: dict[str, tuple[str, ...]] = {
     "vehicles_1": ("bicycle", "bus", "motorcycle", "pickup_truck", "train"),
     "vehicles_2": ("lawn_mower", "rocket", "streetcar", "tank", "tractor"),
 }
-"""The 100 classes of CIFAR-100 by superclass; ids follow alphabetical order, for classes and superclasses alike."""
+"""The 100 classes of CIFAR-100 by superclass; ids of classes and superclasses are in alphabetical order."""
 
 CIFAR100_SUPERCLASSES: tuple[int, ...] = tuple(
     superclass
@@ -139,10 +139,10 @@ CIFAR100_SUPERCLASSES: tuple[int, ...] = tuple(
 
 
 def pairs_map(superclasses: Sequence[int], generator: torch.Generator) -> dict[int, int]:
-    """Draw two classes in every superclass; they are mistaken for each other (the paper's section 4.2)."""
+    """Draw two classes in every superclass, which are swapped (the paper's section 4.2)."""
     mapping: dict[int, int] = {}
-    for members in _members(superclasses):
-        first, second = (members[i] for i in torch.randperm(len(members), generator=generator)[:2].tolist())
+    for classes in _groups(superclasses):
+        first, second = (classes[i] for i in torch.randperm(len(classes), generator=generator)[:2].tolist())
         mapping |= {first: second, second: first}
     return mapping
 
@@ -151,13 +151,13 @@ def cycle_map(superclasses: Sequence[int]) -> dict[int, int]:
     """Send every class to the next in its superclass, the last to the first."""
     return {
         source: target
-        for members in _members(superclasses)
-        for source, target in zip(members, members[1:] + members[:1], strict=True)
+        for classes in _groups(superclasses)
+        for source, target in zip(classes, classes[1:] + classes[:1], strict=True)
     }
 
 
 def resolve_map(mapping: Mapping[str | int, str | int], class_names: Sequence[str]) -> dict[int, int]:
-    """Turn a map of class names or ids into one of ids; an id may also be text, like the keys of JSON and TOML.
+    """Convert a map of class names or ids into one of ids; ids may be strings, like the keys of JSON and TOML.
 
     >>> resolve_map({"cat": "dog", 0: "1"}, ["bird", "cat", "dog"])
     {1: 2, 0: 1}
@@ -166,13 +166,13 @@ def resolve_map(mapping: Mapping[str | int, str | int], class_names: Sequence[st
     for source, target in mapping.items():
         source_id = _class_id(source, class_names)
         if source_id in resolved:
-            raise InputError(f"the class map names class '{class_names[source_id]}' twice; give it one target")
+            raise InputError(f"the class map names class '{class_names[source_id]}' twice")
         resolved[source_id] = _class_id(target, class_names)
     return resolved
 
 
-def _members(superclasses: Sequence[int]) -> list[list[int]]:
-    """Return the classes of each superclass in order of their ids, without superclasses that have only one class."""
+def _groups(superclasses: Sequence[int]) -> list[list[int]]:
+    """Return the classes of each superclass, by id, without superclasses of a single class."""
     groups: dict[int, list[int]] = {}
     for class_id, superclass in enumerate(superclasses):
         groups.setdefault(superclass, []).append(class_id)
