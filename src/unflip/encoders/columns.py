@@ -27,7 +27,7 @@ from unflip.progress import Track
 _MAX_CATEGORIES = 50  # categories with a feature of their own
 _MIN_COVERAGE = 0.05  # share of filled cells that these must cover
 _TEXT_WORDS = 3.0  # mean number of words from which distinct strings are texts
-_SAMPLE_ROWS = 20_000  # evenly spaced rows from which texts are told from categories
+_SAMPLE_ROWS = 20_000  # evenly spaced rows to distinguish texts from categories
 _MIN_CONSECUTIVE = 10  # rows from which consecutive integers are an index
 _MIN_DENSE = 50  # rows from which distinct integers that fill half of their range are an index
 _ID_NAME = re.compile(r"(?i:(?:^|[\W_])(?:id|idx|index|key|guid|uuid)$)|[a-z](?:Id|ID)$")  # not `paid`
