@@ -28,7 +28,15 @@ class RunFolderError(UnflipError):
 
 
 class DivergedError(UnflipError):
-    """Training produced NaN or infinity."""
+    """Training produced NaN or infinity.
+
+    Args:
+        what: what is not finite, such as "the loss became nan".
+        where: the epoch and, if known, the batch.
+    """
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} {where}; try a smaller learning rate (--set optimizer.lr=...)")
 
 
 class Stopped(BaseException):

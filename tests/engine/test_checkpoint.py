@@ -8,10 +8,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers import assert_same_tree
+from helpers import assert_same_tree, passthrough
 from unflip.engine import checkpoints as module
-from unflip.engine.checkpoints import Checkpoints, copy_state, load_tree, save_tree
+from unflip.engine.checkpoints import BestEpoch, Checkpoints, load_tree, save_tree
 from unflip.errors import RunFolderError, UnflipWarning
+from unflip.nn.ensemble import Ensemble
 
 TENSORS = st.builds(
     lambda shape, dtype, seed: (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 9).to(dtype),
@@ -137,7 +138,7 @@ def test_when_the_newest_is_damaged_it_is_named_and_the_one_before_used(tmp_path
         checkpoints.save({"epoch": epoch}, epoch)
     damage(tmp_path / "epoch-00002.safetensors", how)
     with pytest.warns(
-        UnflipWarning, match=r"epoch-00002\.safetensors: .*continuing from the earlier epoch-00001\.safetensors"
+        UnflipWarning, match=r"epoch-00002\.safetensors: .*resuming from the earlier epoch-00001\.safetensors"
     ) as told:
         assert checkpoints.load_last() == {"epoch": 1}
     assert len(told) == 1
@@ -148,7 +149,7 @@ def test_when_all_are_damaged_the_newest_is_named(tmp_path: Path) -> None:
     for epoch in (1, 2):
         checkpoints.save({"epoch": epoch}, epoch)
         damage(tmp_path / f"epoch-{epoch:05d}.safetensors", "cut")
-    with pytest.raises(RunFolderError, match=r"epoch-00002.*there is no other; start again with --force"):
+    with pytest.raises(RunFolderError, match=r"epoch-00002.*there is no other; start over with --force"):
         checkpoints.load_last()
 
 
@@ -163,15 +164,18 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
         Checkpoints(tmp_path / "file" / "checkpoints", 2, 10.0).save({}, 1)
 
 
-def test_a_copied_state_does_not_follow_the_network() -> None:
-    network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    copied = copy_state(network.state_dict())
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    network(torch.randn(4, 2)).sum().backward()
+def test_the_state_of_the_best_epoch_is_a_copy_and_the_first_of_equal_epochs() -> None:
+    model = Ensemble([passthrough(2)])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    best = BestEpoch()
+    best.update(1, 0.5, model)
     with torch.no_grad():
-        for weight in network.parameters():
+        for weight in model.networks[0].parameters():
             weight.add_(1.0)
-    assert_same_tree(before, copied)
+    for epoch, score in ((2, 0.5), (3, 0.4)):
+        best.update(epoch, score, model)
+    assert (best.epoch, best.score) == (1, 0.5)
+    assert_same_tree(before, best.state)
 
 
 def test_a_checkpoint_in_another_format_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_scor
 from helpers import passthrough
 from unflip.data.sources import ArraySource
 from unflip.engine.distributed import Distributed
-from unflip.engine.evaluation import EvaluationSet, Truth, accuracies, accuracy, full_report, separation
-from unflip.engine.inference import _batch_size, predict_probs
+from unflip.engine.evaluation import EvaluationSet, Truth, accuracies, accuracy, full_report
+from unflip.engine.inference import batch_size, predict_probs
 from unflip.nn.ensemble import Ensemble
 
 
@@ -100,17 +100,23 @@ def test_label_accuracy_is_the_share_of_right_labels_or_unknown() -> None:
 
 
 @pytest.mark.parametrize("decimals", [8, 1])  # with one decimal, most scores are equal to others
-def test_separation_is_the_area_of_scikit_learn(decimals: int) -> None:
+def test_quality_auroc_is_that_of_scikit_learn_where_quality_is_known(decimals: int) -> None:
     random = np.random.default_rng(0)
     right = random.random(500) < 0.7
     scores = np.round(random.random(500) + 0.3 * right, decimals)
-    assert separation(torch.tensor(scores), torch.tensor(right)) == pytest.approx(roc_auc_score(right, scores))
-    assert separation(torch.tensor(-scores), torch.tensor(right)) == pytest.approx(1 - roc_auc_score(right, scores))
+    clean = torch.zeros(500, dtype=torch.long)
+    truth, given, rows = Truth(clean, {}), (~torch.tensor(right)).long(), torch.arange(500)
+    quality = torch.tensor(scores)
+    assert truth.quality_auroc(quality, given, rows) == pytest.approx(roc_auc_score(right, scores))
+    quality[::2] = torch.nan
+    assert truth.quality_auroc(quality, given, rows) == pytest.approx(roc_auc_score(right[1::2], scores[1::2]))
 
 
-def test_separation_needs_labels_of_both_kinds() -> None:
-    assert separation(torch.rand(4), torch.ones(4, dtype=torch.bool)) is None
-    assert separation(torch.rand(4), torch.zeros(4, dtype=torch.bool)) is None
+def test_quality_auroc_needs_correct_and_wrong_labels() -> None:
+    truth, rows = Truth(torch.zeros(4, dtype=torch.long), {}), torch.arange(4)
+    for given in (torch.zeros(4, dtype=torch.long), torch.ones(4, dtype=torch.long)):
+        assert truth.quality_auroc(torch.rand(4), given, rows) is None
+    assert Truth(None, {}).quality_auroc(torch.rand(4), torch.tensor([0, 1, 0, 1]), rows) is None
 
 
 @pytest.mark.parametrize(
@@ -126,4 +132,4 @@ def test_separation_needs_labels_of_both_kinds() -> None:
     ],
 )
 def test_a_batch_fits_the_device(values: int, device: str, size: int) -> None:
-    assert _batch_size(values, torch.device(device)) == size
+    assert batch_size(values, torch.device(device)) == size

@@ -65,7 +65,7 @@ def encoder_states(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     train_epoch = Trainer.train_epoch
 
     def note(trainer: Trainer) -> None:
-        (part,) = trainer._pretrained
+        (part,) = trainer.pretrained
         states.append({name: value.clone() for name, value in part.encoder.state_dict().items()})
 
     def noted(self: Trainer, epoch: int, *args: Any) -> Any:
@@ -162,7 +162,7 @@ def test_from_scratch_is_from_scratch(
         cli("train", "--data", photos, "--out", tmp_path / "run", "--network", NETWORK, "--from-scratch", *sets)
     assert states == []
     (trainer,) = trainers
-    assert trainer._pretrained == []
+    assert trainer.pretrained == []
     assert "pretrained = false" in (tmp_path / "run" / "config.toml").read_text()
 
 

@@ -79,7 +79,7 @@ def test_dividemix_sees_two_views_of_each_image(tmp_path: Path, monkeypatch: pyt
     run(root, tmp_path / "run", {"dividemix.warmup": 1}, method="dividemix")
     (trainer,) = made
     (phase, *_) = trainer.method.phases(1, Observation(trainer, EpochProgress()), trainer.labels)
-    batch = next(iter(trainer._batches(1, 0, replace(phase, views=2))))
+    batch = next(iter(trainer.batches(1, 0, replace(phase, views=2))))
     assert len(batch.views) == 2
     assert batch.views[0].shape[1:] == (3, 72, 72)
     assert not torch.equal(*batch.views)

@@ -95,7 +95,7 @@ def test_every_pass_sees_other_views_of_the_same_images(
     run(pictures, tmp_path / "run", epochs=1)
     (trainer,) = made
     (phase,) = trainer.method.phases(1, Observation(trainer, EpochProgress()), trainer.labels)
-    first, again, later = (next(iter(trainer._batches(epoch, 0, phase))) for epoch in (1, 1, 2))
+    first, again, later = (next(iter(trainer.batches(epoch, 0, phase))) for epoch in (1, 1, 2))
     assert torch.equal(first.inputs, again.inputs)
     assert not torch.equal(first.inputs, later.inputs)
     assert not torch.equal(first.inputs, trainer.source.fetch(first.indices))
@@ -108,5 +108,5 @@ def test_images_can_be_trained_on_without_augmentation(
     train(pictures, tmp_path / "run", network="mlp", epochs=1, settings={"data.augment": False}, device="cpu")
     (trainer,) = made
     (phase,) = trainer.method.phases(1, Observation(trainer, EpochProgress()), trainer.labels)
-    batch = next(iter(trainer._batches(1, 0, phase)))
+    batch = next(iter(trainer.batches(1, 0, phase)))
     assert torch.equal(batch.inputs, trainer.source.fetch(batch.indices))

@@ -14,7 +14,7 @@ from helpers import Outcome, blobs, write_npz
 from unflip.data.options import CROSS_FIT, IN_SAMPLE
 from unflip.data.sources import ArraySource
 from unflip.engine.distributed import Distributed
-from unflip.engine.posterior import PosteriorFit, temperature
+from unflip.engine.prepare import PosteriorFit, temperature
 from unflip.nn.mlp import MLPOptions
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
@@ -44,7 +44,7 @@ def test_the_temperature_undoes_a_scale() -> None:
 @pytest.fixture(scope="module")
 def fit() -> PosteriorFit:
     optimizer = OptimizerOptions(batch_size=16, lr=0.05)
-    return PosteriorFit("mlp", MLPOptions(hidden=(16,)), optimizer, 0, Distributed("cpu"), Reporter(), epochs=5)
+    return PosteriorFit(0, Distributed("cpu"), Reporter(), MLPOptions(hidden=(16,)), optimizer, epochs=5)
 
 
 def _overlapping() -> tuple[ArraySource, torch.Tensor]:

@@ -9,7 +9,7 @@ import torch
 
 from helpers import Crash, assert_same_run, capture_trainers, crash_after, quick_train
 from unflip.engine.checkpoints import EpochProgress
-from unflip.engine.distributed import Distributed, _find_precision
+from unflip.engine.distributed import Distributed, find_precision
 from unflip.engine.trainer import Observation
 from unflip.errors import ConfigError
 from unflip.nn import openvino
@@ -125,7 +125,7 @@ def test_auto_is_bfloat16_only_on_a_gpu_that_has_it(
     monkeypatch: pytest.MonkeyPatch, accelerator: str, supported: bool, found: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
-    assert _find_precision("auto", accelerator) == found
+    assert find_precision("auto", accelerator) == found
 
 
 def test_nothing_is_said_about_the_precision(capfd: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ def make_trainer(
         options,
         processes,
         reporter or Reporter(),
-        val_rows=val_rows,
+        *([] if val_rows is None else [val_rows]),
     )
 
 

@@ -196,9 +196,11 @@ def accelerated(*, half: bool = False) -> Iterator[Accelerator]:
     accelerator, start = Accelerator(), Distributed.__init__
     forward = torch.nn.Module.__call__
 
-    def started(self: Distributed, device: str = "auto", precision: str = "float32") -> None:
-        start(self, "cpu" if device == DEVICE.type else device, precision)
-        self.fabric._strategy._root_device = DEVICE  # type: ignore[attr-defined]
+    def started(
+        self: Distributed, device: str = "auto", precision: str = "float32", threads: int | None = None
+    ) -> None:
+        start(self, "cpu" if device == DEVICE.type else device, precision, threads)
+        self.device = self.fabric._strategy._root_device = DEVICE  # type: ignore[attr-defined]
 
     def made(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def make_there(*args: Any, device: Any = None, **options: Any) -> Tensor:

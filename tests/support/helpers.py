@@ -169,7 +169,7 @@ def crash_after(monkeypatch: pytest.MonkeyPatch, epoch: int) -> None:
         if number == epoch and midway is None:
             raise Crash
 
-    monkeypatch.setattr(checkpoints, "_SHARE", math.inf)
+    monkeypatch.setattr(checkpoints, "MAX_OVERHEAD", math.inf)
     monkeypatch.setattr(checkpoints.Checkpoints, "save", save_then_crash)
 
 

@@ -17,9 +17,8 @@ from unflip.data.labeling import label_data
 from unflip.data.labels import are_misleading
 from unflip.data.loaders import check_used, load_raw
 from unflip.encoders.table import encode_raw
-from unflip.engine.distributed import start_processes
-from unflip.engine.posterior import posterior_fit
-from unflip.engine.prepare import find_posterior
+from unflip.engine.distributed import Distributed
+from unflip.engine.prepare import find_posterior, posterior_fit
 from unflip.errors import ConfigError
 from unflip.files import write_json, write_text
 from unflip.noise.recipe import parse
@@ -79,7 +78,7 @@ def corrupt(
     check_used(data_options, typed)
     if save_posterior is not None and not needs_posterior(noise_options):
         raise ConfigError(f"--save-posterior is not used: the recipe {noise} has no pmd step; leave it out")
-    processes = start_processes(execution.device, execution.threads)
+    processes = Distributed(execution.device, threads=execution.threads)
     estimate = posterior_fit(common.seed, processes, quiet=execution.quiet)
     before = label_data(encode_raw(load_raw(data_options), data_options), data_options)
     posterior = find_posterior(before, noise_options, estimate)

@@ -38,7 +38,7 @@ from unflip.encoders.image import (
     image_options,
 )
 from unflip.encoders.table import encode_raw
-from unflip.engine.distributed import start_processes
+from unflip.engine.distributed import Distributed
 from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
 from unflip.files import LOCK, Interruption, locked, naming_target, remove_partial
 from unflip.parallel import Cluster, find_ray
@@ -183,7 +183,7 @@ def plan_embedding(
         find_ray(embedding.address)
     if not raw.holds_images:
         raise InputError(f"data {options.path}: holds no images; there is nothing to embed")
-    device = start_processes(execution.device, execution.threads).device
+    device = Distributed(execution.device, threads=execution.threads).device
     raw.check_trainable(options.path)
     assert isinstance(raw.train.inputs, np.ndarray | ImageFiles)
     encoder = ImageEncoder.choose(

@@ -77,7 +77,7 @@ def summary(cleaned: "CleanResult", columns: Sequence[str] = ()) -> str:
     held_out = cleaned.run.result["val_accuracy"]
     if held_out is not None:
         lines.append(f"  the model disagrees with {1 - held_out:.1%} of the labels held out from training")
-    elif cleaned.run.result["judged_out_of_sample"] == 1 and not cleaned.unscored:
+    elif cleaned.run.result["out_of_sample"] == 1 and not cleaned.unscored:
         lines.append("  every label was judged by networks and statistics that had not learned it")
     if cleaned.unscored:
         one = cleaned.unscored == 1

@@ -1,4 +1,4 @@
-"""Evaluation: accuracies, selection of the epoch and result.json; the only place that sees clean labels."""
+"""Evaluation: accuracies, selection of the epoch and result.json; the only module that reads clean labels."""
 
 import platform
 import sys
@@ -37,7 +37,7 @@ class EvaluationSet:
     source: Source
     labels: Tensor
     leaked: Array | None = None
-    """As in :class:`unflip.data.dataset.Split` (n,)."""
+    """Whether each example leaked from the training set (n,), if that was checked."""
 
 
 @dataclass(frozen=True)
@@ -47,42 +47,35 @@ class Truth:
     clean: Tensor | None
     tests: dict[str, EvaluationSet]
     clean_val: bool = False
-    """Whether the labels of the validation examples are known to be right; see ``effective_rule``."""
+    """Whether the validation labels are known to be correct; see :func:`effective_rule`."""
 
     @classmethod
     def of(cls, dataset: Dataset, processes: Distributed) -> "Truth":
         """Take the truth from a data set and move it to the device."""
-        clean = None if dataset.clean is None else dataset.clean.to(processes.device)
-        tests = {
-            name: EvaluationSet(test.source.to(processes.device), test.class_numbers.to(processes.device), test.leaked)
-            for name, test in dataset.tests.items()
-        }
-        return cls(clean, tests, dataset.clean_val)
+        device, tests = processes.device, {}
+        for name, test in dataset.tests.items():
+            tests[name] = EvaluationSet(test.source.to(device), test.class_numbers.to(device), test.leaked)
+        return cls(None if dataset.clean is None else dataset.clean.to(device), tests, dataset.clean_val)
 
     def label_accuracy(self, labels: Tensor, rows: Tensor | None = None) -> float | None:
         """Return the fraction of ``labels`` that are correct, among ``rows`` if given; None if the truth is unknown."""
         if self.clean is None:
             return None
-        right = labels == self.clean
-        return float((right if rows is None else right[rows]).float().mean())
+        correct = labels == self.clean
+        return float((correct if rows is None else correct[rows]).float().mean())
 
     def quality_auroc(self, quality: Tensor, given: Tensor, rows: Tensor) -> float | None:
-        """Return how well ``quality`` (n,) separates correct from wrong given labels among ``rows`` that have any."""
+        """Return the AUROC of ``quality`` (n,) against whether given labels are correct, where it is not NaN.
+
+        None if the truth is unknown, or if all labels are correct, or none.
+        """
         if self.clean is None:
             return None
-        quality = quality.to(given.device)
-        rows = rows[~quality[rows].isnan()]
-        return separation(quality[rows], (given == self.clean)[rows])
-
-
-def separation(scores: Tensor, right: Tensor) -> float | None:
-    """Return the probability that a correct label scores above a wrong one: the area under the ROC curve.
-
-    None if all labels are correct, or none.
-    """
-    if bool(right.all()) or not bool(right.any()):
-        return None
-    return float(roc_auc_score(right.cpu().numpy(), scores.cpu().double().nan_to_num().numpy()))
+        rows = rows[~quality.to(given.device)[rows].isnan()]
+        correct = (given == self.clean)[rows].cpu().numpy()
+        if correct.all() or not correct.any():
+            return None
+        return float(roc_auc_score(correct, quality.to(given.device)[rows].cpu().double().nan_to_num().numpy()))
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
@@ -91,21 +84,21 @@ def accuracy(probs: Tensor, labels: Tensor) -> float:
 
 
 def evaluate(trainer: Trainer, truth: Truth) -> dict[str, Any]:
-    """Return an epoch's accuracies; test sets and clean labels are only evaluated on, never learned from."""
+    """Return an epoch's accuracies: on validation examples, on each test set, and of the current labels."""
     val, model, processes = trainer.val_rows, trainer.method.model(), trainer.processes
-    figures: dict[str, Any] = {"val_accuracy": None, "test_accuracy": None}
+    metrics: dict[str, Any] = {"val_accuracy": None, "test_accuracy": None}
     if len(val):
         probs = predict_probs(model, trainer.source, processes, val)
-        figures["val_accuracy"] = accuracy(probs, trainer.labels.initial[val])
+        metrics["val_accuracy"] = accuracy(probs, trainer.labels.initial[val])
         if truth.clean is not None:
-            figures["clean_val_accuracy"] = accuracy(probs, truth.clean[val])
+            metrics["clean_val_accuracy"] = accuracy(probs, truth.clean[val])
         elif truth.clean_val:
-            figures["clean_val_accuracy"] = figures["val_accuracy"]
+            metrics["clean_val_accuracy"] = metrics["val_accuracy"]
     if truth.tests:
-        figures["tests"] = accuracies(model, truth, processes)
-        figures["test_accuracy"] = next(iter(figures["tests"].values()))
-    figures["label_accuracy"] = truth.label_accuracy(trainer.labels.current, trainer.method.context.train)
-    return figures
+        metrics["tests"] = accuracies(model, truth, processes)
+        metrics["test_accuracy"] = next(iter(metrics["tests"].values()))
+    metrics["label_accuracy"] = truth.label_accuracy(trainer.labels.current, trainer.method.context.train)
+    return metrics
 
 
 def accuracies(model: Ensemble, truth: Truth, processes: Distributed) -> dict[str, float]:
@@ -116,49 +109,41 @@ def accuracies(model: Ensemble, truth: Truth, processes: Distributed) -> dict[st
 
 
 def full_report(model: Ensemble, test: EvaluationSet, processes: Distributed) -> dict[str, Any]:
-    """Return ``top1, top5, balanced, per_class`` of a test set; None for a class without test examples.
+    """Return ``top1``, ``top5``, ``balanced`` and ``per_class`` accuracy on a test set.
 
-    Balanced accuracy is the mean over the classes that have examples. With up to five classes, top-5 is 1. Where leaks
-    were looked for, ``leaked`` says how many there are, and ``top1_without_leakage`` is the accuracy on the others.
+    A class without test examples has the accuracy None and does not count in the balanced one. With up to five
+    classes, top-5 is 1. If leakage was checked, ``leaked`` is the number of leaked examples, and
+    ``top1_without_leakage`` the accuracy on the others.
     """
     probs = predict_probs(model, test.source, processes)
     num_classes = probs.shape[1]
-    right = (probs.argmax(1) == test.labels).float()
-    counts = test.labels.bincount(minlength=num_classes)
-    hits = test.labels.bincount(right, minlength=num_classes)
-    per_class = [hit / count if count else None for hit, count in zip(hits.tolist(), counts.tolist(), strict=True)]
+    correct = (probs.argmax(1) == test.labels).float()
+    counts = test.labels.bincount(minlength=num_classes).tolist()
+    hits = test.labels.bincount(correct, minlength=num_classes).tolist()
+    per_class = [hit / count if count else None for hit, count in zip(hits, counts, strict=True)]
     known = [value for value in per_class if value is not None]
     top5 = probs.topk(min(5, num_classes)).indices.eq(test.labels[:, None]).any(1)
-    leaks: dict[str, Any] = {}
+    report: dict[str, Any] = {"top1": float(correct.mean()), "top5": float(top5.float().mean())}
+    report |= {"balanced": sum(known) / len(known), "per_class": per_class}
     if test.leaked is not None:
-        others = right[~torch.from_numpy(test.leaked).to(right.device)]
-        leaks = {
-            "leaked": int(test.leaked.sum()),
-            "top1_without_leakage": float(others.mean()) if len(others) else None,
-        }
-    return {
-        "top1": float(right.mean()),
-        "top5": float(top5.float().mean()),
-        "balanced": sum(known) / len(known),
-        "per_class": per_class,
-        **leaks,
-    }
+        others = correct[~torch.from_numpy(test.leaked).to(correct.device)]
+        without_leakage = float(others.mean()) if len(others) else None
+        report |= {"leaked": int(test.leaked.sum()), "top1_without_leakage": without_leakage}
+    return report
 
 
 USES_TRUTH = {"clean-val": "clean validation labels", "best-test": "test labels"}
-"""Rules that use the truth, and which labels they use; wherever their result is shown, this is stated."""
+"""Selection rules that use the truth, and which labels they use; reports state this."""
 
 
 def selection_score(rule: str, metrics: Mapping[str, Any]) -> float:
-    """Return the score of an epoch under a rule; the first of equal epochs is kept, with ``last`` the last epoch."""
-    if rule == "last":
-        return float(metrics["epoch"])
-    key = {"noisy-val": "val_accuracy", "clean-val": "clean_val_accuracy", "best-test": "test_accuracy"}[rule]
-    return float(metrics[key])
+    """Return the score of an epoch under a selection rule; the first epoch with the highest score is selected."""
+    keys = {"noisy-val": "val_accuracy", "clean-val": "clean_val_accuracy", "best-test": "test_accuracy"}
+    return float(metrics[keys.get(rule, "epoch")])
 
 
 def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool) -> None:
-    """Reject a rule if the data lacks what it needs."""
+    """Raise ConfigError if the data lacks what a selection rule needs."""
     if rule in ("noisy-val", "clean-val") and not has_val:
         raise ConfigError(f"select = '{rule}' needs validation examples; raise data.val_fraction or try --select last")
     if rule == "clean-val" and not has_truth:
@@ -168,7 +153,7 @@ def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool
 
 
 def effective_rule(rule: str, *, clean_val: bool) -> str:
-    """Return the rule that is in fact used: where the validation labels are clean, ``noisy-val`` is ``clean-val``."""
+    """Return the rule that applies: if the validation labels are clean, ``noisy-val`` is ``clean-val``."""
     return "clean-val" if rule == "noisy-val" and clean_val else rule
 
 
@@ -179,34 +164,28 @@ def protocol(rule: str, *, clean_val: bool = False) -> str:
 
 
 def make_result(
-    config: RunConfig,
-    dataset: Dataset,
-    state: RunState,
-    *,
-    truth: Truth,
-    trainer: Trainer,
-    outcome: FinalScores,
-    tests: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Collect the results of a finished run. Later versions add keys but rename none.
+    config: RunConfig, dataset: Dataset, state: RunState, truth: Truth, trainer: Trainer,
+    scores: FinalScores, tests: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the content of ``result.json``.
 
     Args:
         config: the run's configuration.
-        dataset: the data it learned from.
-        state: the metrics of its epochs, and which one was selected.
-        truth: clean labels and test sets, for evaluation only.
+        dataset: the prepared data.
+        state: the metrics of all epochs, and the selected one.
+        truth: clean labels and test sets.
         trainer: the trainer, which holds the final labels.
-        outcome: what the selected model and the method say about every example.
-        tests: the result of :func:`unflip.engine.evaluation.full_report` by test set.
+        scores: the scores of every example.
+        tests: the result of :func:`full_report` by test set.
     """
-    labels, train_rows = trainer.labels, trainer.method.context.train
-    metrics, selected_epoch = state.metrics, state.best.epoch
-    common = config.common
-    selected = metrics[selected_epoch - 1]
-    test_series = [line["test_accuracy"] for line in metrics]
-    kept = torch.cat([train_rows, trainer.val_rows])  # not those that people removed
-    given_accuracy = truth.label_accuracy(labels.given, kept)
-    judged, noise = train_rows[~labels.trusted[train_rows]], outcome.noise
+    common, labels, train, noise = config.common, trainer.labels, trainer.method.context.train, scores.noise
+    selected = state.metrics[state.best.epoch - 1]
+    test_series = [line["test_accuracy"] for line in state.metrics]
+    best = max(test_series) if truth.tests else None
+    rows = torch.cat([train, trainer.val_rows])  # all but removed examples
+    given_accuracy = truth.label_accuracy(labels.given, rows)
+    unreviewed = train[~labels.trusted[train]]
+    out_of_sample = scores.assessment.out_of_sample[unreviewed].float()
     return {
         "method": common.method,
         "data": dataset.name,
@@ -217,27 +196,23 @@ def make_result(
         "epochs": common.epochs,
         "selection": effective_rule(common.select, clean_val=truth.clean_val),
         "protocol": protocol(common.select, clean_val=truth.clean_val),
-        "selected_epoch": selected_epoch,
+        "selected_epoch": state.best.epoch,
         "noise": common.noise.recipe,
         "noise_rate": None if given_accuracy is None else 1.0 - given_accuracy,
         "noise_rate_estimate": None if noise is None else noise.rate,
         "noise_rate_by_class": None if noise is None else noise.class_rates.tolist(),
-        "transition_error": _transition_error(noise, truth, labels, kept),
-        "test_accuracy": {
-            "selected": selected["test_accuracy"],
-            "last": test_series[-1],
-            "best": max(test_series) if truth.tests else None,
-        },
+        "transition_error": _transition_error(noise, truth, labels, rows),
+        "test_accuracy": {"selected": selected["test_accuracy"], "last": test_series[-1], "best": best},
         "tests": tests,
         "val_accuracy": selected["val_accuracy"],
         "label_accuracy": {
-            "given": truth.label_accuracy(labels.given, train_rows),
-            "current": truth.label_accuracy(labels.current, train_rows),
+            "given": truth.label_accuracy(labels.given, train),
+            "current": truth.label_accuracy(labels.current, train),
         },
-        "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current, kept)},
-        "quality_auroc": truth.quality_auroc(outcome.assessment.log_odds, labels.initial, judged),
-        "score_auroc": truth.quality_auroc(outcome.score, labels.initial, judged),
-        "judged_out_of_sample": float(outcome.assessment.out_of_sample[judged].float().mean()) if len(judged) else None,
+        "label_accuracy_all": {"given": given_accuracy, "current": truth.label_accuracy(labels.current, rows)},
+        "quality_auroc": truth.quality_auroc(scores.assessment.log_odds, labels.initial, unreviewed),
+        "score_auroc": truth.quality_auroc(scores.score, labels.initial, unreviewed),
+        "out_of_sample": float(out_of_sample.mean()) if len(unreviewed) else None,
         "reviewed": int(labels.trusted.sum()),
         "removed": int(dataset.removed.sum()),
         "skipped": len(dataset.skipped),
@@ -254,12 +229,12 @@ def make_result(
 
 
 def _absolute(path: str | None) -> str | None:
-    """Return where data is, whatever folder a run was started from; built-in data keeps its name."""
+    """Return the absolute path of data; a built-in data set keeps its name."""
     return path if path is None or is_built_in(path) else str(Path(path).absolute())
 
 
 def _transition_error(noise: NoiseProfile | None, truth: Truth, labels: LabelStore, rows: Tensor) -> float | None:
-    """Return the total variation distance between estimated and true rows of the transition matrix, averaged."""
+    """Return the mean total variation distance between the rows of the estimated and the true transition matrix."""
     if noise is None or truth.clean is None:
         return None
     true = measure_noise(truth.clean[rows].cpu(), labels.given[rows].cpu(), labels.num_classes)

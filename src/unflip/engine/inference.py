@@ -1,6 +1,6 @@
-"""Passes without gradients: features, logits and probabilities of many examples."""
+"""Inference without gradients: features, logits and class probabilities of many examples."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import prod
 
@@ -15,22 +15,20 @@ from unflip.nn.ensemble import Ensemble
 from unflip.parallel import prefetched
 from unflip.stats.rows import NotFiniteError
 
-_BATCH, _VALUES = 1024, 2**23  # examples, and values in them, per batch
-_FEW, _CACHED = 16, 2**19  # the same on a processor, whose cache should hold them: twice as fast on 32 x 32 images
-
-_NOT_FINITE = "the network's outputs became NaN or infinite"
+_BATCH, _VALUES = 1024, 2**23  # maximum number of examples, and of input values, per batch
+_CPU_BATCH, _CPU_VALUES = 16, 2**19  # the same on a CPU, to fit its cache: twice as fast on 32 x 32 images
 
 
 @torch.no_grad()
 def forward(
     network: nn.Module, source: Source, indices: Tensor, processes: Distributed, *, keep_features: bool = True
 ) -> NetworkOutputs:
-    """Return the features and logits of the examples at ``indices``, in evaluation mode, without augmentation.
+    """Return the features (m, d) and logits (m, k) of a network, in evaluation mode, without augmentation.
 
     Args:
         network: the network, which may be wrapped.
         source: inputs of all examples.
-        indices: which examples (m,).
+        indices: indices of the examples (m,).
         processes: the device, and the processes that share the work.
         keep_features: if false, the features are (m, 0): they may take far more memory than the logits.
     """
@@ -44,47 +42,27 @@ def forward(
     return NetworkOutputs(features, logits)
 
 
-@torch.no_grad()
 def forward_batches(
     network: nn.Module, source: Source, indices: Tensor, processes: Distributed
 ) -> Iterator[tuple[slice, NetworkOutputs]]:
-    """Yield what :func:`forward` returns batch by batch, each with its place, so that not all has to be in memory.
-
-    Outputs that are not finite are an error after the last batch.
-    """
-    encoder, finite = unwrap(network), []
+    """Yield the result of :func:`forward` batch by batch, each with its place, to save memory."""
+    encoder = unwrap(network)
     was_training = encoder.training
+
+    def encode(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        features = encoder.encode(inputs).float()
+        return features, encoder.head(features).float()
+
     encoder.eval()
     try:
-        for rows, inputs in _batches(source, indices, processes):
-            features, size = encoder.encode(inputs).float(), rows.stop - rows.start
-            logits = processes.interleave(encoder.head(features).float(), size)
-            finite.append(logits.isfinite().all())
-            yield rows, NetworkOutputs(processes.interleave(features, size), logits)
-        _check_finite(finite)
+        for rows, (features, logits) in _run(encode, source, indices, processes):
+            yield rows, NetworkOutputs(features, logits)
     finally:
         encoder.train(was_training)
 
 
-def _batches(source: Source, indices: Tensor, processes: Distributed) -> Iterator[tuple[slice, Tensor]]:
-    """Yield this process's share of the inputs at ``indices``, a batch at a time, and which ones all processes have."""
-    share = torch.cat([indices, indices[: -len(indices) % processes.count]])[processes.rank :: processes.count]
-    share = share.cpu() if source.host_indices else share  # at once, so that no batch waits
-    size = _batch_size(prod(source.shape), processes.device)
-    fetches = (partial(source.fetch, share[start : start + size]) for start in range(0, len(share), size))
-    step = size * processes.count
-    for number, inputs in enumerate(prefetched(fetches, source.prefetch)):
-        yield slice(number * step, min((number + 1) * step, len(indices))), inputs
-
-
-def _batch_size(values: int, device: torch.device) -> int:
-    """Return how many examples of ``values`` numbers go through a network at once; affects only time and memory."""
-    wanted = max(_FEW, _CACHED // values) if device.type == "cpu" else _BATCH
-    return max(1, min(wanted, _BATCH, _VALUES // values))
-
-
 def predict_probs(model: Ensemble, source: Source, processes: Distributed, indices: Tensor | None = None) -> Tensor:
-    """Return a model's class probabilities (n, k) at ``indices``, by default of all examples."""
+    """Return a model's class probabilities (m, k) at ``indices`` (m,), by default of all examples."""
     if indices is None:
         indices = torch.arange(len(source), device=processes.device)
     result = torch.empty(len(indices), unwrap(model.networks[0]).head.out_features, device=processes.device)
@@ -96,19 +74,35 @@ def predict_probs(model: Ensemble, source: Source, processes: Distributed, indic
 def predictions(
     model: Ensemble, source: Source, processes: Distributed, indices: Tensor
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yield what :func:`predict_probs` returns batch by batch, each with its place."""
-    finite = []
-    for rows, inputs in _batches(source, indices, processes):
-        probs = processes.interleave(model.probs(inputs), rows.stop - rows.start)
-        finite.append(probs.isfinite().all())
+    """Yield the result of :func:`predict_probs` batch by batch, each with its place."""
+    for rows, (probs,) in _run(lambda inputs: [model.probs(inputs)], source, indices, processes):
         yield rows, probs
-    _check_finite(finite)
 
 
-def _check_finite(batches: list[Tensor]) -> None:
-    """Raise if a batch was not finite: after the last step of an epoch no loss would show it.
+@torch.no_grad()
+def _run(
+    function: Callable[[Tensor], Sequence[Tensor]], source: Source, indices: Tensor, processes: Distributed
+) -> Iterator[tuple[slice, list[Tensor]]]:
+    """Yield a function's outputs for the inputs at ``indices`` batch by batch, each with its place.
 
-    The device is asked once for all batches, since it has to finish its work to answer.
+    Each process computes its share. Raises NotFiniteError after the last batch if the last output was not finite in
+    any of them: the device is waited for only once.
     """
-    if batches and not bool(torch.stack(batches).all()):
-        raise NotFiniteError(_NOT_FINITE)
+    share = torch.cat([indices, indices[: -len(indices) % processes.count]])[processes.rank :: processes.count]
+    share = share.cpu() if source.host_indices else share
+    size = batch_size(prod(source.shape), processes.device)
+    fetches = (partial(source.fetch, share[start : start + size]) for start in range(0, len(share), size))
+    finite, step = [], size * processes.count
+    for number, inputs in enumerate(prefetched(fetches, source.prefetch)):
+        rows = slice(number * step, min((number + 1) * step, len(indices)))
+        outputs = [processes.interleave(output, rows.stop - rows.start) for output in function(inputs)]
+        finite.append(outputs[-1].isfinite().all())
+        yield rows, outputs
+    if finite and not bool(torch.stack(finite).all()):
+        raise NotFiniteError("the network's outputs became NaN or infinite")
+
+
+def batch_size(values: int, device: torch.device) -> int:
+    """Return the batch size for examples of ``values`` numbers each; it affects only time and memory."""
+    size = max(_CPU_BATCH, _CPU_VALUES // values) if device.type == "cpu" else _BATCH
+    return max(1, min(size, _BATCH, _VALUES // values))

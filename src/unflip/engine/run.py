@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from unflip.data.arrays import write_array
 from unflip.data.dataset import Dataset
 from unflip.data.files import skipped_csv
 from unflip.engine.checkpoints import BestEpoch, Checkpoints, EpochProgress, RunState, data_fingerprint, difference
-from unflip.engine.distributed import Distributed, start_processes
+from unflip.engine.distributed import Distributed
 from unflip.engine.evaluation import (
     Truth,
     accuracy,
@@ -30,7 +30,7 @@ from unflip.engine.inference import forward, predict_probs
 from unflip.engine.prepare import make_model, make_trainer, prepare_data
 from unflip.engine.scoring import score_examples
 from unflip.engine.trainer import Trainer, finite
-from unflip.errors import ConfigError, RunFolderError, Stopped, UnflipError
+from unflip.errors import ConfigError, RunFolderError, Stopped
 from unflip.files import Interruption, naming_target, write_json, write_text
 from unflip.nn.base import unwrap
 from unflip.noise.transition import NoiseProfile
@@ -52,14 +52,14 @@ def train_run(
     resume: bool = False,
     force: bool = False,
 ) -> Run:
-    """Train to the end, write everything but the report, and return the finished run.
+    """Train all epochs, write everything but the report, and return the finished run.
 
     Args:
-        run: the folder that everything is written to.
-        config: what to learn, from what and how.
-        execution: device, threads, checkpoints and the like.
-        raw: the data, if it was read already; otherwise it is read from ``config.common.data.path``.
-        resume: continue the run in the folder from its last checkpoint.
+        run: the run folder.
+        config: the run's configuration.
+        execution: device, threads and checkpoints; they do not affect the results.
+        raw: the data, if it is loaded already; otherwise it is loaded from ``config.common.data.path``.
+        resume: resume the run in the folder from its last checkpoint.
         force: replace a run that is already in the folder.
     """
     run.check_free(resume=resume, force=force, inputs=config.inputs())
@@ -68,18 +68,23 @@ def train_run(
         if run.is_finished and run.result["epochs"] >= config.common.epochs:
             return run
     config.check()
-    processes = start_processes(execution.device, execution.threads, config.common.precision)
+    processes = Distributed(execution.device, config.common.precision, execution.threads)
     dataset = prepare_data(config, processes, raw, quiet=execution.quiet)
     session = Session(run, config, dataset, processes, execution)
-    with ExitStack() as claim:
-        session.on_first(lambda: claim.enter_context(run.claimed(resume=resume, force=force)))
+    with run.claimed(resume=resume, force=force) if processes.is_first else nullcontext():
         if resume:
             session.load()
-        session.on_first(session.write_start)
-        with session.watched() as report:
-            for line in session.trainer.fit(session.state.epochs_done + 1, session.unfinished, session.after_step):
+        if processes.is_first:
+            session.write_start()
+        board = tensorboard(run.folder / layout.TENSORBOARD, enabled=processes.is_first)
+        signals = session.interruption if processes.count == 1 else nullcontext()
+        with session.reporter, board as write, signals:
+            done = len(session.state.metrics)
+            session.reporter.start(config.common.method, config.common.epochs, done + 1)
+            for line in session.trainer.fit(done + 1, session.unfinished, session.after_step):
                 session.end_epoch(line)
-                report(line)
+                write(line)
+                session.reporter.epoch(line)
         with finite("at the end of the run"):
             write_results(run, config, dataset, session.trainer, session.state, session.truth)
         processes.fabric.barrier()
@@ -99,9 +104,13 @@ class MemoryRun(NamedTuple):
 def train_in_memory(
     config: RunConfig, raw: Dataset, processes: Distributed, reviewed: Tensor | None = None
 ) -> MemoryRun:
-    """Train to the end without folder and checkpoints; the selection rule is ``last`` or ``noisy-val``.
+    """Train all epochs without folder and checkpoints; the selection rule is ``last`` or ``noisy-val``.
 
-    ``reviewed`` (n,) are labels decided by people, -1 for the others.
+    Args:
+        config: the run's configuration.
+        raw: the data.
+        processes: the device and the processes of the run.
+        reviewed: reviewed labels (n,), -1 for the other examples.
     """
     config.check()
     common = config.common
@@ -114,23 +123,22 @@ def train_in_memory(
                 with finite(f"at the end of epoch {line['epoch']}"):
                     probs = predict_probs(trainer.method.model(), trainer.source, processes, val)
                 line["val_accuracy"] = accuracy(probs, trainer.labels.initial[val])
-            best.consider(line["epoch"], selection_score(common.select, line), trainer.method.model())
-    outcome, _ = score_examples(trainer, best, common.epochs, clean_val=False)
-    table = label_table(trainer.labels, outcome.assessment, splits=dataset.splits())
-    return MemoryRun(make_model(config, dataset, best), table, outcome.noise)
+            best.update(line["epoch"], selection_score(common.select, line), trainer.method.model())
+    scores, _ = score_examples(trainer, best, common.epochs, clean_val=False)
+    table = label_table(trainer.labels, scores.assessment, splits=dataset.splits())
+    return MemoryRun(make_model(config, dataset, best), table, scores.noise)
 
 
 def _check_same(run: Run, config: RunConfig) -> None:
-    """Check that a resumed run has the same configuration; only the number of epochs may grow."""
+    """Raise ConfigError unless a resumed run has the same configuration; only the number of epochs may grow."""
     before, now = _flat(read_toml(run.config_path)), _flat(config.tree())
     if now["epochs"] < before["epochs"]:
         raise ConfigError(f"{run.folder} was started with epochs = {before['epochs']}; --resume can only raise that")
-    keys = [*before, *(key for key in now if key not in before)]  # top-level keys first: the method before its options
-    for key in (key for key in keys if key != "epochs"):
-        if before.get(key) != now.get(key):
+    for key in before | now:  # top-level keys first: the method before its options
+        if key != "epochs" and before.get(key) != now.get(key):
             raise ConfigError(
                 f"{run.folder} was started with {key} = {before.get(key)}, now it is {now.get(key)}; "
-                "resume with the same value, or start again with --force"
+                "resume with the same value, or start over with --force"
             )
 
 
@@ -142,14 +150,14 @@ def _flat(tree: Tree, prefix: str = "") -> Tree:
 
 
 class Session:
-    """What surrounds the training of a run in its folder: evaluation, selection, checkpoints and signals.
+    """The training of a run in its folder: evaluation, selection of the epoch, checkpoints and signals.
 
     Args:
         run: the run folder.
         config: the run's configuration.
         dataset: the prepared data.
-        processes: the device, and the other processes of the run.
-        execution: device, threads, checkpoints and other settings that do not affect the results.
+        processes: the device and the processes of the run.
+        execution: device, threads and checkpoints; they do not affect the results.
     """
 
     def __init__(
@@ -162,67 +170,34 @@ class Session:
         self.checkpoints = Checkpoints(run.checkpoints, execution.keep_checkpoints, execution.checkpoint_minutes)
         self.interruption = Interruption()
         self.state = RunState()
-        self.unfinished: EpochProgress | None = None  # the partly trained epoch that a resumed run continues
+        self.unfinished: EpochProgress | None = None  # the partly trained epoch of a resumed run
         self.trainer = make_trainer(config, dataset, processes, self.reporter)
-        self._rule = effective_rule(config.common.select, clean_val=self.truth.clean_val)
-
-    @contextmanager
-    def watched(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """Show progress and delay signals while epochs are trained; yield what reports an epoch's metrics."""
-        common, alone = self.config.common, self.processes.count == 1
-        folder = self.run.folder / layout.TENSORBOARD
-        with self.reporter, tensorboard(folder, enabled=self.processes.is_first) as write:
-            self.reporter.start(common.method, common.epochs, self.state.epochs_done + 1)
-
-            def report(line: Mapping[str, Any]) -> None:
-                write(line)
-                self.reporter.epoch(line)
-
-            with self.interruption if alone else nullcontext():
-                yield report
 
     def after_step(self, epoch: int, progress: EpochProgress) -> None:
-        """Save within an epoch if a checkpoint is due or a signal arrived; after a signal, stop."""
+        """Save within an epoch if a checkpoint is due; after a signal, save and stop."""
         if self.processes.count > 1:  # they would have to agree on the step
             return
-        stop = self.interruption.signal is not None
-        if stop or self.checkpoints.is_due(midway=True):
+        if self.interruption.signal is not None or self.checkpoints.is_due(midway=True):
             self.trainer.mean_losses(epoch)  # raises if one is not finite
             self.trainer.check_weights(f"in epoch {epoch}, batch {progress.steps}")
             self._save(epoch, progress)
-        if stop:
-            self._stop(f"in epoch {epoch}")
 
     def end_epoch(self, line: dict[str, Any]) -> None:
-        """Evaluate an epoch, add to its metrics ``line``, select, and save."""
+        """Evaluate an epoch, add the results to its metrics ``line``, select, and save."""
         epoch, trainer, state = line["epoch"], self.trainer, self.state
         trainer.check_weights(f"at the end of epoch {epoch}")
         with finite(f"at the end of epoch {epoch}"):
             line |= evaluate(trainer, self.truth)
-        state.best.consider(epoch, selection_score(self._rule, line), trainer.method.model())
+        rule = effective_rule(self.config.common.select, clean_val=self.truth.clean_val)
+        state.best.update(epoch, selection_score(rule, line), trainer.method.model())
         line["seconds"] = time.perf_counter() - trainer.progress.started
         state.seconds += line["seconds"]
         state.metrics.append(line)
-        if not self.processes.is_first:
-            return
-        self.run.write_metrics(state.metrics)
-        last, stop = epoch == self.config.common.epochs, self.interruption.signal is not None
-        if last or stop or self.checkpoints.is_due(midway=False):
-            self._save(epoch)
-        if stop:
-            self._stop(f"after epoch {epoch}")
-
-    def on_first(self, act: Callable[[], object]) -> None:
-        """Let the first process act on the folder; if that fails, stop all processes."""
-        message = None
         if self.processes.is_first:
-            try:
-                act()
-            except UnflipError as error:
-                message = str(error)
-        message = self.processes.agree(message)
-        if message is not None:
-            raise RunFolderError(message)
+            self.run.write_metrics(state.metrics)
+            last, stop = epoch == self.config.common.epochs, self.interruption.signal is not None
+            if last or stop or self.checkpoints.is_due(midway=False):
+                self._save(epoch)
 
     def write_start(self) -> None:
         """Write what is known before the first epoch."""
@@ -234,15 +209,8 @@ class Session:
         if self.dataset.skipped:
             write_text(self.run.own(layout.SKIPPED), skipped_csv(self.dataset.skipped))
 
-    def _stop(self, where: str) -> None:
-        assert self.interruption.signal is not None
-        raise Stopped(
-            f"stopped {where} and saved; continue with: unflip train --out {self.run.folder} --resume",
-            self.interruption.signal,
-        )
-
     def _save(self, epoch: int, progress: EpochProgress | None = None) -> None:
-        """Write a checkpoint: of the end of ``epoch``, or of its ``progress``."""
+        """Write a checkpoint of the end of ``epoch``, or of its ``progress``; then stop if a signal arrived."""
         trainer, state = self.trainer, self.state
         tree = {
             "data": self.data_fingerprint,
@@ -251,7 +219,7 @@ class Session:
             "method": trainer.method.state_dict(),
             "precision": self.processes.state_dict(),
             "labels": trainer.labels.state_dict(),
-            "best": {"epoch": state.best.epoch, "score": state.best.score, "state": state.best.state},
+            "best": vars(state.best),
             "metrics": state.metrics,
             "seconds": state.seconds,
             "progress": progress and progress.state_dict(),
@@ -260,21 +228,23 @@ class Session:
         try:
             self.checkpoints.save(tree, epoch, midway)
         except RunFolderError as error:
-            raise RunFolderError(
-                f"{error}; earlier checkpoints are intact: fix the cause and continue with --resume"
-            ) from error
+            raise RunFolderError(f"{error}; earlier checkpoints are intact: fix the cause and use --resume") from error
+        if self.interruption.signal is not None:
+            where = f"after epoch {epoch}" if progress is None else f"in epoch {epoch}"
+            command = f"unflip train --out {self.run.folder} --resume"
+            raise Stopped(f"stopped {where} and saved; resume with: {command}", self.interruption.signal)
 
     def load(self) -> None:
         """Restore the last checkpoint; without one, the run starts from the beginning."""
         saved, trainer = self.checkpoints.load_last(), self.trainer
         if saved is None:
             return
-        if (other := difference(saved["data"], self.data_fingerprint)) is not None:
-            raise RunFolderError(f"{self.run.folder}: {other}; resume with the same data, or start over with --force")
+        if (change := difference(saved["data"], self.data_fingerprint)) is not None:
+            raise RunFolderError(f"{self.run.folder}: {change}; resume with the same data, or start over with --force")
         for network, weights in zip(trainer.networks, saved["networks"], strict=True):
             unwrap(network).load_state_dict(weights)
-        for optimizer, momenta in zip(trainer.optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(momenta)
+        for optimizer, state in zip(trainer.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
         trainer.method.load_state_dict(saved["method"])
         self.processes.load_state_dict(saved["precision"])
         trainer.labels.load_state_dict(saved["labels"])
@@ -291,42 +261,38 @@ def write_results(
     Args:
         run: the run folder; only the first process writes to it.
         config: the run's configuration.
-        dataset: the data it learned from.
+        dataset: the training data.
         trainer: the trainer after the last epoch.
-        state: the metrics of the epochs, and which one was selected.
+        state: the metrics of all epochs, and the selected one.
         truth: clean labels and test sets, for evaluation only.
     """
     processes, epochs = trainer.processes, config.common.epochs
     gaussians, last_features = trainer.method.gaussians(), None
-    if gaussians is not None and state.best.epoch != epochs:  # they belong to the last epoch's features
+    if gaussians is not None and state.best.epoch != epochs:  # they were fitted to the last epoch's features
         rows = torch.arange(len(trainer.labels), device=processes.device)
         last_features = forward(trainer.networks[0], trainer.source, rows, processes).features
-    outcome, features = score_examples(trainer, state.best, epochs, clean_val=dataset.clean_val)
-    tests = {name: full_report(outcome.model, test, processes) for name, test in truth.tests.items()}
+    scores, features = score_examples(trainer, state.best, epochs, clean_val=dataset.clean_val)
+    tests = {name: full_report(scores.model, test, processes) for name, test in truth.tests.items()}
     if not processes.is_first:
         return
     if gaussians is not None:
         run.write_gaussians(gaussians)
     run.write_features(features, last_features)
-    del features, last_features  # the table takes memory, too
-    table = label_table(
-        trainer.labels, outcome.assessment,
-        splits=dataset.splits(), ids=dataset.ids, class_names=dataset.class_names,
-    )  # fmt: skip
+    del features, last_features  # free the memory for the table
+    splits, ids, class_names = dataset.splits(), dataset.ids, dataset.class_names
+    table = label_table(trainer.labels, scores.assessment, splits=splits, ids=ids, class_names=class_names)
     run.write_labels(table, trainer.labels.history())
-    if outcome.noise is not None:
-        write_array(run.own(layout.TRANSITION), outcome.noise.matrix.numpy().astype(np.float32))
+    if scores.noise is not None:
+        write_array(run.own(layout.TRANSITION), scores.noise.matrix.numpy().astype(np.float32))
     make_model(config, dataset, state.best).save(run.own(layout.MODEL))
-    result = make_result(config, dataset, state, truth=truth, trainer=trainer, outcome=outcome, tests=tests)
-    write_json(run.own(layout.RESULT), result)
+    write_json(run.own(layout.RESULT), make_result(config, dataset, state, truth, trainer, scores, tests))
 
 
 @contextmanager
 def tensorboard(folder: Path, *, enabled: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield what writes an epoch's metrics for TensorBoard; it does nothing if that is not installed.
+    """Yield a function that writes an epoch's metrics for TensorBoard; it does nothing if that is not installed.
 
-    Every number is a scalar, nested ones are called ``group/name``. A thread does the writing, so an error of the
-    system may come from an earlier write.
+    Every number is a scalar; those of nested metrics are called ``group/name``.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -335,16 +301,15 @@ def tensorboard(folder: Path, *, enabled: bool) -> Iterator[Callable[[Mapping[st
     if not enabled:
         yield lambda metrics: None
         return
-    with naming_target(folder):
-        writer = SummaryWriter(str(folder), filename_suffix=layout.BOARD_ENDING)
 
     def write(metrics: Mapping[str, Any]) -> None:
         with naming_target(folder):
-            for key, value in metrics.items():
-                for name, number in value.items() if isinstance(value, dict) else [("", value)]:
-                    if isinstance(number, int | float):
-                        writer.add_scalar(f"{key}/{name}".rstrip("/"), number, metrics["epoch"])
+            for key, number in _flat(dict(metrics)).items():
+                if isinstance(number, int | float):
+                    writer.add_scalar(key.replace(".", "/"), number, metrics["epoch"])
 
+    with naming_target(folder):
+        writer = SummaryWriter(str(folder), filename_suffix=layout.BOARD_ENDING)
     try:
         yield write
     finally:

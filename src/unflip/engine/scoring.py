@@ -1,4 +1,4 @@
-"""Outcome: what the selected model and the method finally say about every example."""
+"""The final scores of every example, by the selected model and the method."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -18,21 +18,21 @@ from unflip.stats.discriminant import Fetch, by_group, fit_discriminant, held_ou
 from unflip.stats.odds import calibrate, log_odds
 from unflip.stats.rows import HALF_MOST, storage_dtype
 
-_ROWS = 1024  # examples at once
-_LARGE = 1e15  # features beyond it are scaled down, since their squares may not add up to a finite number
+_BLOCK_ROWS = 1024
+_LARGE = 1e15  # larger features are scaled down, since the sum of their squares may overflow
 _TINY = 1e-30
-_LEAST = 2  # examples of a class without which a label of it cannot be judged
+_MIN_CLASS_SIZE = 2  # labels of smaller classes cannot be scored
 
 
 class FinalScores(NamedTuple):
-    """The final assessment of every example."""
+    """The final scores of all n examples."""
 
     model: Ensemble
-    """What predicts: that of the selected epoch."""
+    """The model of the selected epoch."""
     assessment: Assessment
     score: Tensor
-    """The method's own score of each given label (n,), to compare methods by; where the method has no out-of-sample
-    judgment, this is what it believes after it has learned the label."""
+    """The method's own score of each given label (n,), to compare methods by; in-sample unless the method itself has
+    out-of-sample scores."""
     noise: NoiseProfile | None
     """The estimated noise of the given labels, if there is an estimate."""
 
@@ -40,9 +40,16 @@ class FinalScores(NamedTuple):
 def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> tuple[FinalScores, Tensor]:
     """Score every example with the selected model, and correct the validation labels.
 
-    Removed examples are judged as validation examples are, since nothing has learned them either; their labels stay.
+    Removed examples are scored like validation examples, since neither were trained on; their labels stay.
 
-    Also return the features (n, d) of the selected model, with several networks those of the first.
+    Args:
+        trainer: the trainer after the last epoch.
+        best: the selected epoch.
+        epochs: the number of epochs, which the history states for corrected validation labels.
+        clean_val: whether validation labels are known to be correct and stay.
+
+    Returns:
+        The scores, and the features (n, d) of the selected model, with several networks those of the first.
     """
     labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.context.train
     others = _others(train, len(labels))
@@ -50,191 +57,192 @@ def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val:
     model.load_state_dict(best.state)
     with finite(f"in the model of epoch {best.epoch}"):
         label_scores = method.label_scores(labels)
-        # of examples that are judged already, nothing has to be predicted
-        asked = torch.arange(len(labels), device=train.device) if label_scores is None else others
-        features, probs = _ask(model, trainer, asked)
-        of_others = (probs if label_scores is not None else probs[others]).float()
-        of_val = of_others[torch.isin(others, val)]
+        # training examples that the method has scored need no predictions
+        rows = torch.arange(len(labels), device=train.device) if label_scores is None else others
+        features, probs = _predict(model, trainer, rows)
+        other_probs = (probs if label_scores is not None else probs[others]).float()
+        val_probs = other_probs[torch.isin(others, val)]
         if len(val) and not clean_val:
-            corrected = method.correct(of_val, labels.initial[val])
-            labels.change(epochs, val, corrected, of_val.gather(1, corrected[:, None])[:, 0])
-        noise = _estimate_noise(labels, of_val, train, val[:0] if clean_val else val)
+            corrected = method.correct(val_probs, labels.initial[val])
+            labels.change(epochs, val, corrected, val_probs.gather(1, corrected[:, None])[:, 0])
+        noise = _estimate_noise(labels, val_probs, train, val[:0] if clean_val else val)
         if label_scores is not None:
-            return _adopt(label_scores, trainer, model, of_others, noise), features
-        del of_others, of_val  # what follows takes memory, too
-        return _score(trainer, model, probs, features, noise), features
+            return _adopt_scores(label_scores, trainer, model, other_probs, noise), features
+        del other_probs, val_probs  # to save memory
+        return _compute_scores(trainer, model, probs, features, noise), features
 
 
-def _ask(model: Ensemble, trainer: Trainer, asked: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the features (n, d) of all examples by the first network, and the model's probabilities of some (m, k)."""
+def _predict(model: Ensemble, trainer: Trainer, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the features (n, d) of all examples, and the model's probabilities (m, k) at ``indices``."""
     network, source, processes, count = model.networks[0], trainer.source, trainer.processes, len(trainer.labels)
-    features = _table(count, network.head.in_features, asked.device)
-    probs = _table(len(asked), network.head.out_features, asked.device)
-    alone = len(model.networks) == 1 and model.weights is None and len(asked) == count
-    for rows, batch in forward_batches(network, source, torch.arange(count, device=asked.device), processes):
-        features[rows] = (
-            batch.features if features.dtype == torch.float32 else batch.features.clamp(-HALF_MOST, HALF_MOST)
-        )
-        if alone:
+    shapes = (count, network.head.in_features), (len(indices), network.head.out_features)
+    features, probs = (torch.empty(n, d, dtype=storage_dtype(n * d), device=indices.device) for n, d in shapes)
+    one_pass = len(model.networks) == 1 and model.weights is None and len(indices) == count
+    for rows, batch in forward_batches(network, source, torch.arange(count, device=indices.device), processes):
+        in_half = features.dtype != torch.float32
+        features[rows] = batch.features.clamp(-HALF_MOST, HALF_MOST) if in_half else batch.features
+        if one_pass:
             probs[rows] = batch.logits.softmax(1)
-    if not alone:
-        for rows, some in predictions(model, source, processes, asked):
-            probs[rows] = some
+    if not one_pass:
+        for rows, batch_probs in predictions(model, source, processes, indices):
+            probs[rows] = batch_probs
     return features, probs
 
 
-def _table(rows: int, columns: int, device: torch.device) -> Tensor:
-    return torch.empty(rows, columns, dtype=storage_dtype(rows * columns), device=device)
-
-
-def _adopt(
-    label_scores: LabelScores, trainer: Trainer, model: Ensemble, of_others: Tensor, noise: NoiseProfile | None
+def _adopt_scores(
+    scores: LabelScores, trainer: Trainer, model: Ensemble, other_probs: Tensor, noise: NoiseProfile | None
 ) -> FinalScores:
-    """Adopt the method's own judgment of the training examples, and judge all others by its model."""
-    labels, method, train = trainer.labels, trainer.method, trainer.method.context.train
+    """Adopt the method's own scores of training examples, and score all others with its model."""
+    labels, train = trainer.labels, trainer.method.context.train
     others = _others(train, len(labels))
-    named = torch.stack([labels.given, labels.current], 1)
+    named = torch.stack([labels.given, labels.current], 1)[others]
 
-    def joined(of_train: Tensor, rest: Tensor) -> Tensor:
-        pair = torch.empty(len(labels), 2, device=train.device)
-        pair[train], pair[others] = of_train, rest.gather(1, named[others])
-        return pair[:, [0, 1, 1]]  # what is current is suggested
+    def joined(of_train: Tensor, of_others: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        result = torch.empty(len(labels), *of_train.shape[1:], dtype=dtype, device=train.device)
+        result[train], result[others] = of_train.to(dtype), of_others.to(dtype)
+        return result
+
+    def of_labels(of_train: Tensor, probs: Tensor) -> Tensor:
+        """Probabilities of the given, the current and the suggested label, which is the current one."""
+        return joined(of_train, probs.gather(1, named))[:, [0, 1, 1]]
 
     gaussian_probs = None
-    if label_scores.gaussian_probs is not None and model.gaussians is not None:
-        parts = [model.gaussians.log_posterior(trainer.source.fetch(rows)).exp() for rows in others.split(_ROWS)]
-        gaussian_probs = joined(label_scores.gaussian_probs, torch.cat(parts) if parts else of_others)
-    odds = torch.empty(len(labels), device=train.device)
-    odds[train], odds[others] = label_scores.odds, method.odds(of_others, labels.initial[others])
-    odds = label_scores.calibration.apply(odds)
+    if scores.gaussian_probs is not None and model.gaussians is not None:
+        fetch, blocks = trainer.source.fetch, others.split(_BLOCK_ROWS)
+        parts = [model.gaussians.log_posterior(fetch(block)).exp() for block in blocks]
+        gaussian_probs = of_labels(scores.gaussian_probs, torch.cat(parts) if parts else other_probs)
+    odds = joined(scores.odds, trainer.method.odds(other_probs, labels.initial[others]))
+    odds = scores.calibration.apply(odds)
     fold = torch.full_like(labels.initial, -1)
-    out_of_sample = torch.ones(len(labels), dtype=torch.bool, device=train.device)
-    if label_scores.fold is None:
-        out_of_sample[train] = False
-    else:
-        fold[train] = label_scores.fold
-    top2 = labels.given.new_empty(len(labels), 2)
-    top2_probs = torch.empty(len(labels), 2, device=train.device)
-    top2[train], top2_probs[train] = label_scores.top2, label_scores.top2_probs
-    top2_probs[others], top2[others] = of_others.topk(2)
+    if scores.fold is not None:
+        fold[train] = scores.fold
+    top2_probs, top2 = other_probs.topk(2)
     assessment = Assessment(
-        joined(label_scores.probs, of_others), joined(label_scores.network, of_others), gaussian_probs, top2,
-        top2_probs, odds, labels.current, out_of_sample, fold,
-    )  # fmt: skip
+        of_labels(scores.probs, other_probs),
+        of_labels(scores.network, other_probs),
+        gaussian_probs,
+        joined(scores.top2, top2, torch.long),
+        joined(scores.top2_probs, top2_probs),
+        odds,
+        labels.current,
+        _out_of_sample(labels, others, train_too=scores.fold is not None),
+        fold,
+    )
     return FinalScores(model, assessment, odds, noise)
 
 
-def _score(
+def _compute_scores(
     trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, noise: NoiseProfile | None
 ) -> FinalScores:
-    """Assess every example where the method itself has only seen the labels that it would have to judge.
+    """Score every example for a method without out-of-sample scores.
 
-    Quality is then as out of sample as it can be at no great cost: that of class Gaussians fitted to the inputs under
-    the corrected labels, which leave each training example out; all others are judged by the model as well.
-    Images have no features that were not learned from the labels, so training examples among them are judged in-sample.
+    Label quality of a training example comes from class Gaussians fitted to the inputs under the corrected labels,
+    without that example; other examples are scored by the model as well. Images have no features that do not depend
+    on the labels, so the scores of training images are in-sample.
     """
-    labels, train = trainer.labels, trainer.method.context.train
-    others = _others(train, len(labels))
-    of_rows, given, came, current = trainer.method.context.of_rows, labels.initial, labels.given, labels.current
+    labels, context = trainer.labels, trainer.method.context
+    train, others, from_inputs = context.train, _others(context.train, len(labels)), context.of_rows
+    initial, given, current, device = labels.initial, labels.given, labels.current, context.train.device
     size = max(-float(features.min()), float(features.max())) if len(features) else 0.0
-    by_features = by_inputs = _voter((features / size if size > _LARGE else features).__getitem__, trainer)
-    if of_rows:
-        by_inputs = _voter(trainer.source.fetch, trainer)
+    by_features = by_inputs = _gaussian_view((features / size if size > _LARGE else features).__getitem__, trainer)
+    if from_inputs:
+        by_inputs = _gaussian_view(trainer.source.fetch, trainer)
     train_probs = trainer.method.train_probs()
-    said = by_method, by_network, by_gaussians = [torch.empty(len(labels), 3, device=train.device) for _ in range(3)]
-    score, odds = (torch.empty(len(labels), device=train.device) for _ in range(2))
-    contradicted = torch.empty(len(labels), dtype=torch.bool, device=train.device)
-    suggested, top2 = torch.empty_like(current), current.new_empty(len(labels), 2)
-    top2_probs = torch.empty(len(labels), 2, device=train.device)
-    for rows, positions in _blocks(trainer.method.context, others):
-        network, own = probs[rows].float(), given[rows, None]
-        believed = network if train_probs is None or positions is None else train_probs[positions].float()
+    views = by_method, by_network, by_gaussians = [torch.empty(len(labels), 3, device=device) for _ in range(3)]
+    score, odds, contradicted = (torch.empty(len(labels), device=device) for _ in range(3))
+    top2_probs, top2 = torch.empty(len(labels), 2, device=device), current.new_empty(len(labels), 2)
+    suggested = torch.empty_like(current)
+    for rows, positions in _blocks(context, others):
+        network_probs = probs[rows].float()
+        own_probs = network_probs if train_probs is None or positions is None else train_probs[positions].float()
         log_gaussian_probs = by_features(rows, positions)
-        gaussian_probs = log_gaussian_probs.exp()
-        score[rows] = pooled(believed, gaussian_probs).gather(1, own)[:, 0]
-        if of_rows:
+        score[rows] = pooled(own_probs, log_gaussian_probs.exp()).gather(1, initial[rows, None])[:, 0]
+        if from_inputs:
             log_gaussian_probs = by_inputs(rows, positions)
-            gaussian_probs = log_gaussian_probs.exp()
-        pool = pooled(believed, gaussian_probs)
-        view = log_gaussian_probs
-        if not of_rows or positions is None:  # the pool, without rounding to 0
-            view = (believed.clamp(min=_TINY).log() + log_gaussian_probs) / 2
-        top2_probs[rows], top2[rows] = view.softmax(1).topk(2)
-        odds[rows], contradicted[rows] = log_odds(view, given[rows]), view.argmax(1) != given[rows]
-        suggested[rows] = suggested_labels(came[rows], current[rows], pool)
-        named = torch.stack([came[rows], current[rows], suggested[rows]], 1)
-        for columns, view in zip(said, (believed, network, gaussian_probs), strict=True):
-            columns[rows] = view.gather(1, named)
-    alone = given[train].bincount(minlength=labels.num_classes) < _LEAST
-    odds[alone[given]] = torch.nan
-    unsure = train[~labels.trusted[train]]
-    wrong = float(contradicted[unsure].float().mean()) if len(unsure) else 0.0
-    line = calibrate(odds[unsure], torch.ones_like(odds[unsure]), explained=0.0, wrong=wrong)
-    out_of_sample = torch.full_like(given, of_rows, dtype=torch.bool)
-    out_of_sample[others] = True
-    fold = torch.full_like(given, -1)
+        gaussian_probs = log_gaussian_probs.exp()
+        log_probs = log_gaussian_probs
+        if not from_inputs or positions is None:  # the pool, but no probability is rounded to 0
+            log_probs = (own_probs.clamp(min=_TINY).log() + log_gaussian_probs) / 2
+        top2_probs[rows], top2[rows] = log_probs.softmax(1).topk(2)
+        odds[rows] = log_odds(log_probs, initial[rows])
+        contradicted[rows] = (log_probs.argmax(1) != initial[rows]).float()
+        suggested[rows] = suggested_labels(given[rows], current[rows], pooled(own_probs, gaussian_probs))
+        named = torch.stack([given[rows], current[rows], suggested[rows]], 1)
+        for view, view_probs in zip(views, (own_probs, network_probs, gaussian_probs), strict=True):
+            view[rows] = view_probs.gather(1, named)
+    is_small = initial[train].bincount(minlength=labels.num_classes) < _MIN_CLASS_SIZE
+    odds[is_small[initial]] = torch.nan
+    unreviewed = train[~labels.trusted[train]]
+    wrong = float(contradicted[unreviewed].mean()) if len(unreviewed) else 0.0
+    scaling = calibrate(odds[unreviewed], torch.ones_like(odds[unreviewed]), explained=0.0, wrong=wrong)
+    out_of_sample = _out_of_sample(labels, others, train_too=from_inputs)
+    fold = torch.full_like(initial, -1)
     assessment = Assessment(
-        by_method, by_network, by_gaussians, top2, top2_probs,
-        line.apply(odds), suggested, out_of_sample, fold,
-    )  # fmt: skip
+        by_method, by_network, by_gaussians, top2, top2_probs, scaling.apply(odds), suggested, out_of_sample, fold
+    )
     return FinalScores(model, assessment, score, noise)
 
 
 def _others(train: Tensor, count: int) -> Tensor:
-    """Return the rows of ``count`` examples that do not train: those that validate or were removed."""
-    learned = torch.zeros(count, dtype=torch.bool, device=train.device).index_fill_(0, train, True)
-    return (~learned).nonzero()[:, 0]
+    """Return the indices of the examples that are not trained on: validation and removed ones."""
+    is_train = torch.zeros(count, dtype=torch.bool, device=train.device).index_fill_(0, train, True)
+    return (~is_train).nonzero()[:, 0]
+
+
+def _out_of_sample(labels: LabelStore, others: Tensor, *, train_too: bool) -> Tensor:
+    """Return whether each example's scores are out-of-sample (n,)."""
+    result = torch.full_like(labels.initial, train_too, dtype=torch.bool)
+    result[others] = True
+    return result
 
 
 def _blocks(context: TrainContext, others: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield the rows of all examples, some at a time, and of those that train their positions among these."""
+    """Yield blocks of indices of all examples, for training examples with their positions in ``context.train``."""
     train = context.train
-    for positions in by_group(len(train), context.groups, train.device).split(_ROWS):
+    for positions in by_group(len(train), context.groups, train.device).split(_BLOCK_ROWS):
         yield train[positions], positions
-    for rows in others.split(_ROWS):
+    for rows in others.split(_BLOCK_ROWS):
         yield rows, None
 
 
-def _voter(fetch: Fetch, trainer: Trainer) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """Return what says log-probabilities of classes (b, k) under class Gaussians of the training examples.
+def _gaussian_view(fetch: Fetch, trainer: Trainer) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """Return a function to the log-probabilities (b, k) of class Gaussians, without the example if it was trained on.
 
-    Each is left out of its own. It takes rows and, of training examples, their positions; see :func:`_blocks`.
+    Its arguments are a block of :func:`_blocks`.
     """
     labels, train, groups = trainer.labels, trainer.method.context.train, trainer.method.context.groups
     current = labels.current[train]
 
-    def of_train(positions: Tensor) -> Tensor:
+    def fetch_train(positions: Tensor) -> Tensor:
         return fetch(train[positions])
 
-    fitted = fit_discriminant(of_train, current, labels.num_classes)
-    say = held_out(fitted, of_train, current, groups)
-    return lambda rows, positions: fitted.log_posterior(fetch(rows)) if positions is None else say(positions)
+    fitted = fit_discriminant(fetch_train, current, labels.num_classes)
+    without = held_out(fitted, fetch_train, current, groups)
+    return lambda rows, positions: fitted.log_posterior(fetch(rows)) if positions is None else without(positions)
 
 
-def _estimate_noise(labels: LabelStore, of_val: Tensor, train: Tensor, val: Tensor) -> NoiseProfile | None:
+def _estimate_noise(labels: LabelStore, val_probs: Tensor, train: Tensor, val: Tensor) -> NoiseProfile | None:
     """Estimate the noise of the given labels: its rate, the rate by class, and the transition matrix.
 
-    If training labels were corrected, the corrected labels stand in for the truth. If not, the selected model's
-    predictions do, but only on the validation examples ``val``, whose labels it did not learn from.
+    Corrected labels stand in for the truth if training labels were corrected; otherwise the selected model's
+    predictions of the validation examples do, which it was not trained on.
     """
     given, current = labels.given, labels.current
-    if bool((labels.initial != current)[train].any()):  # other than reviewed ones
+    if bool((labels.initial != current)[train].any()):  # reviewed labels are already in ``initial``
         rows = torch.cat([train, val])
         return measure_noise(current[rows].cpu(), given[rows].cpu(), labels.num_classes)
     if len(val):
-        return measure_noise(of_val.argmax(1).cpu(), given[val].cpu(), labels.num_classes)
+        return measure_noise(val_probs.argmax(1).cpu(), given[val].cpu(), labels.num_classes)
     return None
 
 
 def pooled(probs: Tensor, gaussian_probs: Tensor) -> Tensor:
-    """Return the logarithmic pool (n, k) of both views.
-
-    The pool of class probabilities ``probs`` (n, k) by a network and ``gaussian_probs`` (n, k) by class Gaussians is
+    """Return the logarithmic opinion pool (n, k) of class probabilities by networks and by Gaussians, both (n, k).
 
         q_c = sqrt(p_c v_c) / sum_j sqrt(p_j v_j)
 
-    with equal weights (Genest and Zidek 1986): it is sure only where both are, and a class that either rules out is
-    ruled out. Where, after rounding, every class is ruled out by one of the two, all classes are equally likely.
+    Equal weights (Genest and Zidek 1986): a class that either excludes has probability 0. If each class is excluded
+    by one of the two, all classes are equally likely.
     """
     log_pool = (probs.log() + gaussian_probs.log()) / 2
     log_pool = log_pool.where(log_pool.isfinite().any(1, keepdim=True), 0.0)
@@ -242,8 +250,8 @@ def pooled(probs: Tensor, gaussian_probs: Tensor) -> Tensor:
 
 
 def suggested_labels(given: Tensor, current: Tensor, pool: Tensor) -> Tensor:
-    """Return labels to suggest to a person (n,): the current one where it changed, else the pool's most likely class.
+    """Return the labels to suggest (n,): the current one if it changed, else the most likely class of the pool (n, k).
 
-    So even a method that changes few labels, or none, has a suggestion for the others.
+    So even a method that changes no labels makes suggestions.
     """
     return current.where(current != given, pool.argmax(1))

@@ -1,8 +1,9 @@
-"""Trainer: the one training loop, for every method and every run; `train_epoch` is an epoch, top to bottom."""
+"""The training loop of every method: ``Trainer.fit`` trains all epochs, ``Trainer.train_epoch`` one, top to bottom."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -18,7 +19,7 @@ from unflip.errors import DivergedError
 from unflip.methods.base import Batch, LossOutput, Method, NetworkOutputs, Phase
 from unflip.methods.labels import LabelStore
 from unflip.nn.backbone import parameter_groups, pretrained_parts
-from unflip.nn.base import Network, unwrap
+from unflip.nn.base import unwrap
 from unflip.parallel import prefetched
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
@@ -27,67 +28,46 @@ from unflip.stats.rows import NotFiniteError, storage_dtype
 
 AfterStep = Callable[[int, EpochProgress], None]
 """Called after every step, with the epoch and its progress."""
-_LEAST = 2  # examples per process that batch normalization needs
-_HINT = "try a smaller learning rate (--set optimizer.lr=...)"
+_MIN_BATCH = 2  # examples per process that batch normalization needs
 
 
+@dataclass
 class Trainer:
-    """Trains a method's networks, epoch by epoch. It knows methods only by their contract.
+    """Trains the networks of a method, epoch by epoch."""
 
-    Args:
-        method: what to learn from a batch, and what to do between epochs.
-        networks: as many as the method needs; each gets its own optimizer.
-        source: inputs of all examples, by row of ``labels``.
-        labels: what the method learns from and may correct.
-        options: of the optimizers.
-        processes: the device, and the other processes of the run.
-        reporter: receives every step.
-        val_rows: rows of the validation examples (m,); none by default.
-    """
+    method: Method
+    """Computes the loss of a batch, and corrects labels between epochs."""
+    networks: Sequence[nn.Module]
+    """As many as the method needs; each gets its own optimizer."""
+    source: Source
+    """Inputs of all n examples."""
+    labels: LabelStore
+    """Labels of all n examples, which the method learns from and may correct."""
+    options: OptimizerOptions
+    processes: Distributed
+    """The device and the processes of the run."""
+    reporter: Reporter
+    """Receives every step."""
+    val_rows: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    """Indices of the validation examples (m,)."""
 
-    def __init__(
-        self,
-        method: Method,
-        networks: Sequence[Network],
-        source: Source,
-        labels: LabelStore,
-        options: OptimizerOptions,
-        processes: Distributed,
-        reporter: Reporter,
-        val_rows: Tensor | None = None,
-    ) -> None:
-        self.method = method
-        self.source = source
-        self.labels = labels
-        self.options = options
-        self.processes = processes
-        self.reporter = reporter
-        self.val_rows = method.context.train[:0] if val_rows is None else val_rows
+    def __post_init__(self) -> None:
         self.progress = EpochProgress()
-        self.networks: list[torch.nn.Module] = []
-        self.optimizers: list[Any] = []
-        for network in networks:
-            optimizer = torch.optim.SGD(
-                parameter_groups(network),
-                lr=options.lr,
-                momentum=options.momentum,
-                nesterov=options.nesterov,
-                weight_decay=options.weight_decay,
-            )
-            wrapped, wrapped_optimizer = processes.setup(network, optimizer)
-            self.networks.append(wrapped)
-            self.optimizers.append(wrapped_optimizer)
-        self._pretrained = [part for network in networks for part in pretrained_parts(network)]
-        method.networks = self.networks
+        self.pretrained = [part for network in self.networks for part in pretrained_parts(network)]
+        kwargs = self.options.model_dump(include={"lr", "momentum", "nesterov", "weight_decay"})
+        optimizers = [torch.optim.SGD(parameter_groups(network), **kwargs) for network in self.networks]
+        pairs = [self.processes.setup(*pair) for pair in zip(self.networks, optimizers, strict=True)]
+        self.networks, self.optimizers = [network for network, _ in pairs], [optimizer for _, optimizer in pairs]
+        self.method.networks = self.networks
 
     def fit(
         self, first: int = 1, progress: EpochProgress | None = None, after_step: AfterStep | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Train all epochs from ``first`` on, and yield the metrics of each as soon as it is done.
+        """Train all epochs and yield the metrics of each.
 
         Args:
-            first: the epoch to begin with, counted from 1.
-            progress: how far that epoch has got, if a checkpoint was written in the middle of it.
+            first: the epoch to start with, counted from 1.
+            progress: the state of that epoch, if it is resumed in the middle.
             after_step: called after every step.
         """
         for epoch in range(first, self.method.context.epochs + 1):
@@ -97,10 +77,10 @@ class Trainer:
     def train_epoch(
         self, epoch: int, progress: EpochProgress | None = None, after_step: AfterStep | None = None
     ) -> dict[str, Any]:
-        """Train one epoch (counted from 1) or the rest of it, let the method act on labels, and return the metrics.
+        """Train one epoch, or the rest of it, and return its metrics; arguments as in :meth:`fit`.
 
-        All randomness derives from the seed, the epoch, the phase and the step, so that a resumed epoch takes the same
-        steps as an undisturbed one.
+        All random numbers derive from the seed, the epoch, the phase and the step, so a resumed epoch takes the same
+        steps as one that was never interrupted.
         """
         method, processes = self.method, self.processes
         progress = self.progress = progress or EpochProgress()
@@ -110,7 +90,7 @@ class Trainer:
             for phase in method.phases(epoch, observation, self.labels):
                 frozen = self._begin_phase(epoch, phase)
                 learning = [self.optimizers[position] for position in phase.learns]
-                for batch in self._batches(epoch, progress.phase, phase, progress.steps):
+                for batch in self.batches(epoch, progress.phase, phase, progress.steps):
                     self._set_lr(batch.progress)
                     processes.seed_layers(batch.seed)
                     with finite(f"in epoch {epoch}, batch {progress.steps + 1}"):
@@ -143,53 +123,53 @@ class Trainer:
             **figures,
         }
 
-    def _begin_phase(self, epoch: int, phase: Phase) -> list[torch.nn.Parameter]:
-        """Put the networks that learn into training mode; return weights of pretrained encoders that stay frozen.
+    def _begin_phase(self, epoch: int, phase: Phase) -> list[nn.Parameter]:
+        """Put the networks that learn into training mode; return the weights of frozen pretrained encoders.
 
-        In their first epochs pretrained encoders wait for their heads. Several processes expect every gradient, so
-        those of frozen weights are computed and dropped.
+        DDP expects a gradient for every weight, so with several processes those of frozen weights are computed and
+        dropped.
         """
         for position, network in enumerate(self.networks):
             network.train(position in phase.learns)
-        frozen: list[torch.nn.Parameter] = []
-        for part in self._pretrained:
-            waits = part.is_frozen(epoch, self.method.context.epochs)
+        frozen: list[nn.Parameter] = []
+        for part in self.pretrained:
+            is_frozen = part.is_frozen(epoch, self.method.context.epochs)
             if self.processes.count == 1:
-                part.encoder.requires_grad_(not waits)
-            if waits:
+                part.encoder.requires_grad_(not is_frozen)
+            if is_frozen:
                 part.encoder.eval()
                 frozen += part.encoder.parameters()
         return frozen
 
     def _end_phase(self, epoch: int, phase: Phase, observation: "Observation") -> None:
-        """Make the processes agree, and keep what the phase recorded."""
+        """Synchronize the processes, and store the probabilities that the phase recorded."""
         for position in phase.learns:
             self.processes.synchronize_buffers(self.networks[position])
-        if self.progress.recorded is not None:
-            observation.record(self._order(epoch, self.progress.phase, phase), self.progress.recorded.rows)
+        if self.progress.recorded:
+            observation.record(self._order(epoch, self.progress.phase, phase), torch.cat(self.progress.recorded))
         self.progress.end_phase(self.mean_losses(epoch))
         observation.forget_features()
 
     def _set_lr(self, progress: float) -> float:
-        """Set the learning rate that applies after ``progress`` epochs, and return it."""
+        """Set the learning rate after ``progress`` epochs, and return it."""
         lr = self.options.lr * self.method.context.lr_factor(progress)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = lr * group.get("share", 1.0)  # the heads of networks have no share
+                group["lr"] = lr * group.get("share", 1.0)
         return lr
 
     def _recorded(self, step: LossOutput) -> Tensor | None:
-        """Return what is recorded of a step: its probabilities, if the method asks for them."""
+        """Return the probabilities (b, k) of a step if the method records them."""
         if not self.method.records_probs or step.logits is None:
             return None
-        kind = storage_dtype(len(self.method.context.train) * step.logits.shape[1])
-        return step.logits.detach().softmax(1).to(kind)
+        dtype = storage_dtype(len(self.method.context.train) * step.logits.shape[1])
+        return step.logits.detach().softmax(1).to(dtype)
 
     def _order(self, epoch: int, number: int, phase: Phase) -> Tensor:
         return shuffled(phase.indices, generator(self.method.context.seed, "order", epoch, number))
 
-    def _batches(self, epoch: int, number: int, phase: Phase, done: int = 0) -> Iterator[Batch]:
-        """Yield the batches of a phase, skipping the first ``done``; some are fetched ahead of their use."""
+    def batches(self, epoch: int, number: int, phase: Phase, done: int = 0) -> Iterator[Batch]:
+        """Yield the batches of phase ``number`` of an epoch but the first ``done``; threads prefetch some of them."""
         seed, count, rank = self.method.context.seed, self.processes.count, self.processes.rank
         shares = cut(self._for_source(self._order(epoch, number, phase)), self.options.batch_size, count, rank)
         extra_shares: Sequence[Tensor | None] = [None] * len(shares)
@@ -199,7 +179,7 @@ class Trainer:
             unlabeled = self._for_source(phase.unlabeled)
             extra_shares = torch.split(repeated(unlabeled, sum(lengths) * count, draws)[rank::count], lengths)
 
-        def make(step: int) -> Batch:  # labels change only between phases, so this may run early
+        def make(step: int) -> Batch:  # may run early: labels change only between phases
             step_seed = derive(seed, "step", epoch, number, step, rank)
             progress = epoch - 1 + step / len(shares)
             unlabeled = None
@@ -210,7 +190,7 @@ class Trainer:
         return prefetched((partial(make, step) for step in range(done, len(shares))), self.source.prefetch)
 
     def _for_source(self, indices: Tensor) -> Tensor:
-        """Return the rows of a phase where the source looks them up: moved at once, so that no batch waits."""
+        """Move the indices of a whole phase to where the source needs them, so that no batch waits for the device."""
         return indices.cpu() if self.source.host_indices else indices
 
     def _batch(
@@ -224,26 +204,26 @@ class Trainer:
         return Batch(indices, inputs, self.labels.current[indices], epoch, progress, seed, unlabeled)
 
     def mean_losses(self, epoch: int) -> dict[str, float]:
-        """Average each term over the phase's steps and the processes; raise if one is not finite."""
+        """Average each loss term over the steps and processes; raise DivergedError if a step is not finite."""
         means = {}
-        for name, column in self.progress.terms.items():
-            values = self.processes.mean(column.rows)  # same everywhere
-            wrong = ~values.isfinite()
-            if bool(wrong.any()):
-                where = f"in epoch {epoch}, batch {int(wrong.nonzero()[0]) + 1}"
-                raise diverged(f"the loss became {float(values[wrong][0])}", where)
+        for name, terms in self.progress.terms.items():
+            values = self.processes.mean(torch.stack(terms))
+            broken = ~values.isfinite()
+            if bool(broken.any()):
+                step = int(broken.nonzero()[0])
+                raise DivergedError(f"the loss became {float(values[step])}", f"in epoch {epoch}, batch {step + 1}")
             means[name] = float(values.mean())
         return means
 
     def check_weights(self, where: str) -> None:
-        """Raise if weights are not finite, so that they are never saved."""
+        """Raise DivergedError if weights are not finite, so that such weights are never saved."""
         weights = [weight for network in self.networks for weight in network.parameters()]
-        if not bool(torch.stack([weight.isfinite().all() for weight in weights]).all()):  # the device is asked once
-            raise diverged("the weights became NaN or infinite", where)
+        if not bool(torch.stack([weight.isfinite().all() for weight in weights]).all()):  # one wait for the device
+            raise DivergedError("the weights became NaN or infinite", where)
 
 
 class Observation:
-    """What the trainer observed in one epoch, for the method to read: :class:`unflip.methods.base.EpochOutputs`."""
+    """The outputs of one epoch that a method may read; implements :class:`unflip.methods.base.EpochOutputs`."""
 
     def __init__(self, trainer: Trainer, progress: EpochProgress) -> None:
         self._trainer = trainer
@@ -252,14 +232,14 @@ class Observation:
         self._features: dict[int, Tensor] = {}
 
     def record(self, order: Tensor, recorded: Tensor) -> None:
-        """Keep the probabilities that this process recorded in a pass which visited the examples in ``order``."""
+        """Store the probabilities that this process recorded for its part of the examples ``order`` (m,)."""
         train = self._trainer.method.context.train
         position = torch.empty(len(self._trainer.labels), dtype=torch.long, device=train.device)
         position[train] = torch.arange(len(train), device=train.device)
-        before = self._progress.probs
-        # a copy: the method may have kept the tensor of an earlier phase
-        self._progress.probs = recorded.new_zeros(len(train), recorded.shape[1]) if before is None else before.clone()
-        self._progress.probs[position[order]] = self._trainer.processes.interleave(recorded, len(order))
+        probs = self._progress.probs  # copied, since the method may hold the tensor of an earlier phase
+        probs = recorded.new_zeros(len(train), recorded.shape[1]) if probs is None else probs.clone()
+        probs[position[order]] = self._trainer.processes.interleave(recorded, len(order))
+        self._progress.probs = probs
 
     @property
     def probs(self) -> Tensor:
@@ -326,13 +306,13 @@ def cut(order: Tensor, batch_size: int, processes: int, rank: int) -> tuple[Tens
     """
     if not len(order):
         return ()
-    least = _LEAST * processes
-    missing = least - len(order) if len(order) < least else -len(order) % processes
+    min_size = _MIN_BATCH * processes
+    missing = min_size - len(order) if len(order) < min_size else -len(order) % processes
     if missing:
         order = torch.cat([order, order.repeat(-(-missing // len(order)))[:missing]])
-    size = max(least, batch_size // processes * processes)
+    size = max(min_size, batch_size // processes * processes)
     starts = list(range(0, len(order), size))
-    if len(starts) > 1 and len(order) - starts[-1] < least:
+    if len(starts) > 1 and len(order) - starts[-1] < min_size:
         starts.pop()
     sizes = [end - start for start, end in zip(starts, [*starts[1:], len(order)], strict=True)]
     return torch.split(order[rank::processes], [length // processes for length in sizes])
@@ -344,17 +324,12 @@ def repeated(indices: Tensor, count: int, generator: torch.Generator) -> Tensor:
     return torch.cat([shuffled(indices, generator) for _ in range(rounds)])[:count]
 
 
-def diverged(what: str, where: str) -> DivergedError:
-    """Return the error that training has diverged: what became of it, and where."""
-    return DivergedError(f"{what} {where}; {_HINT}")
-
-
 @contextmanager
 def finite(where: str) -> Iterator[None]:
-    """Turn numerical failures, such as a matrix that cannot be factored, into :class:`unflip.errors.DivergedError`."""
+    """Turn numerical failures, such as of a Cholesky factorization, into :class:`unflip.errors.DivergedError`."""
     try:
         yield
     except NotFiniteError as error:
-        raise diverged(str(error), where) from error
+        raise DivergedError(str(error), where) from error
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-        raise diverged("a covariance could not be factored", where) from error
+        raise DivergedError("a covariance could not be factored", where) from error
