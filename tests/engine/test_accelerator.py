@@ -26,7 +26,7 @@ from unflip.estimator import UnflipClassifier
 from unflip.nn import networks
 from unflip.runs.folder import Run
 
-SAMPLED = ("unflip", "mddc", "coteaching+", "dividemix-c")
+SAMPLED = ("unflip", "mddc", "dividemix-c")
 """Methods that between them have every part; the soak test takes all."""
 REST = [name for name in METHODS if name not in SAMPLED]
 SMALL: dict[str, dict[str, Any]] = {
@@ -177,16 +177,17 @@ def test_a_method_runs_there_without_a_wait_in_its_steps_and_few_in_its_epochs(
     assert_same_numbers(quick_train(noisy, tmp_path / "here", **options), there)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("method", SAMPLED)
 def test_an_epochs_waits_do_not_grow_with_the_data(method: str, tmp_path: Path) -> None:
-    most = []
+    max_waits = []
     for count in (150, 450):
         data = write_npz(tmp_path / f"{count}.npz", **blobs(train=count))
         settings = SETTINGS.get(method, {}) | {"unflip.steps": 1} if method == "unflip" else SETTINGS.get(method, {})
         with accelerated() as accelerator, watched(accelerator) as waits:
             quick_train(data, tmp_path / str(count), method=method, epochs=4, settings=settings)
-        most.append(max(waits.epochs))
-    assert most[1] <= most[0] + 10  # how often a mixture or a weight is improved may differ
+        max_waits.append(max(waits.epochs))
+    assert max_waits[1] <= max_waits[0] + 10  # how often a mixture or a weight is improved may differ
 
 
 @all_methods

@@ -418,7 +418,8 @@ class EMA(AveragedModel):
     def __init__(self, members: nn.Module, decay: float) -> None:
         def average(own: Any, theirs: Any, step: Tensor | int) -> None:
             if own[0].is_floating_point():  # batch norm also counts its batches
-                torch._foreach_lerp_(own, theirs, 1 - min(decay, int(step) / (int(step) + 10)))
+                count = int(self.n_averaged)  # on the CPU, unlike `step`: no wait for the device
+                torch._foreach_lerp_(own, theirs, 1 - min(decay, count / (count + 10)))
 
         super().__init__(members, multi_avg_fn=average, use_buffers=True)
         self.n_averaged.fill_(1)
