@@ -47,6 +47,11 @@ all_methods = pytest.mark.parametrize(
 )
 
 
+one_method = pytest.mark.parametrize(
+    "method", ["mddc", *(pytest.param(name, marks=pytest.mark.soak) for name in METHODS if name != "mddc")]
+)
+
+
 class Waits(NamedTuple):
     """How often the device was waited for."""
 
@@ -190,7 +195,7 @@ def test_an_epochs_waits_do_not_grow_with_the_data(method: str, tmp_path: Path) 
     assert max_waits[1] <= max_waits[0] + 10  # how often a mixture or a weight is improved may differ
 
 
-@all_methods
+@one_method
 def test_a_run_resumed_there_is_the_undisturbed_one(
     method: str, noisy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +209,7 @@ def test_a_run_resumed_there_is_the_undisturbed_one(
         assert_same_run(whole, quick_train(noisy, tmp_path / "cut", resume=True, **options))
 
 
-@all_methods
+@one_method
 def test_products_in_half_precision_are_no_trouble(method: str, noisy: Path, tmp_path: Path) -> None:
     settings = SETTINGS.get(method, {}) | {"precision": "bfloat16"}
     with accelerated(half=True) as accelerator, watched(accelerator) as waits:
@@ -213,7 +218,7 @@ def test_products_in_half_precision_are_no_trouble(method: str, noisy: Path, tmp
     assert run.result["test_accuracy"]["last"] > 0.6
 
 
-@all_methods
+@one_method
 def test_a_method_runs_there_on_images(method: str, images: Path, tmp_path: Path) -> None:
     small = {"optimizer.batch_size": 8, "preact_resnet8.width": 4, "preact_resnet8.blocks": [1]}
     options: dict[str, Any] = {"method": method, "network": "preact_resnet8", "epochs": 4}
@@ -229,7 +234,7 @@ def test_a_method_runs_there_on_images(method: str, images: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("method", "precision"),
     [
-        ("unflip", "float32"),
+        pytest.param("unflip", "float32", marks=pytest.mark.soak),
         pytest.param("mddc", "bfloat16", marks=pytest.mark.soak),
         pytest.param("dividemix", "float32", marks=pytest.mark.soak),
     ],
@@ -250,7 +255,7 @@ def test_a_network_is_fine_tuned_there_first_its_head(
 @pytest.mark.parametrize(
     "network",
     [
-        pytest.param(name, marks=pytest.mark.soak) if name not in ("senet18", "mobilenet_v2") else name
+        pytest.param(name, marks=pytest.mark.soak) if name != "senet18" else name
         for name in [*NETWORKS, *(["timm:resnet10t"] if importlib.util.find_spec("timm") else [])]
     ],
 )
@@ -297,6 +302,7 @@ def test_neither_do_arrays_that_stay_on_disk_or_come_in_parts(tmp_path: Path) ->
         assert sum(waits.steps, Counter()) == Counter(), name
 
 
+@pytest.mark.soak
 def test_images_are_embedded_and_predicted_there(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_backbone.register(monkeypatch)
     here = embed(photos, tmp_path / "here.npz", backbone="tiny", device="cpu")
@@ -316,6 +322,7 @@ def test_posteriors_for_noise_are_estimated_there(features: Path, tmp_path: Path
     assert run.is_finished
 
 
+@pytest.mark.soak
 def test_the_estimator_learns_there(noisy: Path) -> None:
     content = np.load(noisy)
     with accelerated():

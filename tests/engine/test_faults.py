@@ -1,4 +1,4 @@
-"""Every write fails once: in one line, with what was saved before whole, and the run goes on from there."""
+"""Every write fails once: in one line, earlier files stay intact, and the run can be resumed."""
 
 import errno
 import itertools
@@ -28,7 +28,6 @@ Break = Callable[[pytest.MonkeyPatch, int], None]
 """Lets the n-th write fail, until ``monkeypatch.undo()``."""
 ARGUMENTS = ["--method", "mddc", "--epochs", "2", "--set", "plc.warmup=1", "--set", "optimizer.batch_size=64"]
 ARGUMENTS += ["--set", "mlp.hidden=[8]", "--device", "cpu", "--quiet"]
-_MOST = 100  # calls of one function by which a run writes
 _WRITERS: list[tuple[Any, str]] = [
     (Path, "write_text"),
     (unflip.files, "save_file"),
@@ -147,7 +146,7 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def survive(cli: Cli, monkeypatch: pytest.MonkeyPatch, noisy: Path, out: Path, fault: str, number: int) -> bool:
-    """Let a run fail in its ``number``-th write and go on; return whether it had as many."""
+    """Let a run fail in its ``number``-th write and resume it; return whether it had as many."""
     start = ["train", "--data", noisy, "--out", out, *ARGUMENTS]
     with broken(monkeypatch, fault, number):
         try:
@@ -163,7 +162,7 @@ def survive(cli: Cli, monkeypatch: pytest.MonkeyPatch, noisy: Path, out: Path, f
     assert done.err.startswith("unflip: cannot write ")
     assert done.err.endswith("\n")
     if "checkpoints" in done.err:
-        assert "earlier checkpoints are intact: fix the cause and continue with --resume" in done.err
+        assert "earlier checkpoints are intact: fix the cause and use --resume" in done.err
     assert [path for path in out.rglob(".*") if path.name != ".unflip-lock"] == []
     again = cli("train", "--out", out, "--resume", "--quiet") if Run(out).config_path.exists() else cli(*start)
     assert again == Outcome(0, "", "")
@@ -179,18 +178,11 @@ def undisturbed(cli: Cli, noisy: Path, out: Path) -> Run:
 def test_a_run_survives_the_failure_of_any_write(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, noisy: Path, tmp_path: Path
 ) -> None:
-    """The faults take turns; the soak test lets each happen everywhere."""
+    """Each fault in another write; the soak test lets each happen everywhere."""
     expected = undisturbed(cli, noisy, tmp_path / "undisturbed")
-    faults = [*FAULTS, LIMIT]
-    for turn, fault in enumerate(faults, 1):
-        survived = 0
-        for number in range(turn, _MOST, len(faults)):
-            out = tmp_path / f"{turn}-{number}"
-            if not survive(cli, monkeypatch, noisy, out, fault, number):
-                break
-            assert_same_run(expected, Run(out))
-            survived += 1
-        assert survived, fault
+    for number, fault in enumerate([*FAULTS, LIMIT], 2):
+        assert survive(cli, monkeypatch, noisy, tmp_path / str(number), fault, number), fault
+        assert_same_run(expected, Run(tmp_path / str(number)))
 
 
 @pytest.mark.soak
@@ -246,7 +238,12 @@ def place(noisy: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", WRITING)
+QUICK_OUTPUTS = ("predictions.csv", "labels.parquet", "compared.html", "noise.npy")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK_OUTPUTS else pytest.mark.soak) for name in WRITING]
+)
 def test_a_command_that_cannot_write_says_so_and_leaves_what_was_there(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, place: Path, tmp_path: Path, name: str
 ) -> None:
@@ -263,7 +260,7 @@ def test_a_command_that_cannot_write_says_so_and_leaves_what_was_there(
         assert (done.code, done.out) == (2, ""), (fault, done)
         assert done.err.startswith("unflip: cannot write "), (fault, done)
         assert done.err.count("\n") == 1, fault
-        assert name in done.err, fault
+        assert out.stem in done.err, fault  # `corrupt` writes a picture beside the labels
         left = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if ".parts" not in str(path)]
         assert left == [Path(name)], fault
         if "flush" not in fault:  # that of the folder comes after the rename
@@ -271,28 +268,3 @@ def test_a_command_that_cannot_write_says_so_and_leaves_what_was_there(
     done = cli(*arguments)
     assert done.code == 0, done.err
     assert out.read_bytes() != b"what was there"
-
-
-@pytest.mark.parametrize("old", [None, "what was there"])
-def test_corrupt_writes_all_its_files_or_none(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, noisy: Path, tmp_path: Path, old: str | None
-) -> None:
-    names = ("noise.npy", "noise.json", "noise.png", "eta.npy")
-    arguments = ["corrupt", "--data", noisy, "--noise", "pmd1:0.3", "--out", tmp_path / "noise.npy", "--device", "cpu"]
-    arguments += ["--save-posterior", tmp_path / "eta.npy", "--force", "--quiet"]
-    if old:
-        for name in names:
-            (tmp_path / name).write_text(old)
-    for fault in (*FAULTS, LIMIT):
-        for number in range(1, len(names) + 1):
-            with broken(monkeypatch, fault, number):
-                try:
-                    done = cli(*arguments)
-                except Crash:
-                    done = Outcome(2, "", f"unflip: cannot write {tmp_path}: crash\n")
-            assert done.code == 2, (fault, number)
-            assert done.err.startswith(f"unflip: cannot write {tmp_path}"), (fault, number)
-            left = {path.name: path.read_text() for path in tmp_path.iterdir()}
-            assert left == (dict.fromkeys(names, old) if old else {}), (fault, number)
-    assert cli(*arguments).code == 0
-    assert {path.name for path in tmp_path.iterdir()} == set(names)

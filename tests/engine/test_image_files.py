@@ -60,6 +60,7 @@ def test_webvision_mini_is_trained_and_tested_on_both_test_sets(tmp_path: Path) 
     assert found.ids[0].endswith("n01440764/ILSVRC2012_val_00.JPEG")
 
 
+@pytest.mark.soak
 @needs_timm
 def test_clothing1m_is_trained_with_timm_and_says_that_its_validation_labels_are_clean(tmp_path: Path) -> None:
     done = run(write_clothing(tmp_path / "c"), tmp_path / "run", {"data.crop": "random"}, network="timm:resnet18")
@@ -97,7 +98,7 @@ def test_a_run_learns_and_its_model_predicts_what_it_was_tested_with(folder: Pat
         assert next(csv.DictReader(file))["id"] == "train/a/train00.jpg"
 
 
-def test_pictures_without_labels_are_predicted_alike(folder: Path, tmp_path: Path) -> None:
+def test_images_without_labels_get_the_same_predictions(folder: Path, tmp_path: Path) -> None:
     done = run(folder, tmp_path / "run", epochs=1)
     whole = predict(done, folder)
     flat = tmp_path / "flat"
@@ -209,6 +210,7 @@ def test_new_images_are_brought_to_the_size_of_small_ones_and_those_that_have_it
     assert predict(done, tmp_path / "new").ids == ["0.png", "1.png", "2.png"]
 
 
+@pytest.mark.soak
 def test_what_images_a_model_takes_that_are_no_square_is_said(tmp_path: Path) -> None:
     done = small_run(tmp_path, (32, 24))
     assert len(predict(done, tmp_path / "data").ids) == 30

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C end the step, save and say how to go on; two processes do not share a run folder."""
+"""SIGTERM and Ctrl-C end the step, save and say how to resume; two processes do not share a run folder."""
 
 import os
 import signal
@@ -67,11 +67,19 @@ def signal_at(monkeypatch: pytest.MonkeyPatch, hook: str, call: int, number: int
     monkeypatch.setattr(PLC, hook, signaling)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize(("hook", "call"), [("loss", 1), ("loss", 15), ("loss", 18), ("end_epoch", 2)])
-def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(
+@pytest.mark.parametrize(
+    ("hook", "call", "number"),
+    [
+        ("loss", 15, signal.SIGTERM),
+        ("end_epoch", 2, signal.SIGINT),
+        pytest.param("loss", 1, signal.SIGTERM, marks=pytest.mark.soak),
+        pytest.param("loss", 18, signal.SIGINT, marks=pytest.mark.soak),
+        pytest.param("end_epoch", 2, signal.SIGTERM, marks=pytest.mark.soak),
+    ],
+)
+def test_a_signal_ends_the_step_saves_and_says_how_to_resume(
     cli: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, noisy: Path, undisturbed: Run, tmp_path: Path,
-    number: int, hook: str, call: int,
+    hook: str, call: int, number: int,
 ) -> None:  # fmt: skip
     handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
     with monkeypatch.context() as patch:
@@ -80,7 +88,7 @@ def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(
     assert done.code == 128 + number
     assert done.out == ""
     assert done.err.count("\n") == 1
-    assert f"continue with: unflip train --out {tmp_path / 'run'} --resume" in done.err
+    assert f"resume with: unflip train --out {tmp_path / 'run'} --resume" in done.err
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
     newest = max(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert ("phase" in newest) == (hook == "loss")

@@ -19,13 +19,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "cddc": {"plc.warmup": 2, "covariance.disturbance": "auto"},
     "gce": {"gce.truncation": 0.2, "gce.prune_from": 2, "gce.prune_every": 1},
     "lrt": {"lrt.warmup": 3, "lrt.retro_lead": 1},
-    "coteaching+": {"coteaching+.warmup": 2, "coteaching+.climb": 3},
+    "coteaching+": {"coteaching+.warmup": 2, "coteaching+.ramp_epochs": 3},
     "dividemix": {"dividemix.warmup": 2, "dividemix.lambda_u": 5.0, "data.jitter": 0.1},
     "dividemix-m": {"dividemix.warmup": 2},
     "dividemix-c": {"dividemix.warmup": 2},
 }
 """Options with which a method reaches each of its stages within five epochs."""
-SAMPLE = ["unflip", "dividemix"]
+SAMPLE = ["unflip"]
 METHODS = [*methods.names(), "gce-m", "standard-c"]
 
 
@@ -50,21 +50,21 @@ def survive(tmp_path: Path, names: list[str], kills: int) -> dict[str, list[str]
                 np.testing.assert_array_equal(np.load(undisturbed.folder / file), np.load(killed.folder / file))
         left = [path for path in killed.folder.rglob(".*") if path.name != ".unflip-lock"]
         assert left == []  # nothing half written
-    told: dict[str, list[str]] = json.loads((tmp_path / "out" / "kills.json").read_text())
-    return told
+    kills_of: dict[str, list[str]] = json.loads((tmp_path / "out" / "kills.json").read_text())
+    return kills_of
 
 
 def test_killed_runs_end_like_undisturbed_ones(tmp_path: Path) -> None:
-    told = survive(tmp_path, SAMPLE, kills=4)
-    assert [len(places) for places in told.values()] == [4, 4]
+    kills = survive(tmp_path, SAMPLE, kills=2)
+    assert [len(places) for places in kills.values()] == [2]
 
 
 @pytest.mark.soak
 def test_killed_runs_of_all_methods_end_like_undisturbed_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = survive(tmp_path, METHODS, kills=int(os.environ.get("UNFLIP_KILLS", "12")))
-    places = [place for method in told.values() for place in method]
+    kills = survive(tmp_path, METHODS, kills=int(os.environ.get("UNFLIP_KILLS", "12")))
+    places = [place for method in kills.values() for place in method]
     kinds = {
         "before the first checkpoint": sum(place.startswith("before") for place in places),
         "within an epoch": sum("phase" in place for place in places),
@@ -72,5 +72,5 @@ def test_killed_runs_of_all_methods_end_like_undisturbed_ones(
         "while writing the result": sum(place.startswith("writing") for place in places),
     }
     with capsys.disabled():
-        print(f"\n{len(places)} kills over {len(told)} methods survived: {kinds}")  # noqa: T201
+        print(f"\n{len(places)} kills over {len(kills)} methods survived: {kinds}")  # noqa: T201
     assert kinds["within an epoch"] > 0

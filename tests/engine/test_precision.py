@@ -23,8 +23,8 @@ HALF = {"precision": "bfloat16"}
     ("method", "settings"),
     [
         ("mddc", {"plc.warmup": 2}),
-        ("coteaching+", {"coteaching+.warmup": 2}),
-        ("dividemix-c", {"dividemix.warmup": 2}),
+        pytest.param("coteaching+", {"coteaching+.warmup": 2}, marks=pytest.mark.soak),
+        pytest.param("dividemix-c", {"dividemix.warmup": 2}, marks=pytest.mark.soak),
     ],
 )
 def test_a_run_in_bfloat16_learns_and_keeps_everything_in_float32(

@@ -31,7 +31,7 @@ def test_views_that_exclude_each_other_leave_no_opinion() -> None:
     assert pooled(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])).tolist() == [[0.5, 0.5]]
 
 
-def test_the_suggestion_is_the_corrected_label_or_the_likeliest_of_the_pool() -> None:
+def test_the_suggestion_is_the_corrected_label_or_the_most_likely_of_the_pool() -> None:
     probs = torch.tensor([[0.6, 0.4, 0.0], [0.6, 0.4, 0.0], [0.1, 0.2, 0.7]])
     gaussian_probs = torch.tensor([[0.1, 0.9, 0.0], [0.1, 0.9, 0.0], [0.1, 0.2, 0.7]])
     given, current = torch.tensor([0, 0, 2]), torch.tensor([0, 2, 2])

@@ -18,7 +18,7 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("method", ["mddc", "dividemix-c"])
+@pytest.mark.parametrize("method", ["mddc", pytest.param("dividemix-c", marks=pytest.mark.soak)])
 def test_two_runs_with_two_threads_are_the_same(method: str, tmp_path: Path) -> None:
     """Where several changes of a label, or several members of a class, meet in one place, the order must not matter."""
     content = blobs(train=45_000, test=100)

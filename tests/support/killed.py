@@ -21,15 +21,15 @@ _OFTEN = 60  # kills of one run, after which something must be wrong
 def main(data: str, jobs: str, out: str, kills: int) -> None:
     torch.set_num_threads(1)
     train(data, Path(out) / "first", method="dividemix-m", epochs=1, device="cpu")  # imports what all of them need
-    told = {}
+    kills_of = {}
     for job in json.loads(Path(jobs).read_text()):
         folder = Path(out) / job["name"]
         options = {"method": job["method"], "settings": job["settings"], "epochs": 5, "device": "cpu"}
         started = time.monotonic()
         wait(start(data, folder / "undisturbed", options))
         usual = time.monotonic() - started
-        told[job["name"]] = survive(data, folder / "killed", options, kills, usual, random.Random(job["name"]))
-    (Path(out) / "kills.json").write_text(json.dumps(told))
+        kills_of[job["name"]] = survive(data, folder / "killed", options, kills, usual, random.Random(job["name"]))
+    (Path(out) / "kills.json").write_text(json.dumps(kills_of))
 
 
 def survive(
