@@ -8,11 +8,10 @@ import pytest
 from helpers import blobs, quick_train, write_npz
 from unflip.stats import rows as row_tables
 
+SOAKED = [pytest.param(name, marks=pytest.mark.soak) for name in ("lrt", "mddc", "coteaching+")]
 
-@pytest.mark.parametrize(
-    "method",
-    ["unflip", "plc", *(pytest.param(name, marks=pytest.mark.soak) for name in ("lrt", "mddc", "coteaching+"))],
-)
+
+@pytest.mark.parametrize("method", ["unflip", "plc", *SOAKED])
 def test_a_run_on_many_examples_says_the_same(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = blobs()
     content["train_labels"][::5] = (content["train_labels"][::5] + 1) % 3

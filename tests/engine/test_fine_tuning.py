@@ -135,9 +135,10 @@ def test_arrays_of_bytes_are_normalized_as_the_weights_want_it(tmp_path: Path, m
     assert scale_of(NETWORK, mixed, {"data.standardize": "off"}) is None
 
 
-@pytest.mark.parametrize(
-    "method", ["unflip", *(pytest.param(name, marks=pytest.mark.soak) for name in ("plc", "mddc", "dividemix"))]
-)
+SOAKED = [pytest.param(name, marks=pytest.mark.soak) for name in ("plc", "mddc", "dividemix")]
+
+
+@pytest.mark.parametrize("method", ["unflip", *SOAKED])
 def test_methods_fine_tune(photos: Path, tmp_path: Path, method: str) -> None:
     section = "plc" if method == "mddc" else method
     done = run(photos, tmp_path / "run", {f"{section}.warmup": 1}, method=method, epochs=2)

@@ -102,10 +102,8 @@ def test_a_damaged_newest_checkpoint_costs_an_epoch_and_nothing_else(
     monkeypatch.undo()
     newest = tmp_path / "run" / "checkpoints" / "epoch-00004.safetensors"
     os.truncate(newest, newest.stat().st_size // 2)
-    with pytest.warns(
-        UnflipWarning,
-        match=r"epoch-00004\.safetensors: not a readable checkpoint .*resuming from the earlier epoch-00003",
-    ):
+    message = r"epoch-00004\.safetensors: not a readable checkpoint .*resuming from the earlier epoch-00003"
+    with pytest.warns(UnflipWarning, match=message):
         resumed = quick_train(noisy, tmp_path / "run", resume=True, **METHOD, epochs=6)
     assert_same_run(undisturbed, resumed)
 
