@@ -146,7 +146,7 @@ def measure(limits: Limits, address: str) -> None:
 
     tell(limits, "first page: the page, its files, the filters, 60 examples", timed(first_page, 20), FIRST)
     began = time.perf_counter()
-    client.get("/api/examples?order=helpful")
+    client.get("/api/examples?order=informative")
     print(f"most informative first, asked for the first time: {time.perf_counter() - began:.2f} s")
     for name, query in (
         ("next page, undecided that differ", "differs=true&state=open"),
@@ -154,7 +154,7 @@ def measure(limits: Limits, address: str) -> None:
         ("next page, one class, undecided", "label_class=7&state=open"),
         ("next page, far behind", "state=decided&after=90000"),
         ("next page, a issue about 100,000 examples", "issue=near_duplicate&state=open"),
-        ("next page, most informative first", "differs=true&state=open&order=helpful"),
+        ("next page, most informative first", "differs=true&state=open&order=informative"),
     ):
         after = json.loads(client.get(f"/api/examples?{query}&count={PAGE}"))["last"]
 

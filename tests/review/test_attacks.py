@@ -256,7 +256,7 @@ def test_a_second_server_of_the_same_run_is_refused(run: Path) -> None:
 
     with (
         open_review(run, reviewer="ann"),
-        pytest.raises(RunFolderError, match="another process is serving"),
+        pytest.raises(RunFolderError, match="already under review"),
         open_review(run, reviewer="bob"),
     ):
         pass

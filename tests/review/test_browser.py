@@ -129,6 +129,7 @@ def test_a_whole_review_by_keyboard_ends_in_an_export_that_training_takes(
     assert again.result["reviewed"] == 4
 
 
+@pytest.mark.soak
 def test_all_of_a_kind_are_accepted_at_once_and_undone_at_once(browser: "Browser", run: Path) -> None:
     with served(run) as (address, review):
         watched = visit(browser, address)
@@ -156,7 +157,7 @@ def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", ru
         said(page, f"{count} examples")
         tiles = page.locator(".tile")
         assert tiles.count() == count
-        assert {re.sub(r"quality.*", "", text, flags=re.S).strip() for text in tiles.all_inner_texts()} == {
+        assert {re.sub(r"label quality.*", "", text, flags=re.S).strip() for text in tiles.all_inner_texts()} == {
             f"{given} → {suggested}"
         }
         low = int(
@@ -200,6 +201,7 @@ def test_filters_show_what_they_say_and_survive_reloading(browser: "Browser", ru
         assert_clean(watched, address)
 
 
+@pytest.mark.soak
 def test_what_one_was_not_sure_of_is_gone_through_again(browser: "Browser", run: Path) -> None:
     with served(run) as (address, review):
         watched = visit(browser, address)
@@ -216,6 +218,7 @@ def test_what_one_was_not_sure_of_is_gone_through_again(browser: "Browser", run:
         assert_clean(watched, address)
 
 
+@pytest.mark.soak
 def test_pages_forward_and_back(browser: "Browser", run: Path) -> None:
     with served(run) as (address, _):
         watched = visit(browser, address)
@@ -280,7 +283,7 @@ def test_it_works_with_the_mouse_and_tells_a_screen_reader(browser: "Browser", r
         assert options.count() == 60
         assert options.nth(2).get_attribute("aria-posinset") == "3"
         assert re.fullmatch(
-            r"Example \d+, given \d, suggested \d, quality [\d<>]+ %, undecided",
+            r"Example \d+, given \d, suggested \d, label quality [\d<>]+ %, undecided",
             str(options.nth(2).get_attribute("aria-label")),
         )
         options.nth(4).click(modifiers=["Control"])
@@ -292,7 +295,7 @@ def test_it_works_with_the_mouse_and_tells_a_screen_reader(browser: "Browser", r
         said(page, "2 decided")
         options.nth(10).dblclick()
         page.wait_for_selector("#single:not([hidden])")
-        page.get_by_role("button", name="Not sure").click()
+        page.get_by_role("button", name="Unsure").click()
         done(page, 3)
         page.get_by_role("button", name="Other class").click()
         page.wait_for_selector("#chooser[open]")
@@ -354,6 +357,7 @@ def test_names_from_the_data_are_only_ever_text(browser: "Browser", tmp_path: Pa
     assert HOSTILE[2] in list(csv.reader(exported.splitlines()))[1]
 
 
+@pytest.mark.soak
 def test_features_without_pictures_are_shown_as_rows(browser: "Browser", tmp_path: Path) -> None:
     run = quick_train(write_npz(tmp_path / "a.npz", **blobs()), tmp_path / "run", epochs=2)
     with served(run.folder) as (address, _):
@@ -381,7 +385,9 @@ def go_to(page: "Page", review: Review, index: int) -> None:
     page.wait_for_selector("#single:not([hidden]) .neighbors")
 
 
-@pytest.mark.parametrize(("size", "dark"), [(PHONE, True), (DESK, False)], ids=["phone", "desk"])
+@pytest.mark.parametrize(
+    ("size", "dark"), [pytest.param(PHONE, True, marks=pytest.mark.soak), (DESK, False)], ids=["phone", "desk"]
+)
 def test_texts_are_read_as_texts(browser: "Browser", texts_run: Path, size: tuple[int, int], dark: bool) -> None:
     with served(texts_run) as (address, review):
         examples = review.examples
@@ -409,13 +415,13 @@ def test_texts_are_read_as_texts(browser: "Browser", texts_run: Path, size: tupl
         assert review.decisions.decide(
             [Choice(30, 0, State.KEPT, int(examples.given[30]))], person="f" * 32, reviewer="bob", request="12345678"
         )
-        said(page, "bob just decided this one")
+        said(page, "bob just decided this example")
         assert box.evaluate("box => box.scrollTop > 0 && box === document.activeElement")  # what is read stays there
         go_to(page, review, doubted)
         marked = page.locator(".passage mark").all_text_contents()
-        assert marked == [piece for piece, speaks in review.detail(doubted)["pieces"] if speaks]
+        assert marked == [piece for piece, highlighted in review.detail(doubted)["pieces"] if highlighted]
         assert marked
-        assert "words speak most for bank rather than post" in page.locator(".legend").inner_text()
+        assert "words are evidence for bank rather than post" in page.locator(".legend").inner_text()
         assert page.locator(".values dt").all_inner_texts() == ["day", "number", "note"]
         assert page.locator(".values dd").nth(1).inner_text() == str(20240101 + doubted)
         assert watched.overflow() == 0
@@ -430,7 +436,7 @@ def test_texts_are_read_as_texts(browser: "Browser", texts_run: Path, size: tupl
 
 def test_a_quality_is_written_as_in_the_report(browser: "Browser", run: Path) -> None:
     told = {
-        None: "not known", 0: "<1 %", 3e-7: "<1 %", 0.0099: "<1 %", 0.01: "1 %", 0.125: "13 %", 0.286: "29 %",
+        None: "unknown", 0: "<1 %", 3e-7: "<1 %", 0.0099: "<1 %", 0.01: "1 %", 0.125: "13 %", 0.286: "29 %",
         0.989: "99 %", 0.99: "99 %", 0.992: ">99 %", 0.9999999: ">99 %", 1: "100 %",
     }  # fmt: skip
     with served(run) as (address, _):
@@ -440,25 +446,27 @@ def test_a_quality_is_written_as_in_the_report(browser: "Browser", run: Path) ->
     assert [written_quality(share).replace("\u00a0", " ") for share in told] == list(told.values())
 
 
+@pytest.mark.soak
 def test_what_is_not_known_is_said_rather_than_shown_as_nothing(browser: "Browser", run: Path) -> None:
     forget_quality(run, range(400))
     with served(run) as (address, _):
         watched = visit(browser, address)
         page = watched.page
-        assert "quality not known" in focused(page)
-        assert page.locator(".tile .figures").first.inner_text() == "quality not known"
+        assert "label quality unknown" in focused(page)
+        assert page.locator(".tile .figures").first.inner_text() == "label quality unknown"
         press(page, "Enter")
-        page.wait_for_selector("#single:not([hidden]) .beliefs")
-        assert "Quality of the given label: not known" in page.locator("#single .facts").inner_text()
-        networks, gaussian_probs = (page.locator(f"#single .beliefs tbody tr td:nth-of-type({n})") for n in (1, 2))
-        assert set(gaussian_probs.all_inner_texts()) == {"not known"}
+        page.wait_for_selector("#single:not([hidden]) .probabilities")
+        assert "Label quality: unknown" in page.locator("#single .facts").inner_text()
+        cells = "#single .probabilities tbody tr td:nth-of-type({})"
+        networks, gaussian_probs = (page.locator(cells.format(n)) for n in (1, 2))
+        assert set(gaussian_probs.all_inner_texts()) == {"unknown"}
         assert gaussian_probs.locator("meter").count() == 0
         assert networks.locator("meter").count() == networks.count() >= 1
         assert_clean(watched, address)
 
 
-@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, pytest.param(DESK, marks=pytest.mark.soak)], ids=["phone", "desk"])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["light", "dark"])
 def test_nothing_sticks_out_and_text_can_be_read(
     browser: "Browser", run: Path, size: tuple[int, int], dark: bool
 ) -> None:
@@ -486,7 +494,7 @@ def worst_contrast(page: "Page") -> float:
           const own = (e) => [...e.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
           const clear = (e) => getComputedStyle(e).backgroundColor === 'rgba(0, 0, 0, 0)';
           const texts = [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && !e.disabled
-            && !e.closest('#said, #live, dialog') && own(e));
+            && !e.closest('#toast, #live, dialog') && own(e));
           return texts.map((e) => {
             let ground = e;
             while (clear(ground) && ground.parentElement) ground = ground.parentElement;
@@ -512,7 +520,7 @@ def test_the_page_says_when_the_server_is_gone(browser: "Browser", run: Path) ->
     with served(run) as (address, _):
         watched = visit(browser, address)
     press(watched.page, "a")
-    said(watched.page, "The server does not respond")
+    said(watched.page, "No response from the server")
     assert json.dumps(watched.requests[0])
     assert focused(watched.page).endswith("undecided")  # what was not saved is not shown as decided
 
@@ -558,7 +566,7 @@ def test_a_issue_has_its_filter_its_reasons_and_its_removal(browser: "Browser", 
         page.locator("#tile-20").click()
         press(page, "Enter")
         page.wait_for_selector("#single .neighbors li[aria-current]")
-        assert page.locator("#single section:has(h3:text('Its group')) li").count() == 3
+        assert page.locator("#single section:has(h3:text('Group of near-duplicates')) li").count() == 3
         assert "near duplicate nearly the same" in page.locator("#single .facts").inner_text()
         page.select_option("#issue", "")
         page.wait_for_selector("#grid:not([hidden])")
@@ -566,6 +574,7 @@ def test_a_issue_has_its_filter_its_reasons_and_its_removal(browser: "Browser", 
         assert_clean(watched, address)
 
 
+@pytest.mark.soak
 def test_of_a_group_whose_first_is_removed_the_next_is_kept(browser: "Browser", run: Path) -> None:
     write_issues(run, near_duplicate=issue([8, 9, 20, 40, 41], ["same"] * 5, groups=[2, 2, 2, 5, 5]))
     with served(run) as (address, review):
@@ -594,6 +603,7 @@ def test_of_a_group_whose_first_is_removed_the_next_is_kept(browser: "Browser", 
         assert_clean(watched, address)
 
 
+@pytest.mark.soak
 def test_no_more_are_selected_than_can_be_decided_at_once(browser: "Browser", tmp_path: Path) -> None:
     run = quick_train(write_npz(tmp_path / "a.npz", **blobs(train=1100)), tmp_path / "run", epochs=1)
     order = Examples(run).ranking(Order.LOWEST_QUALITY).order.tolist()
@@ -608,7 +618,7 @@ def test_no_more_are_selected_than_can_be_decided_at_once(browser: "Browser", tm
         said(page, "1,100 examples")
         page.locator(f"#tile-{order[0]}").click()
         press(page, "Control+a", "Control+a")
-        said(page, "1,000 selected, the most at once, 100 more match")
+        said(page, "1,000 selected, the maximum, 100 more match")
         press(page, "g")
         said(page, "1,000 selected: no room for 5 more of this group")
         press(page, "k")
@@ -619,7 +629,7 @@ def test_no_more_are_selected_than_can_be_decided_at_once(browser: "Browser", tm
         press(page, "g")
         said(page, "991 selected")
         press(page, "Control+a")
-        said(page, "1,000 selected, the most at once")
+        said(page, "1,000 selected, the maximum")
         assert page.locator(".tile[aria-selected=true]").count() == 10
         press(page, "k")
         said(page, "1,000 decided")
@@ -627,6 +637,7 @@ def test_no_more_are_selected_than_can_be_decided_at_once(browser: "Browser", tm
         assert_clean(watched, address)
 
 
+@pytest.mark.soak
 def test_nobody_is_told_that_somebody_else_decided_what_they_did_themselves(browser: "Browser", run: Path) -> None:
     with served(run) as (address, review):
         watched = visit(browser, address)
@@ -644,6 +655,7 @@ def test_nobody_is_told_that_somebody_else_decided_what_they_did_themselves(brow
         assert_clean(watched, address)
 
 
+@pytest.mark.soak
 def test_the_order_can_be_chosen_and_stays_after_reloading(browser: "Browser", run: Path) -> None:
     with served(run) as (address, _):
         watched = visit(browser, address)
@@ -659,8 +671,8 @@ def test_the_order_can_be_chosen_and_stays_after_reloading(browser: "Browser", r
         assert_clean(watched, address)
 
 
-@pytest.mark.parametrize("size", [DESK, PHONE])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("size", [PHONE, pytest.param(DESK, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_issues_fit_the_window(browser: "Browser", run: Path, size: tuple[int, int], dark: bool) -> None:
     write_issues(run, near_duplicate=issue([40, 41], ["x" * 400, "nearly the same"], groups=[0, 0]))
     with served(run) as (address, _):

@@ -87,11 +87,12 @@ def test_a_damaged_run_is_one_line_that_names_the_file(run: Path, name: str) -> 
         Examples(Run(run))
 
 
-def test_what_people_had_reviewed_before_training_is_not_offered_again(run: Path) -> None:
+def test_labels_reviewed_before_training_are_not_offered_again(run: Path) -> None:
     table = pyarrow.parquet.read_table(run / "labels.parquet")
-    place = table.column_names.index("reviewed")
     reviewed = np.arange(len(table)) % 2 == 0
-    pyarrow.parquet.write_table(table.set_column(place, "reviewed", [reviewed]), run / "labels.parquet")
+    for name, column in (("reviewed", reviewed), ("is_label_issue", table["is_label_issue"].to_numpy() & ~reviewed)):
+        table = table.set_column(table.column_names.index(name), name, [column])
+    pyarrow.parquet.write_table(table, run / "labels.parquet")
     examples, nobody = Examples(Run(run)), np.zeros(len(table), np.uint8)
     offered = examples.page(Filter(differs=True), nobody, count=len(table)).indices
     assert offered

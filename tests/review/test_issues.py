@@ -1,6 +1,5 @@
 """Issues on the review page: filters, reasons, groups, removal; a program asks."""
 
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +7,7 @@ import pytest
 
 from helpers import quick_train
 from reviewing import Client, issue, served, write_issues
-from unflip.review.decisions import DecisionStore, State
-from unflip.review.examples import CheckResult, Issues
+from unflip.review.examples import ExampleIssue, Issues
 from unflip.runs.folder import Run
 
 
@@ -30,8 +28,9 @@ def test_issues_come_by_name_by_example_and_by_group(found: Path) -> None:
     assert issues.counts() == [("outlier", 3), ("near_duplicate", 5)]
     assert issues.examples("outlier").tolist() == [7, 3, 9]
     assert issues.examples("near_duplicate").tolist() == [40, 41, 7, 8, 20]  # groups stay together
-    assert issues.of(3) == [CheckResult("outlier", 'far, "very"', None)]
-    assert issues.of(7) == [CheckResult("outlier", "far from 'all'", None), CheckResult("near_duplicate", "copy 4", 2)]
+    assert issues.of(3) == [ExampleIssue("outlier", 'far, "very"', None)]
+    outlier, duplicate = ExampleIssue("outlier", "far from 'all'", None), ExampleIssue("near_duplicate", "copy 4", 2)
+    assert issues.of(7) == [outlier, duplicate]
     assert issues.of(11) == issues.of(399) == []
     assert issues.group(20) == [7, 8, 20]
     assert issues.group(3) == issues.group(0) == []
@@ -100,19 +99,3 @@ def test_a_group_is_asked_for_without_what_is_removed(found: Path) -> None:
         assert (group["total"], [one["index"] for one in group["examples"]]) == (2, [8, 20])
         client.undo()
         assert client.get("/api/examples/20/group").json["total"] == 3
-
-
-def test_a_log_from_before_there_were_removals_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "review.sqlite"
-    store = DecisionStore(path, fingerprint="these", count=4)
-    store.close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 1")
-        connection.execute("INSERT INTO decisions VALUES (1, 'then', 'p', 'ann', 'r', 2, 1, 'kept', 1, NULL)")
-    connection.close()
-    store = DecisionStore(path, fingerprint="these", count=4)
-    assert store.states.tolist() == [0, 0, State.KEPT, 0]
-    store.close()
-    with sqlite3.connect(path) as connection:  # so that an older version refuses it
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
-    connection.close()

@@ -101,7 +101,7 @@ def test_many_are_decided_and_undone_at_once(client: Client) -> None:
     assert sum(progress["all"].values()) - progress["all"]["open"] == 50
     assert len(client.undo().json["written"]) == 50
     assert client.get("/api/changes?since=100").json == {
-        "n_changes": [],
+        "changes": [],
         "last": 100,
         "progress": client.get("/api/examples").json["progress"],
     }

@@ -1,4 +1,4 @@
-"""Texts of examples: what the page gets of them, and the words that speak for a suggestion."""
+"""Texts of examples: what the page gets of them, and the highlighted words."""
 
 from pathlib import Path
 

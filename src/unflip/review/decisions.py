@@ -1,10 +1,10 @@
-"""DecisionStore: a log of all decisions, each on disk before it is confirmed."""
+"""DecisionStore: a log of review decisions, each on disk before it is confirmed."""
 
 import sqlite3
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from datetime import UTC, datetime
 from enum import IntEnum
 from os.path import samestat
@@ -16,8 +16,8 @@ import numpy as np
 from unflip.data.arrays import Array
 from unflip.errors import InputError, RunFolderError, UnflipError
 
-_FORMAT = 2  # of the file; stored in its user_version. Format 1 had no removals; it is read, and becomes 2
-_APPLICATION = 0x756E666C  # "unfl": tells our files from those of other programs
+_FORMAT = 2  # the file's user_version
+_APPLICATION = 0x756E666C  # the file's application_id: "unfl"
 _TABLES = """
 CREATE TABLE about (fingerprint TEXT NOT NULL);
 CREATE TABLE decisions (
@@ -49,16 +49,16 @@ class State(IntEnum):
 
     @property
     def is_decided(self) -> bool:
-        """Whether a person settled what becomes of the example: it has this label, or it is left out."""
-        return self in (State.ACCEPTED, State.KEPT, State.CHANGED, State.REMOVED)
+        """Whether the example has a reviewed label or is removed."""
+        return self not in (State.OPEN, State.UNSURE)
 
 
 class NotSavedError(UnflipError):
-    """A decision could not be written to disk and does not count."""
+    """A decision could not be written to disk."""
 
 
 class Choice(NamedTuple):
-    """A person's choice for an example, and the version that they saw."""
+    """A choice for an example, and the version that the reviewer saw."""
 
     example: int
     version: int
@@ -67,7 +67,7 @@ class Choice(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A row of the log. The highest version of an example is the valid one."""
+    """A row of the log; the highest version of an example is current."""
 
     id: int
     at: str
@@ -81,8 +81,8 @@ class Decision(NamedTuple):
     undoes: int | None
 
 
-class FinalScores(NamedTuple):
-    """The result of a request: what was written, and what others had decided first."""
+class DecideResult(NamedTuple):
+    """What a request wrote, and what others had decided first."""
 
     written: list[Decision]
     conflicts: list[Decision]
@@ -91,18 +91,18 @@ class FinalScores(NamedTuple):
 class DecisionStore:
     """A log of decisions in SQLite, with the current state in memory.
 
-    Rows are only ever added. A choice names the version that the person saw; if another decision came first, the choice
-    is not written but returned as a conflict. A request that is repeated because its response was lost changes nothing
-    and gets the same response. An undo also adds a row, with the previous decision.
+    The log is append-only. A choice names the version that the reviewer saw; if another decision came first, it is not
+    written but returned as a conflict. A request repeated after a lost response changes nothing and gets the same
+    response. An undo appends a row with the previous decision.
 
     Args:
-        path: the file; made if it is not there.
-        fingerprint: of the examples; a log of other examples is refused.
-        count: how many examples there are.
+        path: the file; created if missing.
+        fingerprint: of the examples; a log of other examples raises RunFolderError.
+        count: number of examples n.
         read_only: whether to write nothing, not even beside the file.
 
     Attributes:
-        states: (n,) the state of every example, for filters.
+        states: the state of every example (n,).
     """
 
     def __init__(self, path: Path, *, fingerprint: str, count: int, read_only: bool = False) -> None:
@@ -111,8 +111,8 @@ class DecisionStore:
         self._lock = threading.Lock()
         self._rows: dict[int, Decision] = {}
         self._current: dict[int, Decision] = {}
-        self._in_force: dict[int, int | None] = {}  # example -> the decision in force, after all undos
-        self._before: dict[int, int | None] = {}  # decision -> the one that undoing it restores
+        self._in_force: dict[int, int | None] = {}  # example -> its decision after all undos
+        self._before: dict[int, int | None] = {}  # decision -> the one restored by undoing it
         self._requests: dict[str, list[int]] = defaultdict(list)
         self._undoable: dict[str, list[str]] = defaultdict(list)  # person -> requests, oldest first
         self._connection = _open(path, fingerprint, read_only=read_only)
@@ -129,7 +129,7 @@ class DecisionStore:
         self._connection.close()
 
     def current(self, example: int) -> Decision | None:
-        """Return the valid decision about an example; None if there is none yet."""
+        """Return the current decision about an example; None if there is none."""
         return self._current.get(example)
 
     def since(self, last: int, limit: int) -> list[Decision]:
@@ -138,53 +138,48 @@ class DecisionStore:
 
     @property
     def last_id(self) -> int:
-        """The number of the newest row; 0 if there are none."""
+        """Id of the newest row; 0 if there are none."""
         return len(self._rows)
 
     def decided(self) -> list[Decision]:
-        """Return the decisions that settle a label or remove an example, in order of the examples."""
-        current = dict(self._current)
-        return [current[i] for i in sorted(current) if current[i].state.is_decided]
+        """Return the decisions that set a label or remove an example, by example."""
+        return [row for _, row in sorted(dict(self._current).items()) if row.state.is_decided]
 
-    def decide(self, choices: Sequence[Choice], *, person: str, reviewer: str, request: str) -> FinalScores:
-        """Write the choices that have no conflict; they are on disk when this returns."""
+    def decide(self, choices: Sequence[Choice], *, person: str, reviewer: str, request: str) -> DecideResult:
+        """Write the choices without conflict; they are on disk when this returns."""
         with self._lock:
             done = {self._rows[i].example: self._rows[i] for i in self._requests.get(request, [])}
             free: list[tuple[Choice, int | None]] = []
             conflicts = []
             for choice in choices:
-                held = self._current.get(choice.example)
+                current = self._current.get(choice.example)
                 if choice.example in done:
                     continue
-                if choice.version == (held.version if held else 0):
+                if choice.version == (current.version if current else 0):
                     free.append((choice, None))
-                elif held is not None:
-                    conflicts.append(held)
+                elif current is not None:
+                    conflicts.append(current)
                 else:
-                    raise InputError(f"version {choice.version} of example {choice.example} does not exist yet")
-            return FinalScores([*done.values(), *self._append(free, person, reviewer, request)], conflicts)
+                    raise InputError(f"version {choice.version} of example {choice.example} does not exist")
+            return DecideResult([*done.values(), *self._append(free, person, reviewer, request)], conflicts)
 
     def undo(self, *, person: str, reviewer: str, request: str) -> list[Decision]:
-        """Undo a person's last request, as far as it is still in force; called again, undo the one before it.
-
-        What others decided since then is skipped and stays as it is.
-        """
+        """Undo a person's last request; called again, the one before. Later decisions of others stay."""
         with self._lock:
             if request in self._requests:
                 return [self._rows[i] for i in self._requests[request]]
             for earlier in reversed(self._undoable[person]):
-                standing = [i for i in self._requests[earlier] if self._in_force[self._rows[i].example] == i]
-                if standing:
-                    back = [(self._content_before(i), i) for i in standing]
-                    return self._append(back, person, reviewer, request)
+                rows = [self._rows[i] for i in self._requests[earlier]]
+                rows = [row for row in rows if self._in_force[row.example] == row.id]
+                if rows:
+                    return self._append([(self._previous(row), row.id) for row in rows], person, reviewer, request)
             return []
 
-    def _content_before(self, number: int) -> Choice:
-        example, before = self._rows[number].example, self._before[number]
-        version = self._current[example].version
+    def _previous(self, row: Decision) -> Choice:
+        before, version = self._before[row.id], self._current[row.example].version
         if before is None:
-            return Choice(example, version, State.OPEN, None)
-        return Choice(example, version, self._rows[before].state, self._rows[before].label)
+            return Choice(row.example, version, State.OPEN, None)
+        return Choice(row.example, version, self._rows[before].state, self._rows[before].label)
 
     def _append(
         self, choices: Sequence[tuple[Choice, int | None]], person: str, reviewer: str, request: str
@@ -212,12 +207,8 @@ class DecisionStore:
         return rows
 
     def _check_file(self) -> None:
-        """Refuse to write to a file that is gone: SQLite would keep writing to a deleted file."""
-        try:
-            same = samestat(self._path.stat(), self._file)
-        except OSError:
-            same = False
-        if not same:
+        """Raise NotSavedError if the file is gone: SQLite would keep writing to a deleted file."""
+        if not self._path.exists() or not samestat(self._path.stat(), self._file):
             raise NotSavedError(f"not saved: {self._path.name} was removed or replaced; start unflip review again")
 
     def _remember(self, row: Decision) -> None:
@@ -235,52 +226,47 @@ class DecisionStore:
 
 
 def _open(path: Path, fingerprint: str, *, read_only: bool) -> sqlite3.Connection:
-    """Open or create the file; one that is not the log of these examples is refused before anything is written to it.
+    """Open or create the file; raise RunFolderError, before writing to it, if it is not the log of these examples.
 
     WAL lets an export read while a decision is written. With synchronous FULL a decision is on disk before it is
-    confirmed, so it survives even a power cut; this costs one flush per request.
+    confirmed, so it survives a power cut; this costs one flush per request.
     """
     try:
-        if path.exists() and path.stat().st_size:
+        exists = path.exists() and path.stat().st_size > 0
+        if exists:
             with closing(_open_to_read(path)) as log:
-                wrong = _find_fault(log, fingerprint)
-            if wrong:
-                raise RunFolderError(f"{path}: {wrong}")
+                _check_log(log, path, fingerprint)
         if read_only:
             return _open_to_read(path)
-        with ExitStack() as stack:  # closes the connection if something fails
-            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-            stack.callback(connection.close)
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        if not exists:
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
-                if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    for statement in _TABLES.split(";"):
-                        connection.execute(statement)
-                    connection.execute("INSERT INTO about VALUES (?)", (fingerprint,))
-                    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                for statement in _TABLES.split(";"):
+                    connection.execute(statement)
+                connection.execute("INSERT INTO about VALUES (?)", (fingerprint,))
+                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {_FORMAT}")
-            stack.pop_all()
-            return connection
+        return connection
     except sqlite3.Error as error:
         raise RunFolderError(f"{path}: cannot be used ({error})") from error
 
 
 def _open_to_read(path: Path) -> sqlite3.Connection:
-    """Open a log without writing anything; of one that is in use, the decisions so far are seen."""
+    """Open a log without writing anything; one that is in use shows the decisions so far."""
     in_use = path.with_name(f"{path.name}-wal").exists()
     address = f"{path.absolute().as_uri()}?mode=ro{'' if in_use else '&immutable=1'}"
     return sqlite3.connect(address, uri=True)
 
 
-def _find_fault(connection: sqlite3.Connection, fingerprint: str) -> str | None:
-    """Return why a file is not the log of these examples; None if it is."""
+def _check_log(connection: sqlite3.Connection, path: Path, fingerprint: str) -> None:
+    """Raise RunFolderError if a file is not the log of these examples."""
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-        return "not an unflip review; move the file away"
+        raise RunFolderError(f"{path}: not an unflip review; move the file away")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in (1, _FORMAT):
-        return f"has format {version}, this version of unflip reads {_FORMAT}; use the version that wrote it"
+    if version != _FORMAT:
+        raise RunFolderError(f"{path}: has format {version}, this version of unflip reads {_FORMAT}")
     if connection.execute("SELECT fingerprint FROM about").fetchall() != [(fingerprint,)]:
-        return "belongs to other examples than those of the run; move the file away to start a new review"
-    return None
+        raise RunFolderError(f"{path}: belongs to other examples; move the file away to start a new review")

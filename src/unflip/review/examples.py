@@ -1,4 +1,4 @@
-"""Examples: the labels and issues of a run in memory, ordered, filtered and split into pages."""
+"""Examples: the labels and issues of a run in memory, ordered, filtered and paginated."""
 
 import hashlib
 import json
@@ -28,13 +28,13 @@ class Filter(NamedTuple):
     """Which examples to show; None means all.
 
     Attributes:
-        differs: only those whose suggested label differs from the given one and that were not reviewed before training.
-        given: only those with this given label.
-        suggested: only those with this suggested label.
-        label_class: only those with this given or suggested label.
-        below: only those whose given label has a lower quality than this.
-        states: only those in one of these states.
-        issue: only those about which the run found this; they come in the order of its list.
+        differs: label issues: the suggested label differs from the given one, and the example was not reviewed.
+        given: this given label.
+        suggested: this suggested label.
+        label_class: this given or suggested label.
+        below: label quality below this.
+        states: one of these states.
+        issue: flagged by this check; in the order of its list.
     """
 
     differs: bool = False
@@ -57,10 +57,10 @@ class Page(NamedTuple):
     """A page of the examples that match a filter.
 
     Attributes:
-        indices: of its examples.
+        indices: its examples.
         total: number of examples that match the filter.
         first: number of these before this page.
-        last: the rank of the last one; the next page starts after it.
+        last: rank of the last example; the next page starts after it.
     """
 
     indices: list[int]
@@ -70,15 +70,15 @@ class Page(NamedTuple):
 
 
 class Examples:
-    """The examples of a run, in the orders in which people can go through them.
+    """The examples of a run and the orders in which they can be reviewed.
 
     Attributes:
-        ids: their names.
-        splits: the split of each.
-        columns: what else the run's table of labels says of them, by name.
-        reviewed: (n,) which examples were decided before the run: they have a label, or are removed.
-        issues: what else was found.
-        features: (n, d), if the run keeps them.
+        ids: names of the n examples.
+        splits: split of each.
+        columns: further columns of the label table (n,), by name.
+        reviewed: which examples were reviewed before the run (n,).
+        issues: issues other than label issues.
+        features: (n, d), if the run has them.
     """
 
     def __init__(self, run: Run) -> None:
@@ -105,7 +105,7 @@ class Examples:
 
     @cached_property
     def _informative(self) -> Ranking:
-        """Takes a moment, so that only those who ask for it wait."""
+        """Computed on demand, as it takes a moment."""
         return _rank(most_informative_first(self._run.labels(), self.features), len(self))
 
     def ranking(self, order: Order, issue: str | None = None) -> Ranking:
@@ -118,7 +118,7 @@ class Examples:
 
     def page(
         self,
-        wanted: Filter,
+        selection: Filter,
         states: Array,
         *,
         count: int,
@@ -131,15 +131,15 @@ class Examples:
         Pages are addressed by rank, as the number of matching examples changes while people decide.
 
         Args:
-            wanted: the filter.
-            states: (n,) the current state of each example.
-            count: the largest number of examples to return.
+            selection: the filter.
+            states: current state of each example (n,).
+            count: maximum number of examples.
             order: of the review.
-            after: return examples with a higher rank than this.
-            before: return examples with a lower rank than this; replaces ``after``.
+            after: return examples ranked after this.
+            before: return examples ranked before this; replaces ``after``.
         """
-        ranking = self.ranking(order, wanted.issue)
-        ranks = np.flatnonzero(self.mask(wanted, states)[ranking.order])
+        ranking = self.ranking(order, selection.issue)
+        ranks = np.flatnonzero(self.mask(selection, states)[ranking.order])
         if before is None:
             first = int(np.searchsorted(ranks, after, side="right"))
             chosen = ranks[first : first + count]
@@ -149,21 +149,22 @@ class Examples:
             chosen = ranks[first:end]
         return Page(ranking.order[chosen].tolist(), len(ranks), first, int(chosen[-1]) if len(chosen) else after)
 
-    def mask(self, wanted: Filter, states: Array) -> Array:
-        """Return which examples (n,) match a filter, given the ``states`` (n,) of all."""
-        mask: Array = self._is_label_issue.copy() if wanted.differs else np.ones(len(self), bool)
-        if wanted.given is not None:
-            mask &= self.given == wanted.given
-        if wanted.suggested is not None:
-            mask &= self.suggested == wanted.suggested
-        if wanted.label_class is not None:
-            mask &= (self.given == wanted.label_class) | (self.suggested == wanted.label_class)
-        if wanted.below is not None:
-            mask &= self.columns["label_quality"] < wanted.below  # not those without one
-        if wanted.states is not None:
-            mask &= np.isin(states, [int(state) for state in wanted.states])
-        if wanted.issue is not None:
-            mask &= self.ranking(Order.LOWEST_QUALITY, wanted.issue).ranks >= 0
+    def mask(self, selection: Filter, states: Array) -> Array:
+        """Return which examples match a filter (n,), given the ``states`` of all (n,)."""
+        mask: Array = self._is_label_issue.copy() if selection.differs else np.ones(len(self), bool)
+        given, suggested, either = selection.given, selection.suggested, selection.label_class
+        if given is not None:
+            mask &= self.given == given
+        if suggested is not None:
+            mask &= self.suggested == suggested
+        if either is not None:
+            mask &= (self.given == either) | (self.suggested == either)
+        if selection.below is not None:
+            mask &= self.columns["label_quality"] < selection.below
+        if selection.states is not None:
+            mask &= np.isin(states, [int(state) for state in selection.states])
+        if selection.issue is not None:
+            mask &= self.ranking(Order.LOWEST_QUALITY, selection.issue).ranks >= 0
         return mask
 
     @cached_property
@@ -177,7 +178,7 @@ class Examples:
         return [(code // classes, code % classes, count) for code, count in pairs]
 
     def row(self, index: int) -> dict[str, Any]:
-        """Return everything known about an example, as plain values."""
+        """Return the columns of an example as plain values."""
         row = {name: column[index].item() for name, column in self.columns.items()}
         row = {name: None if value != value else value for name, value in row.items()}  # JSON has no NaN
         return {"index": index, "id": self.ids[index], "split": self.splits[index], **row}
@@ -187,10 +188,6 @@ class Examples:
         rows = self._history.filter(compute.equal(self._history["index"], index))
         changes: list[dict[str, Any]] = rows.select(["epoch", "old", "new", "confidence"]).to_pylist()
         return changes
-
-    def members(self, label: int) -> Array:
-        """Return the examples whose final label in the run is ``label``."""
-        return np.flatnonzero(self.columns["current_label"] == label)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -206,8 +203,8 @@ def _rank(order: Array, count: int) -> Ranking:
     return Ranking(order, ranks)
 
 
-class CheckResult(NamedTuple):
-    """An issue about an example; examples that are nearly the same have the same ``group``."""
+class ExampleIssue(NamedTuple):
+    """An issue of an example; near-duplicates share a ``group``."""
 
     name: str
     reason: str
@@ -215,7 +212,7 @@ class CheckResult(NamedTuple):
 
 
 class Issues:
-    """The flagged issues about examples; ``table`` is that of a run, None where nothing was looked for."""
+    """The flagged issues of examples; ``table`` is that of the run, None if no checks were run."""
 
     def __init__(self, table: pa.Table | None) -> None:
         table = SCHEMA.empty_table() if table is None else table
@@ -224,21 +221,21 @@ class Issues:
         self._lists = {name: self._list(name) for name in names}
 
     def counts(self) -> list[tuple[str, int]]:
-        """Return the names of all issues, in the order of the file, and about how many examples each is."""
-        return [(name, len(found)) for name, found in self._lists.items()]
+        """Return the names of all checks with issues, in the order of the file, and their numbers of examples."""
+        return [(name, len(rows)) for name, rows in self._lists.items()]
 
     def examples(self, name: str) -> Array:
-        """Return the examples of an issue (m,), in the order of the file; groups stay together."""
+        """Return the examples of a check (m,), in the order of the file; groups stay together."""
         return self._lists[name]
 
-    def of(self, example: int) -> list[CheckResult]:
-        """Return the issues about an example."""
+    def of(self, example: int) -> list[ExampleIssue]:
+        """Return the issues of an example."""
         rows = self._table.filter(compute.equal(self._table["index"], example))
         columns = (rows[key].to_pylist() for key in ("issue", "reason", "group"))
-        return [CheckResult(*row) for row in zip(*columns, strict=True)]
+        return [ExampleIssue(*row) for row in zip(*columns, strict=True)]
 
     def group(self, example: int) -> list[int]:
-        """Return the examples of all groups that an example is in, itself included, in their order in the data."""
+        """Return the members of all groups of an example, itself included, by index."""
         members: set[int] = set()
         for name, _, group in self.of(example):
             if group is not None:
@@ -254,5 +251,5 @@ class Issues:
         groups = rows["group"].fill_null(-1).to_numpy()
         _, first, which = np.unique(groups, return_index=True, return_inverse=True)
         place = np.where(groups < 0, np.arange(len(rows)), first[which])
-        found: Array = index[np.lexsort((index, place))]
-        return found[np.sort(np.unique(found, return_index=True)[1])]  # each once
+        ordered: Array = index[np.lexsort((index, place))]
+        return ordered[np.sort(np.unique(ordered, return_index=True)[1])]  # each once

@@ -1,4 +1,4 @@
-"""Guard: what a request needs to be let in, and the headers of every response."""
+"""Guard: access control of requests, and the security headers of responses."""
 
 import ipaddress
 import re
@@ -16,8 +16,8 @@ _PERSON = re.compile(r"[0-9a-f]{32}")
 _YEAR = 365 * 24 * 3600
 _WILDCARDS = ("0.0.0.0", "::", "")
 _HEADERS = {
-    # Only our own files are run or shown, nothing is sent elsewhere, the page cannot be framed, and text from the data
-    # cannot become markup even if we make a mistake (trusted types).
+    # Only the page's own files are used, nothing is sent elsewhere, the page cannot be framed, and text from the data
+    # cannot become markup (trusted types).
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
@@ -33,7 +33,7 @@ _NO_STORE = (b"cache-control", b"no-store")
 
 
 class _RefusedError(Exception):
-    """A request that is not let in: a status and one line for people."""
+    """A request is refused, with a status and a one-line reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -41,11 +41,11 @@ class _RefusedError(Exception):
 
 
 class Guard:
-    """Lets a request in if it names this machine, comes from our own page, and has the token.
+    """Accepts a request if it names this host, comes from our own page, and has the token.
 
-    The token is part of the address that is opened first. After that it is in a cookie that scripts cannot read and
-    that requests from other sites do not carry; programs may send it as ``Authorization: Bearer``. With a wildcard
-    host, the machine's own name and all numeric addresses are accepted: an attacker can only point other names at us.
+    The token is in the first address. After that it is in a cookie that scripts cannot read and that requests from
+    other sites do not carry; programs may send it as ``Authorization: Bearer``. With a wildcard host, the machine's own
+    name and all numeric addresses are accepted: a DNS rebinding attack needs another name.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, host: str, port: int) -> None:
@@ -94,7 +94,7 @@ class Guard:
         await self._app(scope, replay, send_with_headers)
 
     def _check(self, request: Request, *, opening: bool) -> None:
-        """Raise unless host, origin and token are right."""
+        """Raise unless host, origin and token are valid."""
         headers = request.headers
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or not self._is_our_name(hosts[0]):

@@ -1,4 +1,4 @@
-"""The server of the review page: the requests and their responses, a socket, a token, and uvicorn."""
+"""The review server: routes, socket, token, and uvicorn."""
 
 import secrets
 import socket
@@ -23,8 +23,9 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 _FOREVER = "private, max-age=31536000, immutable"  # the address of an image changes with the run's examples
 _SIZES = {"small": 256, "large": 1024}  # pixels of the longer side
 _CHANGES = 500  # per response
-_MOST = 1000  # examples that one request decides on
-_LARGEST = 2**53  # the largest integer that JavaScript represents exactly
+_MAX_ITEMS = 1000  # examples per request
+_MAX_INT = 2**53  # the largest integer that JavaScript represents exactly
+_Number = Annotated[int, Field(ge=0, le=_MAX_INT)]
 
 
 def _readable(name: str) -> str:
@@ -44,14 +45,14 @@ class _Body(BaseModel):
 class _Item(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    index: int = Field(ge=0, le=_LARGEST)
-    version: int = Field(ge=0, le=_LARGEST)
+    index: _Number
+    version: _Number
 
 
 class _Decide(_Body):
     action: Action
-    label: int | None = Field(None, ge=0, le=_LARGEST)
-    items: list[_Item] = Field(min_length=1, max_length=_MOST)
+    label: _Number | None = None
+    items: list[_Item] = Field(min_length=1, max_length=_MAX_ITEMS)
 
 
 class _OrderQuery(BaseModel):
@@ -63,37 +64,34 @@ class _OrderQuery(BaseModel):
 
 class _FilterQuery(_OrderQuery):
     differs: bool = False
-    given: int | None = Field(None, ge=0, le=_LARGEST)
-    suggested: int | None = Field(None, ge=0, le=_LARGEST)
-    label_class: int | None = Field(None, ge=0, le=_LARGEST)
+    given: _Number | None = None
+    suggested: _Number | None = None
+    label_class: _Number | None = None
     below: float | None = Field(None, gt=0, le=1)
     state: Literal["open", "accepted", "kept", "changed", "removed", "unsure", "decided", "any"] = "any"
 
     def as_filter(self) -> Filter:
-        chosen = frozenset(
-            state
-            for state in State
-            if state.name.lower() == self.state or (state.is_decided and self.state == "decided")
-        )
-        states = None if self.state == "any" else chosen
+        named = {state.name.lower(): {state} for state in State}
+        named["decided"] = {state for state in State if state.is_decided}
+        states = None if self.state == "any" else frozenset(named[self.state])
         return Filter(self.differs, self.given, self.suggested, self.label_class, self.below, states, self.issue)
 
 
 class _PageQuery(_FilterQuery):
-    after: int = Field(-1, ge=-1, le=_LARGEST)
-    before: int | None = Field(None, ge=0, le=_LARGEST)
+    after: int = Field(-1, ge=-1, le=_MAX_INT)
+    before: _Number | None = None
     count: int = Field(60, ge=1, le=200)
 
 
 class _ChangesQuery(_FilterQuery):
-    since: int = Field(0, ge=0, le=_LARGEST)
+    since: _Number = 0
 
 
-Index = Annotated[int, Path(ge=0, le=_LARGEST)]
+Index = Annotated[int, Path(ge=0, le=_MAX_INT)]
 
 
 def build_app(review: Review) -> FastAPI:
-    """Return the application, which trusts every request that reaches it; see :class:`unflip.review.guard.Guard`."""
+    """Return the application; it trusts all requests, see :class:`unflip.review.guard.Guard`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     _report_errors(app)
     _serve_page(app)
@@ -103,7 +101,7 @@ def build_app(review: Review) -> FastAPI:
 
 
 def _serve_page(app: FastAPI) -> None:
-    """Answer with the page itself, which is the same for every run."""
+    """Serve the page itself, the same for every run."""
     static = {path.name: path.read_bytes() for path in (files("unflip.review") / "static").iterdir()}
 
     @app.get("/")
@@ -118,7 +116,7 @@ def _serve_page(app: FastAPI) -> None:
 
 
 def _serve_examples(app: FastAPI, review: Review) -> None:
-    """Answer with examples: pages of them, single ones, their images."""
+    """Serve examples: pages of them, single ones, their images."""
 
     @app.get("/api/about")
     def about() -> Any:
@@ -126,14 +124,14 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
 
     @app.get("/api/examples")
     def examples(query: Annotated[_PageQuery, Query()]) -> Any:
-        wanted, order = query.as_filter(), query.order or review.order
-        found = review.examples.page(
-            wanted, review.decisions.states, order=order, after=query.after, before=query.before, count=query.count
+        selection, order = query.as_filter(), query.order or review.order
+        indices, total, first, last = review.examples.page(
+            selection, review.decisions.states, order=order, after=query.after, before=query.before, count=query.count
         )
         ranks = review.examples.ranking(order, query.issue).ranks
-        shown = [{**review.brief(index), "rank": int(ranks[index])} for index in found.indices]
-        place = {"total": found.total, "first": found.first, "last": found.last}
-        return JSONResponse({"examples": shown, **place, "progress": review.progress(wanted)})
+        shown = [{**review.brief(index), "rank": int(ranks[index])} for index in indices]
+        progress = review.progress(selection)
+        return JSONResponse({"examples": shown, "total": total, "first": first, "last": last, "progress": progress})
 
     @app.get("/api/examples/{index}")
     def example(index: Index, query: Annotated[_OrderQuery, Query()]) -> Any:
@@ -143,7 +141,9 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
     @app.get("/api/examples/{index}/group")
     def group(index: Index) -> Any:
         members = review.group(_check(review, index))
-        return JSONResponse({"examples": [review.brief(member) for member in members[:_MOST]], "total": len(members)})
+        return JSONResponse(
+            {"examples": [review.brief(member) for member in members[:_MAX_ITEMS]], "total": len(members)}
+        )
 
     @app.get("/picture/{examples}/{size}/{index}")
     def picture(examples: str, size: Literal["small", "large"], index: Index) -> Response:
@@ -157,7 +157,7 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
 
 
 def _serve_decisions(app: FastAPI, review: Review) -> None:
-    """Take decisions, take them back, and answer with what has been decided."""
+    """Record, undo, list and export decisions."""
 
     def who(body: _Body, request: Request) -> dict[str, str]:
         return {"person": request.scope["unflip.person"], "reviewer": body.reviewer, "request": body.request}
@@ -179,8 +179,8 @@ def _serve_decisions(app: FastAPI, review: Review) -> None:
             Choice(_check(review, item.index), item.version, *review.meaning(body.action, item.index, body.label))
             for item in body.items
         ]
-        outcome = review.decisions.decide(choices, **who(body, request))
-        return JSONResponse({name: [described(row) for row in rows] for name, rows in outcome._asdict().items()})
+        result = review.decisions.decide(choices, **who(body, request))
+        return JSONResponse({name: [described(row) for row in rows] for name, rows in result._asdict().items()})
 
     @app.post("/api/undo")
     def undo(body: _Body, request: Request) -> Any:
@@ -194,35 +194,32 @@ def _serve_decisions(app: FastAPI, review: Review) -> None:
 
 
 def _check(review: Review, index: int) -> int:
-    """Refuse the number of an example that does not exist."""
+    """Return the index of an example; raise HTTPException if it does not exist."""
     if index >= len(review.examples):
         raise HTTPException(404, f"example {index} does not exist; there are {len(review.examples)}, counted from 0")
     return index
 
 
 def _report_errors(app: FastAPI) -> None:
-    """Turn every error into a JSON response with one line of text."""
-
-    def say(status: int, line: str) -> JSONResponse:
-        return JSONResponse({"error": line}, status)
+    """Turn every error into a JSON response with a one-line message."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])
-        return say(422, f"{where or 'request'}: {first['msg']}")
+        return JSONResponse({"error": f"{where or 'request'}: {first['msg']}"}, 422)
 
     @app.exception_handler(AnyHTTPException)
     async def refused(_: Request, error: AnyHTTPException) -> JSONResponse:
-        return say(error.status_code, str(error.detail))
+        return JSONResponse({"error": str(error.detail)}, error.status_code)
 
     @app.exception_handler(UnflipError)
     async def wrong(_: Request, error: UnflipError) -> JSONResponse:
-        return say(503 if isinstance(error, NotSavedError) else 400, str(error))
+        return JSONResponse({"error": str(error)}, 503 if isinstance(error, NotSavedError) else 400)
 
 
 class Serving(NamedTuple):
-    """A server that is bound to its port and ready to run; ``address`` is what to open, including the token."""
+    """A server bound to its port and ready to run; ``address`` includes the token."""
 
     address: str
     server: uvicorn.Server
@@ -235,7 +232,7 @@ class Serving(NamedTuple):
 
 
 def prepare(review: Review, listening: socket.socket, host: str) -> Serving:
-    """Create a token and the server behind a socket of :func:`listen`, without serving yet."""
+    """Create a token and the server for a socket of :func:`listen`, without serving yet."""
     bound: int = listening.getsockname()[1]
     token = secrets.token_urlsafe(32)
     guarded = Guard(build_app(review), token=token, host=host, port=bound)
@@ -249,14 +246,14 @@ def prepare(review: Review, listening: socket.socket, host: str) -> Serving:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bind the port early, so that a port in use is an error instead of a page that never loads."""
+    """Bind a port; raise ConfigError if it is in use."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
         raise ConfigError(f"--host {host}: {error.strerror}; try 127.0.0.1") from error
-    # With the protocol set, asyncio sends responses at once (TCP_NODELAY); otherwise each waits 40 ms.
+    # asyncio sets TCP_NODELAY only if the protocol is set; otherwise each response waits 40 ms.
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Review: a run's examples, their images and neighbors, and people's decisions about their labels."""
+"""Review: a run's examples, their images and neighbors, and the decisions about their labels."""
 
 import csv
 import io
@@ -25,23 +25,23 @@ from unflip.runs.labels import REMOVED
 from unflip.stats.nearest import nearest
 
 _NEIGHBORS = 6  # per class
-_TILE_TEXT = 400  # characters of a text that a tile gets; more than it has room for
-_PAIRS = 300  # the most frequent ones, offered as filters
-_GROUP = 24  # examples of a group that the single view shows
+_TILE_TEXT = 400  # characters of a text on a tile
+_PAIRS = 300  # of given and suggested labels, offered as filters
+_GROUP = 24  # examples of a group in the single view
 Action = Literal["accept", "keep", "choose", "remove", "unsure", "clear"]
 
 
 class Review:
-    """Everything that the review page shows, independent of HTTP.
+    """The content of the review page, independent of HTTP.
 
     Args:
         run: the finished run.
         examples: its examples.
-        decisions: what people decided so far.
-        reviewer: the default name of the reviewer.
-        pictures: the images of the examples, if they have any.
-        rows: the cells of the examples, if they have no images.
-        order: of the examples, where the page does not choose another.
+        decisions: the log of decisions.
+        reviewer: default name of the reviewer.
+        pictures: images of the examples, if they have any.
+        rows: table cells of the examples, if they have no images.
+        order: default order of the examples.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Review:
         self._result = run.result
 
     def about(self) -> dict[str, Any]:
-        """Return what does not change while the page is open."""
+        """Return the constants of the page."""
         pairs = self.examples.pairs
         return {
             "run": self._name,
@@ -89,14 +89,14 @@ class Review:
         return {
             **self.examples.row(index),
             "text": text,
-            "issues": [found._asdict() for found in self.examples.issues.of(index)],
+            "issues": [issue._asdict() for issue in self.examples.issues.of(index)],
             "decision": described(self.decisions.current(index)),
         }
 
     def detail(self, index: int) -> dict[str, Any]:
         """Return what the single view shows: the row, its label changes in training, and its neighbors.
 
-        A whole text comes in pieces, each with whether it is marked as speaking for the suggested label.
+        A text comes in pieces, each with whether it is highlighted as evidence for the suggested label.
         """
         text = self._rows.named_text(index) if self._rows else None
         values = self._rows.values(index) if self._rows else []
@@ -110,14 +110,14 @@ class Review:
             "values_left_out": self._rows.left_out if self._rows else 0,
         }
 
-    def progress(self, wanted: Filter) -> dict[str, Any]:
+    def progress(self, selection: Filter) -> dict[str, Any]:
         """Return the number of examples in each state, among all and among those the filter selects."""
         states = self.decisions.states
-        here = states[self.examples.mask(wanted._replace(states=None), states)]
+        here = states[self.examples.mask(selection._replace(states=None), states)]
         return {name: _counts(of) for name, of in (("all", states), ("here", here))}
 
     def group(self, index: int) -> list[int]:
-        """Return the examples of the groups that an example is in, without those that are removed by now."""
+        """Return the members of the groups of an example that are not removed."""
         states, splits = self.decisions.states, self.examples.splits
         return [
             i
@@ -126,11 +126,10 @@ class Review:
         ]
 
     def meaning(self, action: Action, index: int, label: int | None) -> tuple[State, int | None]:
-        """Return the state and label that result from an action."""
-        if action == "clear":
-            return State.OPEN, None
-        if action in ("unsure", "remove"):
-            return State.UNSURE if action == "unsure" else State.REMOVED, None
+        """Return the state and label that an action results in."""
+        without_label = {"clear": State.OPEN, "unsure": State.UNSURE, "remove": State.REMOVED}
+        if action in without_label:
+            return without_label[action], None
         given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
         if label is not None and label >= len(self.examples.class_names):
             raise InputError(f"label {label}: there are only {len(self.examples.class_names)} classes, from 0")
@@ -140,31 +139,26 @@ class Review:
 
     def _pieces(self, index: int, column: str, text: str) -> list[tuple[str, bool]]:
         given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
-        spans = self._words.speaking(index, column, text, given, suggested) if self._words else []
+        spans = self._words.evidence(index, column, text, given, suggested) if self._words else []
         return pieces(text, spans)
 
     def _neighbors(self, index: int) -> list[dict[str, Any]]:
-        """Return the nearest examples, by features, of the given and of the suggested class.
+        """Return the nearest examples of the given and of the suggested class, by current labels.
 
-        The classes are those of the run's final labels. If both are the same, the second group is the nearest examples
-        of all other classes.
+        If both are the same, the second list is the nearest examples of all other classes.
         """
         if self.examples.features is None:
             return []
         given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
-        groups: list[tuple[int | None, Array]] = [(given, self.examples.members(given))]
-        if given != suggested:
-            groups.append((suggested, self.examples.members(suggested)))
-        else:
-            groups.append((None, np.flatnonzero(self.examples.columns["current_label"] != given)))
-        own = np.array([index])
-        found = []
-        for label, rows in groups:
-            near = nearest(self.examples.features, self.examples.features[own], _NEIGHBORS, rows=rows, leave_out=own)
+        current, features, own = self.examples.columns["current_label"], self.examples.features, np.array([index])
+        second = (None, current != given) if given == suggested else (suggested, current == suggested)
+        lists = []
+        for label, mask in ((given, current == given), second):
+            near = nearest(features, features[own], _NEIGHBORS, rows=np.flatnonzero(mask), leave_out=own)
             pairs = zip(near.indices[0].tolist(), near.distances[0].tolist(), strict=True)
             examples = [{**self.brief(i), "distance": round(distance, 4)} for i, distance in pairs if i >= 0]
-            found.append({"label": label, "examples": examples})
-        return found
+            lists.append({"label": label, "examples": examples})
+        return lists
 
 
 @contextmanager
@@ -173,7 +167,11 @@ def open_review(
 ) -> Iterator[Review]:
     """Open the review of a run and lock it for this process.
 
-    ``data`` is where the data is now, if it was moved; ``order`` is that of the examples.
+    Args:
+        folder: of the finished run.
+        reviewer: default name of the reviewer.
+        data: where the data is now, if it was moved.
+        order: default order of the examples.
     """
     run = finished_run(folder)
     with ask_where():
@@ -182,7 +180,7 @@ def open_review(
     examples = Examples(run)
     examples.ranking(order)  # before anything is written
     with (
-        locked(folder / layout.REVIEW_LOCK, busy="another process is serving its review; open the address it printed"),
+        locked(folder / layout.REVIEW_LOCK, busy="already under review by another process"),
         closing(
             DecisionStore(folder / layout.DECISIONS, fingerprint=examples.fingerprint, count=len(examples))
         ) as decisions,
@@ -191,32 +189,29 @@ def open_review(
 
 
 def finished_run(folder: Path) -> Run:
-    """Return the run in ``folder``; raise if it is not finished."""
+    """Return the run in ``folder``; raise RunFolderError if it is not finished."""
     run = Run(folder)
     if not run.is_finished:
-        raise RunFolderError(f"{folder}: contains no finished run; a review needs its result.json")
+        raise RunFolderError(f"{folder}: not a finished run (no result.json)")
     return run
 
 
 def settled(examples: Examples, decisions: DecisionStore) -> dict[int, int | None]:
-    """Return the label of every example that people settled, None where they removed it, in order of the examples.
+    """Return the reviewed label of examples, None for removed ones, by index.
 
-    What came reviewed into the run holds until somebody decides otherwise, or is not sure.
+    Labels reviewed before the run hold until a reviewer changes them or marks them as unsure.
     """
     current = examples.columns["current_label"]
-    doubted = decisions.states == State.UNSURE
-    labels = {
-        i: None if examples.splits[i] == REMOVED else int(current[i])
-        for i in np.flatnonzero(examples.reviewed & ~doubted).tolist()
-    }
+    earlier = np.flatnonzero(examples.reviewed & (decisions.states != State.UNSURE)).tolist()
+    labels = {i: None if examples.splits[i] == REMOVED else int(current[i]) for i in earlier}
     labels |= {row.example: row.label for row in decisions.decided()}
     return dict(sorted(labels.items()))
 
 
 def as_csv(examples: Examples, decisions: DecisionStore) -> str:
-    """Return ``index,path,label,decision`` of what people settled; what is removed has no label.
+    """Return all reviewed examples as ``index,path,label,decision``; removed ones have no label.
 
-    Examples that are not files have an ``id`` instead of the path, or neither if it would only repeat the index.
+    Examples that are not files have an ``id`` instead of a path, or neither if it would repeat the index.
     """
     named = next((i for i, name in enumerate(examples.ids) if name != str(i)), None)
     column = [] if named is None else ["path" if is_image(PurePath(examples.ids[named]).name) else "id"]
@@ -230,19 +225,13 @@ def as_csv(examples: Examples, decisions: DecisionStore) -> str:
 
 
 def described(row: Decision | None) -> dict[str, Any] | None:
-    """Return a decision as the page sees it; of the person it contains only the name."""
+    """Return a decision as the page shows it, without the person's secret id."""
     if row is None:
         return None
     return {
-        "id": row.id,
-        "index": row.example,
-        "version": row.version,
-        "state": row.state.name.lower(),
-        "label": row.label,
-        "reviewer": row.reviewer,
-        "at": row.at,
-        "undo": row.undoes is not None,
-    }
+        "id": row.id, "index": row.example, "version": row.version, "state": row.state.name.lower(),
+        "label": row.label, "reviewer": row.reviewer, "at": row.at, "undo": row.undoes is not None,
+    }  # fmt: skip
 
 
 def _counts(states: Array) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Words: those of a text that speak most for the suggested label and against the given one."""
+"""Highlighted words of a text: evidence for the suggested label and against the given one."""
 
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
@@ -13,20 +13,20 @@ from unflip.encoders.table import TableEncoder
 from unflip.errors import UnflipError
 from unflip.runs.folder import Run
 
-_MARKED = 5  # different words at most
-_SHARE = 4  # and no more than every fourth
-_EXAMPLES = 200  # of a class, from which its mean is taken
-_CLASSES = 64  # whose features are kept
+_MAX_WORDS = 5
+_EVERY = 4  # at most one word in four
+_EXAMPLES = 200  # per class mean
+_CLASSES = 64  # whose features are cached
 Span = tuple[int, int]
 
 
 class Words:
-    """Compares texts with the mean features of two classes, where the run's text encoder can say what words do.
+    """Compares texts with the mean features of two classes, if the run's text encoder supports it.
 
     Args:
         run: the finished run.
-        rows: the cells of its examples.
-        current: (n,) the labels of the examples at the end of the run.
+        rows: table cells of its examples.
+        current: current labels (n,).
     """
 
     def __init__(self, run: Run, rows: Rows, current: Array) -> None:
@@ -35,7 +35,7 @@ class Words:
 
     @cached_property
     def _encoders(self) -> dict[str, TextEncoder]:
-        """By column; empty where the encoder cannot be had any more."""
+        """By column; empty if the encoder cannot be loaded."""
         try:
             encoding = self._run.model.encoding
             encoder = None if encoding is None else restore(encoding)
@@ -48,8 +48,8 @@ class Words:
             if isinstance(column, Text) and type(column.encoder).top_words is not TextEncoder.top_words
         }
 
-    def speaking(self, index: int, column: str, text: str, given: int, suggested: int) -> list[Span]:
-        """Return where the words are; the example itself has no say in the means."""
+    def evidence(self, index: int, column: str, text: str, given: int, suggested: int) -> list[Span]:
+        """Return the spans of the words; the example itself is excluded from the class means."""
         if given == suggested or column not in self._encoders:
             return []
         means = []
@@ -59,11 +59,11 @@ class Words:
             if not len(others):
                 return []
             means.append(others.mean(0))
-        top = min(_MARKED, -(-len(set(text.split())) // _SHARE))
+        top = min(_MAX_WORDS, -(-len(set(text.split())) // _EVERY))
         return sorted(self._encoders[column].top_words(text, means[1] - means[0], top))
 
     def _encode_class(self, column: str, label: int) -> tuple[Array, Array]:
-        """Return examples of a class, evenly spread over it, and the features of their texts."""
+        """Return an even sample of a class, and the features of its texts."""
         members = np.flatnonzero(self._current == label)
         members = members[np.unique(np.linspace(0, len(members) - 1, min(_EXAMPLES, len(members))).astype(int))]
         texts = [str(self._rows.cell(index, column)) for index in members.tolist()]
@@ -71,10 +71,10 @@ class Words:
 
 
 def pieces(text: str, spans: Iterable[Span]) -> list[tuple[str, bool]]:
-    """Cut a text at spans that come in order and do not overlap: (piece, whether it is one of them)."""
-    found, end = [], 0
+    """Cut a text at ordered, disjoint spans: (piece, whether it is one of them)."""
+    cut, end = [], 0
     for start, stop in spans:
-        found += [(text[end:start], False), (text[start:stop], True)]
+        cut += [(text[end:start], False), (text[start:stop], True)]
         end = stop
-    found.append((text[end:], False))
-    return [piece for piece in found if piece[0]]
+    cut.append((text[end:], False))
+    return [piece for piece in cut if piece[0]]

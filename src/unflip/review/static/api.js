@@ -12,7 +12,7 @@ async function ask(path, options = {}) {
   try {
     answer = await fetch(path, { credentials: "same-origin", cache: "no-store", ...options });
   } catch {
-    throw new Refused("The server does not respond. Is `unflip review` still running?", 0);
+    throw new Refused("No response from the server. Is `unflip review` still running?", 0);
   }
   const content = await answer.json().catch(() => ({ error: `The server returned status ${answer.status}` }));
   if (!answer.ok) throw new Refused(content.error, answer.status);

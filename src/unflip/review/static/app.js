@@ -2,13 +2,13 @@
 
 import { get, post } from "./api.js";
 import { anyOpen, askConflict, chooseClass, showHelp } from "./dialogs.js";
-import { byId, count, examples, make, say, tell } from "./dom.js";
+import { byId, count, examples, make, say, announce } from "./dom.js";
 import { showSingle } from "./single.js";
 import { columns, markTiles, refreshTile, setPictures, showGrid } from "./tiles.js";
 import { className, decisionText, exampleText, issueName, setClasses, stateOf } from "./words.js";
 
 const PAGE = 60;
-const MOST = 1000; // examples that one request decides on
+const MAX_SELECTED = 1000; // examples per request
 const POLL = 4000; // milliseconds between requests for the changes of others
 
 let about = null;
@@ -75,12 +75,12 @@ function suitIssue(changed) {
   if (changed === "issue" && chosen && byId("pair").value === "differs") byId("pair").value = "all";
   if (changed === "issue" && !chosen && byId("pair").value === "all") byId("pair").value = usual();
   byId("order").disabled = chosen;
-  byId("order").title = chosen ? "The examples of an issue come in the order of its list" : "";
+  byId("order").title = chosen ? "Issues have their own order" : "";
 }
 
 function fillFilters() {
   const option = (value, text) => make("option", { value }, text);
-  byId("pair").append(option("differs", `suggestion differs (${count(about.differ)})`), option("all", `all (${count(about.examples)})`),
+  byId("pair").append(option("differs", `label issues (${count(about.differ)})`), option("all", `all (${count(about.examples)})`),
     ...about.pairs.map(([given, suggested, number]) => option(`${given}-${suggested}`, `${className(given)} → ${className(suggested)} (${count(number)})`)));
   byId("found").hidden = !about.issues.length;
   byId("issue").append(option("", "any"), ...about.issues.map(([name, number]) => option(name, `${issueName(name)} (${count(number)})`)));
@@ -110,7 +110,7 @@ async function show({ focus = true } = {}) {
   const example = here();
   spared = null;
   byId("message").hidden = Boolean(example);
-  byId("message").textContent = "Nothing (more) to show here. Choose other filters, or export the decisions.";
+  byId("message").textContent = "No examples left. Change the filters, or export the decisions.";
   single = single && Boolean(example);
   byId("grid").hidden = single || !example;
   byId("single").hidden = !single;
@@ -158,8 +158,8 @@ function showProgress(progress) {
   const { here: mine, all } = progress;
   byId("bar").max = Math.max(1, total(mine));
   byId("bar").value = done(mine);
-  const unsure = mine.unsure ? `, ${count(mine.unsure)} not sure` : "";
-  byId("progress").textContent = `${count(done(mine))} of ${count(total(mine))} done here${unsure} · ${count(done(all))} of ${count(total(all))} in total`;
+  const unsure = mine.unsure ? `, ${count(mine.unsure)} unsure` : "";
+  byId("progress").textContent = `${count(done(mine))} of ${count(total(mine))} decided${unsure} · ${count(done(all))} of ${count(total(all))} overall`;
 }
 
 function take(decision) {
@@ -217,18 +217,18 @@ async function toggle(place, { on = null } = {}) {
 // One request decides on those selected, so that one step undoes it: there are never more than it can take.
 function select(example) {
   if (selected.has(example.index)) return;
-  if (selected.size < MOST) selected.set(example.index, seen.get(example.index) ?? versionOf(example));
+  if (selected.size < MAX_SELECTED) selected.set(example.index, seen.get(example.index) ?? versionOf(example));
   else say(`${howMany()}; decide on these first`);
 }
 
-const howMany = () => `${count(selected.size)} selected${selected.size < MOST ? "" : ", the most at once"}`;
+const howMany = () => `${count(selected.size)} selected${selected.size < MAX_SELECTED ? "" : ", the maximum"}`;
 
 // ---- deciding
 
 async function decide(action, label = null) {
   if (!here()) return;
   if (spared !== null) {
-    say(`Nothing is selected: only example ${spared} of its group is left. Esc to decide on a single one.`);
+    say(`Nothing selected: only example ${spared} of its group is left. Press Esc to decide on it.`);
     return;
   }
   const chosen = selected.size ? [...selected] : [[here().index, seen.get(here().index)]];
@@ -242,7 +242,7 @@ async function decide(action, label = null) {
     if (await askConflict(answer.conflicts)) {
       const again = await post("/api/decide", { ...body, items: answer.conflicts.map(({ index, version }) => ({ index, version })) });
       written = [...written, ...again.written];
-      if (again.conflicts.length) say("Somebody decided again in the meantime; please check.");
+      if (again.conflicts.length) say("Decided again by someone else; please check.");
     }
   }
   written.forEach(takeSeen);
@@ -263,7 +263,7 @@ async function choose() {
 async function undo() {
   const { written } = await post("/api/undo", { reviewer: byId("reviewer").value.trim() || about.reviewer });
   if (!written.length) {
-    say("You have nothing left to undo.");
+    say("Nothing to undo.");
     return;
   }
   const first = written[0].index;
@@ -286,7 +286,7 @@ async function refresh() {
   if (others.length && before === here()) {
     const latest = others.at(-1);
     const mine = others.find((decision) => decision.index === here()?.index);
-    say(mine ? `${mine.reviewer} just decided this one: ${decisionText(mine)}` : `${latest.reviewer} decided example ${latest.index}: ${decisionText(latest)}`);
+    say(mine ? `${mine.reviewer} just decided this example: ${decisionText(mine)}` : `${latest.reviewer} decided example ${latest.index}: ${decisionText(latest)}`);
   }
 }
 
@@ -337,10 +337,10 @@ async function selectAll() {
 }
 
 async function selectEverything() {
-  for (let after = -1, left = 1; left > 0 && selected.size < MOST;) {
+  for (let after = -1, left = 1; left > 0 && selected.size < MAX_SELECTED;) {
     const found = await get("/api/examples", { ...query(), after, count: 200 });
     for (const example of found.examples) {
-      if (selected.size < MOST && !selected.has(example.index)) selected.set(example.index, versionOf(example));
+      if (selected.size < MAX_SELECTED && !selected.has(example.index)) selected.set(example.index, versionOf(example));
     }
     after = found.last;
     left = found.total - found.first - found.examples.length;
@@ -353,11 +353,11 @@ async function selectGroup() {
   if (single || !here() || !inGroup(here())) return;
   const { examples: members, total } = await get(`/api/examples/${here().index}/group`);
   if (!members.length) {
-    say("All of this group are removed.");
+    say("All examples of this group are removed.");
     return;
   }
   const rest = members.filter((example) => !selected.has(example.index));
-  if (selected.size + rest.length > MOST) {
+  if (selected.size + rest.length > MAX_SELECTED) {
     say(`${count(selected.size)} selected: no room for ${count(rest.length)} more of this group; decide on these first`);
     return;
   }
@@ -481,7 +481,7 @@ async function start() {
   else await load(from === null ? {} : { after: from - 1 }, rank);
   connect();
   document.body.dataset.ready = "yes";
-  if (here()) tell(`${examples(page.total)}. ${exampleText(here())}. Press question mark for keys.`);
+  if (here()) announce(`${examples(page.total)}. ${exampleText(here())}. Press question mark for keys.`);
 }
 
 queue(start);

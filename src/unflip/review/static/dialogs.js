@@ -41,7 +41,7 @@ function showFound() {
   if (found.length) text.setAttribute("aria-activedescendant", `chooser-${found[at]}`);
   else text.removeAttribute("aria-activedescendant");
   list.children[at]?.scrollIntoView({ block: "nearest" });
-  byId("chooser-count").textContent = all.length > SHOWN ? `the first ${SHOWN} of ${all.length} classes` : all.length ? "" : "No class has this name.";
+  byId("chooser-count").textContent = all.length > SHOWN ? `first ${SHOWN} of ${all.length} classes` : all.length ? "" : "No matching class.";
 }
 
 const choose = (label) => byId("chooser").close(String(label));

@@ -11,9 +11,9 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-// As the report writes a quality.
+// The format of a label quality, as in the report.
 export const percent = (share) => {
-  if (share === null || share === undefined) return "not known";
+  if (share === null || share === undefined) return "unknown";
   const value = 100 * share;
   if (value < 1) return "<1 %";
   return value > 99 && value < 100 ? ">99 %" : `${Math.round(value)} %`;
@@ -23,7 +23,7 @@ export const count = (number) => number.toLocaleString("en");
 export const examples = (number) => `${count(number)} ${number === 1 ? "example" : "examples"}`;
 
 // Announce something to screen readers.
-export function tell(text) {
+export function announce(text) {
   const live = byId("live");
   live.textContent = "";
   requestAnimationFrame(() => { live.textContent = text; });
@@ -32,10 +32,10 @@ export function tell(text) {
 // Announce something to screen readers and show it on the page.
 let silence;
 export function say(text) {
-  tell(text);
-  const said = byId("said");
-  said.textContent = text;
-  said.classList.add("shown");
+  announce(text);
+  const toast = byId("toast");
+  toast.textContent = text;
+  toast.classList.add("shown");
   clearTimeout(silence);
-  silence = setTimeout(() => said.classList.remove("shown"), 4000);
+  silence = setTimeout(() => toast.classList.remove("shown"), 4000);
 }

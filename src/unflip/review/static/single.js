@@ -1,7 +1,7 @@
 // The single view: one example with everything known about it.
 
 import { byId, make, percent } from "./dom.js";
-import { found, labels, passage, picture } from "./tiles.js";
+import { issueLines, labels, passage, picture } from "./tiles.js";
 import { ago, className, decisionText, exampleText, stateOf } from "./words.js";
 
 const article = byId("single");
@@ -21,9 +21,9 @@ export function showSingle(example, detail) {
       make("p", { class: "id" }, `Example ${example.index}`, example.id === String(example.index) ? "" : ` · ${example.id}`, ` · ${example.split}`),
       make("p", { class: "state", "data-state": stateOf(example) },
         stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)} · ${example.decision.reviewer}, ${ago(example.decision.at)}`),
-      beliefs(example, differs),
-      make("p", {}, `Quality of the given label: ${percent(example.label_quality)}`),
-      ...found(example).map((line) => make("p", {}, line))),
+      probabilities(example, differs),
+      make("p", {}, `Label quality: ${percent(example.label_quality)}`),
+      ...issueLines(example).map((line) => make("p", {}, line))),
     make("section", { class: "history" }, make("h3", {}, "Label changes in training"), history(detail?.history)),
     values(detail),
     group(example, detail?.group),
@@ -47,22 +47,22 @@ function wholeText(example, detail) {
 
 function legend(example, detail) {
   if (!detail?.pieces?.some(([, marked]) => marked)) return null;
-  return make("p", { class: "legend" }, make("mark", {}, "Marked"), " words speak most for ", make("span", { class: "suggested" }, className(example.suggested_label)), " rather than ",
-    make("span", { class: "given" }, className(example.given_label)), ", going by other examples of both classes. A help for reading: the network judges the text as a whole.");
+  return make("p", { class: "legend" }, make("mark", {}, "Marked"), " words are evidence for ", make("span", { class: "suggested" }, className(example.suggested_label)), " rather than ",
+    make("span", { class: "given" }, className(example.given_label)), ", compared with other examples of both classes. A reading aid only: the network uses the whole text.");
 }
 
-function beliefs(example, differs) {
-  const row = (kind, label, network, vote) => make("tr", {}, make("th", { scope: "row" }, make("span", { class: "kind" }, `${kind} `), make("span", { class: kind }, className(label))),
-    ...[network, vote].map((share) => make("td", {}, share === null ? null : make("meter", { min: 0, max: 1, value: share, "aria-hidden": "true" }), " ", percent(share))));
-  return make("table", { class: "beliefs" },
-    make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col" }, "network"), make("th", { scope: "col" }, "vote"))),
+function probabilities(example, differs) {
+  const row = (kind, label, network, gaussian) => make("tr", {}, make("th", { scope: "row" }, make("span", { class: "kind" }, `${kind} `), make("span", { class: kind }, className(label))),
+    ...[network, gaussian].map((share) => make("td", {}, share === null ? null : make("meter", { min: 0, max: 1, value: share, "aria-hidden": "true" }), " ", percent(share))));
+  return make("table", { class: "probabilities" },
+    make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col" }, "network"), make("th", { scope: "col" }, "Gaussian"))),
     make("tbody", {}, row("given", example.given_label, example.network_prob_given, example.gaussian_prob_given),
       differs ? row("suggested", example.suggested_label, example.network_prob_suggested, example.gaussian_prob_suggested) : null));
 }
 
 function history(changes) {
   if (!changes) return make("p", {}, "…");
-  if (!changes.length) return make("p", {}, "The label was never changed.");
+  if (!changes.length) return make("p", {}, "None.");
   return make("table", {},
     make("thead", {}, make("tr", {}, ...["epoch", "from", "to", "confidence"].map((name) => make("th", { scope: "col" }, name)))),
     make("tbody", {}, ...changes.map((change) => make("tr", {}, ...[change.epoch, className(change.old), className(change.new),
@@ -83,7 +83,7 @@ function cell(value) {
 
 function group(example, members) {
   if (!members?.length) return null;
-  return make("section", { class: "near" }, make("div", {}, make("h3", {}, "Its group"),
+  return make("section", { class: "near" }, make("div", {}, make("h3", {}, "Group of near-duplicates"),
     make("ul", { class: "neighbors" }, ...members.map((one) => member(one, one.index === example.index)))));
 }
 
@@ -96,7 +96,7 @@ function member(example, own) {
 
 function neighbors(example, groups) {
   if (!groups) return [make("h3", {}, "Nearest"), make("p", {}, "…")];
-  if (!groups.length) return [make("h3", {}, "Nearest"), make("p", {}, "This run kept no features, so its neighbors are unknown.")];
+  if (!groups.length) return [make("h3", {}, "Nearest"), make("p", {}, "Not available: the run has no features.")];
   return groups.map((group) => make("div", {},
     make("h3", {}, group.label === null ? "Nearest of other classes" : `Nearest with label ${className(group.label)}`),
     group.examples.length ? make("ul", { class: "neighbors" }, ...group.examples.map(neighbor)) : make("p", {}, "None.")));
@@ -105,9 +105,9 @@ function neighbors(example, groups) {
 function neighbor(example) {
   const shown = picture(example, "small", "");
   const text = passage(example);
-  const called = className(example.current_label);
+  const name = className(example.current_label);
   const given = example.given_label === example.current_label ? "" : `given ${className(example.given_label)}`;
   return make("li", {}, shown && make("span", { class: "picture" }, shown), text,
-    make("span", { class: text && "labels" }, shown || text ? called : `#${example.index} ${called}`), given ? make("span", { class: "was" }, given) : null,
+    make("span", { class: text && "labels" }, shown || text ? name : `#${example.index} ${name}`), given ? make("span", { class: "was" }, given) : null,
     make("span", { class: "distance" }, `distance ${example.distance.toPrecision(3)}`));
 }

@@ -10,7 +10,7 @@ export const setPictures = (prefix) => { pictures = prefix; };
 export function picture(example, size, alt) {
   if (!pictures) return null;
   const image = make("img", { src: `${pictures}${size}/${example.index}`, alt, decoding: "async", draggable: "false" });
-  image.addEventListener("error", () => image.replaceWith(make("span", { class: "broken" }, "image cannot be read")));
+  image.addEventListener("error", () => image.replaceWith(make("span", { class: "broken" }, "unreadable image")));
   image.addEventListener("load", () => image.classList.toggle("coarse", image.naturalWidth <= 64));
   return image;
 }
@@ -28,8 +28,8 @@ export function labels(example) {
   return line;
 }
 
-// What else was found: names with reasons, as many lines as there are issues.
-export function found(example) {
+// One line per issue: name and reason.
+export function issueLines(example) {
   return example.issues.map(({ name, reason }) => make("span", { class: "issue", title: reason },
     make("strong", {}, issueName(name)), ` ${reason}`));
 }
@@ -56,8 +56,8 @@ function fill(tile, example) {
   const shown = tile.querySelector(".picture") ?? (pictures
     ? make("span", { class: "picture" }, picture(example, "small", ""))
     : passage(example) ?? make("span", { class: "name" }, `#${example.index}${example.id === String(example.index) ? "" : ` · ${example.id}`}`));
-  const figures = make("span", { class: "figures" }, `quality ${percent(example.label_quality)}`);
-  tile.replaceChildren(...[shown, labels(example), figures, ...found(example), badge(example)].filter(Boolean));
+  const figures = make("span", { class: "figures" }, `label quality ${percent(example.label_quality)}`);
+  tile.replaceChildren(...[shown, labels(example), figures, ...issueLines(example), badge(example)].filter(Boolean));
 }
 
 export function refreshTile(example) {

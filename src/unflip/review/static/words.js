@@ -12,12 +12,12 @@ export const stateOf = (example) => example.decision?.state ?? "open";
 export function decisionText(decision) {
   const label = decision.label === null ? "" : className(decision.label);
   return {
-    open: "undecided again",
+    open: "reset to undecided",
     accepted: `accepted: ${label}`,
     kept: `kept: ${label}`,
     changed: `changed to ${label}`,
     removed: "removed",
-    unsure: "not sure",
+    unsure: "unsure",
   }[decision.state];
 }
 
@@ -25,8 +25,8 @@ export function exampleText(example) {
   const differs = example.given_label !== example.suggested_label;
   const suggestion = differs ? `, suggested ${className(example.suggested_label)}` : ", same suggestion";
   const state = stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)}, by ${example.decision.reviewer}`;
-  const found = example.issues.map((issue) => `, ${issueName(issue.name)}`).join("");
-  return `Example ${example.index}, given ${className(example.given_label)}${suggestion}, quality ${percent(example.label_quality)}${found}, ${state}`;
+  const issues = example.issues.map((issue) => `, ${issueName(issue.name)}`).join("");
+  return `Example ${example.index}, given ${className(example.given_label)}${suggestion}, label quality ${percent(example.label_quality)}${issues}, ${state}`;
 }
 
 export const issueName = (name) => name.replaceAll("_", " ");
