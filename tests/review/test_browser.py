@@ -598,7 +598,7 @@ def test_of_a_group_whose_first_is_removed_the_next_is_kept(browser: "Browser", 
         done(page, 3)
         page.locator("#tile-20").click()
         press(page, "g")
-        said(page, "All of this group are removed.")
+        said(page, "All examples of this group are removed.")
         assert not review.decisions.states[[40, 41]].any()
         assert_clean(watched, address)
 
