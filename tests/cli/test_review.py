@@ -33,8 +33,8 @@ def assert_refused(outcome: Outcome, *parts: str) -> None:
 
 def test_a_folder_without_a_finished_run_is_refused(cli: Cli, tmp_path: Path) -> None:
     for folder in (tmp_path / "nowhere", tmp_path):
-        assert_refused(cli("review", folder), str(folder), "no finished run")
-        assert_refused(cli("review", folder, "--export", tmp_path / "a.csv"), "no finished run")
+        assert_refused(cli("review", folder), str(folder), "not a finished run")
+        assert_refused(cli("review", folder, "--export", tmp_path / "a.csv"), "not a finished run")
     assert list(tmp_path.iterdir()) == []
 
 
