@@ -180,7 +180,7 @@ def test_what_becomes_of_a_tables_columns_is_told_before_anything_is_written(cli
     assert re.search(r"^  c0 +number +", told.out, re.M)
     assert not out.exists()
     done = clean(cli, path, "--label-column", "kind", "--out", out, "--epochs", 2)
-    assert done.out.splitlines()[1].split() == ["town", "left", "out", "always", "Rome"]
+    assert done.out.splitlines()[1].split() == ["town", "dropped", "always", "Rome"]
     assert " number " not in done.out
 
 

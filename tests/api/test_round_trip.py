@@ -98,7 +98,7 @@ def test_what_new_rows_hold_that_training_rows_did_not_is_counted(of_table: Run,
 
 
 def test_a_table_that_lacks_a_column_or_holds_another_kind_is_refused(of_table: Run, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"few\.csv: no column 'plan'; it has customer, income"):
+    with pytest.raises(InputError, match=r"few\.csv: .*unknown column 'plan'"):
         predict(of_table, write(mixed().drop_columns(["plan"]), tmp_path / "few.csv"))
     wrong = mixed().set_column(1, "income", pa.array(["much"] * 150))
     with pytest.raises(InputError, match=r"wrong\.csv: column 'income', row 0: 'much' is not a number"):

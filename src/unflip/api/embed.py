@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from unflip.api.options import EMBED, EmbeddingOptions, option_tree
 from unflip.data.arrays import Array, Pieces, read_npz, write_npz
@@ -36,6 +37,7 @@ from unflip.encoders.image import (
     embed_on,
     embed_part,
     image_options,
+    read_batches,
 )
 from unflip.encoders.table import encode_raw
 from unflip.engine.distributed import Distributed
@@ -46,11 +48,14 @@ from unflip.progress import Reporter, Track, make_reporter, untracked
 from unflip.runs.config import Tree, check_section
 from unflip.runs.layout import check_output
 from unflip.runs.options import Execution
+from unflip.stats.rows import evenly_spaced
 
 EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Data options that apply to images of every loader."""
 PART = 1024
 """Number of images in a part."""
+SAMPLE_IMAGES = 256
+"""Number of images of each split that are read before anything is computed."""
 _PER_IMAGE = ("digests", "image_stats")
 _PART_FILES = "[0-9a-f]" * 16 + "-*-" + "[0-9]" * 9 + ".npz"  # fingerprint, split, first row
 
@@ -203,9 +208,11 @@ def plan_embedding(
     digest = blake2b("".join(part.file for part in parts).encode(), digest_size=8).hexdigest()
     origin = FeatureOrigin(encoding, data, digest, class_map=raw.class_map, clean_val=raw.clean_val)
     files = PartFiles(out.with_name(f"{out.name}.parts"), parts)
-    return EmbedPlan(
-        out, origin, raw, sets, files, options, embedding, execution, encoder.to(device, embedding.batch_size)
-    )
+    encoder.to(device, embedding.batch_size)
+    plan = EmbedPlan(out, origin, raw, sets, files, options, embedding, execution, encoder)
+    if not plan.is_done:
+        plan.check_sample()
+    return plan
 
 
 @dataclass(frozen=True)
@@ -248,6 +255,17 @@ class EmbedPlan:
         if origin is None or origin.fingerprint != self.origin.fingerprint:
             return None
         return origin if self.options.skip_broken or not origin.skipped else None
+
+    def check_sample(self) -> None:
+        """Read some images of each split, so that broken data is reported before anything is written or replaced."""
+        for name, images in self._files.items():
+            rows = evenly_spaced(len(images), SAMPLE_IMAGES, torch.device("cpu"))
+            batches = read_batches(
+                self.encoder.source(images, self.options.workers), rows.split(self.encoder.batch_size)
+            )
+            broken = {row: reason for _, reasons in batches for row, reason in reasons.items()}
+            if len(rows) == len(images) or not self.options.skip_broken:
+                check_broken(name, images, broken, self.options)
 
     def run(self, reporter: Reporter) -> EmbedResult:
         """Compute the missing parts, write the file, and update its labels."""
