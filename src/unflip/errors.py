@@ -1,4 +1,4 @@
-"""Errors that a user can cause; each message is one line: what came, what is allowed and what to try."""
+"""Errors that a user can cause. Each message is one line: the problem, what is allowed and what to try."""
 
 import re
 from collections.abc import Iterable
@@ -12,15 +12,15 @@ class UnflipError(Exception):
     """Base class of errors that a user can cause or fix. The command line prints it as one line and exits with 2."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))  # whatever a library or a file contributes to it
+        super().__init__(one_line(message))  # parts of it may come from libraries or files
 
 
 class InputError(UnflipError):
-    """A file, an array or a label is not what it must be."""
+    """Invalid data: a file, an array or a label."""
 
 
 class ConfigError(UnflipError):
-    """An option or a combination of options is not allowed."""
+    """An invalid option, or combination of options."""
 
 
 class RunFolderError(UnflipError):
@@ -48,7 +48,7 @@ class Stopped(BaseException):
 
 
 class UnflipWarning(UserWarning):
-    """Something a user should know, although work continues. The command line prints it as one line."""
+    """A warning for the user. The command line prints it as one line."""
 
 
 class MissingExtraError(UnflipError):
@@ -59,12 +59,12 @@ class MissingExtraError(UnflipError):
 
 
 def one_line(text: str) -> str:
-    """Make text that may come from data safe to print on one line: no line breaks, no control characters."""
+    """Make any text safe to print on one line: no line breaks, no control characters."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in _BREAKS.sub(" ", text.strip()))
 
 
 def check_text(name: str, what: str) -> None:
-    """Refuse a name of a file that is not text, since no list could hold it."""
+    """Raise InputError if a file name is not valid UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -72,14 +72,14 @@ def check_text(name: str, what: str) -> None:
 
 
 def described(error: BaseException) -> str:
-    """Return what somebody else's error says, after its type."""
+    """Return the type and message of another library's error."""
     return one_line(f"{type(error).__name__}: {error}")
 
 
 def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
     """Return a message that ``name`` is not a known ``kind``, with the closest match and the choices."""
     choices = sorted(choices)
-    # Also compared without the section, which people forget: `lr` is close to `optimizer.lr`.
+    # Also compare without the section: `lr` is close to `optimizer.lr`.
     leaves = {choice.rsplit(".", 1)[-1]: choice for choice in reversed(choices)}
     close = get_close_matches(name, choices, 1, 0.5) or [
         leaves[leaf] for leaf in get_close_matches(name.rsplit(".", 1)[-1], leaves, 1, 0.6)

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old one or the new one, and never over a file that is somebody else's."""
+"""Atomic writes, folders that never overwrite foreign files, locks and signals."""
 
 import json
 import os
@@ -26,28 +26,30 @@ LOCK = ".unflip-lock"
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a file in a temporary folder next to ``path``, rename it, and flush file and folder to disk.
+    """Write a file atomically: in a temporary folder next to ``path``, flushed to disk, then renamed.
 
-    A folder of its own, since some writers make temporary files themselves; whatever a kill leaves in it is ours.
+    Args:
+        path: the file to write or replace.
+        write: writes the file at the path that it is given.
     """
     with naming_target(path):
         place = Path(tempfile.mkdtemp(dir=path.parent, prefix=_PARTIAL))
         try:
             temporary = place / path.name
             write(temporary)
-            plain = place / ".plain"  # some writers make files that nobody else may read, whatever the umask says
+            plain = place / ".plain"  # some writers ignore the umask
             plain.touch()
             temporary.chmod(plain.stat().st_mode & 0o777)
             _flush(temporary)
             temporary.replace(path)
         finally:
             shutil.rmtree(place, ignore_errors=True)
-        _flush_entries(path.parent)  # otherwise a power cut may bring back the old file
+        _flush_entries(path.parent)  # or a power cut may bring back the old file
 
 
 @contextmanager
 def naming_target(path: Path) -> Iterator[None]:
-    """Turn errors of the system into one line that names what could not be written."""
+    """Turn an OSError into a one-line error that names what could not be written."""
     try:
         yield
     except OSError as error:
@@ -55,13 +57,13 @@ def naming_target(path: Path) -> Iterator[None]:
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what processes that were killed left half written in ``folder``."""
+    """Remove partly written files that killed processes left in ``folder``."""
     for path in folder.glob(f"{_PARTIAL}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 def is_within(path: Path, other: Path) -> bool:
-    """Whether ``path`` is ``other``, or is in that folder, however the two are spelled."""
+    """Whether ``path`` is ``other`` or inside that folder; symbolic links are resolved."""
     if not (path.exists() and other.exists()):
         return False
     return any(above.samefile(other) for above in (path, *path.resolve().parents))
@@ -69,7 +71,7 @@ def is_within(path: Path, other: Path) -> bool:
 
 @dataclass(frozen=True)
 class OwnedFolder:
-    """A folder of ours: its marker lists what we wrote in it, and nothing else is ever replaced or removed."""
+    """An output folder with a marker file that lists what we wrote; nothing else is ever replaced or removed."""
 
     path: Path
     marker: str
@@ -77,7 +79,7 @@ class OwnedFolder:
     folders: Collection[str] = ()
     """Which of the names in it are folders."""
     about: Mapping[str, Any] = field(default_factory=dict)
-    """What else the marker says."""
+    """Further content of the marker."""
 
     @property
     def is_marked(self) -> bool:
@@ -85,7 +87,7 @@ class OwnedFolder:
         return is_marked(self.path / self.marker)
 
     def check(self, names: Iterable[str] = (), *, option: str = "--out") -> None:
-        """Refuse a folder that is neither new, empty nor ours, or in which something is in the way of ``names``."""
+        """Raise RunFolderError unless the folder is new, empty or ours, and has no foreign files called ``names``."""
         check_text(str(self.path), option)
         above = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
         if not above.is_dir():
@@ -107,7 +109,7 @@ class OwnedFolder:
             )
 
     def begin(self) -> None:
-        """Create the folder, if it is not there, and mark it as ours."""
+        """Create the folder if needed, and mark it as ours."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -116,10 +118,7 @@ class OwnedFolder:
             self.record([])
 
     def own(self, name: str) -> Path:
-        """Return where to write a file or folder, and remember that it is ours.
-
-        Something of that name which we did not write stays as it is: that is an error.
-        """
+        """Return the path of an output file or folder, and add it to the marker; raise if a foreign file is there."""
         owned = self.owned()
         self._refuse_foreign(name, owned)
         if name not in owned:
@@ -127,7 +126,7 @@ class OwnedFolder:
         return self.path / name
 
     def owned(self) -> list[str]:
-        """Return the names of everything that we have written, or were about to write."""
+        """Return the names of all our files and folders."""
         path = self.path / self.marker
         try:
             return [str(name) for name in json.loads(path.read_text("utf-8"))["files"]]
@@ -135,7 +134,7 @@ class OwnedFolder:
             raise RunFolderError(f"{path}: not what unflip writes ({described(error)})") from error
 
     def record(self, names: Sequence[str]) -> None:
-        """Write the marker: these names are ours."""
+        """Write the marker."""
         write_json(self.path / self.marker, {**self.about, "unflip": __version__, "files": list(names)})
 
     def _refuse_foreign(self, name: str, owned: Collection[str]) -> None:
@@ -154,16 +153,16 @@ def is_marked(marker: Path) -> bool:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether a process that was stopped at once may have left this in a folder that it had not marked yet."""
+    """Whether a process that was killed before it marked the folder may have left this."""
     return path.name == LOCK or path.name.startswith(_PARTIAL)
 
 
 def _flush_entries(folder: Path) -> None:
-    if os.name != "nt":  # Windows opens no folders, and keeps its own log of their entries
+    if os.name != "nt":  # Windows cannot open folders
         _flush(folder, os.O_RDONLY)
 
 
-def _flush(path: Path, mode: int = os.O_RDWR) -> None:  # Windows flushes only what is open for writing
+def _flush(path: Path, mode: int = os.O_RDWR) -> None:  # Windows can only flush files open for writing
     descriptor = os.open(path, mode)
     try:
         os.fsync(descriptor)
@@ -189,7 +188,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write ``content`` atomically as indented JSON; NaN is refused, since JSON has none."""
+    """Write ``content`` atomically as indented JSON, without NaN."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
@@ -198,7 +197,7 @@ _FOREVER = -1
 
 @contextmanager
 def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
-    """Hold the lock at ``path``; if another process has it, fail with the message ``busy``, or wait if that is None."""
+    """Hold the lock at ``path``; if it is taken, raise RunFolderError with the message ``busy``, or wait if None."""
     lock = FileLock(path, timeout=0 if busy else _FOREVER)
     try:
         lock.acquire()

@@ -1,4 +1,4 @@
-"""Where work is done: threads that prefetch batches, the device to compute on, a cluster of machines."""
+"""Threads that prefetch batches, the device, and Ray clusters."""
 
 import logging
 import socket
@@ -41,7 +41,7 @@ _PATIENCE = 10.0  # seconds to wait for a cluster
 
 
 def find_device(device: str) -> str:
-    """Return where to compute; refuse a device that is unknown or not there."""
+    """Resolve ``auto``; raise ConfigError if a device is unknown or not available."""
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
         return "cuda" if available["cuda"] else "mps" if available["mps"] else "cpu"
@@ -54,7 +54,7 @@ def find_device(device: str) -> str:
 
 
 class Cluster:
-    """The cluster at ``address``, or one that is started on this machine and lasts as long as this object is open.
+    """A Ray cluster: that at ``address``, or one on this machine that is shut down when this object is closed.
 
     Args:
         address: as Ray takes it: ``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``.
@@ -63,7 +63,7 @@ class Cluster:
     """
 
     jobs: int
-    """How many tasks can run at a time."""
+    """Number of tasks that can run at the same time."""
 
     def __init__(self, address: str | None, device: str, threads: int) -> None:
         ray = find_ray(address)
@@ -83,7 +83,7 @@ class Cluster:
     def task(self, function: Any, *, retries: int) -> Any:
         """Return ``function`` as a task, which is called by its method ``remote``.
 
-        ``retries`` is how often it begins again if its process or machine is lost.
+        ``retries`` is how often it is retried if its process or machine is lost.
         """
         return self.ray.remote(**self._needs, max_retries=retries)(function)
 
@@ -99,7 +99,7 @@ class Cluster:
 
 
 def find_ray(address: str | None) -> Any:
-    """Return the module; refuse an address where nothing answers. Nothing is started, so one may ask beforehand."""
+    """Return the module ``ray``; raise ConfigError if no cluster answers at the address. Starts nothing."""
     if address is not None:
         _check_answers(address)
     try:
@@ -110,7 +110,7 @@ def find_ray(address: str | None) -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """Raise if nothing listens at HOST:PORT or ray://HOST:PORT; Ray itself would retry for minutes."""
+    """Raise ConfigError if nothing listens at HOST:PORT or ray://HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not (host and port.isdigit()):
         return  # for example auto

@@ -15,7 +15,7 @@ _Item = TypeVar("_Item")
 
 
 class Track(Protocol):
-    """Passes items through, and may show how many of ``total`` are done."""
+    """Yields items unchanged, and may show how many of ``total`` are done."""
 
     def __call__(self, items: Iterable[_Item], title: str, total: int) -> Iterable[_Item]:
         """Yield the items."""
@@ -44,10 +44,10 @@ class Reporter:
         """Report an epoch's metrics."""
 
     def items(self, done: int, total: int, what: str) -> None:
-        """Report how many of the ``total`` items of a long job are done, and ``what`` they are."""
+        """Report how many of the ``total`` items, called ``what``, are done."""
 
     def track(self, items: Iterable[_Item], title: str, total: int) -> Iterator[_Item]:
-        """Pass items through before the first epoch and, if there are many, report how many of ``total`` are done."""
+        """Yield items unchanged; if there are many, report how many of ``total`` are done."""
         if total < _MANY:
             yield from items
             return

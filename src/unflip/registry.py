@@ -17,10 +17,10 @@ class Entry:
     summary: str
     target: str  # "package.module:attribute"
     family: bool = False
-    """Whether it stands for many parts, requested as ``name:member``; its target then maps a member to the part."""
+    """Whether it stands for many parts called ``name:member``; its target is a function from member to part."""
 
     suffixes: tuple[str, ...] = ()
-    """Files with these endings belong to this part alone, so that no other is imported to ask."""
+    """File suffixes that only this part handles, so that no other has to be imported."""
 
     def load(self) -> Any:
         """Import the part's module and return the part."""

@@ -1,4 +1,4 @@
-"""One seed, many independent generators: each is derived from what it is for, never from what ran before."""
+"""Independent random generators, derived from one seed and the purpose of each, not from what ran before."""
 
 import hashlib
 

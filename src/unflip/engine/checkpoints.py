@@ -152,7 +152,7 @@ class Checkpoints:
         self._cost = self._saved - started
 
     def load_last(self) -> Any | None:
-        """Return the last readable checkpoint; None if there are none."""
+        """Return the last readable checkpoint, with a warning if a newer one is damaged; None if there are none."""
         failure: RunFolderError | None = None
         for path in reversed(self._paths()):
             try:
