@@ -81,7 +81,7 @@ def test_repeating_goes_round_all_before_it_starts_again(indices: list[int], cou
         assert set(turn) <= set(indices)
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
 def test_prepared_results_come_in_order(prefetch: int) -> None:
     assert list(prefetched((partial(pow, i, 2) for i in range(20)), prefetch)) == [i * i for i in range(20)]
     assert list(prefetched([], prefetch)) == []
@@ -98,7 +98,7 @@ def test_the_next_results_are_made_while_one_is_in_use() -> None:
     results.close()
 
 
-@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize("prefetch", [0, 2])
 def test_an_error_is_raised_where_its_result_would_have_come(prefetch: int) -> None:
     results = prefetched((partial(divmod, 6, number) for number in (3, 2, 0, 1)), prefetch)
     assert [next(results), next(results)] == [(2, 0), (3, 0)]
