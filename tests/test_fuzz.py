@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from helpers import blobs
 from unflip.data.arrays import read_npz
 from unflip.data.labels import find_classes, read_labels, to_class_numbers
-from unflip.data.loaders.manifest import manifest
-from unflip.data.loaders.table import table
+from unflip.data.loaders.table import manifest, table
 from unflip.data.options import DataOptions
 from unflip.errors import UnflipError
 from unflip.noise.recipe import parse

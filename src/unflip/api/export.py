@@ -12,7 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from unflip.data.files import is_image
-from unflip.data.preview import Rows, ask_where
+from unflip.data.preview import Rows
 from unflip.errors import ConfigError, unknown
 from unflip.files import write_atomically, write_text
 from unflip.runs.folder import Run
@@ -111,8 +111,7 @@ def _rows(run: Run, data: str | None) -> Rows | None:
     encoding = None if run.text_columns is None else run.model.encoding
     if encoding is None or encoding.encoder == "images":
         return None
-    with ask_where():
-        return run.rows(data)
+    return run.rows(data)
 
 
 def _is_picture(name: str) -> bool:

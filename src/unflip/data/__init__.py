@@ -2,48 +2,23 @@
 
 from unflip.registry import Entry, Registry
 
+_LOADERS = "unflip.data.loaders"
 datasets = Registry(
     "data set",
-    Entry(
-        "texts",
-        ".txt files: one folder per class, or train/CLASS, val/, test/",
-        "unflip.data.loaders.class_folders:text_folder",
-    ),
-    Entry(
-        "images",
-        "images: one folder per class, or train/CLASS, val/, test/",
-        "unflip.data.loaders.class_folders:image_folder",
-    ),
-    Entry(
-        "manifest", "images in a .csv or .parquet table: path,label[,split]", "unflip.data.loaders.manifest:manifest"
-    ),
-    Entry(
-        "table",
-        "a .csv, .parquet or .jsonl table of texts, numbers, categories, dates, with a column of labels",
-        "unflip.data.loaders.table:table",
-    ),
+    Entry("texts", ".txt files: one folder per class, or train/CLASS, val/, test/", f"{_LOADERS}.class_folders:texts"),
+    Entry("images", "images: one folder per class, or train/CLASS, val/, test/", f"{_LOADERS}.class_folders:images"),
+    Entry("manifest", "images in a .csv or .parquet table: path,label[,split]", f"{_LOADERS}.table:manifest"),
+    Entry("table", "a .csv, .parquet or .jsonl table with a column of labels", f"{_LOADERS}.table:table"),
     Entry(
         "arrays",
-        "feature arrays: one .npz, one .npy, or a folder of .npy files",
-        "unflip.data.loaders.arrays:arrays",
+        "features: an .npz, an .npy, or a folder of .npy files",
+        f"{_LOADERS}.arrays:arrays",
         suffixes=(".npz", ".npy"),
     ),
-    Entry(
-        "cifar10", "CIFAR-10: the folder of its official files, binary or Python", "unflip.data.loaders.cifar:CIFAR10"
-    ),
-    Entry(
-        "cifar100",
-        "CIFAR-100: the folder of its official files, binary or Python",
-        "unflip.data.loaders.cifar:CIFAR100",
-    ),
-    Entry(
-        "webvision",
-        "WebVision 1.0's folder: 50 classes of its Google images",
-        "unflip.data.loaders.webvision:webvision",
-    ),
-    Entry(
-        "clothing1m", "Clothing1M's folder of key lists, labels and images", "unflip.data.loaders.clothing1m:clothing1m"
-    ),
-    Entry("digits", "1,797 handwritten digits, built in; their labels are clean", "unflip.data.loaders.digits:digits"),
+    Entry("cifar10", "CIFAR-10: the folder of its official files, binary or Python", f"{_LOADERS}.cifar:CIFAR10"),
+    Entry("cifar100", "CIFAR-100: the folder of its official files, binary or Python", f"{_LOADERS}.cifar:CIFAR100"),
+    Entry("webvision", "WebVision 1.0's folder: 50 classes of its Google images", f"{_LOADERS}.webvision:webvision"),
+    Entry("clothing1m", "Clothing1M's folder of key lists, labels and images", f"{_LOADERS}.clothing1m:clothing1m"),
+    Entry("digits", "1,797 handwritten digits, built in, with clean labels", f"{_LOADERS}.digits:digits"),
 )
 """Loaders by name; a target is an instance of :class:`unflip.data.loaders.Loader`."""

@@ -1,4 +1,4 @@
-"""Arrays from .npy and .npz files, and rows that lie in several of them; pickles are refused, never run."""
+"""Arrays in .npy and .npz files, and rows in several of them; pickles are refused, never loaded."""
 
 import math
 import struct
@@ -14,7 +14,7 @@ from unflip.errors import InputError
 from unflip.files import write_atomically
 
 Array = np.ndarray[Any, Any]
-_ZIP_LENGTHS = 26  # where an entry of an archive notes how long its name and its notes are
+_ZIP_LENGTHS = 26  # offset of the lengths of name and extra field in the header of a zip entry
 
 
 def read_array(path: Path, mmap_mode: Any = None) -> Array:
@@ -25,32 +25,29 @@ def read_array(path: Path, mmap_mode: Any = None) -> Array:
         raise _unreadable(path, ".npy", error) from error
     if not isinstance(array, np.ndarray):
         array.close()
-        raise InputError(f"{path}: holds several arrays, one is needed; name it .npz if it is a data file")
+        raise InputError(f"{path}: not an .npy file, but an .npz file; rename it")
     return array
 
 
 def read_npz(
     path: Path, *, only: tuple[str, ...] | None = None, mmap_threshold_mb: float = math.inf
 ) -> dict[str, Array]:
-    """Read the arrays of an .npz file, all of them or those in ``only`` that exist; pickles are refused.
+    """Read the arrays of an .npz file; pickles are refused.
 
-    Arrays larger than ``mmap_threshold_mb`` are mapped, not read, where the file holds them uncompressed.
+    Args:
+        path: the file.
+        only: names of arrays; others are not read.
+        mmap_threshold_mb: larger arrays are memory-mapped, if the file is not compressed.
     """
     try:
-        with path.open("rb") as stream:  # opened here, since numpy leaves it open if it is not an archive
-            content = np.load(stream, allow_pickle=False)
-            if isinstance(content, np.ndarray):
-                raise InputError(f"{path}: not a readable .npz file; it holds one array, so name it .npy")
-            with content as file:
-                mapped = {
-                    entry.filename.removesuffix(".npy"): array
-                    for entry in file.zip.infolist()
-                    if entry.file_size > mmap_threshold_mb * 2**20 and (array := _map_entry(path, entry)) is not None
-                }
-                names = [name for name in file.files if only is None or name in only]
-                return {name: mapped[name] if name in mapped else file[name] for name in names}
-    except InputError:
-        raise
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            mapped = {
+                entry.filename.removesuffix(".npy"): array
+                for entry in file.zip.infolist()
+                if entry.file_size > mmap_threshold_mb * 2**20 and (array := _map_entry(path, entry)) is not None
+            }
+            names = [name for name in file.files if only is None or name in only]
+            return {name: mapped[name] if name in mapped else file[name] for name in names}
     except Exception as error:
         raise _unreadable(path, ".npz", error) from error
 
@@ -61,12 +58,12 @@ def _unreadable(path: Path, kind: str, error: Exception) -> InputError:
 
 
 def _map_entry(path: Path, entry: zipfile.ZipInfo) -> Array | None:
-    """Map an array within an archive; None where it is compressed, or holds what cannot be mapped."""
+    """Map an array within an .npz file; None if it is compressed or cannot be mapped."""
     if entry.compress_type != zipfile.ZIP_STORED:
         return None
     with path.open("rb") as file:
         file.seek(entry.header_offset + _ZIP_LENGTHS)
-        file.seek(sum(struct.unpack("<HH", file.read(4))), 1)  # the entry's name, and what else is noted
+        file.seek(sum(struct.unpack("<HH", file.read(4))), 1)
         if np.lib.format.read_magic(file) != (1, 0):
             return None
         shape, in_columns, dtype = np.lib.format.read_array_header_1_0(file)
@@ -77,7 +74,12 @@ def _map_entry(path: Path, entry: zipfile.ZipInfo) -> Array | None:
 
 @dataclass(frozen=True)
 class Pieces:
-    """The rows of an array that come piece by piece, since all of them may not fit into memory."""
+    """An array that is written in pieces, since it may not fit into memory.
+
+    Attributes:
+        shape, dtype: of the whole array.
+        read: yields its rows in pieces, in order.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -85,29 +87,28 @@ class Pieces:
 
 
 def write_npz(path: Path, arrays: Mapping[str, Array | Pieces]) -> None:
-    """Write an .npz file atomically, uncompressed; the same arrays make the same bytes."""
-    write_atomically(path, lambda temporary: _fill_npz(temporary, arrays))
+    """Write an uncompressed .npz file atomically; equal arrays give equal bytes."""
+
+    def write(temporary: Path) -> None:
+        with zipfile.ZipFile(temporary, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+                    _write_npy(file, array)
+
+    write_atomically(path, write)
 
 
 def write_array(path: Path, array: Array | Pieces) -> None:
     """Write one .npy array atomically."""
-    write_atomically(path, lambda temporary: _fill_npy(temporary, array))
 
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            _write_npy(file, array)
 
-def _fill_npz(path: Path, arrays: Mapping[str, Array | Pieces]) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
-                _write_npy(file, array)
-
-
-def _fill_npy(path: Path, array: Array | Pieces) -> None:
-    with path.open("wb") as file:
-        _write_npy(file, array)
+    write_atomically(path, write)
 
 
 def _write_npy(file: IO[bytes], array: Array | Pieces) -> None:
-    """Write an array as .npy; pickles are refused."""
     if not isinstance(array, Pieces):
         np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
         return
@@ -118,25 +119,25 @@ def _write_npy(file: IO[bytes], array: Array | Pieces) -> None:
 
 
 def decoded(array: Array, what: str) -> Array:
-    """Return text that is stored as bytes as text; other arrays as they are. Errors call the array ``what``."""
+    """Return an array of bytes as text; other arrays unchanged. Errors call the array ``what``."""
     if array.dtype.kind != "S":
         return array
     try:
         text: Array = np.char.decode(array, "utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{what}: bytes that are not text in UTF-8 ({error.reason}); store them as text") from error
+        raise InputError(f"{what}: not text in UTF-8 ({error.reason})") from error
     return text
 
 
 def stripped(array: Array) -> Array:
-    """Return text without the space around it; other arrays as they are."""
+    """Return an array of text without surrounding whitespace; other arrays unchanged."""
     return np.char.strip(array) if array.dtype.kind == "U" else array
 
 
 class Shards:
-    """Rows of several arrays of one shape and type, one after the other; the arrays may be memory maps.
+    """Several arrays, possibly memory-mapped, as one: their rows one after the other.
 
-    A slice is another view, rows by number or by a mask are read, and ``np.asarray`` reads all of them.
+    A slice is another view; rows by index or mask are read, and ``np.asarray`` reads all of them.
     """
 
     def __init__(self, arrays: "Sequence[Array | Shards]") -> None:
@@ -150,7 +151,7 @@ class Shards:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return a view of a slice, else the rows at the numbers ``rows``, or where that mask is true, or one row."""
+        """Return a view of a slice, or the rows at these indices, or where this mask is true, or one row."""
         if isinstance(rows, slice):
             return self._slice(*rows.indices(len(self)))
         if np.ndim(rows) == 0:
@@ -158,18 +159,18 @@ class Shards:
         rows = np.asarray(rows)
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         which = np.searchsorted(self._starts, rows, side="right") - 1
-        found = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        result = np.empty((len(rows), *self.shape[1:]), self.dtype)
         for shard in np.unique(which):
             here = which == shard
-            found[here] = self._arrays[shard][rows[here] - self._starts[shard]]
-        return found
+            result[here] = self._arrays[shard][rows[here] - self._starts[shard]]
+        return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.concatenate(self._arrays).astype(dtype or self.dtype, copy=False)
 
     def _slice(self, start: int, stop: int, step: int) -> "Shards":
         if step != 1:
-            raise IndexError("only rows that follow each other can be sliced")
+            raise IndexError("the step of a slice must be 1")
         cut = [
             array[max(start - first, 0) : max(stop - first, 0)]
             for array, first in zip(self._arrays, self._starts.tolist(), strict=False)
@@ -178,7 +179,7 @@ class Shards:
 
 
 def shard_name(name: str, number: int) -> str:
-    """Return what the file of a shard is called.
+    """Return the file name of a shard.
 
     >>> shard_name("train", 3)
     'train-00003.npy'
@@ -187,20 +188,18 @@ def shard_name(name: str, number: int) -> str:
 
 
 def open_shards(folder: Path, name: str) -> Shards | None:
-    """Map the files ``NAME-00000.npy``, ``NAME-00001.npy`` and so on; None if there are none, an error if one lacks."""
+    """Map the files ``NAME-00000.npy``, ``NAME-00001.npy``, ...; None without any, InputError if one is missing."""
     files = sorted(folder.glob(f"{name}-{'[0-9]' * 5}.npy"))
     if not files:
         return None
     arrays: list[Array] = []
     for number, file in enumerate(files):
         if file.name != shard_name(name, number):
-            raise InputError(f"{folder}: {shard_name(name, number)} is missing, although {files[-1].name} is there")
+            raise InputError(f"{folder}: {shard_name(name, number)} is missing")
         array = read_array(file, mmap_mode="r")
         first = arrays[0] if arrays else array
         if array.ndim < 2 or (array.shape[1:], array.dtype) != (first.shape[1:], first.dtype):
-            raise InputError(
-                f"{file}: shape {array.shape}, type {array.dtype}; shards hold (examples, columns) as {files[0].name} "
-                f"does: {first.shape}, {first.dtype}"
-            )
+            expected = f"{first.shape}, {first.dtype} in {files[0].name}"
+            raise InputError(f"{file}: shape {array.shape}, type {array.dtype}, unlike {expected}")
         arrays.append(array)
     return Shards(arrays)

@@ -1,4 +1,4 @@
-"""corrupt: adds noise to the labels of loaded data; finds and checks the files and maps that a recipe needs."""
+"""corrupt: adds noise to the labels of a data set; reads the files and class maps that a recipe needs."""
 
 import json
 from collections.abc import Sequence
@@ -11,14 +11,13 @@ from torch import Tensor
 
 from unflip.data.arrays import read_array, read_npz
 from unflip.data.dataset import Dataset
+from unflip.data.files import read_text
 from unflip.data.options import CROSS_FIT, IN_SAMPLE, NoiseOptions
 from unflip.errors import ConfigError, InputError, unknown
 from unflip.noise.checks import check_posterior
 from unflip.noise.corrupt import ClassRelations, corrupt
 from unflip.noise.recipe import parse
 from unflip.noise.transition import CIFAR100_SUPERCLASSES, NAMED_MAPS, resolve_map
-
-_LISTED = 5  # most missing classes that an error lists
 
 
 def needs_posterior(options: NoiseOptions) -> bool:
@@ -27,21 +26,24 @@ def needs_posterior(options: NoiseOptions) -> bool:
 
 
 def given_posterior(options: NoiseOptions, data: Dataset) -> Tensor | None:
-    """Read the class probabilities (n, k) that the options name; None where they are to be estimated."""
-    _check_unseen(data, options)
+    """Read the class probabilities (n, k) that the options name; None if they are to be estimated."""
     if options.posterior in (CROSS_FIT, IN_SAMPLE):
         return None
     return check_posterior(read_posterior(Path(options.posterior)), len(data.given), data.num_classes)
 
 
 def corrupt_labels(data: Dataset, options: NoiseOptions, posterior: Tensor | None, seed: int) -> Dataset:
-    """Return the data with noisy labels by ``options.recipe``; the labels before it are the truth from now on.
+    """Return the data with noisy labels by ``options.recipe``; the labels before it become the true ones.
 
-    ``posterior`` (n, k) is what pmd steps draw from. The recipe is applied to the given labels of the training examples
-    and, where the data is :meth:`joined`, of the validation examples that it came with. Where given labels come from
-    another file and the truth is not known, it stays unknown. Noise that would invent classes is refused.
+    Noise is added to the given labels of the training examples and, if the data is :meth:`joined`, of its validation
+    examples. If the given labels come from another file and the true ones are unknown, these stay unknown.
+
+    Args:
+        data: labeled data.
+        options: the recipe, and the files that it needs.
+        posterior: class probabilities (n, k) for pmd steps.
+        seed: of the noise.
     """
-    _check_unseen(data, options)
     made = corrupt(
         parse(options.recipe or ""),
         data.truth,
@@ -53,18 +55,8 @@ def corrupt_labels(data: Dataset, options: NoiseOptions, posterior: Tensor | Non
     )
     clean = data.given if data.clean is None and data.own_labels else data.clean
     train = replace(data.train, labels=made.labels.numpy(), truth=None if clean is None else clean.numpy())
-    clean_val = data.clean_val and not bool(data.is_val.any())  # those that were joined are noisy now
+    clean_val = data.clean_val and not bool(data.is_val.any())  # joined ones are noisy now
     return replace(data, train=train, clean_val=clean_val, noise_record=made.provenance)
-
-
-def _check_unseen(data: Dataset, options: NoiseOptions) -> None:
-    if data.unseen:
-        missing = ", ".join(map(str, data.unseen[:_LISTED])) + (", ..." if len(data.unseen) > _LISTED else "")
-        raise InputError(
-            f"noise {options.recipe}: no label is {missing}, although others go up to {data.num_classes - 1}: noise "
-            "would invent such classes; number the classes from 0 without gaps, or declare the missing ones "
-            f"(train --set data.classes={data.num_classes})"
-        )
 
 
 def read_posterior(path: Path) -> Tensor:
@@ -101,9 +93,9 @@ def _read_map(path: Path) -> dict[str | int, str | int]:
     if path.suffix != ".json":
         raise ConfigError(unknown("class map", str(path), [*NAMED_MAPS, "cifar100", "FILE.json"]))
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"class map {path}: not a readable JSON file ({error})") from error
+        content = json.loads(read_text(path))
+    except ValueError as error:
+        raise InputError(f"class map {path}: not a JSON file ({error})") from error
     if not isinstance(content, dict) or not all(isinstance(value, str | int) for value in content.values()):
-        raise InputError(f'class map {path}: must be one object such as {{"cat": "dog", "dog": "cat"}}')
+        raise InputError(f'class map {path}: must be an object such as {{"cat": "dog", "dog": "cat"}}')
     return content

@@ -1,4 +1,4 @@
-"""Dataset: the one type of data set; each step (load, encode, label, corrupt, split) returns a changed copy of it."""
+"""Dataset: each step (load, encode, label, corrupt, split) takes one and returns a changed copy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,28 +15,27 @@ from unflip.data.sources import JoinedSource, Source, Standardization
 from unflip.errors import InputError
 
 IMAGE_STATS = 4
-"""How many figures are noted of each image."""
+"""The number of statistics of each image."""
 Inputs = Array | Shards | ImageFiles | Table
-"""Examples as they were read: rows of numbers or images in arrays, files of images, or cells of a table."""
-_LONGEST = 60  # characters of a setting that a message shows
-_WHERE = "_file"  # ends the names of settings that say where something lay, not what it is
+"""Inputs from a loader: rows of numbers or images in arrays, image files, or rows of a table."""
+_WHERE = "_file"  # suffix of settings that are paths, and do not affect the encoding
 
 
 @dataclass(frozen=True)
 class Split:
-    """Training, validation or test examples: inputs and labels, and what else is known of each of them.
+    """Training, validation or test examples.
 
     Attributes:
-        inputs: as they were read; an empty array once the data is labeled, and ``source`` has taken their place.
-        labels: as in the file, (n,), numbers or names; class numbers once the data is labeled.
-        truth: the labels before others or noise replaced them (n,). For evaluation only.
+        inputs: from the loader; an empty array once the data is labeled, and ``source`` replaces them.
+        labels: (n,), numbers or names; class numbers once the data is labeled.
+        truth: the labels before other labels or noise replaced them (n,). For evaluation only.
         ids: names of the examples (n,).
-        digests: digests of what the inputs were computed from, pictures or texts; equal ones belong to the same.
-        image_stats: features of images only, (n, 4): mean and standard deviation of each image's brightness, from 0 to
-            1, and the width and height that it came with.
-        groups: the column or array that `data.groups` names, if the data has it.
-        alike: numbers, the same for examples that were found to be nearly the same, if anybody looked.
-        leaked: of test examples: which are the same as one that trains or validates, or nearly so, if anybody looked.
+        digests: hashes of the images or texts that features were computed from (n,); equal for equal ones.
+        image_stats: of features of images (n, 4): mean and standard deviation of the brightness, from 0 to 1, width and
+            height of the image.
+        groups: the column or array that `data.groups` names (n,), if the data has it.
+        duplicates: group numbers of near-duplicates (n,), if they were searched.
+        leaked: mask of the test examples that duplicate a training or validation example (n,), if these were searched.
         opened: see :attr:`source`.
     """
 
@@ -52,30 +51,18 @@ class Split:
     opened: Source | None = None
 
     def __getitem__(self, rows: slice | Array) -> "Split":
-        def pick(array: Array | None) -> Array | None:
-            return None if array is None else array[rows]
-
-        return Split(
-            self.inputs[rows],
-            pick(self.labels),
-            truth=pick(self.truth),
-            ids=pick(self.ids),
-            digests=pick(self.digests),
-            image_stats=pick(self.image_stats),
-            groups=pick(self.groups),
-            duplicates=pick(self.duplicates),
-            leaked=pick(self.leaked),
-        )
+        arrays = {name: array[rows] for name, array in vars(self).items() if array is not None and name != "opened"}
+        return Split(**({"labels": None} | arrays))
 
     @property
     def source(self) -> Source:
-        """The inputs, ready for a network; only of labeled data."""
+        """The inputs as a source of batches; of labeled data only."""
         assert self.opened is not None
         return self.opened
 
     @property
     def class_numbers(self) -> Tensor:
-        """The labels (n,) as class numbers; only of labeled data."""
+        """The labels (n,) as class numbers; of labeled data only."""
         assert self.labels is not None
         return torch.from_numpy(self.labels)
 
@@ -86,8 +73,8 @@ class Encoding:
 
     Attributes:
         encoder: its name in the registry.
-        settings: what JSON can hold.
-        arrays: what JSON would hold badly.
+        settings: values for JSON.
+        arrays: everything else.
     """
 
     encoder: str
@@ -95,22 +82,16 @@ class Encoding:
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
     def differences(self, other: "Encoding") -> list[str]:
-        """Say what is different in ``other``: ``image_size 224, not 112``."""
+        """Describe what is different in ``other``: ``image_size 224, not 112``."""
         if self.encoder != other.encoder:
             return [f"made from {other.encoder}, not from {self.encoder}"]
         mine, theirs = self.settings, other.settings
         keys = [key for key in {**mine, **theirs} if not key.endswith(_WHERE) and mine.get(key) != theirs.get(key)]
-        found = [f"{key} {_short(theirs.get(key))}, not {_short(mine.get(key))}" for key in keys]
-        if not found and self.arrays.keys() == other.arrays.keys():
-            found = [
-                f"another {name}" for name in self.arrays if not np.array_equal(self.arrays[name], other.arrays[name])
-            ]
-        return found
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+        differences = [f"{key} {theirs.get(key)!s:.60}, not {mine.get(key)!s:.60}" for key in keys]
+        if not differences and self.arrays.keys() == other.arrays.keys():
+            pairs = {name: (array, other.arrays[name]) for name, array in self.arrays.items()}
+            differences = [f"another {name}" for name, pair in pairs.items() if not np.array_equal(*pair)]
+        return differences
 
 
 def _none() -> Tensor:
@@ -119,37 +100,35 @@ def _none() -> Tensor:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The splits of a data set, and what is known about all of them.
+    """The splits of a data set, and their common properties.
 
-    A loader fills the first half. :func:`unflip.data.labeling.label_data` numbers the classes, turns inputs into
-    sources and fills the second. :meth:`joined`, :func:`unflip.data.corrupt.corrupt_labels` and
+    A loader sets the first half of the fields. :func:`unflip.data.labeling.label_data` numbers the classes, turns
+    inputs into sources and sets the second half. :meth:`joined`, :func:`unflip.data.corrupt.corrupt_labels` and
     :func:`unflip.data.split.split` follow. True labels (``train.truth``, :attr:`clean`) are for evaluation only:
-    methods cannot import this module, and are handed the source and the given labels instead of a data set.
+    methods cannot import this module, and get the source and the given labels instead of a data set.
 
     Attributes:
-        val: validation examples that came with the data; None once they are :meth:`joined`.
-        name: what results call the data; set by :func:`unflip.data.loaders.load_raw`.
-        class_map: the named map that `asym` noise uses on this data by default.
-        normalization: images only: they are (n, c, h, w) of bytes, or files, and are fed as ``(x - mean) / std``.
-        clean_val: whether the labels of the validation examples are known to be right.
-        unlabeled: what an error says where labels are needed and there are none.
-        label_column: tables only: the column of labels.
-        untrainable: what an error says where training examples are needed and there are none.
-        images_path: where people find pictures of the examples: the data itself, or the images that features were
-            computed from.
-        skipped: broken images, which were left out.
-        encoding: how the inputs became rows of features, where it is known.
-        as_pixels: turns a row into a picture for people to look at, (h, w) of bytes.
-        num_classes: known, as all below, once the data is labeled.
-        unseen: classes that nobody declared and no example has: gaps in the numbering of the labels.
-        own_labels: whether the given labels are those of the data itself, not those of another file.
-        standardization: what inputs are standardized with; stored with the model.
-        frame: what the network sees of an image file; None where images are used in their own size.
-        same: A number per training example (n,), the same where they are equal, alike or of one group; None if all
+        val: validation examples of the data itself; None once they are :meth:`joined`.
+        name: of the data in results; set by :func:`unflip.data.loaders.load_raw`.
+        class_map: the default class map of `asym` noise for this data.
+        normalization: of images only, which are (n, c, h, w) of bytes, or files: ``(x - mean) / std``.
+        clean_val: whether the validation labels are known to be clean.
+        unlabeled: the error message if labels are needed and there are none.
+        label_column: of tables only: the column of labels.
+        untrainable: the error message if training examples are needed and there are none.
+        images_path: the path of the pictures: of the data itself, or of the images that features were computed from.
+        skipped: broken images.
+        encoding: the encoder that made the features, if known.
+        as_pixels: converts a row to a picture, (h, w) of bytes.
+        num_classes: set, as all fields below, once the data is labeled.
+        own_labels: whether the given labels are those of the data itself, not of another file.
+        standardization: of the inputs; stored with the model.
+        frame: how images are resized and cropped; None if they keep their own size.
+        same: group numbers (n,), the same for examples that are equal, near-duplicates or of one group; None if all
             differ.
-        reviewed: the labels that people decided, -1 for all others, of all examples; None if there are none.
-        removed: which of the same examples people removed: they keep their rows, and nothing learns from them.
-        is_val: which examples validate (n,).
+        reviewed: the reviewed labels of all examples (n,), -1 without one; None without any.
+        removed: mask of the examples that reviewers removed (n,): they keep their rows, but are not used.
+        is_val: mask of the validation examples (n,).
         noise_record: how noise was added, if it was.
     """
 
@@ -170,7 +149,6 @@ class Dataset:
     as_pixels: Callable[[Array], Array] | None = None
 
     num_classes: int = 0
-    unseen: tuple[int, ...] = ()
     own_labels: bool = True
     standardization: Standardization | None = None
     frame: ResizeCrop | None = None
@@ -187,7 +165,7 @@ class Dataset:
 
     @property
     def source(self) -> Source:
-        """The inputs of the training examples, and once they are :meth:`joined` of those that validate."""
+        """The inputs of the training and, once :meth:`joined`, the validation examples."""
         return self.train.source
 
     @property
@@ -197,12 +175,12 @@ class Dataset:
 
     @property
     def clean(self) -> Tensor | None:
-        """Their true labels (n,), where they are known. For evaluation only."""
+        """Their true labels (n,), if known. For evaluation only."""
         return None if self.train.truth is None else torch.from_numpy(self.train.truth)
 
     @property
     def truth(self) -> Tensor:
-        """The labels that noise starts from (n,): the true ones or, where they are unknown, the given ones."""
+        """The labels to which noise is added (n,): the true ones or, if unknown, the given ones."""
         return self.given if self.clean is None else self.clean
 
     @property
@@ -212,7 +190,7 @@ class Dataset:
 
     @property
     def trains(self) -> Tensor:
-        """Which examples train (n,)."""
+        """Mask of the training examples (n,)."""
         return ~(self.is_val | self.removed)
 
     def splits(self) -> list[str]:
@@ -225,57 +203,51 @@ class Dataset:
         return {"train": self.train, **self.tests} | ({"val": self.val} if self.val else {})
 
     def with_parts(self, parts: Mapping[str, Split]) -> "Dataset":
-        """Return the data with other splits, named as :meth:`parts` names them."""
+        """Return the data with other splits, named as in :meth:`parts`."""
         others = dict(parts)
         return replace(self, train=others.pop("train"), val=others.pop("val", None), tests=others)
 
     def joined(self) -> "Dataset":
-        """Return labeled data with the validation examples that it came with, if any, after its training examples."""
+        """Return labeled data with its own validation examples, if any, appended to the training examples."""
         if self.val is None:
             return self
         count, more = len(self.given), len(self.val.class_numbers)
-        assert self.train.labels is not None
-        labels = np.concatenate([self.train.labels, self.val.class_numbers.numpy()])
-        truth = self.train.truth
+        val_labels, truth, same = self.val.class_numbers.numpy(), self.train.truth, self.same
         train = replace(
             self.train,
             opened=JoinedSource([self.train.source, self.val.source]),
-            labels=labels,
-            truth=None if truth is None else np.concatenate([truth, self.val.class_numbers.numpy()]),
+            labels=np.concatenate([self.given.numpy(), val_labels]),
+            truth=None if truth is None else np.concatenate([truth, val_labels]),
             ids=joined_ids(self.train, self.val),
             groups=None,  # there is nothing left to split
         )
-        alone = None if self.same is None else int(self.same.max()) + 1 + torch.arange(more)
-        same = None if self.same is None or alone is None else torch.cat([self.same, alone])
+        if same is not None:
+            same = torch.cat([same, int(same.max()) + 1 + torch.arange(more)])
         return replace(self, train=train, val=None, is_val=torch.arange(count + more) >= count, same=same)
 
     def check_trainable(self, what: str) -> None:
-        """Refuse data without training examples; errors call it ``what``."""
+        """Raise InputError for data without training examples, which errors call ``what``."""
         if not len(self.train.inputs):
             raise InputError(f"{what}: {self.untrainable}")
 
     def checked(self, what: str) -> "Dataset":
-        """Return the data with names of classes without space around them; errors call the data ``what``.
-
-        Labels, ids, digests and figures of images that are not one for each example are refused.
-        """
+        """Return the data with class names stripped; raise InputError if labels, ids, ... are not one per example."""
         parts = self.parts()
         for name, part in parts.items():
-            count, flat = len(part.inputs), {"labels": part.labels, "ids": part.ids, "digests": part.digests}
-            wanted = {kind: (array, (count,)) for kind, array in flat.items()}
-            for kind, (array, shape) in {**wanted, "image_stats": (part.image_stats, (count, IMAGE_STATS))}.items():
+            arrays = {"labels": part.labels, "ids": part.ids, "digests": part.digests, "image_stats": part.image_stats}
+            for kind, array in arrays.items():
+                count = len(part.inputs)
+                shape = (count, IMAGE_STATS) if kind == "image_stats" else (count,)
                 if array is not None and array.shape != shape:
                     raise InputError(f"{what}, {name}_{kind}: shape {array.shape} for {count} examples, not {shape}")
-        clean = {
-            name: part if part.labels is None else replace(part, labels=stripped(part.labels))
-            for name, part in parts.items()
-        }
+            if part.labels is not None:
+                parts[name] = replace(part, labels=stripped(part.labels))
         names = self.class_names and tuple(name.strip() for name in self.class_names)
-        return replace(self.with_parts(clean), class_names=names)
+        return replace(self.with_parts(parts), class_names=names)
 
 
 def joined_ids(train: Split, val: Split | None) -> Array | None:
-    """Return the names of training examples, followed by those that validate; None if they have none."""
+    """Return the names of training and validation examples; None if they have none."""
     if train.ids is None or val is None:
         return train.ids
     count = 0 if val.labels is None else len(val.labels)

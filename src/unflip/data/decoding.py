@@ -1,7 +1,7 @@
-"""Decoding and augmentation of images: which files are broken, what the network sees of the others.
+"""Decoding and augmentation of images.
 
-All of it runs in a pool of threads, since reading, decoding and scaling release Python's global lock. Results do not
-depend on the number of threads.
+Files are read and decoded in a pool of threads: all of it releases Python's global lock. Results do not depend on the
+number of threads.
 """
 
 import os
@@ -26,37 +26,29 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-_TRIES = 10  # draws of a crop's shape before the largest central one is taken
+_TRIES = 10  # draws of a crop's shape, before the largest central one is used
 _CHUNK = 4096  # images in progress at once when all are read
-_NOTES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")  # where Pillow finds an orientation
-_TRANSPOSE = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
-"""How an image becomes upright, by the orientation that its EXIF notes hold."""
-_TURNED = 5  # from this orientation on, width and height are exchanged
+_EXIF = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")  # where Pillow finds an orientation
+_UPRIGHT = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+"""How an image becomes upright, by its EXIF orientation from 2 on."""
+_TURNED = 5  # from this orientation on, width and height are swapped
 _Result = TypeVar("_Result")
 
 
 def make_pool(workers: int | None) -> Executor:
-    """Return threads that read images, by default one per core that this process may use."""
+    """Return a pool of threads, by default one per core that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return ThreadPoolExecutor(workers or cores, thread_name_prefix="images")
 
 
 def find_broken(files: ImageFiles, pool: Executor, *, decode: bool, track: Track = untracked) -> dict[int, str]:
-    """Return the broken images, with reasons: those whose file is missing or, with ``decode``, cannot be decoded."""
+    """Return the reasons why images are broken, by index: a missing file or, with ``decode``, an undecodable one."""
 
-    def examine(index: int) -> str | None:
+    def check(index: int) -> str | None:
         try:
             if decode:
                 image = _open(files, index)
-                image.draft("RGB", (1, 1))  # a JPEG is read to its end, but decoded at an eighth of its size only
+                image.draft("RGB", (1, 1))  # a JPEG is decoded at an eighth of its size
                 to_rgb(image)
             else:
                 files.path(index).stat()
@@ -64,13 +56,12 @@ def find_broken(files: ImageFiles, pool: Executor, *, decode: bool, track: Track
             return reason_of(error)
         return None
 
-    title = "checking images" if decode else "looking for images"
-    reasons = track(_each(pool, examine, range(len(files))), title, len(files))
+    reasons = track(_each(pool, check, len(files)), "checking images", len(files))
     return {index: reason for index, reason in enumerate(reasons) if reason is not None}
 
 
 def open_images(files: ImageFiles, rows: Sequence[int], pool: Executor) -> list["Image"]:
-    """Return the images at ``rows`` with their sizes, read but not decoded."""
+    """Read the images at ``rows``, without decoding them."""
 
     def read(index: int) -> "Image":
         with _naming(files, index):
@@ -80,7 +71,7 @@ def open_images(files: ImageFiles, rows: Sequence[int], pool: Executor) -> list[
 
 
 def sizes_of(images: Sequence["Image"]) -> Tensor:
-    """Return the heights and widths (2, n) of images, once they are upright."""
+    """Return the heights and widths (2, n) of upright images."""
     return torch.tensor([upright_size(image)[::-1] for image in images], dtype=torch.float32).reshape(-1, 2).T
 
 
@@ -90,12 +81,12 @@ def cut_images(
     """Crop a box out of each image and scale it to bytes (n, 3, size, size).
 
     Args:
-        files: where the images come from, for errors.
-        rows: which of the files they are.
-        images: opened by :func:`open_images`.
+        files: the files of the images, for errors.
+        rows: their indices among the files.
+        images: from :func:`open_images`.
         boxes: (n, 4), top, left, height and width in the upright images.
-        frame: the size to scale to, and how.
-        pool: threads that do the work.
+        frame: the size to scale to, and the interpolation.
+        pool: of threads.
     """
     pixels = np.empty((len(images), frame.size, frame.size, 3), np.uint8)  # the memory layout that convolutions prefer
 
@@ -108,7 +99,7 @@ def cut_images(
 
 
 def read_all(files: ImageFiles, frame: ResizeCrop | None, pool: Executor, track: Track = untracked) -> Array:
-    """Return all images as bytes (n, 3, h, w): cropped to the frame, or whole, if they have the same size."""
+    """Return all images as bytes (n, 3, h, w): resized and cropped, or unchanged if they all have the same size."""
     width, height = (frame.size, frame.size) if frame else upright_size(open_images(files, [0], pool)[0])
     pixels = np.empty((len(files), 3, height, width), np.uint8)
 
@@ -123,31 +114,31 @@ def read_all(files: ImageFiles, frame: ResizeCrop | None, pool: Executor, track:
             else:
                 raise OtherSizeError(
                     f"{files.where(index)}: {size[0]}x{size[1]} pixels, {files.path(0)} has {width}x{height}; "
-                    f"to bring all to one size: --set data.image_size={min(width, height)}"
+                    f"to resize all of them: --set data.image_size={min(width, height)}"
                 )
             pixels[index] = content.transpose(2, 0, 1)
 
-    for _ in track(_each(pool, read, range(len(files))), "reading images", len(files)):
+    for _ in track(_each(pool, read, len(files)), "reading images", len(files)):
         pass
     return pixels
 
 
 class OtherSizeError(InputError):
-    """An image that has another size than the first, where all must have the same."""
+    """An image of another size than the first one."""
 
 
 class BrokenImageError(InputError):
-    """An image that cannot be used."""
+    """An image that cannot be decoded."""
 
     def __init__(self, files: ImageFiles, index: int, reason: str, more: int = 0) -> None:
         others = f" (and {more} more)" if more else ""
-        super().__init__(f"{files.where(index)}: {reason}{others}; to leave such images out: --skip-broken")
+        super().__init__(f"{files.where(index)}: {reason}{others}; to skip such images: --skip-broken")
         self.reason = reason
 
 
 @contextmanager
 def _naming(files: ImageFiles, index: int) -> Iterator[None]:
-    """Name the image in errors."""
+    """Add the path of the image to errors."""
     try:
         yield
     except InputError:
@@ -156,14 +147,14 @@ def _naming(files: ImageFiles, index: int) -> Iterator[None]:
         raise BrokenImageError(files, index, reason_of(error)) from error
 
 
-def _each(pool: Executor, call: Callable[[int], _Result], items: range) -> Iterator[_Result]:
-    """Yield ``call`` of each item, in order, with a bounded number in progress."""
-    for start in range(0, len(items), _CHUNK):
-        yield from pool.map(call, items[start : start + _CHUNK])
+def _each(pool: Executor, call: Callable[[int], _Result], count: int) -> Iterator[_Result]:
+    """Yield ``call`` of 0 to ``count - 1``, in order, with a bounded number in progress."""
+    for start in range(0, count, _CHUNK):
+        yield from pool.map(call, range(start, min(count, start + _CHUNK)))
 
 
 def _open(files: ImageFiles, index: int) -> "Image":
-    """Read a whole file, so that none stays open, and parse its header."""
+    """Read a whole file, so that none stays open, and parse the header."""
     from PIL import Image
 
     return Image.open(BytesIO(files.path(index).read_bytes()))
@@ -186,38 +177,38 @@ def _cut(image: "Image", box: list[float], frame: ResizeCrop) -> Array:
 
 
 def upright_size(image: "Image") -> tuple[int, int]:
-    """Return the width and height of an image once it is upright, without decoding it."""
+    """Return the width and height of the upright image, without decoding it."""
     return (image.height, image.width) if _orientation(image) >= _TURNED else image.size
 
 
 def to_upright_rgb(image: "Image") -> "Image":
-    """Decode to RGB, turned and mirrored as its EXIF notes say: as every viewer shows it."""
+    """Decode to RGB, rotated and mirrored by its EXIF orientation."""
     from PIL.Image import Transpose
 
     orientation = _orientation(image)
     image = to_rgb(image)
-    return image if orientation == 1 else image.transpose(Transpose[_TRANSPOSE[orientation]])
+    return image if orientation == 1 else image.transpose(Transpose[_UPRIGHT[orientation - 2]])
 
 
 def _orientation(image: "Image") -> int:
-    """Return the orientation that an image's header notes, from 1 (upright) to 8; without decoding the image."""
+    """Return the EXIF orientation of an image, from 1 (upright) to 8, without decoding it."""
     from PIL.ExifTags import Base
     from PIL.Image import Image
 
-    if image.format == "TIFF" or not any(key in image.info for key in _NOTES):  # Pillow turns a TIFF itself
+    if image.format == "TIFF" or not any(key in image.info for key in _EXIF):  # Pillow turns a TIFF itself
         return 1
     try:
-        found = Image.getexif(image).get(Base.Orientation, 1)  # that of a PNG's own class would decode it
-    except Exception:  # notes may be broken where the image is not
+        orientation = Image.getexif(image).get(Base.Orientation, 1)  # a PNG's own method would decode it
+    except Exception:  # EXIF data may be broken where the image is not
         return 1
-    return found if found in _TRANSPOSE else 1
+    return orientation if orientation in range(2, 9) else 1
 
 
 def to_rgb(image: "Image") -> "Image":
     """Decode to RGB; a palette with transparency goes through RGBA, as Pillow recommends.
 
-    Of 16 bits the upper eight are used: Pillow itself would clip all above 255 to white. What brightness other numbers
-    stand for, as in TIFF files of 32 bits, nobody says.
+    Of 16 bits the upper eight are used, since Pillow itself would clip values above 255. Images of 32 bits have no
+    defined range and are refused.
     """
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
         from PIL import Image
@@ -231,7 +222,7 @@ def to_rgb(image: "Image") -> "Image":
 
 
 def reason_of(error: Exception) -> str:
-    """Return what an image library's error says, in a few words."""
+    """Return the error of an image library in a few words."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
@@ -245,7 +236,7 @@ def flip_crop(images: Tensor, generator: torch.Generator, *, size: int | None = 
     """Pad each image (n, c, h, w) with zeros, crop it at random, and mirror it with probability 1/2.
 
     ``size`` is the side of the crop, by default the images' own. One gather does both: a mirrored crop reads its
-    columns backwards.
+    columns in reverse.
     """
     count, channels, height, width = images.shape
     tall, wide = size or height, size or width
@@ -264,8 +255,8 @@ def flip_crop(images: Tensor, generator: torch.Generator, *, size: int | None = 
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Return ``(images - mean) / std`` as float32; mean and std, (c, 1, 1), are in the images' own units.
 
-    For bytes, converting first and then working in place is several times faster than implicit type promotion. So are,
-    where channels come last in memory, whole rows at once: steps of three numbers are too short for a processor.
+    For bytes, converting first and working in place is several times faster than type promotion; so is, for
+    channels-last images, broadcasting over whole rows instead of three channels.
     """
     result = images.to(torch.float32, copy=True)
     if result.is_contiguous() or not result.is_contiguous(memory_format=torch.channels_last):
@@ -283,8 +274,9 @@ def mirror(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def central_boxes(sizes: Tensor, share: float) -> Tensor:
-    """Return the central squares of images with heights and widths ``sizes`` (2, n); their sides are ``share`` of the
-    images' shorter ones. Boxes (n, 4) are top, left, height, width.
+    """Return central squares (n, 4), as top, left, height and width, of images of ``sizes`` (2, n).
+
+    Their sides are ``share`` of the images' shorter sides.
     """
     heights, widths = sizes
     side = torch.minimum(heights, widths) * share
@@ -292,7 +284,7 @@ def central_boxes(sizes: Tensor, share: float) -> Tensor:
 
 
 def random_squares(sizes: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Draw boxes (n, 4) as large as the central ones, at random places."""
+    """Draw squares (n, 4) of the size of the central ones, at random positions."""
     heights, widths = sizes
     side = torch.minimum(heights, widths) * share
     where = _uniform((2, len(heights)), 0.0, 1.0, generator)
@@ -305,9 +297,13 @@ def random_boxes(
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Tensor:
-    """Draw boxes (n, 4) of whole pixels in images of ``sizes`` (2, n); a shape that does not fit is redrawn.
+    """Draw boxes (n, 4) of whole pixels in images of ``sizes`` (2, n), as in Szegedy et al. (2015).
 
-    ``scale`` is a box's share of the area, ``ratio`` its width over its height (Szegedy et al. 2015).
+    Args:
+        sizes: heights and widths (2, n).
+        generator: of random numbers.
+        scale: range of a box's share of the area.
+        ratio: range of its width over its height; a shape that does not fit is drawn again.
     """
     heights, widths = sizes
     count = len(heights)
@@ -326,8 +322,8 @@ def random_boxes(
     return torch.stack([top, left, tall, wide], 1)
 
 
-def _integers(count: int, most: int, generator: torch.Generator) -> Tensor:
-    return torch.randint(0, most + 1, (count,), generator=generator)
+def _integers(count: int, high: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, high + 1, (count,), generator=generator)
 
 
 def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Files that are examples: how they are found in folders and lists, and images by the names of their files."""
+"""Files as examples: how they are found in folders and lists, and images that are read when needed."""
 
 import csv
 import io
@@ -15,13 +15,13 @@ from unflip.errors import InputError, check_text
 
 
 class FileKind(NamedTuple):
-    """Files that are examples."""
+    """A kind of file, by its suffixes."""
 
     noun: str
     suffixes: tuple[str, ...]
 
     def fits(self, name: str) -> bool:
-        """Whether a file name is that of an example."""
+        """Whether a file name has one of the suffixes and is not hidden."""
         return name.lower().endswith(self.suffixes) and not name.startswith(".")
 
     def __str__(self) -> str:
@@ -46,9 +46,9 @@ class ImageFiles:
 
     Attributes:
         names: paths relative to ``root``, or absolute ones: strings (n,).
-        listed_in: the file that lists them, and their rows in it (n,) below; both None where the folder itself was
-            searched.
-        frame: what the network sees of an image; chosen once the files are opened.
+        listed_in: the file that lists them; None if they were found in a folder.
+        rows: their rows in that file (n,).
+        frame: how an image is resized and cropped; chosen once the files are opened.
     """
 
     root: Path
@@ -65,7 +65,7 @@ class ImageFiles:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of an array of what the network sees, (n, 3, size, size)."""
+        """The shape of all images after resizing and cropping, (n, 3, size, size)."""
         assert self.frame is not None
         return (len(self), 3, self.frame.size, self.frame.size)
 
@@ -74,13 +74,13 @@ class ImageFiles:
         return self.root.joinpath(self.names[index])
 
     def where(self, index: int) -> str:
-        """Return what errors call an image: its path, after the row that lists it."""
+        """Return the name of an image in errors: its path, after the row that lists it."""
         listed = "" if self.listed_in is None or self.rows is None else f"{self.listed_in}, row {self.rows[index]}: "
         return f"{listed}{self.path(index)}"
 
 
 class Skipped(NamedTuple):
-    """An image that was left out."""
+    """An image that was skipped."""
 
     part: str
     id: str
@@ -88,7 +88,7 @@ class Skipped(NamedTuple):
 
 
 def skipped_csv(skipped: tuple[Skipped, ...]) -> str:
-    """Return the images that were left out as a CSV table."""
+    """Return the skipped images as a CSV table."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([Skipped._fields, *skipped])
@@ -96,7 +96,7 @@ def skipped_csv(skipped: tuple[Skipped, ...]) -> str:
 
 
 def as_names(names: list[str]) -> Array:
-    """Return names as an array to index with masks; of objects, since one long name would widen all strings."""
+    """Return names as an array of objects: a single long name would widen an array of strings."""
     for name in names:
         check_text(name, "image")
     array = np.empty(len(names), object)
@@ -105,39 +105,43 @@ def as_names(names: list[str]) -> Array:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file name is that of an image."""
+    """Whether a file name has an image suffix."""
     return IMAGES.fits(name)
 
 
-def read_list(path: Path) -> list[str]:
-    """Return the lines of a list."""
+def read_text(path: Path, what: str = "") -> str:
+    """Return the content of a text file in UTF-8; errors call it ``what``, by default by its path."""
     try:
-        lines = path.read_text("utf-8-sig").splitlines()
+        return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file in UTF-8 ({error.reason})") from error
+        raise InputError(f"{what or path}: not a text file in UTF-8 ({error.reason})") from error
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-    return [line.strip() for line in lines if line.strip()]
+        raise InputError(f"{what or path}: {error.strerror}") from error
+
+
+def read_list(path: Path) -> list[str]:
+    """Return the lines of a text file, without empty ones."""
+    return [line.strip() for line in read_text(path).splitlines() if line.strip()]
 
 
 def read_labeled_list(path: Path) -> tuple[list[str], Array]:
-    """Return the images of a list and their class numbers."""
+    """Return the paths and class numbers in a list of lines ``path number``."""
     names, labels = [], []
     for row, line in enumerate(read_list(path)):
         name, _, label = line.rpartition(" ")
         if not name or not label.isdecimal():
-            raise InputError(f"{path}, row {row}: '{line}' has no label; a line is a path, a space and a class number")
+            raise InputError(f"{path}, row {row}: '{line}' is not a path, a space and a class number")
         names.append(name.strip())
         labels.append(int(label))
     return names, np.array(labels, np.int64)
 
 
 def find_files(folder: Path, kind: FileKind) -> list[str]:
-    """Return the files of a kind in ``folder`` and below, relative to it, in order; hidden folders are skipped.
+    """Return the files of a kind in ``folder`` and below, relative to it and sorted; hidden folders are skipped.
 
-    Links to folders are followed, but no folder is entered twice, so that a link cannot lead round in circles.
+    Links to folders are followed, but no folder is entered twice.
     """
-    found: list[str] = []
+    paths: list[str] = []
     entered: set[tuple[int, int]] = set()
     for where, folders, files in os.walk(folder, followlinks=True):
         state = Path(where).stat()
@@ -145,7 +149,7 @@ def find_files(folder: Path, kind: FileKind) -> list[str]:
             folders.clear()
             continue
         entered.add((state.st_dev, state.st_ino))
-        shown = (name for name in folders if not name.startswith("."))
-        folders[:] = sorted(shown, key=lambda name: (Path(where, name).is_symlink(), name))
-        found += [Path(where, name).relative_to(folder).as_posix() for name in files if kind.fits(name)]
-    return sorted(found)
+        visible = (name for name in folders if not name.startswith("."))
+        folders[:] = sorted(visible, key=lambda name: (Path(where, name).is_symlink(), name))
+        paths += [Path(where, name).relative_to(folder).as_posix() for name in files if kind.fits(name)]
+    return sorted(paths)

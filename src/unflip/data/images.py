@@ -1,4 +1,4 @@
-"""Images as inputs: broken files are found, small images kept in memory, large ones decoded batch by batch."""
+"""Images as inputs: small ones are kept in memory, large ones are decoded batch by batch."""
 
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -10,22 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unflip.data import decoding
 from unflip.data.arrays import Array
-from unflip.data.decoding import (
-    BrokenImageError,
-    central_boxes,
-    cut_images,
-    find_broken,
-    flip_crop,
-    make_pool,
-    mirror,
-    normalize,
-    open_images,
-    random_boxes,
-    random_squares,
-    read_all,
-    sizes_of,
-)
+from unflip.data.decoding import BrokenImageError
 from unflip.data.files import ImageFiles, ResizeCrop, Skipped
 from unflip.data.options import Crop, ImageOptions
 from unflip.data.sources import Standardization
@@ -33,16 +20,17 @@ from unflip.errors import ConfigError, InputError
 from unflip.progress import Track, untracked
 
 _SMALL = 64  # images up to this side, in pixels, are kept in memory
-_LARGE = 224  # default side of what the network sees of larger ones
+_LARGE = 224  # default side of the crops of larger ones
 
 
 class OpenedImages(NamedTuple):
-    """Image files that are ready to be used.
+    """Image files after checking, and small images after reading.
 
     Attributes:
-        inputs: by part: bytes (n, 3, h, w) of small images, files with a frame of large ones.
-        kept: by part: which images can be read.
-        frame: None where images are used in their own size.
+        inputs: by split: bytes (n, 3, h, w) of small images, files with a frame of large ones.
+        kept: by split: mask of the images that can be decoded.
+        skipped: the others.
+        frame: None if images keep their own size.
     """
 
     inputs: dict[str, Array | ImageFiles]
@@ -52,19 +40,17 @@ class OpenedImages(NamedTuple):
 
 
 def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Track = untracked) -> OpenedImages:
-    """Find broken images, choose what the network sees, and read small images.
+    """Find broken images, choose the size, and read small images.
 
-    Missing files of a list are reported before anything else. With ``skip_broken`` every image is decoded once here, to
-    the end of its file, and left out if that fails, so that training meets no broken image later, unless a file breaks
-    during training. Without it, an image is decoded when it is first needed, in the first epoch, and a broken one stops
-    the run there.
+    With ``skip_broken`` every image is decoded once here, and skipped if that fails. Without it, missing files of a
+    list are an error here, and an undecodable image stops the run in the first epoch.
     """
-    with make_pool(options.workers) as pool:
+    with decoding.make_pool(options.workers) as pool:
         kept, skipped = {}, []
         for part, files in parts.items():
             wrong = {}
             if options.skip_broken or files.listed_in is not None:
-                wrong = find_broken(files, pool, decode=options.skip_broken, track=track)
+                wrong = decoding.find_broken(files, pool, decode=options.skip_broken, track=track)
             check_broken(part, files, wrong, options)
             kept[part] = np.ones(len(files), bool)
             kept[part][list(wrong)] = False
@@ -74,14 +60,14 @@ def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Tr
         inputs: dict[str, Array | ImageFiles] = {}
         for part, files in readable.items():
             if frame is None or frame.size <= _SMALL:
-                inputs[part] = read_all(files, frame, pool, track)
+                inputs[part] = decoding.read_all(files, frame, pool, track)
             else:
                 inputs[part] = replace(files, frame=frame)
     return OpenedImages(inputs, kept, tuple(skipped), frame)
 
 
 def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options: ImageOptions) -> None:
-    """Refuse images that cannot be read: any, or with ``skip_broken`` if they are too many of the part called so."""
+    """Raise InputError for broken images: for any, or with ``skip_broken`` if they are too many."""
     if not wrong:
         return
     index, reason = next(iter(wrong.items()))
@@ -89,7 +75,7 @@ def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options
         raise BrokenImageError(files, index, reason, len(wrong) - 1)
     if len(wrong) == len(files) or len(wrong) >= options.max_broken * len(files):
         raise InputError(
-            f"'{part}': {len(wrong)} of its {len(files)} images cannot be read, the first: {files.where(index)}: "
+            f"'{part}': {len(wrong)} of its {len(files)} images are broken, the first: {files.where(index)}: "
             f"{reason}; fix or remove them (data.max_broken = {options.max_broken:g})"
         )
 
@@ -97,7 +83,7 @@ def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options
 def _choose_frame(files: ImageFiles, options: ImageOptions, pool: Executor) -> ResizeCrop | None:
     size = options.image_size
     if size is None:
-        first = open_images(files, [0], pool)[0]
+        first = decoding.open_images(files, [0], pool)[0]
         if max(first.size) <= _SMALL:
             return None
         size = _LARGE
@@ -108,23 +94,23 @@ def _choose_frame(files: ImageFiles, options: ImageOptions, pool: Executor) -> R
 
 
 def with_margin(size: int) -> int:
-    """Return the shorter side to scale an image to before cropping its central ``size`` pixels: 8/7 of ``size``."""
+    """Return the shorter side of an image before its central ``size`` pixels are cropped: 8/7 of ``size``."""
     return round(size * 256 / 224)
 
 
 def are_small(images: Array | ImageFiles) -> bool:
-    """Whether the first image that can be opened is small enough to be kept in memory."""
+    """Whether the first readable image is small enough to be kept in memory."""
     if not isinstance(images, ImageFiles):
         return max(map(int, images.shape[2:])) <= _SMALL
-    with make_pool(1) as pool:
+    with decoding.make_pool(1) as pool:
         for index in range(len(images)):
             with suppress(InputError):
-                return max(open_images(images, [index], pool)[0].size) <= _SMALL
+                return max(decoding.open_images(images, [index], pool)[0].size) <= _SMALL
     return False
 
 
 class ImageSource:
-    """Images (n, c, h, w) of bytes. A view is mirrored at random, and moved by up to ``shift`` pixels at random."""
+    """Images (n, c, h, w) of bytes; a view is mirrored at random and shifted by up to ``shift`` pixels."""
 
     prefetch, host_indices = 0, False
 
@@ -142,12 +128,13 @@ class ImageSource:
 
     def fetch(self, indices: Tensor) -> Tensor:
         """Return the images at ``indices``, normalized."""
-        return self._normalize(self._bytes(indices))
+        return _normalize(self._bytes(indices), self._standardize)
 
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return a random view of the images at ``indices``, normalized."""
         images = self._bytes(indices)
-        return self._normalize(flip_crop(images, generator, pad=self._shift) if self.augments else images)
+        images = decoding.flip_crop(images, generator, pad=self._shift) if self.augments else images
+        return _normalize(images, self._standardize)
 
     def to(self, device: torch.device) -> Self:
         """Move the images, as bytes, to ``device``."""
@@ -158,22 +145,19 @@ class ImageSource:
     def _bytes(self, indices: Tensor) -> Tensor:
         return self._images.index_select(0, indices.to(self._images.device))
 
-    def _normalize(self, images: Tensor) -> Tensor:
-        return normalize(images, self._standardize.mean, self._standardize.std)
-
 
 class FileSource:
-    """Images of any size, of which the network sees a square.
+    """Image files of any size, resized and cropped to squares.
 
-    :meth:`fetch` returns the center of the image (see :class:`unflip.data.files.ResizeCrop`), :meth:`view` a random
-    part of it, mirrored at random. Parts are drawn for the whole batch at once, in the calling thread, so a view does
-    not depend on the number of ``workers``.
+    :meth:`fetch` returns the central crop (see :class:`unflip.data.files.ResizeCrop`), :meth:`view` a random crop,
+    mirrored at random. Crops are drawn for the whole batch in the calling thread, so that a view does not depend on the
+    number of ``workers``.
 
     Args:
         files: the images, with a frame.
         standardize: mean and standard deviation per channel.
         augment: whether views are random.
-        crop: `resized` takes 8 to 100 % of the area (Szegedy et al. 2015), `random` a square of the central one's size.
+        crop: `resized` takes 8 to 100 % of the area (Szegedy et al. 2015), `random` a square at a random position.
         workers: threads that read images; by default one per core.
     """
 
@@ -197,22 +181,22 @@ class FileSource:
         self._crop = crop
         self._standardize = standardize
         self._device = torch.device("cpu")
-        self._pool = make_pool(workers)
+        self._pool = decoding.make_pool(workers)
         self.sizes = np.zeros((len(files), 2), np.float32)
-        """Width and height of each image that was read so far (n, 2), once it is upright."""
+        """Width and height of each upright image that was read so far (n, 2)."""
 
     def __len__(self) -> int:
         return len(self._files)
 
     def fetch(self, indices: Tensor) -> Tensor:
-        """Return the centers of the images at ``indices``, normalized."""
-        return self._normalize(self._read(indices, None))
+        """Return the central crops of the images at ``indices``, normalized."""
+        return _normalize(self._read(indices, None), self._standardize)
 
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return random parts of the images at ``indices``, normalized."""
+        """Return random crops of the images at ``indices``, normalized."""
         if not self.augments:
             return self.fetch(indices)
-        return self._normalize(mirror(self._read(indices, generator), generator))
+        return _normalize(decoding.mirror(self._read(indices, generator), generator), self._standardize)
 
     def to(self, device: torch.device) -> Self:
         """Move batches, as bytes, to ``device``."""
@@ -222,26 +206,27 @@ class FileSource:
 
     def _read(self, indices: Tensor, generator: torch.Generator | None) -> Tensor:
         rows = indices.tolist()
-        images = open_images(self._files, rows, self._pool)
-        sizes = sizes_of(images)
+        images = decoding.open_images(self._files, rows, self._pool)
+        sizes = decoding.sizes_of(images)
         self.sizes[rows] = sizes.flip(0).T.numpy()
         if generator is None:
-            boxes = central_boxes(sizes, self._share)
+            boxes = decoding.central_boxes(sizes, self._share)
         elif self._crop == "random":
-            boxes = random_squares(sizes, self._share, generator)
+            boxes = decoding.random_squares(sizes, self._share, generator)
         else:
-            boxes = random_boxes(sizes, generator)
-        return cut_images(self._files, rows, images, boxes, self._frame, self._pool).to(self._device)
+            boxes = decoding.random_boxes(sizes, generator)
+        return decoding.cut_images(self._files, rows, images, boxes, self._frame, self._pool).to(self._device)
 
-    def _normalize(self, images: Tensor) -> Tensor:
-        return normalize(images, self._standardize.mean, self._standardize.std)
+
+def _normalize(images: Tensor, by: Standardization) -> Tensor:
+    return decoding.normalize(images, by.mean, by.std)
 
 
 def byte_normalization(mean: tuple[float, ...], std: tuple[float, ...]) -> Standardization:
-    """Turn mean and standard deviation per channel, for values from 0 to 1, into those of bytes (c, 1, 1)."""
+    """Convert mean and standard deviation per channel of values from 0 to 1 to those of bytes (c, 1, 1)."""
     shape = (-1, 1, 1)
     return Standardization(255 * torch.tensor(mean).view(shape), 255 * torch.tensor(std).view(shape))
 
 
 IMAGENET = byte_normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""Of ImageNet's training images, which most pretrained networks expect."""
+"""Mean and standard deviation of ImageNet's training images, which most pretrained networks expect."""

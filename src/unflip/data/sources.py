@@ -1,4 +1,4 @@
-"""Source: inputs by index. Small data is one tensor on the device, large data stays on disk."""
+"""Sources: inputs by index. Small data is one tensor on the device, large data stays on disk."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +14,15 @@ from unflip.errors import InputError
 
 _CHUNK = 2**24  # values read at once when a whole array is scanned
 _BYTE_STD = ((256**2 - 1) / 12) ** 0.5  # standard deviation of a uniformly distributed byte
-_FAR = 1e4  # a mean of so many standard deviations costs single precision four of its seven digits
-_TINY = 1e-100  # the square of a smaller number has no place in double precision
+_FAR = 1e4  # a mean of so many standard deviations costs float32 four of its seven digits
+_TINY = 1e-100  # the square of a smaller number underflows in float64
 
 
 @dataclass(frozen=True)
 class Standardization:
-    """``(x - mean) / std`` per column; stored with the model, since new inputs need the same.
+    """``(x - mean) / std`` per column; stored with the model for new inputs.
 
-    It is computed in the precision of ``mean`` and ``std``: double where single precision would lose the differences.
+    It is computed in the precision of ``mean`` and ``std``: float64 where float32 would lose differences.
     """
 
     mean: Tensor
@@ -42,10 +42,10 @@ class Source(Protocol):
 
     Attributes:
         shape: the shape of one example.
-        augments: whether every training pass sees random views; a pass that asks for several views always does.
-        ahead: how many batches to prepare while one is in use; 0 where none has to be prepared.
-        host_indices: whether rows are looked up on the processor: indices should be there then, or each batch waits for
-            the device.
+        augments: whether every training pass uses random views; a pass with several views always does.
+        prefetch: the number of batches to load in the background.
+        host_indices: whether rows are looked up on the CPU; indices should be there then, since each batch would wait
+            for the device otherwise.
     """
 
     shape: tuple[int, ...]
@@ -59,17 +59,17 @@ class Source(Protocol):
         """Return the inputs (b, *shape) at ``indices``, as float32 on the source's device."""
 
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a random view of what :meth:`fetch` returns; the same where the data has no augmentation."""
+        """Return a random view of the inputs; the same as :meth:`fetch` without augmentation."""
 
     def to(self, device: torch.device) -> Self:
         """Return this source with its batches on ``device``."""
 
 
 class ArraySource:
-    """Rows of a float array, which may be a memory map or lie in several; optionally standardized.
+    """Rows of a float array, possibly memory-mapped or in shards; optionally standardized.
 
-    It is not known which changes preserve a row's class, so training sees rows as they are. Where a method needs
-    several views of a row, they differ by uniform noise of standard deviation ``jitter``.
+    Rows are not augmented. Where a method needs several views of a row, they differ by uniform noise of standard
+    deviation ``jitter``.
     """
 
     prefetch = 0
@@ -110,7 +110,7 @@ class ArraySource:
         return self._finish(np.asarray(self._array[indices.cpu().numpy()])).to(self._device)
 
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the rows with jitter, or as they are where there is none."""
+        """Return the rows at ``indices``, with jitter if there is any."""
         inputs = self.fetch(indices)
         if not self._jitter:
             return inputs
@@ -118,7 +118,7 @@ class ArraySource:
         return inputs.add_(noise, alpha=self._jitter / _BYTE_STD)
 
     def rescale(self, standardize: Standardization) -> None:
-        """Standardize from now on with other scales, but the same means; mapped rows are rounded as those in memory."""
+        """Change the scales, but not the means; mapped rows are rounded like those in memory."""
         assert self._scale is not None
         factor, self._scale = (self._scale.std / standardize.std).float(), standardize
         if self._inputs is None:
@@ -127,7 +127,7 @@ class ArraySource:
             self._inputs *= factor.to(self._inputs.device)
 
     def to(self, device: torch.device) -> Self:
-        """Move the rows, or for a memory map the batches, to ``device``."""
+        """Move the rows or, of a memory map, the batches to ``device``."""
         self._device = device
         if self._inputs is not None:
             self._inputs = self._inputs.to(device)
@@ -135,7 +135,7 @@ class ArraySource:
 
 
 class JoinedSource:
-    """Several sources one after the other, as one."""
+    """The concatenation of several sources."""
 
     host_indices = True
 
@@ -150,23 +150,23 @@ class JoinedSource:
         return int(self._starts[-1])
 
     def fetch(self, indices: Tensor) -> Tensor:
-        """Return the inputs at ``indices`` of the joined order."""
+        """Return the inputs at ``indices``."""
         return self._collect(indices, lambda part, rows: part.fetch(rows))
 
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a random view of the inputs at ``indices``; the parts draw one after the other."""
+        """Return a random view of the inputs at ``indices``; the sources draw one after the other."""
         return self._collect(indices, lambda part, rows: part.view(rows, generator))
 
     def _collect(self, indices: Tensor, read: Callable[[Source, Tensor], Tensor]) -> Tensor:
         which = torch.bucketize(indices.cpu(), self._starts[1:], right=True)
-        found = [(where, part) for i, part in enumerate(self._parts) if len(where := (which == i).nonzero()[:, 0])]
+        used = [(where, part) for i, part in enumerate(self._parts) if len(where := (which == i).nonzero()[:, 0])]
         batches = [
-            read(part, indices[where.to(indices.device)] - self._starts[which[where[0]]]) for where, part in found
+            read(part, indices[where.to(indices.device)] - self._starts[which[where[0]]]) for where, part in used
         ]
         if len(batches) == 1:
             return batches[0]
         inputs = torch.empty(len(indices), *self.shape, dtype=batches[0].dtype, device=batches[0].device)
-        for (where, _), batch in zip(found, batches, strict=True):
+        for (where, _), batch in zip(used, batches, strict=True):
             inputs[where.to(inputs.device)] = batch
         return inputs
 
@@ -183,7 +183,7 @@ class JoinedSource:
 
 
 def random_bytes(count: int, generator: torch.Generator) -> Tensor:
-    """Return integers from -128 to 127, all equally likely: takes a third of the time of Gaussian noise."""
+    """Return uniform integers from -128 to 127, in a third of the time of Gaussian noise."""
     words = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None, generator=generator)
     return words.view(torch.int8)[:count]
 
@@ -196,7 +196,7 @@ def chunks(array: Array | Shards) -> Iterator[tuple[int, Array]]:
 
 
 def check_finite(array: Array | Shards, what: str) -> None:
-    """Refuse NaN and infinity, and values that float32 cannot hold, naming the first such row."""
+    """Raise InputError for NaN, infinity, and values that are too large for float32, naming the first such row."""
     if array.dtype.kind in "iub":
         return
     for start, rows in chunks(array):
@@ -205,20 +205,12 @@ def check_finite(array: Array | Shards, what: str) -> None:
         if not finite.all():
             row = int(finite.all(axis=1).argmin())
             value = rows[row].ravel()[~finite[row]][0]
-            largest = np.finfo(np.float32).max
-            rule = f"is too large: at most {largest:.2g}; divide the column" if np.isfinite(value) else "must be finite"
+            rule = "is too large for float32" if np.isfinite(value) else "must be finite"
             raise InputError(f"{what}, row {start + row}: {value} among the features {rule}")
 
 
-def check_varied(array: Array | Shards, what: str) -> None:
-    """Refuse examples that are all the same: nothing can be learned from them."""
-    first = np.asarray(array[:1])
-    if len(array) and not any((rows != first).any() for _, rows in chunks(array)):
-        raise InputError(f"{what}: the features of all {len(array)} examples are the same; nothing tells them apart")
-
-
 def fit_standardization(array: Array | Shards, *, one_scale: bool) -> Standardization:
-    """Return mean per column, and standard deviation per column or one for all; constant columns are not scaled."""
+    """Return the mean of each column and its standard deviation, or one for all; constant columns are not scaled."""
     total, peak = np.zeros(array.shape[1:]), np.zeros(array.shape[1:])
     for _, rows in chunks(array):
         total += rows.sum(axis=0, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""split: chooses the validation examples, a share of every class; examples that are the same stay together."""
+"""split: draws the validation examples, stratified by class; duplicates stay together."""
 
 from dataclasses import replace
 
@@ -16,33 +16,31 @@ from unflip.seeding import generator
 
 
 def split(data: Dataset, fraction: float, seed: int) -> Dataset:
-    """Return the data with ``fraction`` of its training examples held out, or with the validation set it came with."""
+    """Return the data with ``fraction`` of its training examples held out, or with its own validation set."""
     data = data.joined()
     given = data.given
-    came_with_val = bool(data.is_val.any())
-    if came_with_val:
+    has_val = bool(data.is_val.any())
+    if has_val:
         is_val = data.is_val
     elif fraction:
         groups = None if data.train.groups is None else group_numbers(data.train.groups)
         is_val = stratified_split(given, data.num_classes, fraction, seed, groups)
     else:
         is_val = torch.zeros(len(given), dtype=torch.bool)
-    if not came_with_val and data.same is not None:
+    if not has_val and data.same is not None:
         whole = untorn(is_val, data.same)
-        if 2 * int(whole.sum()) < int(is_val.sum()):  # where most rows are equal to others, hardly any would be left
+        if 2 * int(whole.sum()) < int(is_val.sum()):  # most examples have duplicates
             whole = stratified_split(given, data.num_classes, fraction, seed, data.same)
         is_val = whole
-    split_up = replace(data, is_val=is_val & ~data.removed)
+    result = replace(data, is_val=is_val & ~data.removed)
     initial = given if data.reviewed is None else torch.where(data.reviewed < 0, given, data.reviewed)
-    if len(initial[split_up.trains].unique()) < 2:
-        raise InputError(
-            f"{data.name}: the {int(split_up.trains.sum())} examples left for training hold fewer than two classes"
-        )
-    return split_up
+    if len(initial[result.trains].unique()) < 2:
+        raise InputError(f"{data.name}: fewer than two classes in {int(result.trains.sum())} training examples")
+    return result
 
 
 def untorn(is_val: Tensor, same: Tensor) -> Tensor:
-    """Return which examples validate (n,) if none of those does that have the same number (n,) as one that trains.
+    """Return the mask of validation examples (n,) without those that have the same number (n,) as a training example.
 
     >>> untorn(torch.tensor([True, False, True]), torch.tensor([4, 4, 7]))
     tensor([False, False,  True])
@@ -52,24 +50,23 @@ def untorn(is_val: Tensor, same: Tensor) -> Tensor:
 
 
 def group_numbers(groups: Array) -> Tensor:
-    """Return the number (n,) of each example's group, whatever groups are called."""
+    """Return the number (n,) of each example's group."""
     return torch.from_numpy(np.unique(groups, return_inverse=True)[1])
 
 
 def stratified_split(
     labels: Tensor, num_classes: int, fraction: float, seed: int, groups: Tensor | None = None
 ) -> Tensor:
-    """Return a mask of the validation examples (n,): of each class the rounded ``fraction``, drawn at random.
+    """Return a mask of the validation examples (n,): a random ``fraction`` of each class.
 
-    With groups, ``fraction`` is an upper bound per class: groups are taken in random order, each if all of it still
-    fits.
+    With groups, ``fraction`` is an upper bound per class: groups are drawn in random order, each if it still fits.
 
     Args:
         labels: (n,).
         num_classes: k.
-        fraction: the share of each class to hold out.
+        fraction: of each class to hold out, rounded to whole examples.
         seed: of the draw.
-        groups: (n,); examples with the same number stay together.
+        groups: group numbers (n,); examples of a group stay together.
     """
     if groups is not None:
         return _grouped_split(labels, num_classes, fraction, seed, groups)
@@ -99,15 +96,12 @@ def _grouped_split(labels: Tensor, num_classes: int, fraction: float, seed: int,
 
 
 _ROWS = 4096  # examples hashed at once
-_SAMPLE = 20_000  # rows that tell whether equal ones are expected
-_BY_CHANCE = 0.01  # equal pairs from which on they are
+_SAMPLE = 20_000  # rows used to estimate how many are equal by chance
+_BY_CHANCE = 0.01  # expected number of equal pairs from which on they are no duplicates
 
 
 def identities(part: Split) -> Array:
-    """Return a key per example (n,), equal for equal examples: the digest of its picture, or 64 bits of its row.
-
-    Numbers count in single precision, whatever the file has, and -0 as 0.
-    """
+    """Return a key per example (n,), equal for equal examples: its digest, or a 64-bit hash of its row in float32."""
     if part.digests is not None:
         return part.digests
     assert isinstance(part.inputs, np.ndarray | Shards)
@@ -119,10 +113,10 @@ def identities(part: Split) -> Array:
 
 
 def row_hashes(rows: Array) -> Array:
-    """Return 64 bits per row (n,), equal for equal rows; of a million different ones two are equal once in 10^7 times.
+    """Return a 64-bit hash per row (n,); a million distinct rows collide with probability 10^-7.
 
-    Each word of a row is mixed with its position by the finalizer of SplitMix64 (Steele, Lea and Flood 2014), then all
-    are added up.
+    Each word is mixed with its position by the finalizer of SplitMix64 (Steele, Lea and Flood 2014); the hash of a row
+    is their sum.
     """
     rows = np.ascontiguousarray(rows).reshape(len(rows), -1)
     raw = rows.view(np.uint8).reshape(len(rows), -1)
@@ -138,10 +132,10 @@ def row_hashes(rows: Array) -> Array:
 
 
 def repeats_by_nature(part: Split) -> bool:
-    """Whether equal rows are expected by chance, as in a table of a few categories: they are no copies then.
+    """Whether equal rows are expected by chance, as in a table of a few categories, and are no duplicates.
 
-    With columns drawn independently, ``n (n - 1) / 2`` times the product over columns of the share of equal pairs is
-    how many pairs of n rows are equal; from 0.01 on they are expected. Pictures never are.
+    For n rows of independent columns, the expected number of equal pairs is ``n (n - 1) / 2`` times the product over
+    columns of the fraction of equal pairs; the limit is 0.01. Equal images are always duplicates.
     """
     inputs, count = part.inputs, len(part.inputs)
     if part.digests is not None or not isinstance(inputs, np.ndarray | Shards):
@@ -157,7 +151,7 @@ def repeats_by_nature(part: Split) -> bool:
 
 
 def same_examples(part: Split) -> Tensor | None:
-    """Return a number per example (n,), the same where they are equal, alike or of one group; None if all differ."""
+    """Return group numbers (n,): equal, near-duplicate and grouped examples share one; None if all differ."""
     if part.digests is None and isinstance(part.inputs, ImageFiles):
         keys: Array = np.arange(len(part.inputs))
     else:
@@ -173,7 +167,7 @@ def same_examples(part: Split) -> Tensor | None:
 
 
 def _joined(keys: Array, groups: Array) -> Array:
-    """Return numbers (n,) that are the same for examples which a chain of equal keys or groups, from 0 on, joins."""
+    """Return the numbers (n,) of the connected components of examples that share keys or groups."""
     first = int(keys.max()) + 1
     total = first + int(groups.max()) + 1
     edges = coo_array((np.ones(len(keys), bool), (keys, groups + first)), shape=(total, total))

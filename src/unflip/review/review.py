@@ -12,7 +12,7 @@ import numpy as np
 from unflip.data.arrays import Array
 from unflip.data.files import is_image
 from unflip.data.labels import LABEL, REMOVE
-from unflip.data.preview import Pictures, Rows, ask_where
+from unflip.data.preview import Pictures, Rows
 from unflip.errors import InputError, RunFolderError
 from unflip.files import locked
 from unflip.review import Order
@@ -174,9 +174,8 @@ def open_review(
         order: default order of the examples.
     """
     run = finished_run(folder)
-    with ask_where():
-        pictures = run.pictures(data)
-        rows = run.rows(data) if pictures is None else None
+    pictures = run.pictures(data)
+    rows = run.rows(data) if pictures is None else None
     examples = Examples(run)
     examples.ranking(order)  # before anything is written
     with (

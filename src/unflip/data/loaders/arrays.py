@@ -1,4 +1,4 @@
-"""Feature arrays: one .npz, one .npy, or a folder of .npy files; and how `unflip embed` writes them."""
+"""Feature arrays: an .npz, an .npy, or a folder of .npy files; and how `unflip embed` writes them."""
 
 import json
 import re
@@ -42,10 +42,9 @@ _SHARD = re.compile(r"(.+)-\d{5}\.npy")
 class Arrays(Loader):
     """``train``, ``train_labels``, and any ``val`` and ``test*`` arrays next to them.
 
-    A lone .npy file is ``train``. In a folder, ``NAME.npy`` goes with ``NAME_labels`` (.npy, .csv, .txt), and rows may
-    lie in shards, ``NAME-00000.npy`` and so on. Arrays larger than ``mmap_threshold_mb`` are mapped, not
-    read; shards are always mapped. ``class_names`` and ``NAME_ids`` are optional, and so is an array that
-    ``data.groups`` names.
+    A single .npy file is ``train``. In a folder, ``NAME.npy`` goes with ``NAME_labels`` (.npy, .csv, .txt), and may be
+    split into shards, ``NAME-00000.npy`` and so on. Arrays larger than ``mmap_threshold_mb``, and all shards, are
+    memory-mapped. ``class_names``, ``NAME_ids`` and the array that ``data.groups`` names are optional.
     """
 
     general = True
@@ -70,7 +69,7 @@ class Arrays(Loader):
             for name, array in arrays.items()
         }
         hint = "; a folder holds train.npy, or one folder of images per class" if path.is_dir() else ""
-        without = f"no array 'train'; it holds {', '.join(sorted(arrays)) or 'nothing'}{hint}"
+        without = f"no array 'train' among {', '.join(sorted(arrays)) or 'no arrays'}{hint}"
         sets = {
             name: Split(
                 _check_features(array, f"{path}, '{name}'"),
@@ -81,22 +80,17 @@ class Arrays(Loader):
                 groups=arrays.get(options.groups) if name == "train" and options.groups else None,
             )
             for name, array in arrays.items()
-            if name == "train" or (name.startswith(("val", "test")) and not name.endswith(BESIDE))
+            if name in ("train", "val") or (name.startswith("test") and not name.endswith(BESIDE))
         }
-        stray = next((name for name in sets if name.startswith("val") and name != "val"), None)
-        if stray is not None:
-            raise InputError(f"{path}: array '{stray}'; validation examples must be called 'val' and 'val_labels'")
         if not sets:
             raise InputError(f"{path}: {without}")
         names, origin = arrays.get("class_names"), origin_of(path, arrays)
-        if names is not None and (names.ndim != 1 or not len(names)):
-            raise InputError(f"{path}, class_names: shape {names.shape}; give one name per class, (k,)")
         return Dataset(
             train=sets.pop("train") if "train" in sets else next(iter(sets.values()))[:0],
             untrainable="no rows in 'train'" if "train" in arrays else without,
             val=sets.pop("val", None),
-            tests={name: content for name, content in sets.items() if name.startswith("test")},
-            class_names=None if names is None else tuple(map(str, names.tolist())),
+            tests=sets,
+            class_names=None if names is None else tuple(map(str, names.ravel().tolist())),
             class_map=origin.class_map if origin else None,
             clean_val=bool(origin and origin.clean_val),
             images_path=origin.data if origin else None,
@@ -106,10 +100,7 @@ class Arrays(Loader):
 
 
 def _read_npy(path: Path, mmap_threshold_mb: float) -> Array:
-    try:
-        large = path.stat().st_size > mmap_threshold_mb * 2**20
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
+    large = path.stat().st_size > mmap_threshold_mb * 2**20
     return read_array(path, mmap_mode="r" if large else None)
 
 
@@ -122,8 +113,6 @@ def _read_folder(path: Path, mmap_threshold_mb: float) -> dict[str, Any]:
                 raise InputError(f"{path}: {file.stem} appears more than once; keep one of .npy, .csv and .txt")
             arrays[file.stem] = read_labels(file, names=named.astype(np.str_).ravel().tolist())
         elif match := _SHARD.fullmatch(file.name):
-            if (path / f"{match[1]}.npy").exists():
-                raise InputError(f"{path}: {match[1]}.npy, and {file.name} beside it; keep the whole or the shards")
             if match[1] not in arrays:
                 arrays[match[1]] = open_shards(path, match[1])
         elif file.suffix == ".npy":
@@ -141,14 +130,14 @@ def _check_features(array: Array | Shards, what: str) -> Array | Shards:
 
 @dataclass(frozen=True)
 class FeatureOrigin:
-    """How a feature file was made, and of what; stored in it as JSON, and arrays where the encoder has any.
+    """How features were made; stored with them as JSON, except for the encoder's arrays.
 
     Attributes:
         encoding: the encoder that made the features.
-        data: what was encoded, as an absolute path.
-        fingerprint: hash of the examples and of all that was done to them.
+        data: the absolute path of what was encoded.
+        fingerprint: hash of the examples and of how they were encoded.
         class_map, clean_val: as in :class:`unflip.data.dataset.Dataset`.
-        skipped: images that could not be read.
+        skipped: images that could not be decoded.
     """
 
     encoding: Encoding
@@ -159,7 +148,7 @@ class FeatureOrigin:
     skipped: tuple[Skipped, ...] = ()
 
     def about(self) -> str:
-        """Return all but the encoder's arrays, as JSON."""
+        """Return everything but the encoder's arrays as JSON."""
         described = {name: value for name, value in vars(self).items() if name != "encoding"}
         return json.dumps({"encoder": self.encoding.encoder, "settings": dict(self.encoding.settings)} | described)
 
@@ -171,9 +160,16 @@ def write_features(
     class_names: tuple[str, ...] | None,
     origin: FeatureOrigin,
 ) -> None:
-    """Write the features of several sets with what belongs to them, as one .npz or a folder of shards.
+    """Write features as one .npz file, or as a folder of shards.
 
-    A file is written atomically; a folder is whole once it says how its features were made, which is written last.
+    A file is written atomically; a folder is complete once it holds ``about.npy``, which is written last.
+
+    Args:
+        path: the .npz file, or the folder.
+        features: by split.
+        sets: the splits, with labels, ids, digests and image statistics.
+        class_names: if known.
+        origin: how the features were made.
     """
     arrays = _beside(sets, class_names, origin)
     if is_file(path):
@@ -193,7 +189,7 @@ def write_features(
 def write_labels(
     path: Path, sets: Mapping[str, Split], class_names: tuple[str, ...] | None, origin: FeatureOrigin
 ) -> None:
-    """Write all but the features anew: these stay as they are."""
+    """Replace everything but the features."""
     if is_file(path):
         features = {name: part.inputs for name, part in sets.items() if isinstance(part.inputs, np.ndarray)}
         write_features(path, features, sets, class_names, origin)
@@ -219,7 +215,7 @@ def _write_beside(folder: OwnedFolder, arrays: Mapping[str, Array]) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Whether features go into one file, by its name, or into a folder."""
+    """Whether features go into one file, by its suffix, or into a folder."""
     return path.suffix.lower() == ".npz"
 
 
@@ -229,7 +225,7 @@ def feature_folder(path: Path) -> OwnedFolder:
 
 
 def _shards(rows: Array | Pieces) -> Iterator[Array]:
-    """Yield the same number of rows at a time, whatever pieces they come in."""
+    """Yield rows in shards of equal size, whatever the sizes of the pieces."""
     held: list[Array] = []
     for piece in rows.read() if isinstance(rows, Pieces) else [rows]:
         held.append(piece)
@@ -242,7 +238,7 @@ def _shards(rows: Array | Pieces) -> Iterator[Array]:
 
 
 def read_origin(path: Path) -> FeatureOrigin | None:
-    """Return how features were made, without the encoder's arrays; None if `unflip embed` did not write them."""
+    """Return how features were made, without the encoder's arrays; None if not by `unflip embed`."""
     if path.is_file():
         return origin_of(path, read_npz(path, only=(_ABOUT,)))
     about = path / f"{_ABOUT}.npy"
@@ -250,13 +246,13 @@ def read_origin(path: Path) -> FeatureOrigin | None:
 
 
 def check_whole(folder: Path) -> None:
-    """Refuse a folder of features that `unflip embed` has begun to write and not finished."""
+    """Raise InputError for a folder that `unflip embed` has not finished."""
     if is_marked(folder / _MARKER) and not (folder / f"{_ABOUT}.npy").is_file():
-        raise InputError(f"{folder}: its features are not whole; let `unflip embed` finish, or call it again")
+        raise InputError(f"{folder}: incomplete; run `unflip embed` again")
 
 
 def origin_of(path: Path, arrays: Mapping[str, Array]) -> FeatureOrigin | None:
-    """Return the same from the arrays that were read from ``path``."""
+    """Return how features were made, from the arrays in ``path``."""
     if _ABOUT not in arrays:
         return None
     fitted = {name.removeprefix(_ENCODER): array for name, array in arrays.items() if name.startswith(_ENCODER)}
@@ -265,9 +261,7 @@ def origin_of(path: Path, arrays: Mapping[str, Array]) -> FeatureOrigin | None:
         skipped = tuple(Skipped(*image) for image in about.pop("skipped"))
         return FeatureOrigin(Encoding(about.pop("encoder"), about.pop("settings"), fitted), skipped=skipped, **about)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}, 'about': not what this version of `unflip embed` writes ({error}); embed the data again"
-        ) from error
+        raise InputError(f"{path}: not written by this version of `unflip embed` ({error}); embed it again") from error
 
 
 arrays = Arrays()

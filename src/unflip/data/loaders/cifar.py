@@ -3,7 +3,7 @@
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +22,11 @@ _PIXELS = 3072
 
 @dataclass(frozen=True)
 class Cifar(Loader):
-    """One of the two data sets. A folder has the binary layout if its first file ends in ``.bin``.
+    """One of the two data sets.
 
     Attributes:
-        records: how many in each training file, and in the test file; a truncated file may still hold whole records.
-        label_bytes: how many before each image; the last is the class, the one before it CIFAR-100's superclass.
+        records: the number of records in each training file, and in the test file.
+        label_bytes: the number of bytes before each image; the last one is the class, before it CIFAR-100's superclass.
     """
 
     uses = frozenset({"augment", "shift"})
@@ -67,29 +67,24 @@ class Cifar(Loader):
             raise InputError(f"{path}: {error.strerror}") from error
         record = self.label_bytes + _PIXELS
         if len(content) != count * record:
-            raise InputError(
-                f"{path}: expected {count * record} bytes, {count} records of {record}, found {len(content)}; "
-                "fetch it again"
-            )
+            raise InputError(f"{path}: {len(content)} bytes instead of {count * record}; download it again")
         records = content.reshape(-1, record)
         return self._checked(path, records[:, self.label_bytes :], records[:, self.label_bytes - 1])
 
     def _read_pickled(self, path: Path, count: int) -> tuple[Array, Array]:
         batch = read_batch(path)
         images, labels = batch.get("data"), batch.get(self.label_key)
-        if not isinstance(images, np.ndarray) or images.shape != (count, _PIXELS):
-            found = getattr(images, "shape", type(images).__name__)
-            raise InputError(f"{path}, 'data': expected {count} x {_PIXELS} bytes, found {found}; fetch it again")
+        if not isinstance(images, np.ndarray) or (images.shape, images.dtype) != ((count, _PIXELS), np.uint8):
+            raise InputError(f"{path}, 'data': not an array of {count} x {_PIXELS} bytes; download it again")
         if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels) or len(labels) != count:
-            raise InputError(f"{path}, '{self.label_key}': expected a list of {count} integers; fetch it again")
+            raise InputError(f"{path}, '{self.label_key}': not a list of {count} integers; download it again")
         return self._checked(path, images, np.array(labels))
 
     def _checked(self, path: Path, pixels: Array, labels: Array) -> tuple[Array, Array]:
         wrong = (labels < 0) | (labels >= len(self.class_names))
         if wrong.any():
-            row = int(wrong.argmax())
-            most = len(self.class_names) - 1
-            raise InputError(f"{path}, record {row}: label {labels[row]} is not from 0 to {most}; is this {self.name}?")
+            row, last = int(wrong.argmax()), len(self.class_names) - 1
+            raise InputError(f"{path}, record {row}: label {labels[row]} is not from 0 to {last}; is this {self.name}?")
         return pixels.reshape(-1, *_SHAPE), labels.astype(np.int64)
 
 
@@ -117,72 +112,31 @@ CIFAR100 = Cifar(
 )
 
 
-def read_batch(path: Path) -> dict[str, Any]:
-    """Read a pickled dictionary; arrays of bytes become numpy arrays, all else that a pickle can name is refused."""
-    try:
-        with path.open("rb") as file:
-            content = _Unpickler(file, path).load()
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-    except Exception as error:  # a broken pickle can raise anything
-        raise InputError(f"{path}: not a readable pickle ({error})") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a {type(content).__name__}; a batch must be a dictionary")
-    named = {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
-    return {key: _plain(value, f"{path}, '{key}'") for key, value in named.items()}
-
-
-class _Dtype:
-    """Stands in for numpy.dtype."""
-
-    def __init__(self, code: str | bytes = "", *rest: Any) -> None:
-        self.code = code.decode("latin1") if isinstance(code, bytes) else code
-
-    def __setstate__(self, state: object) -> None:
-        """Ignore byte order and the like, which bytes do not have."""
-
-
-class _Array:
-    """Stands in for numpy.ndarray, and for the function that makes an empty one."""
-
-    def __init__(self, *rest: Any) -> None:
-        self.state: Any = None
-
-    def __setstate__(self, state: object) -> None:
-        self.state = state
-
-
-_STAND_INS: dict[tuple[str, str], type] = {
-    ("numpy", "dtype"): _Dtype,
-    ("numpy", "ndarray"): _Array,
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.multiarray", "_reconstruct"): _Array,
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy", "dtype"): np.dtype,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
 }
+"""What a pickled array refers to, and all that a batch may refer to."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows only the names that an array needs, and replaces them by harmless stand-ins."""
-
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        super().__init__(file, encoding="bytes")
-        self._path = path
-
-    def find_class(self, module: str, name: str) -> type:
-        """Refuse every name that is not needed for arrays: names are how a pickle runs code."""
-        if (module, name) not in _STAND_INS:
-            raise InputError(f"{self._path}: refused, this pickle asks for {module}.{name}; a batch holds arrays only")
-        return _STAND_INS[module, name]
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse every name that arrays do not need: names are how a pickle runs code."""
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"refused: it refers to {module}.{name}, a batch holds arrays only")
+        return _ALLOWED[module, name]
 
 
-def _plain(value: object, what: str) -> object:
-    if not isinstance(value, _Array):
-        return value
-    match value.state:
-        case (int(), tuple() as shape, _Dtype(code="u1"), columns_first, bytes() as raw):
-            if int(np.prod(shape)) == len(raw):
-                flat: Array = np.frombuffer(bytearray(raw), np.uint8)
-                return flat.reshape(shape, order="F" if columns_first else "C")
-            raise InputError(f"{what}: expected {np.prod(shape)} bytes for an array {shape}, found {len(raw)}")
-    raise InputError(f"{what}: not an array of bytes")
+def read_batch(path: Path) -> dict[str, Any]:
+    """Read a pickled dictionary of arrays and plain objects; a pickle that refers to anything else is refused."""
+    try:
+        with path.open("rb") as file:
+            content = dict(_Unpickler(file, encoding="bytes").load())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    except Exception as error:  # a broken pickle can raise anything
+        raise InputError(f"{path}: not a readable batch ({error})") from error
+    return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}

@@ -13,7 +13,7 @@ from unflip.data.options import DataOptions
 from unflip.options import Options
 from unflip.seeding import generator
 
-_TEST = 450  # of 1,797; a fixed draw, the same for every seed of a run
+_COUNT, _TEST = 1797, 450  # a fixed split, the same for every seed
 
 
 class Digits(Loader):
@@ -23,10 +23,9 @@ class Digits(Loader):
     uses = FOR_ROWS
 
     def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
-        """Return all digits; they come with scikit-learn, and ``path`` is not used."""
-        digits = _digits()
+        """Return all digits; ``path`` is not used."""
+        digits, (train, test) = _digits(), _split()
         images, labels = digits.data.astype(np.float32), digits.target
-        train, test = _split(len(labels))
         return Dataset(
             train=Split(images[train], labels[train], ids=np.array([f"digit-{i}" for i in train])),
             tests={"test": Split(images[test], labels[test])},
@@ -37,31 +36,31 @@ class Digits(Loader):
 
 
 def _as_pixels(row: Array) -> Array:
-    """Return a digit as dark on white pixels; its 64 values go from 0 to 16."""
+    """Return a digit, 64 values from 0 to 16, as dark on white pixels (8, 8)."""
     pixels: Array = (255 - row.reshape(8, 8) * (255 / 16)).astype(np.uint8)
     return pixels
 
 
 def _digits() -> Any:
-    from sklearn.datasets import load_digits  # takes seconds, and every loader is asked about a folder
+    from sklearn.datasets import load_digits  # a slow import, and every loader is asked about a folder
 
     return load_digits()
 
 
 def training_images() -> Array:
     """Return the training images (1347, 8, 8) in the order in which they are loaded."""
-    images: Array = _digits().images
-    return images[_split(len(images))[0]]
+    images: Array = _digits().images[_split()[0]]
+    return images
 
 
 def training_labels() -> Array:
     """Return their true labels (1347,)."""
-    labels: Array = _digits().target
-    return labels[_split(len(labels))[0]]
+    labels: Array = _digits().target[_split()[0]]
+    return labels
 
 
-def _split(count: int) -> tuple[Array, Array]:
-    order = torch.randperm(count, generator=generator(0, "digits")).numpy()
+def _split() -> tuple[Array, Array]:
+    order = torch.randperm(_COUNT, generator=generator(0, "digits")).numpy()
     return np.sort(order[_TEST:]), np.sort(order[:_TEST])
 
 

@@ -1,197 +1,189 @@
-"""Tables: a CSV, Parquet or JSON-lines file with one row per example and a column of labels."""
+"""Tables with one row per example: `table` has the features in columns, `manifest` the paths of images."""
 
-import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unflip.data.arrays import Array
 from unflip.data.columns import (
+    TABLE_SUFFIXES,
+    Columns,
     Table,
     check_filled,
-    check_separator,
-    decode_binary,
+    column_names,
+    decode_text,
     find_label_column,
-    label_cells,
-    read_parquet,
+    read_columns,
+    read_table,
     rows_by_split,
 )
-from unflip.data.dataset import Dataset, Split
+from unflip.data.dataset import Dataset, Inputs, Split
+from unflip.data.files import ImageFiles, as_names
+from unflip.data.images import IMAGENET
 from unflip.data.labels import numbers_or_names
-from unflip.data.loaders import FOR_CELLS, FOR_ROWS, Loader
+from unflip.data.loaders import FOR_CELLS, FOR_IMAGE_FILES, FOR_ROWS, Loader
 from unflip.data.options import DataOptions
-from unflip.errors import InputError, UnflipWarning, unknown
+from unflip.errors import InputError, unknown
 from unflip.options import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SUFFIXES = (".csv", ".jsonl", ".parquet")
-_LISTED = 20  # most columns that an error lists
-_TEXT = ("id", "ID", "Id", "label", "Label", "LABEL")  # what is never a number, however it looks
-_BLOCK, _LARGEST_BLOCK = 1 << 20, (1 << 31) - 1  # bytes that pyarrow reads at a time, and may read
-_INDEX = ("", "__index_level_0__", "Unnamed: 0")  # what pandas calls its index in .csv and .parquet files
+_LISTED = 20  # columns that an error lists
+_TEXT = ("id", "ID", "Id", "label", "Label", "LABEL")  # never parsed as numbers
+_INDEX = ("", "__index_level_0__", "Unnamed: 0")  # names that pandas gives to its index
 
 
 class TableLoader(Loader):
-    """All columns describe the example, except the label, ``split``, ``id`` and ``data.groups``."""
+    """A .csv, .parquet or .jsonl file.
+
+    All columns are features, except the label, ``split``, ``id``, the index of pandas and ``data.groups``.
+    """
 
     general = True
     uses = FOR_ROWS | FOR_CELLS | {"label_column", "ignore", "columns"}
 
     def recognizes(self, path: Path) -> bool:
-        """Whether ``path`` is a table; the loader of manifests is tried first."""
-        return path.suffix.lower() in _SUFFIXES and path.is_file()
+        """Whether ``path`` is a table; manifests are recognized first."""
+        return path.suffix.lower() in TABLE_SUFFIXES and path.is_file()
 
     def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
-        """Read the table and tell its columns apart: label, id, split, group, and those that describe the example."""
-        table, header = _read(path, options)
+        """Read the table and find the roles of its columns."""
+        as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
+        table = read_table(path, str(path), [name for name in as_text if name is not None])
+        header = table.column_names
         label = find_label_column(path, header, options.label_column)
-        asked = {*options.numeric, *options.categorical, *options.text_column}
-        _check_roles(path, header, label, asked, options)
-        features = asked | {*options.ignore, *(options.columns or ())}
-        split_column = next((name for name in header if name.lower() == "split" and name not in features), None)
-        counting = _counting(table, {label, split_column, *(options.columns or ()), *asked})
-        indices = [name for name in header if name.lower() == "id" and name not in asked]
-        indices += [name for name in header if name in _INDEX and name not in asked] + counting
-        id_column = indices[0] if indices else None
-        group_column = options.groups if options.groups in header else None
-        others = {name for name in (label, id_column, split_column, group_column) if name is not None}
-        aside = others | {*indices, *options.ignore}
-        columns = options.columns or tuple(name for name in header if name not in aside)
-        if options.columns is None and (left := [name for name in counting if name not in options.ignore]):
-            warnings.warn(
-                f"{path}: the index {_listed(left)} is not used as a feature; rename the column if it is one",
-                UnflipWarning,
-                stacklevel=2,
-            )
+        typed = {*options.numeric, *options.categorical, *options.text_column}
+        _check_roles(path, header, label, typed, options)
+        features = typed | {*options.ignore, *(options.columns or ())}
+        split = next((name for name in header if name.lower() == "split" and name not in features), None)
+        indices = _index_columns(table, {label, split, *(options.columns or ()), *typed})
+        groups = options.groups if options.groups in header else None
+        roles = {name for name in (label, split, groups, *indices[:1]) if name is not None}
+        excluded = {*roles, *indices, *options.ignore}
+        columns = list(options.columns or (name for name in header if name not in excluded))
         if not columns:
-            raise InputError(f"{path}: no column besides the label, so nothing to learn from")
-        unlabeled = (
-            f"no column 'label', nor 'path' of images; it has {_listed(header)}: say which is the label with "
-            "--label-column"
-        )
-        cells = {name: table[name].to_pylist() for name in others}
-        given = None if label is None else label_cells(cells.pop(label))
-        check_filled(path, cells)
-        if given and all(cell == "" for cell in given):
-            given, unlabeled = None, f"the column '{label}' is empty"
-        ids = None
-        if id_column is not None or split_column is not None:  # else an example is called by its row anyway
-            ids = _text(range(len(table)) if id_column is None else cells[id_column])
-        whole = Split(
+            raise InputError(f"{path}: no column besides the label")
+        table = decode_text(table.select(list(dict.fromkeys([*columns, *roles]))), str(path))
+        cells = {name: table[name].to_pylist() for name in roles}
+        ids: Sequence[object] | None = cells[indices[0]] if indices else None
+        if ids is None and split is not None:  # rows are numbered before the table is split
+            ids = range(len(table))
+        return _build(
+            path,
             Table(table.select(columns)),
-            None if given is None else _labels(given, options.class_names),
-            ids=ids,
-            groups=None if group_column is None else _text(cells[group_column]),
+            cells,
+            options,
+            label=label,
+            split=split,
+            groups=groups,
+            ids=None if ids is None else _strings(ids),
+            header=header,
         )
-        splits = rows_by_split(path, ["train"] * len(table) if split_column is None else cells[split_column])
-        return Dataset(whole, unlabeled=unlabeled, label_column=label).with_parts(
-            {split: whole[rows] for split, rows in splits.items()}
+
+
+class Manifest(Loader):
+    """A .csv or .parquet file ``path,label[,split]`` of images; paths are relative to the file's folder."""
+
+    general = True
+    uses = FOR_IMAGE_FILES | {"label_column"}
+
+    def recognizes(self, path: Path) -> bool:
+        """Whether ``path`` is a .csv or .parquet file with a column ``path``."""
+        if path.suffix.lower() not in (".csv", ".parquet") or not path.is_file():
+            return False
+        try:
+            return "path" in [name.strip().lower() for name in column_names(path)]
+        except InputError:  # which the loader of tables will report
+            return False
+
+    def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
+        """List the images; they are not opened."""
+        name = None if options.label_column is None else options.label_column.lower()
+        groups = (options.groups or "").lower()
+        cells, header = read_columns(path, ("path", "split", name or "label", groups), str(path))
+        names = as_names([str(cell) for cell in cells["path"]])
+        return _build(
+            path,
+            ImageFiles(path.parent, names, path, np.arange(len(names))),
+            cells,
+            options,
+            label=find_label_column(path, header, name),
+            split="split" if "split" in cells else None,
+            groups=groups if groups in cells else None,
+            ids=names,
+            header=header,
         )
+
+
+def _build(
+    path: Path,
+    inputs: Inputs,
+    cells: Columns,
+    options: DataOptions,
+    *,
+    label: str | None,
+    split: str | None,
+    groups: str | None,
+    ids: Array | None,
+    header: Sequence[str],
+) -> Dataset:
+    """Return the rows of a table by split, with their labels, ids and groups."""
+    listed = ", ".join(header[:_LISTED]) + (", ..." if len(header) > _LISTED else "")
+    labels, unlabeled = None, f"no column 'label' among {listed}; choose one with --label-column"
+    if label is not None:
+        labels, unlabeled = _labels(cells.pop(label), options.class_names), f"column '{label}' is empty"
+    check_filled(path, cells)
+    whole = Split(inputs, labels, ids=ids, groups=None if groups is None else _strings(cells[groups]))
+    rows = rows_by_split(path, ["train"] * len(inputs) if split is None else cells[split])
+    return Dataset(
+        whole,
+        normalization=IMAGENET if isinstance(inputs, ImageFiles) else None,
+        unlabeled=unlabeled,
+        label_column=label,
+    ).with_parts({name: whole[part] for name, part in rows.items()})
 
 
 def _check_roles(
-    path: Path, header: Sequence[str], label: str | None, asked: Collection[str], options: DataOptions
+    path: Path, header: Sequence[str], label: str | None, typed: Collection[str], options: DataOptions
 ) -> None:
-    """Refuse columns that are there twice, or not at all, or are to be both the label and something else."""
+    """Raise InputError for columns that are unknown, not unique, or both label and feature."""
     if (twice := next((name for name in header if header.count(name) > 1), None)) is not None:
         raise InputError(f"{path}: two columns '{twice}'; rename one of them")
     for option, names in (("--ignore", options.ignore), ("data.columns", options.columns or ())):
         if (stray := next((name for name in names if name not in header), None)) is not None:
             raise InputError(f"{path}: {option}: {unknown('column', stray, header)}")
-    if label is not None and label in {*asked, *options.ignore}:
-        raise InputError(f"{path}: the column '{label}' holds the labels; name another with --label-column")
+    if label is not None and label in {*typed, *options.ignore}:
+        raise InputError(f"{path}: column '{label}' holds the labels; choose another with --label-column")
 
 
-def _counting(table: "pa.Table", others: Collection[str | None]) -> list[str]:
-    """Return columns besides ``others`` that number the rows: an index that pandas named, and `index`."""
-    import pyarrow.types as types
-
+def _index_columns(table: "pa.Table", others: Collection[str | None]) -> list[str]:
+    """Return the columns besides ``others`` that identify rows: `id`, the index of pandas, `index`, in this order."""
+    names = [name for name in table.column_names if name not in others]
     by_pandas = (table.schema.pandas_metadata or {}).get("index_columns", [])
-    return [
-        name
-        for name, column in zip(table.column_names, table.columns, strict=True)
-        if name not in others
-        and name not in _INDEX
-        and name.lower() != "id"
-        and (
-            name in by_pandas
-            or (name.lower() == "index" and types.is_integer(column.type) and len(column.unique()) == len(column))
-        )
-    ]
+    groups = (
+        [name for name in names if name.lower() == "id"],
+        [name for name in names if name in _INDEX],
+        [name for name in names if name in by_pandas or name.lower() == "index"],
+    )
+    return list(dict.fromkeys(name for group in groups for name in group))
 
 
-def _read(path: Path, options: DataOptions) -> tuple["pa.Table", list[str]]:
-    """Read a table; labels, ids and groups of a .csv stay as they are written: 007 is not 7."""
-    import pyarrow
-
-    if path.suffix.lower() == ".csv":
-        check_separator(path)
-    try:
-        content = read_parquet(path) if path.suffix.lower() == ".parquet" else _read_text(path, options)
-        header = content.column_names
-        unused = options.ignore if options.columns is None else {*header} - {*options.columns}
-        content = decode_binary(content, unused, str(path))
-    except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: not a readable table ({error})") from error
-    return content, header
-
-
-def _read_text(path: Path, options: DataOptions) -> "pa.Table":
-    """Read a .csv or .jsonl; in one block where blocks fail, for a cell may be longer than one.
-
-    That also makes the row true that an error of JSON names, which counts from the beginning of a block.
-    """
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.json
-
-    def read(size: int | None) -> pa.Table:
-        if path.suffix.lower() == ".jsonl":
-            return pa.json.read_json(path, pa.json.ReadOptions(block_size=size))
-        as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
-        return pa.csv.read_csv(
-            path,
-            pa.csv.ReadOptions(block_size=size),
-            pa.csv.ParseOptions(newlines_in_values=True),
-            pa.csv.ConvertOptions(column_types=dict.fromkeys(as_text, pa.string())),
-        )
-
-    whole = path.stat().st_size + 1
-    try:
-        content = read(None)
-    except pa.ArrowInvalid:
-        if not _BLOCK < whole < _LARGEST_BLOCK:
-            raise
-        content = read(whole)
-    if path.suffix.lower() == ".csv":
-        _check_last_row(path, content)
-    return content
-
-
-def _check_last_row(path: Path, content: "pa.Table") -> None:
-    """Refuse a table whose last cell goes on over the following lines, for want of a closing quote."""
-    last = [cell for row in content.slice(max(0, len(content) - 1)).to_pylist() for cell in row.values()]
-    if any(isinstance(cell, str) and "\n" in cell for cell in last) and path.read_bytes().count(b'"') % 2:
-        raise InputError(f"{path}: a quote in row {len(content) - 1} is never closed; close it, or double it")
-
-
-def _labels(cells: list[object], names: tuple[str, ...]) -> Array:
-    """Return numbers as they are, unless all are among the declared ``names`` of classes; anything else as text."""
-    if cells and all(isinstance(cell, int | float) for cell in cells) and not {*map(str, cells)} <= {*names}:
+def _labels(cells: Sequence[Any], names: tuple[str, ...]) -> Array | None:
+    """Return labels as numbers, unless all are declared ``names``, or as text, "" where missing; None if all are."""
+    texts = ["" if cell is None or cell != cell else str(cell).strip() for cell in cells]
+    if not any(texts):
+        return None
+    if "" not in texts and all(isinstance(cell, int | float) for cell in cells) and not {*texts} <= {*names}:
         return np.array(cells)
-    return numbers_or_names([str(cell).strip() for cell in cells], names)
+    return numbers_or_names(texts, names)
 
 
-def _text(cells: Sequence[object]) -> Array:
+def _strings(cells: Sequence[object]) -> Array:
     return np.array([str(cell) for cell in cells], np.str_)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
-
-
 table = TableLoader()
+manifest = Manifest()

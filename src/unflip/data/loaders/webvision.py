@@ -18,14 +18,14 @@ _IMAGENET_FOLDERS = ("imagenet/val", "imagenet")
 
 
 class WebVisionOptions(Options):
-    """Where the second test set is."""
+    """Options of the second test set."""
 
     imagenet: str | None = None
     """ILSVRC12's validation images, one folder per synset; by default `imagenet/val` in WebVision's folder."""
 
 
 class WebVision(Loader):
-    """``data.classes = K`` takes the first K classes instead of 50."""
+    """The first 50 classes, or as many as ``data.classes`` declares."""
 
     Options = WebVisionOptions
     uses = FOR_IMAGE_FILES
@@ -43,9 +43,11 @@ class WebVision(Loader):
         if val is None:
             raise InputError(f"{path}: no folder {' or '.join(_VAL_FOLDERS)} with WebVision's validation images")
         tests = {"webvision": _read(path, "val_filelist.txt", val, count)}
-        imagenet = _find_imagenet(path, own.imagenet)
-        if imagenet is not None:
+        folders = [path / name for name in _IMAGENET_FOLDERS] if own.imagenet is None else [Path(own.imagenet)]
+        if (imagenet := next((folder for folder in folders if folder.is_dir()), None)) is not None:
             tests["imagenet"] = _read_imagenet(imagenet, synsets, count)
+        elif own.imagenet is not None:
+            raise InputError(f"webvision.imagenet: no such folder: {own.imagenet}")
         return Dataset(
             train=_read(path, "train_filelist_google.txt", "google", count),
             tests=tests,
@@ -74,14 +76,6 @@ def _read_synsets(path: Path, count: int) -> tuple[list[str], tuple[str, ...] | 
     synsets, _, words = zip(*(line.partition(" ") for line in lines), strict=True)
     names = tuple(word.partition(",")[0].strip() for word in words)
     return list(synsets), names if len(set(names)) == count else synsets
-
-
-def _find_imagenet(path: Path, given: str | None) -> Path | None:
-    if given is not None:
-        if not Path(given).is_dir():
-            raise InputError(f"webvision.imagenet {given}: no such folder")
-        return Path(given)
-    return next((path / folder for folder in _IMAGENET_FOLDERS if (path / folder).is_dir()), None)
 
 
 def _read_imagenet(folder: Path, synsets: list[str], count: int) -> Split:
