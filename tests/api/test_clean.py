@@ -479,7 +479,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "a file in the way": (["good.npz", "--out", "t.csv"], ["t.csv is a file; name a folder"]),
     "reviewed labels of unknown items": (
         ["good.npz", "--out", "out", "--reviewed", "reviewed.csv"],
-        ["reviewed.csv, row 0: index '900' is not an example"],
+        ["reviewed.csv, row 0: index '900' is not an integer from 0"],
     ),
     "reviewed labels of unknown images": (
         ["two", "--out", "out", "--backbone", "tiny", "--reviewed", "pictures.csv"],

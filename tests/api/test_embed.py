@@ -428,7 +428,7 @@ def test_an_unfinished_folder_of_shards_is_refused_and_finished_by_the_same_comm
         patch.setattr("unflip.data.loaders.arrays._write_beside", die)
         with pytest.raises(Crash):
             embed(folder, tmp_path / "features", backbone="tiny", device="cpu")
-    with pytest.raises(InputError, match="features: its features are not whole; let `unflip embed` finish"):
+    with pytest.raises(InputError, match="features: incomplete; run `unflip embed` again"):
         open_dataset(DataOptions(path=str(tmp_path / "features")), seed=0)
     tiny_backbone.seen.clear()
     embed(folder, tmp_path / "features", backbone="tiny", device="cpu")

@@ -255,7 +255,7 @@ def config_file(text: str) -> Callable[[Path], list[Any]]:
 BAD: dict[str, BadCase] = {
     # files
     "missing data": (lambda folder: ["--data", folder / "no.npz"], ["no.npz", "no such file or folder"]),
-    "misspelled data set": (lambda folder: ["--data", "digit"], ["did you mean 'digits'"]),
+    "misspelled data set": (lambda folder: ["--data", "digit"], ["No such file or folder: digit"]),
     "no data": (lambda folder: [], ["data.path", "missing"]),
     "garbage npz": (data_file("a.npz", b"garbage"), ["a.npz: not a readable .npz file"]),
     "empty npz": (data_file("a.npz", b""), ["a.npz: not a readable .npz file"]),

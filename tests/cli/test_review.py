@@ -70,7 +70,7 @@ def test_data_that_has_moved_is_asked_for(cli: Cli, tmp_path: Path) -> None:
         write_picture(tmp_path / "photos" / f"class{i % 2}" / f"{i}.png", i % 2, (20, 20))
     run = quick_train(tmp_path / "photos", tmp_path / "run", epochs=1, network="mlp").folder
     (tmp_path / "photos").rename(tmp_path / "elsewhere")
-    assert_refused(cli("review", run), "photos", "has it moved? Name its location with --data")
+    assert_refused(cli("review", run), "photos", "if the data was moved, name its location with --data")
     with open_review(run, reviewer="ann", data=str(tmp_path / "elsewhere")) as review:
         assert review.pictures is not None
         review.decisions.decide([Choice(1, 0, State.KEPT, 0)], person="x", reviewer="ann", request="request")
@@ -82,7 +82,7 @@ def test_rows_that_have_moved_are_asked_for(cli: Cli, features: Path, tmp_path: 
     moved = Path(shutil.copy(features, tmp_path / "moved.npz"))
     run = quick_train(moved, tmp_path / "run", epochs=1).folder
     moved.unlink()
-    assert_refused(cli("review", run), "moved.npz", "; name its location with --data\n")
+    assert_refused(cli("review", run), "moved.npz", "if the data was moved, name its location with --data\n")
 
 
 def test_the_export_is_written_while_others_decide(cli: Cli, features: Path, tmp_path: Path) -> None:

@@ -83,26 +83,24 @@ def test_truth_values_are_two_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.npy", np.array([b"a", b"\xff"]), "bytes that are not text in UTF-8"),
-        ("a.json", "[1]", r"cannot read '\.json'; give \.npy, \.csv or \.txt"),
+        ("a.npy", np.array([b"a", b"\xff"]), "not text in UTF-8"),
+        ("a.json", "[1]", r"cannot read '\.json'; must be \.npy, \.csv or \.txt"),
         ("a.npy", b"", "not a readable .npy file"),
         ("a.npy", b"garbage that is no array", "not a readable .npy file"),
         ("a.npy", np.array([{"a": 1}, None]), "not a readable .npy file .*allow_pickle=False"),
         ("a.txt", b"\xff\xfe\x00", "not a text file in UTF-8"),
-        ("a.csv", b"\xff\xfe\x00", "not a text file in UTF-8"),
-        ("a.csv", "id,class\n1,2\n", "no column 'label' among id, class, separated by commas"),
-        ("a.csv", "id,label\n1,2\n3\n", "row 1: 1 columns, the header has 2"),
-        ("a.csv", "label,index\n1,0\n3\n", "row 1: 1 columns, the header has 2"),
+        ("a.csv", b"\xff\xfe\x00", "not a readable table in UTF-8"),
+        ("a.csv", "id,class\n1,2\n", "no column 'label' among id, class"),
+        ("a.csv", "id,label\n1,2\n3\n", "Expected 2 columns, got 1"),
+        ("a.csv", "label,index\n1,0\n3\n", "Expected 2 columns, got 1"),
         ("a.csv", "id,label\n1,a\n3, \n", "row 1: the label is empty; every example needs one"),
         ("a.txt", "1\n\n2\n", "row 1: the label is empty"),
         ("a.txt", "\n1\n2\n", "row 0: the label is empty"),
-        ("a.csv", "class\n1\n2\n", "the first line, 'class', is no number like the others; remove it, if a header"),
-        ("a.txt", "class\n1\n2\n", "the first line, 'class', is no number like the others"),
-        ("a.csv", "id;label\n1;2\n", "no column 'label' among id;label, separated by commas"),
-        ("a.csv", "label,id,Label\n1,2,3\n", "two columns 'label', whatever their case; keep one of them"),
-        ("a.csv", "index,label\n1,5\n2,5\n", "row 1: index '2' is not an example; give 0 to 1"),
-        ("a.csv", "index,label\n0,5\n0,6\n", "row 1: example 0 again, as in row 0; keep one of them"),
-        ("a.csv", "index,label\nx,5\n0,6\n", "row 0: index 'x' is not an example"),
+        ("a.csv", "id;label\n1;2\n", "columns are separated by ';'; separate them by commas"),
+        ("a.csv", "label,id,Label\n1,2,3\n", "two columns 'label'; rename one of them"),
+        ("a.csv", "index,label\n1,5\n2,5\n", "row 1: index '2' is not an integer from 0 to 1"),
+        ("a.csv", "index,label\n0,5\n0,6\n", "row 1: the same example as in row 0; keep one of them"),
+        ("a.csv", "index,label\nx,5\n0,6\n", "row 0: index 'x' is not an integer"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, content: Any, message: str) -> None:
@@ -192,7 +190,7 @@ def test_rows_are_matched_by_name_where_examples_have_one(tmp_path: Path) -> Non
     ("ids", "message"),
     [
         (["a", "b", "x"], "row 0: the data has no id 'c'"),
-        (["a", "b", "a", "c"], "row 1: several examples are called 'a'; use the column 'index'"),
+        (["a", "b", "a", "c"], "row 1: several examples have the id 'a'; use the column 'index'"),
         (["a", "d", "b", "c"], "no label for 1 examples such as 'd'; every example needs one"),
     ],
 )
@@ -203,7 +201,7 @@ def test_names_that_do_not_fit_the_examples_are_refused(tmp_path: Path, ids: lis
 
 
 def test_an_example_that_is_named_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="row 1: example 'a' again, as in row 0"):
+    with pytest.raises(InputError, match="row 1: the same example as in row 0"):
         read_labels(write(tmp_path, "a.csv", "id,label\na,3\na,1\n"), ["a", "b"])
     both = write(tmp_path, "b.csv", "index,id,label\n0,a,3\n1,c,1\n")
     with pytest.raises(InputError, match="row 1: index 1 is 'b' in the data, but id is 'c'"):
@@ -235,9 +233,9 @@ def test_an_empty_name_is_no_class() -> None:
 
 
 def test_a_name_is_declared_once() -> None:
-    with pytest.raises(InputError, match="x: a class is called 'b'; give every class a name of its own"):
+    with pytest.raises(InputError, match="x: class name 'b'; class names must be unique and not empty"):
         find_classes(np.array([0, 1]), ("a", "b", "b"), "x")
-    with pytest.raises(InputError, match="x: a class is called ''"):
+    with pytest.raises(InputError, match="x: class name ''"):
         find_classes(np.array([0, 1]), ("a", ""), "x")
 
 

@@ -168,7 +168,7 @@ def test_a_scaled_side_smaller_than_what_is_cut_out_is_refused(large: ImageFiles
 def test_small_images_of_several_sizes_are_refused_and_the_remedy_works(tmp_path: Path) -> None:
     write_picture(tmp_path / "a.png", 0, (20, 24))
     write_picture(tmp_path / "b.png", 1, (21, 24))
-    message = r"b\.png: 21x24 pixels, .*a\.png has 20x24; to bring all to one size: --set data\.image_size=20"
+    message = r"b\.png: 21x24 pixels, .*a\.png has 20x24; to resize all of them: --set data\.image_size=20"
     with pytest.raises(InputError, match=message):
         opened(tmp_path)
     assert opened(tmp_path, image_size=20).inputs["train"].shape == (2, 3, 20, 20)

@@ -102,7 +102,7 @@ def test_of_many_rows_evenly_spaced_ones_are_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: int, one_scale: bool
 ) -> None:
     """The classes of every tenth row are in a small column, those of all others in a large one."""
-    monkeypatch.setattr(labeling, "_TRIED", asked)
+    monkeypatch.setattr(labeling, "SCALE_SAMPLE", asked)
     random = np.random.default_rng(0)
     labels, rows = np.arange(1000) // 3 % 2, random.normal(size=(1000, 2))
     few = np.linspace(0, 999, 100).astype(int)

@@ -16,7 +16,6 @@ from unflip.data.sources import (
     JoinedSource,
     Standardization,
     check_finite,
-    check_varied,
     fit_standardization,
 )
 from unflip.errors import InputError
@@ -95,7 +94,7 @@ def test_joined_sources_are_one_after_the_other(lengths: list[int], data: st.Dat
 @given(TABLES, st.integers(1, 5))
 def test_standardization_is_that_of_numpy_however_it_is_cut(array: Array, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unflip.data.sources, "_CHUNK", chunk)
+        patch.setattr(unflip.data.sources, "BLOCK_VALUES", chunk)
         fitted = fit_standardization(array, one_scale=False)
     exact = array.astype(np.float64)
     std = exact.std(axis=0)
@@ -170,7 +169,7 @@ def test_standardization_is_by_column_of_any_shape() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39])
 @pytest.mark.parametrize("row", [0, 3, 6])
 def test_what_is_not_finite_is_named_by_row_and_value(monkeypatch: pytest.MonkeyPatch, value: float, row: int) -> None:
-    monkeypatch.setattr(unflip.data.sources, "_CHUNK", 2)
+    monkeypatch.setattr(unflip.data.sources, "BLOCK_VALUES", 2)
     array = np.zeros((7, 3))
     array[row, 1] = value
     array[6, 2] = np.nan if row < 6 else value
@@ -179,19 +178,8 @@ def test_what_is_not_finite_is_named_by_row_and_value(monkeypatch: pytest.Monkey
 
 
 def test_what_is_too_large_is_not_called_infinite() -> None:
-    with pytest.raises(
-        InputError, match=r"^x, row 0: 1e\+300 among the features is too large: at most 3.4e\+38; divide"
-    ):
+    with pytest.raises(InputError, match=r"^x, row 0: 1e\+300 among the features is too large for float32"):
         check_finite(np.array([[1e300, 1.0]]), "x")
-
-
-def test_examples_that_are_all_the_same_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unflip.data.sources, "_CHUNK", 2)
-    array = np.full((7, 3), 4.0)
-    with pytest.raises(InputError, match=r"^x: the features of all 7 examples are the same; nothing tells them apart"):
-        check_varied(array, "x")
-    array[6, 1] = 5.0
-    check_varied(array, "x")
 
 
 def test_finite_features_of_any_kind_pass() -> None:

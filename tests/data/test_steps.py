@@ -188,7 +188,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         changed(test_labels=np.arange(59) % 3),
         r"test_labels: shape \(59,\) for 60 examples",
     ),
-    "test set without labels": (changed(test_labels=None), "'test' has no labels; add 'test_labels' or leave it out"),
+    "test set without labels": (changed(test_labels=None), "'test' has no labels; add 'test_labels' or remove it"),
     "val set without labels": (changed(val=np.ones((3, 6))), "'val' has no labels; add 'val_labels'"),
     "test of another shape": (
         changed(test=np.ones((60, 5))),
@@ -209,15 +209,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "test class that is none": (with_value("test_labels", 4, 3.5), "'test_labels', row 4: label 3.5 is not an integer"),
     "a label far beyond the others": (
         changed(train_labels=np.array([0, 1, 2, 3, 99] * 30)),
-        r"train_labels, row 4: label 99, but there are only 5 different labels; .*--set data\.classes=100",
+        r"train_labels, row 4: label 99, but only 5 distinct labels; .*--set data\.classes=100",
     ),
     "names for the test set": (
         changed(test_labels=np.array(["cat", "dog", "eel"] * 20)),
-        "'test_labels': names such as cat, but the data's own training labels are numbers such as .*data.classes=",
+        "'test_labels': labels such as cat, but the data's own are such as .*data.classes=",
     ),
     "numbers for the test set": (
         changed(train_labels=np.array(["cat", "dog", "eel"] * 50)),
-        "'test_labels': numbers such as .*, but the data's own training labels are names such as cat",
+        "'test_labels': labels such as .*, but the data's own are such as cat",
     ),
     "labels in a column": (
         changed(train_labels=np.zeros((150, 1))),
@@ -228,15 +228,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         with_value("test_labels", 4, np.inf),
         "'test_labels', row 4: label inf is not an integer",
     ),
-    "no class names": (
-        changed(class_names=np.array([], np.str_)),
-        r"class_names: shape \(0,\); give one name per class",
-    ),
     "ids of the test set": (changed(test_ids=np.arange(3)), r"test_ids: shape \(3,\) for 60 examples"),
-    "class names in a column": (
-        changed(class_names=np.array([["a"], ["b"]])),
-        r"class_names: shape \(2, 1\); give one name per class",
-    ),
     "an empty name": (
         changed(train_labels=np.array(["a", "b", ""] * 50), test=None, test_labels=None),
         "train_labels, row 2: the label is empty",
@@ -253,10 +245,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "'val', row 0: nan",
     ),
     "a value too large": (with_value("train", 11, 1e300), r"'train', row 11: 1e\+300 among the features is too large"),
-    "examples all the same": (
-        changed(train=np.ones((150, 6))),
-        "'train': the features of all 150 examples are the same",
-    ),
     "empty test set": (changed(test=np.zeros((0, 6)), test_labels=np.zeros(0, int)), "'test' has no examples"),
     "ids of another length": (changed(train_ids=np.array(["a", "b"])), r"train_ids: shape \(2,\) for 150 examples"),
     "a stray validation array": (changed(val2=np.zeros((3, 6))), "array 'val2'; validation examples must be called"),
@@ -279,7 +267,7 @@ def test_bad_data_says_what_is_wrong_and_where(tmp_path: Path, content: dict[str
         ({"labels": "missing.npy"}, r"missing\.npy: No such file"),
         ({"classes": 2}, r"train_labels, row \d+: label 2 is not an integer from 0 to 1"),
         ({"classes": ("a", "b")}, r"train_labels, row \d+: label 2 is not an integer from 0 to 1"),
-        ({"val_fraction": 0.999}, "the 0 examples left for training hold fewer than two classes"),
+        ({"val_fraction": 0.999}, "fewer than two classes in 0 training examples"),
     ],
 )
 def test_options_that_do_not_fit_the_data_say_so(
@@ -299,17 +287,15 @@ def test_declared_classes_allow_one_that_only_the_test_set_has(tmp_path: Path) -
     assert open_from(tmp_path / "a.npz", between, classes=3).num_classes == 3
 
 
-@pytest.mark.parametrize("name", ["missing.npz", "digit", "a.mat"])
+@pytest.mark.parametrize("name", ["missing.npz", "a.mat"])
 def test_a_path_that_is_no_data_says_so(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.mat").write_bytes(b"")
-    path = name if name == "digit" else tmp_path / name
     expected = {
-        "missing.npz": "no such file or folder",
-        "digit": "did you mean 'digits'",
+        "missing.npz": r"^No such file or folder: \S*missing\.npz$",
         "a.mat": r"cannot read '\.mat'; give \.npz, \.npy, \.csv, \.parquet, \.jsonl or a folder",
     }
     with pytest.raises(InputError, match=expected[name]):
-        open_from(Path(path))
+        open_from(tmp_path / name)
 
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"val_fraction": 1.0}, {"val_fraction": -0.1}, {"tke": 3}])
@@ -404,9 +390,7 @@ def test_groups_come_from_an_array_of_the_data_or_a_file(tmp_path: Path, kind: s
 
 
 def test_groups_that_are_nowhere_or_too_few_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"data\.groups patient: the data has no such column or array, and there is no"
-    ):
+    with pytest.raises(InputError, match=r"data\.groups patient: no such column, array or file"):
         open_from(tmp_path / "data.npz", blobs(), groups="patient")
     with pytest.raises(InputError, match=r"data\.groups patient: shape \(3,\) for 150 examples; give one group"):
         open_from(tmp_path / "data.npz", blobs() | {"patient": np.arange(3)}, groups="patient")
@@ -436,9 +420,7 @@ def write_labels(path: Path, labels: Any) -> str:
 def test_names_over_numbers_are_mapped_by_class_names_or_refused(tmp_path: Path) -> None:
     names = np.array(["dog", "cat", "eel"])
     labels = write_labels(tmp_path / "names.txt", names[blobs()["train_labels"]])
-    with pytest.raises(
-        InputError, match=r"names\.txt: names such as \w+, but the data's own training labels are numbers"
-    ):
+    with pytest.raises(InputError, match=r"names\.txt: labels such as \w+, but the data's own are such as"):
         open_from(tmp_path / "a.npz", blobs(), labels=labels)
     for dataset in (
         open_from(tmp_path / "a.npz", blobs(), labels=labels, classes=tuple(names)),
@@ -553,21 +535,6 @@ def test_class_names_that_are_numbers_are_found_by_name_in_text(tmp_path: Path) 
     assert table.given.tolist() == [0, 1] * 9
 
 
-@pytest.mark.parametrize("recipe", ["sym:0.5", "pair:0.5"])
-def test_noise_invents_no_class_that_gaps_in_the_numbering_leave_out(tmp_path: Path, recipe: str) -> None:
-    content = changed(train_labels=np.array([0, 2, 5] * 50), test=None, test_labels=None)
-    options = DataOptions(path=str(write_npz(tmp_path / "a.npz", **content)))
-    gaps = label_data(load_raw(options), options)
-    assert gaps.unseen == (1, 3, 4)
-    with pytest.raises(InputError, match=rf"^noise {recipe}: no label is 1, 3, 4, although .*--set data.classes=6"):
-        corrupt_labels(gaps, NoiseOptions(recipe=recipe), None, seed=0)
-    declared = options.model_copy(update={"classes": 6})
-    assert (
-        corrupt_labels(label_data(load_raw(declared), declared), NoiseOptions(recipe=recipe), None, seed=0).given.max()
-        == 5
-    )
-
-
 @pytest.mark.parametrize("kind", ["npy", "csv"])
 def test_numbers_that_are_no_names_are_refused_where_classes_are_called_by_other_numbers(
     tmp_path: Path, kind: str
@@ -586,7 +553,7 @@ def test_numbers_that_are_no_names_are_refused_where_classes_are_called_by_other
     assert open_from(path, labels=str(labels)).given[:3].tolist() == [0, 1, 2]
     write_labels([0, 1, 2] * 50)
     with pytest.raises(
-        InputError, match=r"labels.*: numbers such as 0.*, but the classes are called 1, 2, 3: it is not"
+        InputError, match=r"labels.*: numbers such as 0.* are ambiguous, since the classes are called 1, 2, 3"
     ):
         open_from(path, labels=str(labels))
 
@@ -608,7 +575,7 @@ def test_classes_that_most_likely_are_one_are_named(tmp_path: Path, one: str, ot
     content = {"train": blobs()["train"][:40], "train_labels": np.array([one, other, "dog", "eel"] * 10)}
     with pytest.warns(
         UnflipWarning,
-        match="classes that differ only in case or in how letters are encoded: '.*' and '.*'; give them one name",
+        match="class names that differ in case or Unicode form only: '.*' and '.*'",
     ):
         assert open_from(tmp_path / "a.npz", content).num_classes == 4
 
@@ -620,5 +587,5 @@ def test_names_and_ids_that_are_stored_as_bytes_are_text(tmp_path: Path) -> None
     assert dataset.class_names == ("z", "été")
     assert dataset.ids is not None
     assert dataset.ids[:2] == ("row-0", "row-1")
-    with pytest.raises(InputError, match=r"a\.npz, train_ids: bytes that are not text in UTF-8"):
+    with pytest.raises(InputError, match=r"a\.npz, train_ids: not text in UTF-8"):
         open_from(tmp_path / "a.npz", content | {"train_ids": np.array([b"\xff"] * 40)})

@@ -88,7 +88,8 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
         size = min(path.stat().st_size + 1, _LARGEST_BLOCK)
         if suffix == ".jsonl":
             return pa.json.read_json(path, pa.json.ReadOptions(block_size=size))
-        strings = column_names(path) if as_text is None else as_text
+        header = column_names(path)
+        strings = header if as_text is None else as_text
         return pa.csv.read_csv(
             path,
             pa.csv.ReadOptions(block_size=size),

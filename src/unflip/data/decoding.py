@@ -132,7 +132,7 @@ class BrokenImageError(InputError):
 
     def __init__(self, files: ImageFiles, index: int, reason: str, more: int = 0) -> None:
         others = f" (and {more} more)" if more else ""
-        super().__init__(f"{files.where(index)}: {reason}{others}; to skip such images: --skip-broken")
+        super().__init__(f"{files.where(index)}: {reason}{others}; to leave such images out: --skip-broken")
         self.reason = reason
 
 

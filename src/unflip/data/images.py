@@ -75,7 +75,7 @@ def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options
         raise BrokenImageError(files, index, reason, len(wrong) - 1)
     if len(wrong) == len(files) or len(wrong) >= options.max_broken * len(files):
         raise InputError(
-            f"'{part}': {len(wrong)} of its {len(files)} images are broken, the first: {files.where(index)}: "
+            f"'{part}': {len(wrong)} of its {len(files)} images cannot be read, the first: {files.where(index)}: "
             f"{reason}; fix or remove them (data.max_broken = {options.max_broken:g})"
         )
 

@@ -34,7 +34,7 @@ from unflip.stats.rows import evenly_spaced
 _ALL_DISTINCT = 100  # up to this many labels may all differ
 _LISTED = 5  # classes that an error lists
 _GAP = 10  # see _number_classes
-_TRIED = 4000  # examples used to choose a scale
+SCALE_SAMPLE = 4000  # examples used to choose a scale
 
 
 def label_data(
@@ -59,7 +59,7 @@ def label_data(
     if (present := len(given.unique())) < 2:
         raise InputError(f"{what}: {present} class among {len(given)} labels; at least two are needed")
     labels = {
-        key: given if key == "train" else _evaluation_labels(part, key, num_classes, names, train.inputs)
+        key: given if key == "train" else _evaluation_labels(part, key, num_classes, names, train.inputs, options.path)
         for key, part in sets.items()
     }
     for key, part in sets.items():
@@ -180,7 +180,7 @@ def _number_classes(raw: Dataset, train: Split, options: DataOptions, what: str)
     also for other labels that replace them. A class number far above the number of distinct labels is an error.
     """
     assert train.labels is not None
-    declared = options.classes or raw.class_names
+    declared = options.classes or raw.class_names or None
     if declared is None:
         _check_kinds(raw, train, what)
         declared = tuple(sorted({*_names_in(train.truth), *_names_in(train.labels)} - {""})) or None
@@ -233,18 +233,18 @@ def _warn_of_one_class(names: Sequence[str], what: str) -> None:
 
 
 def _evaluation_labels(
-    part: Split, key: str, num_classes: int, names: tuple[str, ...] | None, train_inputs: Inputs
+    part: Split, key: str, num_classes: int, names: tuple[str, ...] | None, train_inputs: Inputs, path: str
 ) -> Tensor:
     """Return the class numbers (n,) of a validation or test set, after checking the shape of its examples."""
     if not len(part.inputs):
-        raise InputError(f"'{key}' has no examples; remove it")
+        raise InputError(f"{path}: '{key}' has no examples; remove it")
     shape, train_shape = part.inputs.shape[1:], train_inputs.shape[1:]
     if shape != train_shape:
         hint = f"; to resize images: --set data.image_size={min(train_shape[1:])}" if len(train_shape) > 1 else ""
-        raise InputError(f"'{key}': examples of shape {shape}, the training examples have {train_shape}{hint}")
+        raise InputError(f"{path}, '{key}': examples of shape {shape}, but {train_shape} in training{hint}")
     if part.labels is None:
-        raise InputError(f"'{key}' has no labels; add '{key}_labels' or remove it")
-    return to_class_numbers(part.labels, num_classes, names, f"'{key}_labels'")
+        raise InputError(f"{path}: '{key}' has no labels; add '{key}_labels' or remove it")
+    return to_class_numbers(part.labels, num_classes, names, f"{path}, '{key}_labels'")
 
 
 def open_sets(
@@ -284,7 +284,7 @@ def settle_scale(data: Dataset) -> Dataset:
     per_feature = data.standardization
     if per_feature is None or len(per_feature.std.shape) != 1:
         return data
-    rows = evenly_spaced(len(data.given), _TRIED, data.given.device)
+    rows = evenly_spaced(len(data.given), SCALE_SAMPLE, data.given.device)
     rows = rows[~(data.removed[: len(data.given)] | data.is_val)[rows]]
     features, labels = data.source.fetch(rows), data.given[rows]
     scale = (per_feature.std.square() * features.square().mean(0)).mean().sqrt()

@@ -69,7 +69,7 @@ def _read_label_csv(path: Path, ids: Sequence[str] | None, count: int | None, wh
     columns, _ = read_columns(path, (*NAMING, *_PANDAS_INDEX, "label"), what)
     cells = columns.pop("label")
     first = columns.pop(header[0]) if header[0] in _PANDAS_INDEX else None
-    if first is not None and not columns:
+    if first is not None and "index" not in columns and (ids is None or name_column(columns) is None):
         columns["index" if all(whole_number(cell) is not None for cell in first) else "id"] = first
     if "index" in columns or (name_column(columns) is not None and ids is not None):
         return _in_order(cells, columns, ids, count, what)
@@ -161,7 +161,7 @@ def _names_to_numbers(labels: Array, names: Sequence[str], what: str) -> Tensor:
     composed = {normalize("NFC", name): number for number, name in enumerate(names)}  # macOS decomposes accents
     known = composed | {name: number for number, name in enumerate(names)}
     values, inverse = np.unique(labels, return_inverse=True)
-    numbers = [known.get(name, composed.get(normalize("NFC", name))) for name in values.tolist()]
+    numbers = [known.get(name, composed.get(normalize("NFC", name))) if name else None for name in values.tolist()]
     if None in numbers:
         name = values.tolist()[numbers.index(None)]
         row = int((labels == name).argmax())

@@ -214,7 +214,7 @@ def _load(options: DataOptions, own: Mapping[str, Options], *, rows: bool) -> Da
     try:
         return load_raw(options, own) if (find_loader(Path(options.path)) in _ROWS) == rows else None
     except InputError as error:
-        raise InputError(f"{error}; if the data was moved, give its location with --data") from error
+        raise InputError(f"{error}; if the data was moved, name its location with --data") from error
 
 
 def _readable(row: Table) -> list[Cell]:

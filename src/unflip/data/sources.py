@@ -12,7 +12,7 @@ from torch import Tensor
 from unflip.data.arrays import Array, Shards
 from unflip.errors import InputError
 
-_CHUNK = 2**24  # values read at once when a whole array is scanned
+BLOCK_VALUES = 2**24  # values read at once when a whole array is scanned
 _BYTE_STD = ((256**2 - 1) / 12) ** 0.5  # standard deviation of a uniformly distributed byte
 _FAR = 1e4  # a mean of so many standard deviations costs float32 four of its seven digits
 _TINY = 1e-100  # the square of a smaller number underflows in float64
@@ -190,7 +190,7 @@ def random_bytes(count: int, generator: torch.Generator) -> Tensor:
 
 def chunks(array: Array | Shards) -> Iterator[tuple[int, Array]]:
     """Yield (first row, rows) of a possibly mapped array, a bounded number at a time."""
-    size = max(1, _CHUNK // max(1, math.prod(array.shape[1:])))
+    size = max(1, BLOCK_VALUES // max(1, math.prod(array.shape[1:])))
     for start in range(0, len(array), size):
         yield start, np.asarray(array[start : start + size]).reshape(-1, *array.shape[1:])
 

@@ -95,7 +95,7 @@ def _grouped_split(labels: Tensor, num_classes: int, fraction: float, seed: int,
     return is_val
 
 
-_ROWS = 4096  # examples hashed at once
+BLOCK_ROWS = 4096  # examples hashed at once
 _SAMPLE = 20_000  # rows used to estimate how many are equal by chance
 _BY_CHANCE = 0.01  # expected number of equal pairs from which on they are no duplicates
 
@@ -106,9 +106,9 @@ def identities(part: Split) -> Array:
         return part.digests
     assert isinstance(part.inputs, np.ndarray | Shards)
     keys = np.empty(len(part.inputs), np.uint64)
-    for start in range(0, len(keys), _ROWS):
-        rows = np.asarray(part.inputs[start : start + _ROWS])
-        keys[start : start + _ROWS] = row_hashes(rows.astype(np.float32) + 0.0 if rows.dtype.kind == "f" else rows)
+    for start in range(0, len(keys), BLOCK_ROWS):
+        rows = np.asarray(part.inputs[start : start + BLOCK_ROWS])
+        keys[start : start + BLOCK_ROWS] = row_hashes(rows.astype(np.float32) + 0.0 if rows.dtype.kind == "f" else rows)
     return keys
 
 

@@ -73,8 +73,8 @@ def test_other_folders_are_refused(tmp_path: Path, names: list[str], folders: li
 def test_a_test_set_of_another_size_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "train/x/1.png", "train/y/1.png")
     write(tmp_path, "test/x/1.png", size=(30, 30))
-    message = r"'test': examples of shape \(3, 30, 30\), the training examples have \(3, 20, 20\); to bring images to "
-    with pytest.raises(InputError, match=message + r"one size: --set data\.image_size=20$"):
+    message = r"'test': examples of shape \(3, 30, 30\), but \(3, 20, 20\) in training; "
+    with pytest.raises(InputError, match=message + r"to resize images: --set data\.image_size=20$"):
         opened(tmp_path)
 
 
@@ -108,5 +108,5 @@ def test_parts_may_be_called_as_people_call_them_and_are_not_mixed_with_classes(
     assert list(raw.tests) == ["test"]
     assert raw.class_names == ("x", "y")
     write(tmp_path / "b", "train/1.png", "cat/2.png")
-    with pytest.raises(InputError, match="'train' next to 'cat': is that a part of the data, or a class"):
+    with pytest.raises(InputError, match="'cat' next to 'train'; move classes into the splits"):
         load_raw(DataOptions(path=str(tmp_path / "b")))

@@ -61,5 +61,8 @@ def test_a_key_without_a_label_or_an_image_is_named(tmp_path: Path) -> None:
 def test_a_label_file_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     root = write_clothing(tmp_path / "c")
     (root / "noisy_label_kv.txt").write_text("images/0/00/a.jpg shirt\n")
-    with pytest.raises(InputError, match=r"noisy_label_kv\.txt, row 0: 'images/0/00/a\.jpg shirt' has no label"):
+    with pytest.raises(
+        InputError,
+        match=r"noisy_label_kv\.txt, row 0: 'images/0/00/a\.jpg shirt' is not a path, a space and a class number",
+    ):
         opened(root)

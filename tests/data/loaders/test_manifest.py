@@ -70,16 +70,16 @@ def test_a_parquet_table_is_read_alike(root: Path, labels: list[Any]) -> None:
 GOOD = ("pictures/0.png,cat,train", "pictures/1.png,dog,train")
 BAD = {
     "nothing": ((), "", "m.csv: not a readable table"),
-    "no label": (("pictures/0.png",), "path", "no column 'label' in it; it has path: .*; give a file with --labels"),
+    "no label": (("pictures/0.png",), "path", "no column 'label' among path; .*; give a file with --labels"),
     "no rows": ((), "path,label", "no row to train on"),
     "no train": (("pictures/0.png,cat,test",), "path,label,split", "no row to train on"),
     "split": ((*GOOD, "pictures/2.png,cat,valid"), "path,label,split", "m.csv, row 2: split 'valid'; must be train,"),
-    "empty path": ((*GOOD, ",cat,train"), "path,label,split", "m.csv, row 2: the column 'path' is empty"),
+    "empty path": ((*GOOD, ",cat,train"), "path,label,split", "m.csv, row 2: column 'path' is empty"),
     "empty label": ((*GOOD, "pictures/2.png,,train"), "path,label,split", "row 2: the label is empty"),
-    "no labels": (("pictures/0.png,", "pictures/1.png, "), "path,label", "the column 'label' is empty; give a file"),
-    "two paths": (("pictures/0.png,a,b",), "path,label,Path", "two columns 'path', whatever their case; keep one"),
-    "semicolons": (("pictures/0.png;a",), "path;label", "m.csv: its columns are separated by ';'; separate them by"),
-    "short row": ((*GOOD, "pictures/2.png"), "path,label,split", "m.csv, row 2: 1 columns, the header has 3"),
+    "no labels": (("pictures/0.png,", "pictures/1.png, "), "path,label", "column 'label' is empty; give a file"),
+    "two paths": (("pictures/0.png,a,b",), "path,label,Path", "two columns 'path'; rename one"),
+    "semicolons": (("pictures/0.png;a",), "path;label", "m.csv: columns are separated by ';'; separate them by"),
+    "short row": ((*GOOD, "pictures/2.png"), "path,label,split", "m.csv: not a readable table .*Expected 3 columns"),
     "one class": (("pictures/0.png,cat", "pictures/1.png,cat"), "path,label", "1 class among 2 labels"),
     "missing": (
         ("pictures/0.png,cat,test", *GOOD, "pictures/gone.png,cat,train"),
@@ -126,13 +126,13 @@ def test_text_that_a_parquet_table_stores_as_bytes_is_text(root: Path) -> None:
     dataset = opened(root / "m.parquet")
     assert (dataset.class_names, dataset.ids) == (("a", "été"), ("pictures/0.png", "pictures/1.png"))
     pyarrow.parquet.write_table(pa.table(table | {"label": [b"\xff", b"a"]}), root / "m.parquet")
-    with pytest.raises(InputError, match="column 'label', row 0: not text in UTF-8"):
+    with pytest.raises(InputError, match="column 'label': not text in UTF-8"):
         opened(root / "m.parquet")
 
 
 @pytest.mark.parametrize("header", ["path,Label,label", "path,label,label"])
 def test_one_of_two_columns_of_labels_is_never_taken_silently(root: Path, header: str) -> None:
-    with pytest.raises(InputError, match="two columns 'label', whatever their case; keep one of them"):
+    with pytest.raises(InputError, match="two columns 'label'; rename one of them"):
         opened(write(root, "pictures/0.png,a,b", "pictures/1.png,b,a", header=header), label_column="label")
 
 

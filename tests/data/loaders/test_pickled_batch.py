@@ -90,14 +90,16 @@ def test_a_pickle_that_calls_anything_is_refused_and_nothing_is_run(
     monkeypatch.chdir(tmp_path)
     argument = "touch made" if function is os.system else "open('made', 'w')" if function in (eval, exec) else "made"
     path = written(tmp_path / "a", pickle.dumps({"data": Runs(function, argument)}, protocol))
-    with pytest.raises(InputError, match=r"a: refused, this pickle asks for \S+\.\S+; a batch holds arrays only"):
+    with pytest.raises(
+        InputError, match=r"a: not a readable batch \(refused: it refers to \S+\.\S+, a batch holds arrays only"
+    ):
         read_batch(path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a"]
 
 
 def test_a_name_reached_through_an_allowed_one_is_refused(tmp_path: Path) -> None:
     content = b"\x80\x04\x8c\x05numpy\x8c\x11ndarray.__class__\x93."
-    with pytest.raises(InputError, match=r"refused, this pickle asks for numpy\.ndarray\.__class__"):
+    with pytest.raises(InputError, match=r"refused: it refers to numpy\.ndarray\.__class__"):
         read_batch(written(tmp_path / "a", content))
 
 
@@ -118,23 +120,21 @@ def test_a_pickle_cannot_change_what_reads_the_next(tmp_path: Path, content: byt
 @pytest.mark.parametrize("length", [0, 1, 40, 500, -1])
 def test_a_cut_pickle_is_refused_in_one_line(tmp_path: Path, length: int) -> None:
     path = written(tmp_path / "a", official(DATA, [1, 2, 3])[:length])
-    with pytest.raises(InputError, match=r"a: not a readable pickle") as error:
+    with pytest.raises(InputError, match=r"a: not a readable batch") as error:
         read_batch(path)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (pickle.dumps([1, 2]), "holds a list; a batch must be a dictionary"),
-        (pickle.dumps({"data": DATA.astype(np.float32)}, 4), "'data': not an array of bytes"),
-        (pickle.dumps({"data": np.array([{}])}, 4), "'data': not an array of bytes"),
-        (official(DATA, [1]).replace(b"M\x2c\x01", b"M\x2d\x01"), "expected 903 bytes .*, found 900"),
-        (b"\x80\x02}U\x04datacnumpy\nndarray\n)Rs.", "'data': not an array of bytes"),
+        pickle.dumps([1, 2]),
+        official(DATA, [1]).replace(b"M\x2c\x01", b"M\x2d\x01"),  # a shape of more bytes than there are
+        b"\x80\x02}U\x04datacnumpy\nndarray\n)Rs.",
     ],
 )
-def test_what_is_no_batch_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_what_is_no_batch_is_refused(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(InputError, match="a: not a readable batch"):
         read_batch(written(tmp_path / "a", content))
 
 

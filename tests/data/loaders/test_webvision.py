@@ -40,7 +40,7 @@ def test_imagenet_may_lie_elsewhere_or_be_left_out(tmp_path: Path) -> None:
     (root / "imagenet").rmdir()
     assert list(opened(root).tests) == ["webvision"]
     assert list(opened(root, moved).tests) == ["webvision", "imagenet"]
-    with pytest.raises(InputError, match=r"webvision\.imagenet .*gone: no such folder"):
+    with pytest.raises(InputError, match=r"webvision\.imagenet: no such folder: \S*gone$"):
         opened(root, tmp_path / "gone")
 
 
@@ -62,7 +62,10 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     listed = root / "info" / "train_filelist_google.txt"
     text = listed.read_text()
     listed.write_text(text + "google/q0001/new.jpg\n")
-    with pytest.raises(InputError, match=r"train_filelist_google\.txt, row 28: 'google/q0001/new\.jpg' has no label"):
+    with pytest.raises(
+        InputError,
+        match=r"train_filelist_google\.txt, row 28: 'google/q0001/new\.jpg' is not a path, a space and a class number",
+    ):
         opened(root)
     listed.write_text(text + "google/q0001/new.jpg 3\n")
     with pytest.raises(InputError, match=r"train_filelist_google\.txt, row 28: .*new\.jpg: No such file"):

@@ -82,6 +82,9 @@ class Arrays(Loader):
             for name, array in arrays.items()
             if name in ("train", "val") or (name.startswith("test") and not name.endswith(BESIDE))
         }
+        stray = next((name for name in arrays if name.startswith("val") and name.removesuffix(LABELS) != "val"), None)
+        if stray is not None and not stray.endswith(BESIDE):
+            raise InputError(f"{path}: array '{stray}'; validation examples must be called 'val' and 'val_labels'")
         if not sets:
             raise InputError(f"{path}: {without}")
         names, origin = arrays.get("class_names"), origin_of(path, arrays)

@@ -166,15 +166,19 @@ def _index_columns(table: "pa.Table", others: Collection[str | None]) -> list[st
     groups = (
         [name for name in names if name.lower() == "id"],
         [name for name in names if name in _INDEX],
-        [name for name in names if name in by_pandas or name.lower() == "index"],
+        [name for name in names if name in by_pandas or (name.lower() == "index" and _is_unique(table[name]))],
     )
     return list(dict.fromkeys(name for group in groups for name in group))
+
+
+def _is_unique(column: "pa.ChunkedArray") -> bool:
+    return str(column.type).startswith(("int", "uint")) and len(column.unique()) == len(column)
 
 
 def _labels(cells: Sequence[Any], names: tuple[str, ...]) -> Array | None:
     """Return labels as numbers, unless all are declared ``names``, or as text, "" where missing; None if all are."""
     texts = ["" if cell is None or cell != cell else str(cell).strip() for cell in cells]
-    if not any(texts):
+    if texts and not any(texts):
         return None
     if "" not in texts and all(isinstance(cell, int | float) for cell in cells) and not {*texts} <= {*names}:
         return np.array(cells)
