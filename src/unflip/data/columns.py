@@ -90,7 +90,7 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
             return pa.json.read_json(path, pa.json.ReadOptions(block_size=size))
         header = column_names(path)
         strings = header if as_text is None else as_text
-        return pa.csv.read_csv(
+        table = pa.csv.read_csv(
             path,
             pa.csv.ReadOptions(block_size=size),
             pa.csv.ParseOptions(newlines_in_values=True),
@@ -98,6 +98,10 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
         )
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise InputError(f"{what}: {getattr(error, 'strerror', None) or f'not a readable table ({error})'}") from error
+    last = [cell for row in table.slice(max(0, len(table) - 1)).to_pylist() for cell in row.values()]
+    if any(isinstance(cell, str) and "\n" in cell for cell in last) and path.read_bytes().count(b'"') % 2:
+        raise InputError(f"{what}: a quote in row {len(table) - 1} is never closed; close it, or double it")
+    return table
 
 
 def column_names(path: Path) -> list[str]:
