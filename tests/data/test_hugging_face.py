@@ -67,7 +67,7 @@ def test_images_become_files_with_a_manifest(tmp_path: Path) -> None:
 def test_columns_become_a_table_as_they_are(tmp_path: Path) -> None:
     columns = {"a": [1.0, 2.0], "b": [3, 4], "note": ["x", "y"], "topic": ["u", "v"]}
     data = hf.Dataset.from_dict(columns)
-    with pytest.raises(InputError, match="no column 'label'; it has a, b, note, topic: say which with label_column"):
+    with pytest.raises(InputError, match="no column 'label' among a, b, note, topic; choose one with label_column"):
         write_dataset(data, tmp_path / "data")
     written = pyarrow.parquet.read_table(write_dataset(data, tmp_path / "data", label_column="topic", ignore=["b"]))
     expected = {"a": [1.0, 2.0], "note": ["x", "y"], "label": ["u", "v"], "split": ["train", "train"]}
@@ -79,11 +79,14 @@ def test_columns_become_a_table_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (lambda: [[1, 2]], "data: cannot read a list; give a path, a name, or a data set without streaming"),
+        (lambda: [[1, 2]], "data: cannot read a list; must be a path, a name, or a data set without streaming"),
         (lambda: of_blobs().to_iterable_dataset(), "a data set without streaming"),
-        (lambda: hf.DatasetDict({"test": of_blobs()}), "no split 'train'; it has test"),
+        (lambda: hf.DatasetDict({"test": of_blobs()}), "no split 'train' among test"),
         (lambda: hf.DatasetDict({"train": of_blobs(), "extra": of_blobs()}), "split 'extra' is not train"),
-        (lambda: of_blobs(other=blobs()["train"].tolist()), r"several columns of vectors \(embedding, other\)"),
+        (
+            lambda: of_blobs(other=blobs()["train"].tolist()),
+            r"several columns of images or vectors \(embedding, other\)",
+        ),
         (lambda: hf.Dataset.from_dict({"label": [0, 1]}), "no column of features besides 'label'"),
         (lambda: hf.Dataset.from_dict({"v": [[1.0], [1.0, 2.0]], "label": [0, 1]}), "vectors of different lengths"),
         (
@@ -91,7 +94,7 @@ def test_columns_become_a_table_as_they_are(tmp_path: Path) -> None:
                 {"v": [1.0, 2.0], "label": [0, -1]},
                 features=hf.Features({"v": hf.Value("float32"), "label": hf.ClassLabel(names=["a", "b"])}),
             ),
-            "the column 'label' holds numbers that are not a class",
+            "data, row 1: label -1 is not a class",
         ),
     ],
 )
@@ -117,5 +120,5 @@ def test_nothing_of_ours_imports_the_library() -> None:
 @pytest.mark.parametrize("column", [[0, None, 1], ["a", None, "b"]])
 def test_a_missing_label_is_named_by_its_row(tmp_path: Path, column: list[Any]) -> None:
     data = hf.Dataset.from_dict({"size": [1.0, 2.0, 3.0], "label": column})
-    with pytest.raises(InputError, match="data, row 1: the column 'label' is empty; drop that row"):
+    with pytest.raises(InputError, match="data, row 1: label None is not a class; drop that row"):
         write_dataset(data, tmp_path / "data")

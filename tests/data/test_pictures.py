@@ -111,7 +111,7 @@ def test_data_that_has_moved_or_changed_is_told_in_one_line(tmp_path: Path) -> N
         open_pictures(DataOptions(path=str(tmp_path / "gone")), ["0"])
     assert "\n" not in str(e.value)
     root = folder(tmp_path / "photos")
-    with pytest.raises(InputError, match=r"no image train/class 9/0\.png in it, which the run had"):
+    with pytest.raises(InputError, match=r"no image train/class 9/0\.png, which the run had"):
         open_pictures(DataOptions(path=str(root)), ["train/class 0/0.png", "train/class 9/0.png"])
     with pytest.raises(InputError, match="data digits: 1347 examples, the run had 12; is it another data set"):
         open_pictures(DataOptions(path="digits"), [str(i) for i in range(12)])

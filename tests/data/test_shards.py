@@ -47,7 +47,7 @@ def test_files_are_mapped_in_order(tmp_path: Path) -> None:
 def test_a_missing_or_a_different_file_is_named(tmp_path: Path) -> None:
     write(tmp_path, 4, 1, 3)
     np.save(tmp_path / "train-00002.npy", np.zeros((2, 5), np.float16))
-    with pytest.raises(InputError, match=r"train-00002\.npy: shape \(2, 5\), type float16; unlike .*\(4, 3\)"):
+    with pytest.raises(InputError, match=r"train-00002\.npy: shape \(2, 5\), type float16, unlike .*\(4, 3\)"):
         open_shards(tmp_path, "train")
     (tmp_path / "train-00001.npy").unlink()
     with pytest.raises(InputError, match=r"train-00001\.npy is missing, although train-00002\.npy is there"):

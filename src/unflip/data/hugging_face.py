@@ -46,12 +46,13 @@ def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, i
     types = parts["train"].features
     label = _find_label(types, label_column)
     features = {name: type(kind).__name__ for name, kind in types.items() if name != label and name not in ignore}
+    if not features:
+        raise InputError(f"data: no column of features besides '{label}'")
     images = [name for name, kind in features.items() if kind == "Image"]
     vectors = [name for name, kind in features.items() if kind in _VECTORS]
     chosen = images or vectors
     if len(chosen) > 1:
         raise InputError(f"data: several columns of images or vectors ({', '.join(chosen)}); ignore={chosen[1:]!r}?")
-    folder.mkdir(parents=True, exist_ok=True)
     if images:
         return _write_images(parts, images[0], label, folder)
     if vectors:
@@ -92,7 +93,7 @@ def _write_images(parts: Mapping[str, Any], image: str, label: str, folder: Path
     labels = {split: _labels(part, label).tolist() for split, part in parts.items()}
     rows: list[tuple[str, str, str]] = []
     for split, part in parts.items():
-        (folder / split).mkdir(exist_ok=True)
+        (folder / split).mkdir(parents=True, exist_ok=True)
         for number, name in enumerate(labels[split]):
             path = f"{split}/{number:07d}.png"
             to_upright_rgb(part[number][image]).save(folder / path)
@@ -118,6 +119,7 @@ def _write_table(parts: Mapping[str, Any], columns: list[str], label: str, folde
         labels = pa.array(_labels(part, label))
         cells = part.with_format("arrow")[:].select(columns)
         tables.append(cells.append_column("label", labels).append_column("split", pa.array([split] * len(labels))))
+    folder.mkdir(parents=True, exist_ok=True)
     whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(None)
     write_atomically(folder / "data.parquet", lambda path: pyarrow.parquet.write_table(whole, path))
     return folder / "data.parquet"
@@ -134,5 +136,6 @@ def _write_vectors(parts: Mapping[str, Any], column: str, label: str, folder: Pa
     names = getattr(parts["train"].features[label], "names", None)
     if names is not None:
         arrays["class_names"] = np.array(names, np.str_)
+    folder.mkdir(parents=True, exist_ok=True)
     write_npz(folder / "data.npz", arrays)
     return folder / "data.npz"

@@ -131,7 +131,7 @@ def _other_labels(raw: Dataset, train: Split, options: DataOptions, what: str) -
     """Read the labels that replace those of the data; numbers are ambiguous where class names are other numbers."""
     names = options.class_names or raw.class_names or _names_in(train.labels)
     labels = read_labels(Path(options.labels or ""), as_strings(raw.train.ids), names, len(raw.train.inputs))
-    labels = _one_per_example(labels, train, options, what)
+    labels = _one_per_example(labels, train, options, what, "labels")
     if are_misleading(names) and len(labels) and not are_names(labels):
         raise InputError(
             f"{what}: numbers such as {labels[0]} are ambiguous, since the classes are called "
@@ -147,20 +147,20 @@ def _find_groups(options: DataOptions, train: Split) -> Array:
         if not Path(options.groups or "").is_file():
             raise InputError(f"{what}: no such column, array or file")
         groups = read_labels(Path(options.groups or ""))
-    groups = _one_per_example(groups, train, options, what)
+    groups = _one_per_example(groups, train, options, what, "groups")
     missing = groups == "" if are_names(groups) else groups != groups  # NaN
     if missing.any():
         raise InputError(f"{what}, row {int(missing.argmax())}: no group; every example needs one")
     return groups
 
 
-def _one_per_example(values: Array, train: Split, options: DataOptions, what: str) -> Array:
+def _one_per_example(values: Array, train: Split, options: DataOptions, what: str, noun: str) -> Array:
     """Return labels or groups (n,), one for each training example; more are allowed with ``limit``."""
     count = len(train.inputs)
     if values.ndim != 1 or len(values) < count or (len(values) > count and options.limit is None):
         few = values.ndim == 1 and 0 < len(values) < count
         hint = f"; if they belong to the first examples: --limit {len(values)}" if few else ""
-        raise InputError(f"{what}: {' x '.join(map(str, values.shape))} labels for {count} examples{hint}")
+        raise InputError(f"{what}: {' x '.join(map(str, values.shape))} {noun} for {count} examples{hint}")
     return values[:count]
 
 

@@ -104,6 +104,8 @@ class Manifest(Loader):
         name = None if options.label_column is None else options.label_column.lower()
         groups = (options.groups or "").lower()
         cells, header = read_columns(path, ("path", "split", name or "label", groups), str(path))
+        if "path" not in cells:
+            raise InputError(f"{path}: no column 'path' among {', '.join(header)}")
         names = as_names([str(cell) for cell in cells["path"]])
         return _build(
             path,
