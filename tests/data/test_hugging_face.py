@@ -72,7 +72,7 @@ def test_columns_become_a_table_as_they_are(tmp_path: Path) -> None:
     written = pyarrow.parquet.read_table(write_dataset(data, tmp_path / "data", label_column="topic", ignore=["b"]))
     expected = {"a": [1.0, 2.0], "note": ["x", "y"], "label": ["u", "v"], "split": ["train", "train"]}
     assert written.to_pydict() == expected
-    with pytest.raises(InputError, match="the column 'split' is called like one of unflip's own; rename it"):
+    with pytest.raises(InputError, match="column name 'split' is reserved; rename it"):
         write_dataset(hf.Dataset.from_dict({"split": [1, 2], "label": [0, 1]}), tmp_path / "data")
 
 

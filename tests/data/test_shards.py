@@ -50,5 +50,5 @@ def test_a_missing_or_a_different_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train-00002\.npy: shape \(2, 5\), type float16, unlike .*\(4, 3\)"):
         open_shards(tmp_path, "train")
     (tmp_path / "train-00001.npy").unlink()
-    with pytest.raises(InputError, match=r"train-00001\.npy is missing, although train-00002\.npy is there"):
+    with pytest.raises(InputError, match=r"train-00001\.npy is missing"):
         open_shards(tmp_path, "train")

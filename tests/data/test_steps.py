@@ -395,7 +395,7 @@ def test_groups_that_are_nowhere_or_too_few_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"data\.groups patient: 3 groups for 150 examples"):
         open_from(tmp_path / "data.npz", blobs() | {"patient": np.arange(3)}, groups="patient")
     for missing in (np.where(np.arange(150) == 7, np.nan, 1.0), np.where(np.arange(150) == 7, "", "a")):
-        with pytest.raises(InputError, match=r"data\.groups patient, row 7: no group; give an example without one"):
+        with pytest.raises(InputError, match=r"data\.groups patient, row 7: no group; every example needs one"):
             open_from(tmp_path / "data.npz", blobs() | {"patient": missing}, groups="patient")
 
 
