@@ -72,19 +72,19 @@ def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"index": [0, 4], "label": ["cat", "cat"]}, "row 1: index '4' is not an example; give 0 to 3"),
-        ({"index": ["-1"], "label": ["cat"]}, "row 0: index '-1' is not an example"),
-        ({"index": ["1.5"], "label": ["cat"]}, "row 0: index '1.5' is not an example"),
+        ({"index": [0, 4], "label": ["cat", "cat"]}, "row 1: index '4' is not an integer from 0 to 3"),
+        ({"index": ["-1"], "label": ["cat"]}, "row 0: index '-1' is not an integer"),
+        ({"index": ["1.5"], "label": ["cat"]}, "row 0: index '1.5' is not an integer"),
         ({"path": ["a.png", "e.png"], "label": ["cat", "cat"]}, "row 1: the data has no path 'e.png'"),
         ({"index": [0, 1], "label": ["cat", "dot"]}, "row 1: unknown class 'dot', did you mean 'dog'"),
         ({"index": [0], "label": ["3"]}, "row 0: unknown class '3'; choose from: 7, cat, dog"),
         ({"index": [0], "label": [""]}, "row 0: unknown class ''"),
-        ({"name": ["a.png"], "class": ["cat"]}, "no column 'label'; it has name, class"),
-        ({"name": ["a.png"], "label": ["cat"]}, "no column 'index' or 'path'; it has name, label"),
-        ({"path": ["a.png"], "given": ["cat"]}, "no column 'label'; it has path, given"),
+        ({"name": ["a.png"], "class": ["cat"]}, "no column 'label' among name, class"),
+        ({"name": ["a.png"], "label": ["cat"]}, "no column 'index' or 'path' among name, label"),
+        ({"path": ["a.png"], "given": ["cat"]}, "no column 'label' among path, given"),
         (
             {"index": [1, 0, 1], "label": ["cat", "cat", "dog"]},
-            "row 2: example 1 is 'dog', in row 0 it was 'cat'; keep one",
+            "row 2: example 1 has another label in row 0; keep one",
         ),
         ({"index": [1], "path": ["a.png"], "label": ["cat"]}, "row 0: index 1 is 'b.png' in the data"),
         (
@@ -95,7 +95,7 @@ def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> N
         ({"index": [0], "label": [""], "decision": ["label"]}, "row 0: unknown class ''"),
         (
             {"index": [1, 1], "label": ["cat", ""], "decision": ["label", "remove"]},
-            "row 1: example 1 is removed, in row 0 it was 'cat'; keep one",
+            "row 1: example 1 has another label in row 0; keep one",
         ),
     ],
 )
@@ -113,12 +113,12 @@ def test_what_a_table_must_not_hold_is_named_with_its_row(
     ("name", "content", "said"),
     [
         ("none.csv", None, "No such file or directory"),
-        ("empty.csv", b"", "no column 'label'; it has none"),
-        ("labels.txt", b"1\n2\n", "cannot read '.txt'; give .csv, .parquet or .jsonl"),
-        ("broken.parquet", b"PAR1", "not a readable Parquet file"),
-        ("broken.jsonl", b'{"index": 0, "label": 1}\n{"index"', "row 1: not a JSON object"),
-        ("list.jsonl", b"[1, 2]\n", "row 0: not a JSON object"),
-        ("latin.csv", "index,label\n0,\xe9".encode("latin-1"), "not a text file in UTF-8"),
+        ("empty.csv", b"", "not a readable table (Empty CSV file)"),
+        ("labels.txt", b"1\n2\n", "cannot read '.txt'; must be .csv, .parquet or .jsonl"),
+        ("broken.parquet", b"PAR1", "not a readable table"),
+        ("broken.jsonl", b'{"index": 0, "label": 1}\n{"index"', "not a readable table"),
+        ("list.jsonl", b"[1, 2]\n", "not a readable table"),
+        ("latin.csv", "index,label\n0,\xe9".encode("latin-1"), "not a readable table"),
     ],
 )
 def test_files_that_are_no_tables_are_refused_in_one_line(
@@ -136,7 +136,7 @@ def test_examples_without_or_with_the_same_path_need_an_index(tmp_path: Path) ->
     path = write(tmp_path / "reviewed.csv", {"path": ["a"], "label": ["cat"]})
     with pytest.raises(InputError, match="examples of this data have no path; use the column 'index'"):
         read_reviewed(path, 2, None, NAMES)
-    with pytest.raises(InputError, match="row 0: several examples are called 'a'; use the column 'index'"):
+    with pytest.raises(InputError, match="row 0: several examples have the path 'a'; use the column 'index'"):
         read_reviewed(path, 2, ["a", "a"], NAMES)
 
 
@@ -160,7 +160,7 @@ EAGER: dict[str, dict[str, Any]] = {
     "cddc": {"plc.warmup": 1, "plc.threshold": 0.9},
     "lrt": {"lrt.warmup": 1},
     "gce": {"gce.truncation": 0.5, "gce.prune_from": 1},
-    "coteaching+": {"coteaching+.warmup": 1, "coteaching+.forget_rate": 0.3, "coteaching+.climb": 1},
+    "coteaching+": {"coteaching+.warmup": 1, "coteaching+.forget_rate": 0.3, "coteaching+.ramp_epochs": 1},
     "dividemix": {"dividemix.warmup": 2},
 }
 
@@ -230,7 +230,7 @@ def test_a_run_that_would_have_nothing_left_to_learn_is_refused(tmp_path: Path, 
     reviewed = write(
         tmp_path / "reviewed.csv", {"index": rows, "label": [""] * len(rows), "decision": ["remove"] * len(rows)}
     )
-    with pytest.raises(InputError, match="the 45 examples left for training hold fewer than two classes"):
+    with pytest.raises(InputError, match="fewer than two classes in 45 training examples"):
         quick_train(features, tmp_path / "run", method="plc", reviewed=reviewed)
 
 

@@ -88,7 +88,7 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
         size = min(path.stat().st_size + 1, _LARGEST_BLOCK)
         if suffix == ".jsonl":
             return pa.json.read_json(path, pa.json.ReadOptions(block_size=size))
-        header = column_names(path)
+        header = column_names(path, what)
         strings = header if as_text is None else as_text
         table = pa.csv.read_csv(
             path,
@@ -104,7 +104,7 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
     return table
 
 
-def column_names(path: Path) -> list[str]:
+def column_names(path: Path, what: str = "") -> list[str]:
     """Return the column names of a .csv or .parquet file without reading its rows.
 
     Raises InputError for a .csv that is not separated by commas.
@@ -118,11 +118,11 @@ def column_names(path: Path) -> list[str]:
             header = next((row for row in csv.reader(file) if row), [])
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(
-            f"{path}: {getattr(error, 'strerror', None) or f'not a readable table in UTF-8 ({error})'}"
+            f"{what or path}: {getattr(error, 'strerror', None) or f'not a readable table in UTF-8 ({error})'}"
         ) from error
     separator = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
     if separator is not None:
-        raise InputError(f"{path}: columns are separated by {separator!r}; separate them by commas")
+        raise InputError(f"{what or path}: columns are separated by {separator!r}; separate them by commas")
     return header
 
 
