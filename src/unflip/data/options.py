@@ -58,7 +58,7 @@ class DataOptions(ImageOptions):
     labels: str | None = None
     """A file of labels that replace the training labels; the data's own labels are then used for evaluation only."""
     reviewed: str | None = None
-    """A table (index or path, label) of labels that people decided; they are trusted and never changed."""
+    """A table (index or path, label) of reviewed labels, which are never changed."""
     limit: PositiveInt | None = None
     """Use only this many training examples, the first ones."""
     per_class: PositiveInt | None = None
