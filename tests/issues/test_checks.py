@@ -12,7 +12,7 @@ from unflip.issues.ambiguous import find_ambiguous
 from unflip.issues.audit import CheckResult
 from unflip.issues.class_quality import find_class_issues
 from unflip.issues.duplicates import DuplicateIndex
-from unflip.issues.image_quality import find_odd_images
+from unflip.issues.image_quality import find_low_quality_images
 from unflip.issues.leakage import find_leakage
 from unflip.issues.near_duplicate import find_near_duplicates
 from unflip.issues.outlier import Directions, find_outliers, nearest_class
@@ -147,18 +147,18 @@ def test_odd_images_are_blank_dark_bright_tiny_or_long() -> None:
     stats[:5] = [
         [0.5, 0.001, 300, 200], [0.02, 0.1, 300, 200], [0.99, 0.1, 300, 200], [0.5, 0.2, 12, 12], [0.5, 0.2, 2000, 200],
     ]  # fmt: skip
-    found = find_odd_images(made(features, given, NAMES, val=20, image_stats=stats))
+    found = find_low_quality_images(made(features, given, NAMES, val=20, image_stats=stats))
     assert np.flatnonzero(found.flags).tolist() == [0, 1, 2, 3, 4]
     assert [reason.partition(":")[0] for reason in all_reasons(found)] == [
         "nearly blank", "very dark", "very bright", "tiny", "odd shape",
     ]  # fmt: skip
-    assert len(find_odd_images(made(features, given, NAMES)).rows) == 0  # no statistics
+    assert len(find_low_quality_images(made(features, given, NAMES)).rows) == 0  # no statistics
 
 
 def test_where_all_images_are_tiny_none_is_odd() -> None:
     features, given = clusters(60, 3)
     stats = np.tile(np.array([0.5, 0.2, 8, 8], np.float32), (60, 1))
-    assert not find_odd_images(made(features, given, NAMES, image_stats=stats)).flags.any()
+    assert not find_low_quality_images(made(features, given, NAMES, image_stats=stats)).flags.any()
 
 
 def test_class_quality_uses_reviewed_labels() -> None:
