@@ -5,7 +5,7 @@ import time
 import torch
 
 from limits import Limits
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore
 from unflip.methods.plc import CorrectionOptions, Corrector
 
 COUNT, CLASSES = 1_000_000, 14
@@ -26,7 +26,7 @@ def main() -> None:
             started = time.perf_counter()
             changed = corrector.correct(epoch, store)
             taken.append(time.perf_counter() - started)
-        kind = corrector.window.kept[0].dtype
+        kind = corrector.window.stored[0].dtype
         print(f"{rule}: {changed} of {COUNT} labels changed, window in {kind}")
         limits.at_most(f"{rule}, seconds", min(taken), LIMIT)
     limits.finish()

@@ -20,9 +20,8 @@ import frozen
 from limits import Limits
 from unflip.engine.distributed import Distributed
 from unflip.engine.trainer import Trainer
-from unflip.methods.base import TrainContext
+from unflip.methods.base import LabelStore, TrainContext
 from unflip.methods.dividemix import DivideMix, DivideMixOptions
-from unflip.methods.labels import LabelStore
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions
 from unflip.progress import Reporter

@@ -16,8 +16,7 @@ import frozen
 from limits import Limits
 from unflip.engine.distributed import Distributed
 from unflip.engine.trainer import Trainer
-from unflip.methods.base import Standard, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore, Standard, TrainContext
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions
 from unflip.options import Options

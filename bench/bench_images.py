@@ -22,8 +22,7 @@ from unflip.engine.distributed import Distributed
 from unflip.engine.evaluation import EvaluationSet, Truth, accuracies
 from unflip.engine.trainer import Trainer
 from unflip.methods import find_method
-from unflip.methods.base import TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore, TrainContext
 from unflip.nn.base import Network, build_network
 from unflip.nn.ensemble import Ensemble
 from unflip.nn.preact_resnet import PreAct8Options

@@ -329,7 +329,7 @@ def _score_own(probs: Array, given: Array) -> tuple[Array, Array, Array]:
     sums = probs.sum(1)
     if not np.isfinite(probs).all() or (probs < 0).any() or (np.abs(sums - 1) > _SUM_TOLERANCE).any():
         raise ValueError("pred_probs: each row must hold probabilities, from 0 to 1, that add up to 1")
-    judged = score_labels(
+    suggested, log_odds = score_labels(
         torch.from_numpy(np.require(probs, np.float32, ["C", "W"])), torch.from_numpy(codes.astype(np.int64))
     )
-    return classes[judged.labels.numpy()], judged.quality.numpy(), judged.log_odds.numpy()
+    return classes[suggested.numpy()], log_odds.sigmoid().float().numpy(), log_odds.numpy()

@@ -14,7 +14,7 @@ from unflip.data.labeling import label_data, settle_scale
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.data.sources import fit_standardization
-from unflip.stats.discriminant import fit_discriminant, held_out_log_posterior, least_surprise
+from unflip.stats.discriminant import fit_discriminant, leave_group_out_log_posterior, tempered_nll
 
 
 def columns_in_units_of_their_own(seed: int = 0, count: int = 400) -> tuple[Array, torch.Tensor]:
@@ -93,7 +93,7 @@ def test_it_is_what_spherical_gaussians_find_likelier(factor: float, tmp_path: P
         std = np.full_like(std, np.sqrt((std**2).mean())) if one_scale else std
         rows = torch.from_numpy((array - array.mean(axis=0)) / std)
         fitted = fit_discriminant(rows.__getitem__, labels, 3, shrink=1.0)
-        surprises.append(least_surprise(held_out_log_posterior(fitted, rows.__getitem__, labels), labels))
+        surprises.append(tempered_nll(leave_group_out_log_posterior(fitted, rows.__getitem__, labels), labels))
     assert_scaled(settle_scale(data_of(tmp_path, array, labels)), array, one_scale=surprises[0] <= surprises[1])
 
 

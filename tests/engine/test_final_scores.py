@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers import blobs, quick_train, write_npz
-from unflip.stats import rows as row_tables
+from unflip.methods import base as row_tables
 
 SOAKED = [pytest.param(name, marks=pytest.mark.soak) for name in ("lrt", "mddc", "coteaching+")]
 

@@ -14,8 +14,7 @@ import pytest
 from helpers import Outcome, assert_same_run, blobs, quick_train, write_npz
 from unflip.errors import DivergedError, RunFolderError, Stopped
 from unflip.files import Interruption
-from unflip.methods.base import Batch, EpochOutputs, LossOutput, Method, Phase
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import Batch, EpochOutputs, LabelStore, LossOutput, Method, Phase
 from unflip.methods.plc import PLC
 from unflip.runs.folder import Run
 

@@ -61,7 +61,7 @@ def test_training_passes_compute_in_bfloat16_and_scans_do_not(
 
 def test_recorded_probabilities_are_in_float32(features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (trainer,) = _trained(features, tmp_path, monkeypatch)
-    probs = trainer.method.corrector.window.kept[-1]
+    probs = trainer.method.corrector.window.stored[-1]
     assert probs.dtype == torch.float32
     torch.testing.assert_close(probs.sum(1), torch.ones(len(probs)))
 

@@ -14,8 +14,7 @@ from unflip.data.sources import ArraySource
 from unflip.engine.distributed import Distributed
 from unflip.engine.trainer import Trainer
 from unflip.errors import DivergedError
-from unflip.methods.base import Batch, EpochOutputs, LossOutput, Method, Phase, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import Batch, EpochOutputs, LabelStore, LossOutput, Method, Phase, TrainContext
 from unflip.nn.base import build_network, unwrap
 from unflip.nn.mlp import MLPOptions
 from unflip.progress import Reporter

@@ -12,8 +12,7 @@ from epoch_outputs import Unseen
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
 from unflip.errors import ConfigError
 from unflip.methods import find_method
-from unflip.methods.base import Method, NetworkOutputs, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore, Method, NetworkOutputs, TrainContext
 from unflip.methods.mddc import (
     Calibrated,
     CalibrationOptions,
@@ -226,7 +225,7 @@ def test_a_class_that_keeps_an_earlier_gaussian_has_no_shift() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("context", "message"),
     [
         ({"covariance.disturbance": "auto"}, "disturbance = 'auto' needs validation examples, and there are none; "),
         ({"calibration.sample_fraction": "auto"}, "calibration.sample_fraction = 'auto' needs validation examples"),

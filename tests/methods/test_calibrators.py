@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from unflip.methods.mddc import DISTURBANCES, CovarianceCalibrator, CovarianceOptions, MeanCalibrator, MeanOptions
-from unflip.stats.gaussians import ClassGaussians
-from unflip.stats.robust_mean import agnostic_mean, class_agnostic_means, damping_weights
-from unflip.stats.rows import class_means, pooled_covariance
+from unflip.stats.gaussians import ClassGaussians, class_means
+from unflip.stats.robust_mean import agnostic_mean, class_agnostic_means, damping_weights, pooled_covariance
 
 
 def features(n: int = 120, d: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """What every method must do: a new one is tested by being registered. Where it is slow to start, add a line below."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,21 @@ from unflip.methods.base import Method
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
 
-METHODS = [*methods.names(), "gce-m", "standard-c"]  # calibration goes around any
+METHODS = [*methods.names(), "gce-m", "standard-c"]  # calibration wraps any method
+MAIN = {"standard", "plc", "mddc", "unflip", "dividemix"}
+"""Methods that run every check; the others run the essential ones, and the rest in `make soak`."""
+ESSENTIAL = {
+    "test_it_learns_a_separable_problem",
+    "test_a_resumed_run_is_the_undisturbed_one",
+    "test_it_never_sees_the_truth",
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "lrt": {"lrt.warmup": 3, "lrt.retro_lead": 1},
     "unflip": {"unflip.warmup": 2},
     "plc": {"plc.warmup": 2},
     "mddc": {"plc.warmup": 2},
     "cddc": {"plc.warmup": 2},
-    "coteaching+": {"coteaching+.warmup": 2, "coteaching+.climb": 3},
+    "coteaching+": {"coteaching+.warmup": 2, "coteaching+.ramp_epochs": 3},
     "dividemix": {"dividemix.warmup": 2, "data.jitter": 0.1},
     "dividemix-m": {"dividemix.warmup": 2},
     "dividemix-c": {"dividemix.warmup": 2},
@@ -42,10 +50,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Options with which a method reaches each of its stages within six epochs; none by default."""
 
 
-@pytest.fixture(params=METHODS)
-def method(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each check with every method, most checks of less common methods only in soak runs."""
+    if "method" in metafunc.fixturenames:
+        every = metafunc.function.__name__ in ESSENTIAL
+        names = [name if every or name in MAIN else pytest.param(name, marks=pytest.mark.soak) for name in METHODS]
+        metafunc.parametrize("method", names)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +114,7 @@ def test_a_resumed_run_is_the_undisturbed_one(
     }
     undisturbed = quick_train(noisy, tmp_path / "undisturbed", **options)
     again = False
-    for saves in (13, 1, 9):  # at an epoch's end or in its middle, whatever it is for the method
+    for saves in (13, 9):  # at an epoch's end or in its middle, whatever it is for the method
         crash_at_save(monkeypatch, saves)
         with pytest.raises(Crash):
             quick_train(noisy, tmp_path / "resumed", resume=again, checkpoint_minutes=0, **options)
@@ -199,11 +209,12 @@ def test_it_never_sees_the_truth(method: str, noisy: Path, tmp_path: Path, monke
     assert runs[0].result["noise_rate"] != runs[1].result["noise_rate"]
 
 
-def test_two_processes_end_with_the_same_labels_and_weights(noisy: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("unflip", "dividemix-m"), pytest.param(METHODS, marks=pytest.mark.soak)])
+def test_two_processes_end_with_the_same_labels_and_weights(names: Sequence[str], noisy: Path, tmp_path: Path) -> None:
     """All methods in one launch, since a launch costs more than they do."""
     plain = QUICK | {"mlp.batch_norm": False, "data.val_fraction": 0.0, "select": "last"}
     jobs: list[dict[str, Any]] = [
-        {"name": name, "method": name, "settings": QUICK | settings_of(name)} for name in METHODS
+        {"name": name, "method": name, "settings": QUICK | settings_of(name)} for name in names
     ]
     jobs.append({"name": "as one", "method": "standard", "settings": plain})
     jobs.append({"name": "records", "method": "plc", "settings": plain | {"plc.warmup": 3}})

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from unflip.methods import base as tables
 from unflip.methods import plc
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore
 from unflip.methods.plc import CorrectionOptions, Corrector, ProbabilityWindow, margin_rule, ratio_rule
-from unflip.stats import rows as tables
 
 
 @st.composite
@@ -85,14 +85,14 @@ def test_the_window_averages_what_exists_of_the_last_epochs(size: int, epochs: i
         window.add(probs)
         last = history[max(0, epoch - size) : epoch]
         torch.testing.assert_close(window.mean(), sum(last) / len(last))
-    torch.testing.assert_close(history[-1], window.kept[-1], rtol=0, atol=0)  # the mean spoils nothing
+    torch.testing.assert_close(history[-1], window.stored[-1], rtol=0, atol=0)  # the mean spoils nothing
 
 
 def test_a_large_window_is_kept_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "HALF_ABOVE", 4 * 3 * 5 - 1)
     window = ProbabilityWindow(5)
     window.add(torch.full((4, 3), 1 / 3))
-    assert window.kept[0].dtype == torch.float16
+    assert window.stored[0].dtype == torch.float16
     assert window.mean().dtype == torch.float32
     torch.testing.assert_close(window.mean(), torch.full((4, 3), 1 / 3), atol=1e-3, rtol=0)
 
@@ -100,15 +100,15 @@ def test_a_large_window_is_kept_in_half_precision(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("rows", [2, 100])
 def test_of_a_window_that_would_not_fit_a_running_mean_is_kept(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr(tables, "HALF_ABOVE", 1)
-    monkeypatch.setattr(plc, "_ONE_ABOVE", 1)
-    monkeypatch.setattr(plc, "_ROWS", rows)
+    monkeypatch.setattr(plc, "RUNNING_MEAN_ABOVE", 1)
+    monkeypatch.setattr(plc, "BLOCK_ROWS", rows)
     random = torch.Generator().manual_seed(0)
     history = [torch.rand(5, 3, generator=random) for _ in range(7)]
     window, expected = ProbabilityWindow(3), torch.zeros(5, 3)
     for epoch, probs in enumerate(history, 1):
         window.add(probs)
         expected += (probs - expected) / min(epoch, 3)
-        assert len(window.kept) == 1
+        assert len(window.stored) == 1
         torch.testing.assert_close(window.mean().float(), expected, atol=2e-3, rtol=0)
     other = ProbabilityWindow(3)
     other.load_state_dict(window.state_dict(), torch.device("cpu"))

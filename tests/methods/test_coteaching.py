@@ -13,9 +13,8 @@ from epoch_outputs import Unseen
 from helpers import blobs, passthrough, quick_train, write_npz
 from unflip.errors import ConfigError
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, Phase, TrainContext
+from unflip.methods.base import Batch, LabelStore, Phase, TrainContext
 from unflip.methods.coteaching import Coteaching, CoteachingOptions, forget_rate, noise_rate, pick
-from unflip.methods.labels import LabelStore
 from unflip.runs.config import RunConfig
 
 BATCHES = st.lists(st.tuples(st.floats(0, 9, width=32), st.booleans()), min_size=1, max_size=20)
@@ -120,7 +119,7 @@ def test_a_networks_loss_teaches_that_network_alone() -> None:
     assert taught == [True, False]
 
 
-def test_the_forget_rate_climbs_in_equal_steps() -> None:
+def test_the_forget_rate_grows_in_equal_steps() -> None:
     assert [forget_rate(epoch, 0.4, 4) for epoch in range(1, 7)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
 
 
@@ -161,12 +160,12 @@ def test_a_rate_that_cannot_be_names_its_key(rate: float | str) -> None:
         RunConfig.resolve([{"method": "coteaching+", "data": {"path": "x"}, "coteaching+": {"forget_rate": rate}}])
 
 
-def test_it_learns_in_spite_of_wrong_labels(tmp_path: Path) -> None:
+def test_it_learns_despite_wrong_labels(tmp_path: Path) -> None:
     content = blobs(train=300)
     wrong = torch.arange(0, 300, 3).numpy()
     content["train_labels"][wrong] = (content["train_labels"][wrong] + 1) % 3
     data = write_npz(tmp_path / "a.npz", **content)
-    settings = {"coteaching+.warmup": 3, "coteaching+.climb": 3}
+    settings = {"coteaching+.warmup": 3, "coteaching+.ramp_epochs": 3}
     run = quick_train(data, tmp_path / "run", method="coteaching+", epochs=8, settings=settings)
     assert run.result["test_accuracy"]["last"] > 0.95
     assert 0.2 < run.metrics[-1]["forget_rate"] < 0.45

@@ -16,7 +16,7 @@ from epoch_outputs import Unseen
 from helpers import blobs, capture_trainers, quick_train, write_npz
 from unflip.engine.trainer import Trainer
 from unflip.losses import mix
-from unflip.methods.base import Batch, Phase, TrainContext
+from unflip.methods.base import Batch, LabelStore, Phase, TrainContext
 from unflip.methods.dividemix import (
     DivideMix,
     DivideMixOptions,
@@ -29,7 +29,6 @@ from unflip.methods.dividemix import (
     soft_cross_entropy,
     squared_error,
 )
-from unflip.methods.labels import LabelStore
 from unflip.methods.mddc import Calibrated
 from unflip.nn.base import unwrap
 from unflip.nn.mlp import MLP, MLPOptions
@@ -156,7 +155,7 @@ def test_the_prior_leaves_out_classes_without_a_label() -> None:
     assert method.classes.tolist() == [0, 2]
 
 
-def test_the_unlabeled_weight_climbs_after_the_warm_up() -> None:
+def test_the_unlabeled_weight_grows_after_the_warm_up() -> None:
     assert [ramp(progress, 10, 16) for progress in (3.0, 10.0, 14.0, 26.0, 99.0)] == [0.0, 0.0, 0.25, 1.0, 1.0]
 
 
@@ -271,11 +270,11 @@ def test_the_window_averages_normalized_losses() -> None:
     method = make(torch.arange(6), classes=2, warmup=1, window=2)
     for epoch in (1, 2, 3):
         method.end_epoch(epoch, Scans(*torch.randn(2, 6, 2)), labels)
-    assert [tuple(losses.shape) for losses in method.losses.kept] == [(2, 6), (2, 6)]
-    assert all(losses.min() == 0 and losses.max() == 1 for losses in method.losses.kept)
+    assert [tuple(losses.shape) for losses in method.losses.stored] == [(2, 6), (2, 6)]
+    assert all(losses.min() == 0 and losses.max() == 1 for losses in method.losses.stored)
 
 
-def test_before_the_warm_up_ends_nothing_is_corrected_or_believed(features: Path, tmp_path: Path) -> None:
+def test_before_the_warm_up_ends_nothing_is_corrected_or_refined(features: Path, tmp_path: Path) -> None:
     settings = {"dividemix.warmup": 3}
     run = quick_train(features, tmp_path / "run", method="dividemix", epochs=4, settings=settings)
     history = pyarrow.parquet.read_table(run.folder / "history.parquet")

@@ -16,7 +16,12 @@ WARMUPS = {f"{name}.warmup": 1 for name in ("plc", "unflip", "lrt", "coteaching+
 SECTIONS = {"mddc": "plc", "cddc": "plc", "dividemix-m": "dividemix", "dividemix-c": "dividemix"}
 
 
-@pytest.fixture(params=methods.names())
+MAIN = ("unflip", "mddc", "dividemix")
+
+
+@pytest.fixture(
+    params=[name if name in MAIN else pytest.param(name, marks=pytest.mark.soak) for name in methods.names()]
+)
 def method(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from helpers import assert_same_tree
 from unflip.engine.checkpoints import load_tree, save_tree
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore
 from unflip.runs.folder import Run
 from unflip.runs.labels import (
     Assessment,
@@ -142,13 +142,13 @@ def test_the_history_replays_from_given_to_current(store: LabelStore) -> None:
 
 @given(changed_stores())
 def test_the_table_says_of_each_example_what_history_and_assessment_say(store: LabelStore) -> None:
-    said = some_assessment(len(store))
-    assert said.gaussian_probs is not None
-    table = label_table(store, said, splits=["train"] * len(store))
+    scores = some_assessment(len(store))
+    assert scores.gaussian_probs is not None
+    table = label_table(store, scores, splits=["train"] * len(store))
     assert table.column_names[:5] == ["index", "id", "split", "given_label", "current_label"]
     history = rows(store.history())
     for i, row in enumerate(table.to_pylist()):
-        given, current, suggested = int(store.initial[i]), int(store.current[i]), int(said.suggested[i])
+        given, current, suggested = int(store.initial[i]), int(store.current[i]), int(scores.suggested[i])
         mine = [epoch for epoch, index, *_ in history if index == i]
         assert row == {
             "index": i,
@@ -157,31 +157,32 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
             "given_label": given,
             "current_label": current,
             "changed": given != current,
-            "prob_current": float(said.probs[i, CURRENT]),
-            "prob_given": float(said.probs[i, GIVEN]),
-            "network_prob_given": float(said.network[i, GIVEN]),
-            "gaussian_prob_given": float(said.gaussian_probs[i, GIVEN]),
+            "prob_current": float(scores.probs[i, CURRENT]),
+            "prob_given": float(scores.probs[i, GIVEN]),
+            "network_prob_given": float(scores.network[i, GIVEN]),
+            "gaussian_prob_given": float(scores.gaussian_probs[i, GIVEN]),
             "suggested_label": suggested,
-            "prob_suggested": float(said.probs[i, SUGGESTED]),
-            "network_prob_suggested": float(said.network[i, SUGGESTED]),
-            "gaussian_prob_suggested": float(said.gaussian_probs[i, SUGGESTED]),
-            "top1": int(said.top2[i, 0]),
-            "prob_top1": float(said.top2_probs[i, 0]),
-            "top2": int(said.top2[i, 1]),
-            "prob_top2": float(said.top2_probs[i, 1]),
+            "prob_suggested": float(scores.probs[i, SUGGESTED]),
+            "network_prob_suggested": float(scores.network[i, SUGGESTED]),
+            "gaussian_prob_suggested": float(scores.gaussian_probs[i, SUGGESTED]),
+            "top1": int(scores.top2[i, 0]),
+            "prob_top1": float(scores.top2_probs[i, 0]),
+            "top2": int(scores.top2[i, 1]),
+            "prob_top2": float(scores.top2_probs[i, 1]),
             "last_changed_epoch": max(mine, default=0),
             "n_changes": len(mine),
-            "label_quality": None if i % 2 else float(said.log_odds[i].sigmoid().float()),
-            "log_odds": None if i % 2 else float(said.log_odds[i]),
+            "label_quality": None if i % 2 else float(scores.log_odds[i].sigmoid().float()),
+            "is_label_issue": given != suggested,
+            "log_odds": None if i % 2 else float(scores.log_odds[i]),
             "out_of_sample": bool(i % 3),
             "fold": i - 1,
             "reviewed": False,
         }
 
 
-def test_where_no_gaussians_were_asked_votes_are_null() -> None:
-    said = some_assessment(3)._replace(gaussian_probs=None)
-    table = label_table(LabelStore(torch.tensor([0, 1, 2]), CLASSES), said, splits=["train"] * 3)
+def test_without_gaussians_their_probabilities_are_null() -> None:
+    scores = some_assessment(3)._replace(gaussian_probs=None)
+    table = label_table(LabelStore(torch.tensor([0, 1, 2]), CLASSES), scores, splits=["train"] * 3)
     assert table["gaussian_prob_given"].to_pylist() == table["gaussian_prob_suggested"].to_pylist() == [None] * 3
     assert table["network_prob_given"].null_count == 0
 
@@ -209,7 +210,7 @@ def test_a_label_changed_and_changed_back_counts_twice_and_is_not_changed() -> N
     store.change(1, torch.tensor([0]), torch.tensor([1]), torch.tensor([0.7]))
     store.change(4, torch.tensor([0]), torch.tensor([0]), torch.tensor([0.8]))
     row = label_table(store, some_assessment(1, 2), splits=["train"]).to_pylist()[0]
-    assert (row["changed"], row["changes"], row["last_change"]) == (False, 2, 4)
+    assert (row["changed"], row["n_changes"], row["last_changed_epoch"]) == (False, 2, 4)
 
 
 def test_a_change_to_the_same_label_is_none() -> None:
@@ -232,16 +233,16 @@ def test_the_state_goes_through_a_checkpoint_file(store: LabelStore, tmp_path_fa
     other.load_state_dict(load_tree(path))
     assert torch.equal(other.current, store.current)
     assert_same_tree(other.history(), store.history())
-    said, splits = some_assessment(len(store)), ["train"] * len(store)
-    assert label_table(other, said, splits=splits).equals(label_table(store, said, splits=splits))
+    scores, splits = some_assessment(len(store)), ["train"] * len(store)
+    assert label_table(other, scores, splits=splits).equals(label_table(store, scores, splits=splits))
 
 
 @given(store=changed_stores(), names=st.booleans())
 def test_the_files_hold_the_same(store: LabelStore, names: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("labels")
     class_names = ["plain", 'with "quotes"', "with, comma", "with\nline"] if names else None
-    said = some_assessment(len(store))
-    table = label_table(store, said, splits=["train"] * len(store), class_names=class_names)
+    scores = some_assessment(len(store))
+    table = label_table(store, scores, splits=["train"] * len(store), class_names=class_names)
     run = Run(folder)
     run.begin()
     run.write_labels(table, store.history())
@@ -281,19 +282,19 @@ def test_reviewed_labels_are_given_and_stay_whoever_wants_to_change_them() -> No
     assert store.history()["index"].tolist() == [0]
 
 
-def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() -> None:
+def test_the_table_keeps_what_had_been_given_and_trusts_reviewed_labels() -> None:
     store = LabelStore(torch.tensor([0, 1, 1, 2]), 3, torch.tensor([-1, 2, 1, -1]))
-    said = some_assessment(4, 3)._replace(suggested=torch.tensor([0, 0, 0, 1]))  # no quality of numbers 1 and 3
-    table = label_table(store, said, splits=["train"] * 4, class_names=["a", "b", "c"])
+    scores = some_assessment(4, 3)._replace(suggested=torch.tensor([0, 0, 0, 1]))  # no quality of numbers 1 and 3
+    table = label_table(store, scores, splits=["train"] * 4, class_names=["a", "b", "c"])
     columns = table.to_pydict()
     assert columns["given_label"] == [0, 1, 1, 2]
     assert columns["current_label"] == [0, 2, 1, 2]
     assert columns["changed"] == [False, True, False, False]
     assert columns["reviewed"] == [False, True, True, False]
     assert columns["suggested_label"] == [0, 2, 1, 1]
-    assert columns["label_quality"] == [float(said.log_odds[0].sigmoid().float()), 1.0, 1.0, None]
-    assert columns["log_odds"] == [float(said.log_odds[0]), None, None, None]
-    for name, view in (("confidence", said.probs), ("network", said.network), ("vote", said.gaussian_probs)):
+    assert columns["label_quality"] == [float(scores.log_odds[0].sigmoid().float()), 1.0, 1.0, None]
+    assert columns["log_odds"] == [float(scores.log_odds[0]), None, None, None]
+    for name, view in (("confidence", scores.probs), ("network", scores.network), ("vote", scores.gaussian_probs)):
         assert view is not None
         of = [SUGGESTED, CURRENT, CURRENT, SUGGESTED]
         assert columns[f"{name}_suggested"] == view[torch.arange(4), of].tolist()
@@ -303,8 +304,8 @@ def test_the_table_keeps_what_had_been_given_and_trusts_what_people_decided() ->
 
 def test_the_most_doubtful_come_first_and_those_without_a_quality_last() -> None:
     odds = torch.tensor([0.5, torch.nan, 0.1, 0.5, torch.nan, -2.0])
-    said = some_assessment(6)._replace(log_odds=odds)
-    table = label_table(LabelStore(torch.zeros(6, dtype=torch.long), CLASSES), said, splits=["train"] * 6)
+    scores = some_assessment(6)._replace(log_odds=odds)
+    table = label_table(LabelStore(torch.zeros(6, dtype=torch.long), CLASSES), scores, splits=["train"] * 6)
     assert lowest_quality_first(table).tolist() == [5, 2, 0, 3, 1, 4]
 
 

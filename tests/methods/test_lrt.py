@@ -5,8 +5,7 @@ from typing import Any
 import torch
 
 from epoch_outputs import Unseen
-from unflip.methods.base import TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore, TrainContext
 from unflip.methods.lrt import LRT, LRTOptions
 
 EPSILON, RHO = 1e-4, 0.9
@@ -80,7 +79,7 @@ def test_examples_that_did_not_train_follow_the_rule_with_the_last_delta() -> No
     assert method.correct(probs, torch.ones(4, dtype=torch.long)).tolist() == [1, 1, 1, 1]
 
 
-def test_earlier_predictions_are_taken_anew_after_a_while() -> None:
+def test_earlier_predictions_are_taken_again_after_a_while() -> None:
     method = make(1, 2, warmup=1, retro_lead=0, retro_refresh=2)
     labels = LabelStore(torch.zeros(1, dtype=torch.long), 2)
     held = []

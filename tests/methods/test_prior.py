@@ -12,7 +12,7 @@ from unflip.methods.unflip import posterior as module
 from unflip.methods.unflip.posterior import class_prior, fit_prior_offsets, prior_trust, temper_prior
 
 
-def believed(log_probs: Tensor, labels: Tensor, background: float) -> float:
+def likely(log_probs: Tensor, labels: Tensor, background: float) -> float:
     """Ask of data whose classes are all known."""
     return prior_trust(log_probs, labels, background, torch.ones(log_probs.shape[1], dtype=torch.bool))
 
@@ -82,51 +82,51 @@ def test_shares_are_means_of_probabilities_and_none_is_zero() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_inequality_that_noise_made_is_not_believed(seed: int) -> None:
+def test_inequality_that_noise_made_is_not_trusted(seed: int) -> None:
     inputs, classes = gaussians([1000, 1000, 1000], seed)
     labels = asymmetric(classes, 0.4, seed + 1)
     assert labels.bincount().tolist() != classes.bincount().tolist()
     log_probs = label_log_probs(inputs, labels, 3)
-    assert believed(log_probs, labels, 0.0) == pytest.approx(0, abs=0.1)
+    assert likely(log_probs, labels, 0.0) == pytest.approx(0, abs=0.1)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_inequality_that_is_true_is_believed(seed: int) -> None:
+def test_inequality_that_is_real_is_trusted(seed: int) -> None:
     inputs, classes = gaussians([1800, 900, 300], seed)
     labels = symmetric(classes, 3, 0.3, seed + 1)
     log_probs = label_log_probs(inputs, classes, 3)  # of those labels that mean something
-    assert believed(log_probs, labels, 0.3) == pytest.approx(1, abs=0.1)
+    assert likely(log_probs, labels, 0.3) == pytest.approx(1, abs=0.1)
 
 
-def test_what_so_few_examples_show_by_chance_is_not_believed() -> None:
+def test_what_so_few_examples_show_by_chance_is_not_trusted() -> None:
     """The same view of three examples, then of three hundred: only there are two thirds more than chance."""
     log_probs = torch.tensor([[0.98, 0.02], [0.98, 0.02], [0.02, 0.98]]).log()
     labels = torch.tensor([0, 0, 1])
     inequality = sum(share * math.log(2 * share) for share in (1.98 / 3, 1.02 / 3))
     enough = 1 / (2 * inequality)  # examples without background labels
     assert 3 < enough < 300
-    assert believed(log_probs, labels, 0.0) == 0
-    assert believed(log_probs.repeat(100, 1), labels.repeat(100), 0.0) == 1
-    assert believed(log_probs.repeat(100, 1), labels.repeat(100), 1 - math.sqrt(enough / 310)) == 0
+    assert likely(log_probs, labels, 0.0) == 0
+    assert likely(log_probs.repeat(100, 1), labels.repeat(100), 0.0) == 1
+    assert likely(log_probs.repeat(100, 1), labels.repeat(100), 1 - math.sqrt(enough / 310)) == 0
 
 
-def test_equal_classes_leave_nothing_to_believe() -> None:
+def test_equal_classes_leave_nothing_to_trust() -> None:
     log_probs = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).log().repeat(500, 1)
-    assert believed(log_probs, torch.arange(1000) % 2, 0.0) == 0
+    assert likely(log_probs, torch.arange(1000) % 2, 0.0) == 0
 
 
 def test_the_names_of_the_classes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOW", 0.0)
-    monkeypatch.setattr(module, "_HIGH", 3.0)  # so that it is neither 0 nor 1
+    monkeypatch.setattr(module, "TRUST_LOW", 0.0)
+    monkeypatch.setattr(module, "TRUST_HIGH", 3.0)  # so that it is neither 0 nor 1
     inputs, classes = gaussians([1000, 900, 400])
     labels = asymmetric(classes, 0.3)
     log_probs = label_log_probs(inputs, labels, 3)
-    expected = believed(log_probs, labels, 0.1)
+    expected = likely(log_probs, labels, 0.1)
     assert 0.1 < expected < 0.9
     for order in ([1, 2, 0], [2, 1, 0]):
         names = torch.tensor(order)
         new = torch.empty_like(names).index_copy_(0, names, torch.arange(3))
-        assert believed(log_probs[:, names], new[labels], 0.1) == pytest.approx(expected, abs=1e-3)
+        assert likely(log_probs[:, names], new[labels], 0.1) == pytest.approx(expected, abs=1e-3)
 
 
 def explained(p: list[list[float]], labels: list[int], background: float) -> float:
@@ -160,9 +160,9 @@ def test_belief_is_what_equal_classes_would_cost_the_labels(monkeypatch: pytest.
         for sign, view in ((1, log_probs), (-1, equal))
     )
     share = cost / inequality
-    monkeypatch.setattr(module, "_LOW", share - 0.3)  # the ramp lies about what is to be found
-    monkeypatch.setattr(module, "_HIGH", share + 0.7)
-    assert believed(log_probs, labels, background) == pytest.approx(0.3, abs=0.01)
+    monkeypatch.setattr(module, "TRUST_LOW", share - 0.3)  # the ramp lies about what is to be found
+    monkeypatch.setattr(module, "TRUST_HIGH", share + 0.7)
+    assert likely(log_probs, labels, background) == pytest.approx(0.3, abs=0.01)
 
 
 def test_a_class_that_nobody_has_seen_is_not_made_as_large_as_the_others() -> None:

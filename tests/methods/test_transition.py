@@ -53,7 +53,7 @@ def test_a_posterior_is_the_mixture_of_the_formula(seed: int, classes: int, weig
         assert got[i].tolist() == pytest.approx([(1 - u) * p[c] + u * q[c] for c in range(classes)], abs=1e-5)
 
 
-def test_at_its_limits_a_posterior_is_what_was_believed_or_bayes_rule() -> None:
+def test_at_its_limits_a_posterior_is_the_prior_or_bayes_rule() -> None:
     log_probs, labels, share = train_probs(50, 4)
     log_matrix, none, all_of_it = some_matrix(4), torch.zeros(50), torch.ones(50)
     p = log_probs.exp()
@@ -86,7 +86,7 @@ def test_the_estimate_is_that_of_a_loop(weight: float, rounds: int) -> None:
 def test_blocks_of_examples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     log_probs, labels, share = train_probs(40, 3)
     whole = estimate_transition(log_probs, labels, share)
-    monkeypatch.setattr(module, "_ROWS", 7)
+    monkeypatch.setattr(module, "BLOCK_ROWS", 7)
     torch.testing.assert_close(estimate_transition(log_probs, labels, share), whole)
 
 

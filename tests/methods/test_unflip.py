@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from epoch_outputs import Unseen
 from helpers import Crash, assert_same_run, assert_same_tree, blobs, crash_after, quick_train, write_npz
 from unflip.errors import ConfigError, UnflipWarning
+from unflip.methods import base as tables
 from unflip.methods import find_method
-from unflip.methods.base import Batch, EpochOutputs, Phase, RunShape, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import Batch, EpochOutputs, LabelStore, Phase, RunShape, TrainContext
 from unflip.methods.unflip import method as module
 from unflip.methods.unflip import posterior as formulas
 from unflip.methods.unflip.folds import members_rows
@@ -27,8 +27,7 @@ from unflip.methods.unflip.posterior import PosteriorState, label_odds, label_we
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions, StackedMLP
 from unflip.runs.folder import Run
-from unflip.stats import rows as tables
-from unflip.stats.discriminant import fit_discriminant, held_out_log_posterior
+from unflip.stats.discriminant import fit_discriminant, leave_group_out_log_posterior
 from unflip.stats.stacking import pool
 
 CLASSES = 3
@@ -56,7 +55,7 @@ class Seen(Unseen):
         return tensor
 
 
-def some_setting(train: Tensor, **more: Any) -> TrainContext:
+def some_context(train: Tensor, **more: Any) -> TrainContext:
     return TrainContext(CLASSES, train, 6, 0, 8, lambda epoch: 1.0, torch.device("cpu"), **({"of_rows": True} | more))
 
 
@@ -70,10 +69,10 @@ def some_labels(seen: Seen, reviewed: dict[int, int] | None = None) -> LabelStor
     return LabelStore(given, CLASSES, decided)
 
 
-def committee(seen: Seen, *, batch_norm: bool = False, groups: Tensor | None = None, **options: Any) -> Unflip:
-    """A committee of four on all rows but every fifth, so that rows and positions differ."""
+def ensemble(seen: Seen, *, batch_norm: bool = False, groups: Tensor | None = None, **options: Any) -> Unflip:
+    """A ensemble of four on all rows but every fifth, so that rows and positions differ."""
     rows = torch.arange(len(seen.rows))
-    context = some_setting(rows[rows % 5 > 0], groups=groups)
+    context = some_context(rows[rows % 5 > 0], groups=groups)
     chosen = UnflipOptions(**({"members": 4} | options))
     network = MLPOptions(hidden=(8,), batch_norm=batch_norm)
     method = Unflip(chosen, context)
@@ -109,15 +108,15 @@ def prefetched(method: Unflip, seen: Seen, labels: LabelStore, epoch: int = 1) -
 
 
 def watched(method: Unflip, monkeypatch: pytest.MonkeyPatch) -> list[Views]:
-    """Return a list of what the views of a committee will have said, epoch by epoch."""
+    """Return a list of what the views of a ensemble will have probs, epoch by epoch."""
     found: list[Views] = []
-    plain = method._predict_out_of_fold
+    plain = method.predict_out_of_fold
 
     def look(observed: EpochOutputs, given: Tensor) -> Views:
         found.append(plain(observed, given))
         return found[-1]
 
-    monkeypatch.setattr(method, "_predict_out_of_fold", look)
+    monkeypatch.setattr(method, "predict_out_of_fold", look)
     return found
 
 
@@ -134,7 +133,7 @@ def together(views: Views) -> Tensor:
 def test_nobody_learns_from_their_own_fold(mixup: float, batch_norm: bool) -> None:
     """Other inputs and other targets of a fold change every member's gradient but that of its own."""
     seen = Seen()
-    labels, method = some_labels(seen), committee(seen, mixup=mixup, batch_norm=batch_norm)
+    labels, method = some_labels(seen), ensemble(seen, mixup=mixup, batch_norm=batch_norm)
     indices = prefetched(method, seen, labels)
     batch = some_batch(seen, labels, indices, size=40)
     assert method.folds is not None
@@ -162,7 +161,7 @@ def test_nobody_learns_from_their_own_fold(mixup: float, batch_norm: bool) -> No
 
 def test_the_loss_is_each_members_cross_entropy_on_the_rows_it_takes() -> None:
     seen = Seen()
-    labels, method = some_labels(seen), committee(seen, mixup=0.0)
+    labels, method = some_labels(seen), ensemble(seen, mixup=0.0)
     indices = prefetched(method, seen, labels)
     batch = some_batch(seen, labels, indices)
     assert method.folds is not None
@@ -185,7 +184,7 @@ def test_the_loss_is_each_members_cross_entropy_on_the_rows_it_takes() -> None:
 
 def test_a_member_with_nothing_to_learn_from_stands_aside() -> None:
     seen = Seen()
-    labels, method = some_labels(seen), committee(seen)
+    labels, method = some_labels(seen), ensemble(seen)
     indices = prefetched(method, seen, labels)
     assert method.folds is not None
     own = indices[method.folds[indices] == 2].unique()
@@ -203,7 +202,7 @@ def test_few_examples_are_visited_until_there_are_enough_steps() -> None:
     seen = Seen()  # 60 train, 8 in a batch, 6 epochs: 48 steps
     labels = some_labels(seen)
     for steps, passes in ((1, 1), (48, 1), (49, 2), (300, 7)):
-        method = committee(seen, steps=steps)
+        method = ensemble(seen, steps=steps)
         visits = prefetched(method, seen, labels).bincount(minlength=75)
         assert visits[method.context.train].tolist() == [passes] * 60
         assert int(visits.sum()) == 60 * passes
@@ -211,11 +210,11 @@ def test_few_examples_are_visited_until_there_are_enough_steps() -> None:
     assert list(method.phases(1, seen, labels)) == []
 
 
-def test_targets_are_given_labels_then_beliefs_and_always_what_people_decided() -> None:
+def test_targets_are_given_labels_then_beliefs_and_always_reviewed_labels() -> None:
     seen = Seen()
     labels = some_labels(seen, {7: 2, 8: 0})
     for soft in (True, False):
-        method = committee(seen, soft_targets=soft, warmup=1)
+        method = ensemble(seen, soft_targets=soft, warmup=1)
         prefetched(method, seen, labels)
         given_targets = torch.eye(CLASSES)[labels.initial[method.context.train]]
         assert method.targets is not None
@@ -226,24 +225,22 @@ def test_targets_are_given_labels_then_beliefs_and_always_what_people_decided() 
         if not soft:
             assert torch.equal(method.targets, given_targets)
             continue
-        belief = method.posterior
-        assert belief is not None
+        state = method.posterior
+        assert state is not None
         given_labels = labels.initial[method.context.train]
-        expected = posterior(
-            belief.log_probs, given_labels, belief.informative, belief.log_matrix, belief.target_weight
-        )
+        expected = posterior(state.log_probs, given_labels, state.informative, state.log_matrix, state.target_weight)
         reviewed = labels.trusted[method.context.train]
         assert int(reviewed.sum()) == 2
         torch.testing.assert_close(method.targets[~reviewed], expected[~reviewed])
         assert torch.equal(method.targets[reviewed], given_targets[reviewed])
 
 
-# judging
+# scoring
 
 
-def test_each_example_is_judged_by_the_member_that_has_not_seen_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_example_is_scored_by_the_member_that_has_not_seen_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen()
-    labels, method = some_labels(seen), committee(seen, warmup=1)
+    labels, method = some_labels(seen), ensemble(seen, warmup=1)
     views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1)
     assert method.folds is not None
@@ -252,15 +249,15 @@ def test_each_example_is_judged_by_the_member_that_has_not_seen_it(monkeypatch: 
     for member, (network, rows) in enumerate(seen.asked):
         assert bool((method.folds[rows] == member).all())
         assert_same_tree(dict(network.state_dict()), dict(members[member].state_dict()))
-        said = members[member](seen.rows[rows]).log_softmax(1)
-        torch.testing.assert_close(views[0].network[method.position[rows]], said)
+        probs = members[member](seen.rows[rows]).log_softmax(1)
+        torch.testing.assert_close(views[0].network[method.position[rows]], probs)
     asked = torch.cat([rows for _, rows in seen.asked])
     assert asked.sort().values.tolist() == method.context.train.tolist()
 
 
 def test_gaussians_leave_each_example_out_and_follow_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen()
-    labels, method = some_labels(seen), committee(seen, warmup=1)
+    labels, method = some_labels(seen), ensemble(seen, warmup=1)
     views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1)
     prefetched(method, seen, labels, epoch=2)
@@ -272,7 +269,7 @@ def test_gaussians_leave_each_example_out_and_follow_the_targets(monkeypatch: py
     rows = seen.rows[method.context.train]
     fitted = fit_discriminant(rows.__getitem__, targets, CLASSES, shrink=shrink)
     assert views[1].gaussian is not None
-    torch.testing.assert_close(views[1].gaussian, held_out_log_posterior(fitted, rows.__getitem__, targets))
+    torch.testing.assert_close(views[1].gaussian, leave_group_out_log_posterior(fitted, rows.__getitem__, targets))
 
 
 @pytest.mark.parametrize("gaussians", [True, False])
@@ -281,48 +278,48 @@ def test_views_are_pooled_by_chosen_weights_and_moved_to_equal_classes(
 ) -> None:
     seen = Seen()
     labels = some_labels(seen)
-    for prior in ("kept", "equal"):
-        method = committee(seen, warmup=1, gaussians=gaussians, view_weights=(0.7, 0.2), prior=prior)
+    for prior in ("empirical", "equal"):
+        method = ensemble(seen, warmup=1, gaussians=gaussians, view_weights=(0.7, 0.2), prior=prior)
         views = watched(method, monkeypatch)
         figures = learn(method, seen, labels, epoch=1)
-        belief = method.posterior
-        assert belief is not None
+        state = method.posterior
+        assert state is not None
         assert figures["view_weights"] == pytest.approx([0.7, 0.2][: 1 + gaussians])
         assert (views[0].gaussian is not None) == gaussians
-        expected = (together(views[0]) + belief.offset).log_softmax(1)
-        torch.testing.assert_close(belief.log_probs, expected)
-        if prior == "kept":
-            assert float(belief.offset.abs().max()) < 1e-5
+        expected = (together(views[0]) + state.offset).log_softmax(1)
+        torch.testing.assert_close(state.log_probs, expected)
+        if prior == "empirical":
+            assert float(state.offset.abs().max()) < 1e-5
         else:
-            torch.testing.assert_close(belief.log_probs.exp().mean(0), torch.full((3,), 1 / 3), atol=0.01, rtol=0)
+            torch.testing.assert_close(state.log_probs.exp().mean(0), torch.full((3,), 1 / 3), atol=0.01, rtol=0)
 
 
 @pytest.mark.parametrize("inequality", [1.0, 0.5, 0.0])
-def test_the_classes_come_nearer_to_equality_in_each_epoch_as_far_as_inequality_is_not_believed(
+def test_the_classes_come_nearer_to_equality_in_each_epoch_as_far_as_inequality_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch, inequality: float
 ) -> None:
     monkeypatch.setattr(formulas, "prior_trust", lambda *_: inequality)
     seen = Seen()
     seen.truth[5:35] = 0  # far more examples of one class
     seen.rows[5:35] = seen.rows[[0]] + seen.rows[5:35] / 4
-    labels, method = some_labels(seen), committee(seen, warmup=2)
+    labels, method = some_labels(seen), ensemble(seen, warmup=2)
     views = watched(method, monkeypatch)
     for epoch in range(1, 7):
         learn(method, seen, labels, epoch, steps=3)
-        belief = method.posterior
-        assert (belief is None) == (epoch < 2)
-        if belief is None:
+        state = method.posterior
+        assert (state is None) == (epoch < 2)
+        if state is None:
             continue
         seen_shares = together(views[-1]).exp().mean(0)
         powers = seen_shares ** (inequality ** (1 / 5))
-        torch.testing.assert_close(belief.log_probs.exp().mean(0), powers / powers.sum(), atol=0.005, rtol=0)
+        torch.testing.assert_close(state.log_probs.exp().mean(0), powers / powers.sum(), atol=0.005, rtol=0)
         if epoch == 2:
             assert float(seen_shares.max() - seen_shares.min()) > 0.1
 
 
 def test_a_given_label_counts_less_from_epoch_to_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen()
-    labels, method, counts = some_labels(seen), committee(seen, warmup=2), []
+    labels, method, counts = some_labels(seen), ensemble(seen, warmup=2), []
     views = watched(method, monkeypatch)
     for epoch in range(1, 7):
         figures = learn(method, seen, labels, epoch, steps=3)
@@ -330,26 +327,26 @@ def test_a_given_label_counts_less_from_epoch_to_epoch(monkeypatch: pytest.Monke
             assert figures == {}
             assert method.posterior is None
             continue
-        belief = method.posterior
-        assert belief is not None
-        believed = together(views[-1]).argmax(1)
-        wrong = (believed != labels.given[method.context.train]) * belief.informative
-        last = label_weights(belief.uniform_noise_rate, float(wrong.sum() / belief.informative.sum()), CLASSES)
-        assert belief.label_weight == pytest.approx(last[1], abs=1e-5)
-        counts.append((belief.target_weight, last[0]))
+        state = method.posterior
+        assert state is not None
+        likely = together(views[-1]).argmax(1)
+        wrong = (likely != labels.given[method.context.train]) * state.informative
+        last = label_weights(state.uniform_noise_rate, float(wrong.sum() / state.informative.sum()), CLASSES)
+        assert state.label_weight == pytest.approx(last[1], abs=1e-5)
+        counts.append((state.target_weight, last[0]))
     for step, (weight, last_weight) in enumerate(counts):
         assert weight == pytest.approx(1 - (1 - last_weight) * step / 4, abs=1e-5)
 
 
-def test_labels_become_the_likeliest_class_and_people_have_the_last_word() -> None:
+def test_labels_become_the_most_likely_class_and_people_have_the_last_word() -> None:
     seen = Seen()
-    labels, method = some_labels(seen, {7: 2, 8: 0}), committee(seen, warmup=1)
+    labels, method = some_labels(seen, {7: 2, 8: 0}), ensemble(seen, warmup=1)
     figures = learn(method, seen, labels, epoch=1, steps=60)
-    belief, train = method.posterior, method.context.train
-    assert belief is not None
+    state, train = method.posterior, method.context.train
+    assert state is not None
     initial = labels.initial[train]
-    believed = posterior(belief.log_probs, initial, belief.informative, belief.log_matrix, belief.label_weight)
-    expected = believed.argmax(1).where(~labels.trusted[train], initial)
+    likely = posterior(state.log_probs, initial, state.informative, state.log_matrix, state.label_weight)
+    expected = likely.argmax(1).where(~labels.trusted[train], initial)
     assert torch.equal(labels.current[train], expected)
     assert figures["changed"] == int((expected != initial).sum()) > 3
     rest = torch.ones(75, dtype=torch.bool)
@@ -361,10 +358,10 @@ def test_labels_become_the_likeliest_class_and_people_have_the_last_word() -> No
 def test_gaussians_that_say_nothing_are_dropped_where_they_cost_time(
     monkeypatch: pytest.MonkeyPatch, few: int, dropped: bool
 ) -> None:
-    monkeypatch.setattr(module, "_FEW", few)
+    monkeypatch.setattr(module, "SMALL_DATA", few)
     seen = Seen()
     seen.rows = torch.randn(75, 4, generator=torch.Generator().manual_seed(1))
-    labels, method = some_labels(seen), committee(seen, warmup=1)
+    labels, method = some_labels(seen), ensemble(seen, warmup=1)
     monkeypatch.setattr(seen, "outputs", lambda network, rows: 2 * torch.eye(3)[seen.truth[rows]])
     learn(method, seen, labels, epoch=1)
     assert method.posterior is not None
@@ -376,39 +373,39 @@ def test_gaussians_that_say_nothing_are_dropped_where_they_cost_time(
 
 
 def test_gaussians_that_say_something_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FEW", 10)
+    monkeypatch.setattr(module, "SMALL_DATA", 10)
     seen = Seen()
-    method = committee(seen, warmup=1)
+    method = ensemble(seen, warmup=1)
     learn(method, seen, some_labels(seen), epoch=1)
     assert method.posterior is not None
     assert method.posterior.gaussian_pair is not None
 
 
-def test_a_judgment_is_what_each_view_says_of_given_and_current_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_label_scores_are_what_each_view_says_of_given_and_current_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen()
-    labels, method = some_labels(seen, {7: 2, 8: 0}), committee(seen, warmup=1)
+    labels, method = some_labels(seen, {7: 2, 8: 0}), ensemble(seen, warmup=1)
     views = watched(method, monkeypatch)
     learn(method, seen, labels, epoch=1, steps=60)
-    label_scores, belief, train = method.label_scores(labels), method.posterior, method.context.train
+    label_scores, state, train = method.label_scores(labels), method.posterior, method.context.train
     assert label_scores is not None
-    assert belief is not None
+    assert state is not None
     assert bool((labels.given != labels.current).any())
-    for said, log_probs in zip(
+    for probs, log_probs in zip(
         (label_scores.probs, label_scores.network, label_scores.gaussian_probs),
-        (belief.log_probs, views[0].network, views[0].gaussian),
+        (state.log_probs, views[0].network, views[0].gaussian),
         strict=True,
     ):
-        assert said is not None
+        assert probs is not None
         assert log_probs is not None
         for column, named in enumerate((labels.given[train], labels.current[train])):
-            torch.testing.assert_close(said[:, column], log_probs.exp()[torch.arange(len(train)), named])
+            torch.testing.assert_close(probs[:, column], log_probs.exp()[torch.arange(len(train)), named])
 
 
-def test_a_large_committee_says_the_same_in_half_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_ensemble_says_the_same_in_half_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, found = Seen(), []
     for above in (tables.HALF_ABOVE, 1):
         monkeypatch.setattr(tables, "HALF_ABOVE", above)
-        labels, method = some_labels(seen), committee(seen, warmup=1)
+        labels, method = some_labels(seen), ensemble(seen, warmup=1)
         for epoch in (1, 2):
             learn(method, seen, labels, epoch, steps=30)
         assert method.posterior is not None
@@ -444,7 +441,7 @@ def test_labels_count_fully_where_all_noise_is_chance_and_least_where_none_is() 
     assert label_weights(0.3, 0.05, 10) > label_weights(0.1, 0.05, 10) > label_weights(0.1, 0.1, 10)
 
 
-def belief_of(label_weight: float, offset: Tensor | None = None, background: float = 0.2) -> PosteriorState:
+def state_of(label_weight: float, offset: Tensor | None = None, background: float = 0.2) -> PosteriorState:
     matrix = torch.tensor([[0.8, 0.1, 0.1], [0.05, 0.9, 0.05], [0.3, 0.0001, 0.6999]])
     nothing = torch.empty(0)
     return PosteriorState(
@@ -465,9 +462,9 @@ def test_odds_are_those_of_the_posterior(seed: int, label_weight: float) -> None
     random = torch.Generator().manual_seed(seed)
     log_probs = (2 * torch.randn(8, 3, generator=random)).log_softmax(1)
     labels, share = torch.randint(3, (8,), generator=random), torch.rand(8, generator=random)
-    belief = belief_of(label_weight)
-    got = label_odds(log_probs, labels, share, belief.log_matrix, belief.label_weight)
-    M, g = belief.log_matrix.exp().tolist(), min(1.0, label_weight + formulas._QUALITY_MORE)
+    state = state_of(label_weight)
+    got = label_odds(log_probs, labels, share, state.log_matrix, state.label_weight)
+    M, g = state.log_matrix.exp().tolist(), min(1.0, label_weight + 0.15)
     for i, y in enumerate(labels.tolist()):
         p, u = log_probs[i].exp().tolist(), float(share[i])
         moved = [p[c] * M[c][y] ** g for c in range(3)]
@@ -478,35 +475,35 @@ def test_odds_are_those_of_the_posterior(seed: int, label_weight: float) -> None
 def test_odds_rise_with_what_views_say_far_beyond_what_probabilities_can_tell_apart() -> None:
     odds = torch.linspace(-300, 300, 400)
     log_probs = torch.stack([odds, torch.zeros(400), torch.zeros(400)], 1).log_softmax(1)
-    labels, belief = torch.zeros(400, dtype=torch.long), belief_of(0.5)
+    labels, state = torch.zeros(400, dtype=torch.long), state_of(0.5)
     for share in (0.0, 0.5, 1.0):
-        got = label_odds(log_probs, labels, torch.full((400,), share), belief.log_matrix, belief.label_weight)
+        got = label_odds(log_probs, labels, torch.full((400,), share), state.log_matrix, state.label_weight)
         assert bool((got.diff() > 0.5).all())
         assert bool(got.isfinite().all())
 
 
-def test_examples_that_no_member_learned_are_corrected_and_judged_by_the_same_formulas() -> None:
+def test_examples_that_no_member_learned_are_corrected_and_scored_by_the_same_formulas() -> None:
     """What the model says includes the move of the classes' sizes; background labels know nothing of it."""
     random = torch.Generator().manual_seed(0)
-    method, offset = committee(Seen()), torch.tensor([0.8, 0.0, -0.8])
+    method, offset = ensemble(Seen()), torch.tensor([0.8, 0.0, -0.8])
     probs = torch.randn(20, 3, generator=random).softmax(1)
     labels = torch.randint(3, (20,), generator=random)
-    assert method.correct(probs, labels).tolist() == labels.tolist()  # before anything is believed
+    assert method.correct(probs, labels).tolist() == labels.tolist()  # before anything is likely
     torch.testing.assert_close(method.odds(probs, labels).sigmoid(), probs.gather(1, labels[:, None])[:, 0])
-    belief = method.posterior = belief_of(0.5, offset)
+    state = method.posterior = state_of(0.5, offset)
     method.small, method.known = torch.tensor([False, False, False]), torch.tensor([True, True, True])
     share = []
     for p, y in zip(probs.tolist(), labels.tolist(), strict=True):
         unmoved = [p[c] / math.exp(float(offset[c])) for c in range(3)]
         informative = 0.8 * unmoved[y] / sum(unmoved)
         share.append(informative / (informative + 0.2 / 3))
-    expected = posterior(probs.log(), labels, torch.tensor(share), belief.log_matrix, 0.5).argmax(1)
+    expected = posterior(probs.log(), labels, torch.tensor(share), state.log_matrix, 0.5).argmax(1)
     assert method.correct(probs, labels).tolist() == expected.tolist() != labels.tolist()
     torch.testing.assert_close(
         method.odds(probs, labels),
-        label_odds(probs.log(), labels, torch.tensor(share), belief.log_matrix, belief.label_weight),
+        label_odds(probs.log(), labels, torch.tensor(share), state.log_matrix, state.label_weight),
     )
-    method.small = torch.tensor([False, True, False])  # of such a class nothing can be said
+    method.small = torch.tensor([False, True, False])  # of such a class nothing can be probs
     assert torch.equal(method.odds(probs, labels).isnan(), labels == 1)
     method.known, method.unknown = torch.tensor([True, False, True]), torch.tensor([1])
     corrected = method.correct(probs, labels)
@@ -516,23 +513,23 @@ def test_examples_that_no_member_learned_are_corrected_and_judged_by_the_same_fo
     assert bool((corrected != labels).any())
 
 
-def test_the_model_predicts_what_the_committee_believes_of_a_new_example() -> None:
+def test_the_model_predicts_the_pool_of_views_of_a_new_example() -> None:
     seen = Seen()
-    labels, method = some_labels(seen), committee(seen, warmup=1)
+    labels, method = some_labels(seen), ensemble(seen, warmup=1)
     assert method.model().weights is None
     learn(method, seen, labels, epoch=1)
-    belief, new = method.posterior, torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
-    assert belief is not None
-    assert belief.gaussians is not None
-    assert belief.weights is not None
+    state, new = method.posterior, torch.randn(9, 4, generator=torch.Generator().manual_seed(3))
+    assert state is not None
+    assert state.gaussians is not None
+    assert state.weights is not None
     mean = torch.stack([member(new).softmax(1) for member in method.ema.module.split()]).mean(0)
-    expected = pool([mean.log(), belief.gaussians.log_posterior(new)], belief.weights) + belief.offset
+    expected = pool([mean.log(), state.gaussians.log_posterior(new)], state.weights) + state.offset
     torch.testing.assert_close(method.model().probs(new), expected.softmax(1))
 
 
 def test_its_state_restores_it() -> None:
     seen = Seen()
-    labels, method, other = some_labels(seen), committee(seen, warmup=1), committee(seen, warmup=1)
+    labels, method, other = some_labels(seen), ensemble(seen, warmup=1), ensemble(seen, warmup=1)
     other.load_state_dict(method.state_dict())
     learn(method, seen, labels, epoch=1)
     other.networks[0].load_state_dict(method.networks[0].state_dict())
@@ -545,16 +542,16 @@ def test_its_state_restores_it() -> None:
 # options
 
 
-def test_committees_are_smaller_where_examples_are_many_or_large() -> None:
+def test_ensembles_are_smaller_where_examples_are_many_or_large() -> None:
     chosen = UnflipOptions()
-    assert count_members(chosen, some_setting(torch.arange(9_999))) == 8
-    assert count_members(chosen, some_setting(torch.arange(10_000))) == 4
-    assert count_members(chosen, some_setting(torch.arange(100), of_rows=False)) == 2
-    assert count_members(UnflipOptions(members=5), some_setting(torch.arange(10_000))) == 5
+    assert count_members(chosen, some_context(torch.arange(9_999))) == 8
+    assert count_members(chosen, some_context(torch.arange(10_000))) == 4
+    assert count_members(chosen, some_context(torch.arange(100), of_rows=False)) == 2
+    assert count_members(UnflipOptions(members=5), some_context(torch.arange(10_000))) == 5
 
 
 def test_images_have_no_gaussians_and_no_schedule_of_their_own() -> None:
-    assert Unflip(UnflipOptions(members=2), some_setting(torch.arange(9), of_rows=False)).dropped
+    assert Unflip(UnflipOptions(members=2), some_context(torch.arange(9), of_rows=False)).dropped
     rows, images = (Unflip.options_for("unflip", RunShape(10, 0.1, of_rows)) for of_rows in (True, False))
     assert rows["data"]["val_fraction"] == images["data"]["val_fraction"] == 0
     assert "optimizer" in rows
@@ -596,7 +593,7 @@ def run_on(data: tuple[Path, Path], out: Path, **options: Any) -> Run:
     return quick_train(data[0], out, labels=data[1], method="unflip", **({"epochs": 6} | options))
 
 
-def judged(run: Run, data: tuple[Path, Path]) -> Iterator[np.ndarray[Any, Any]]:
+def scores(run: Run, data: tuple[Path, Path]) -> Iterator[np.ndarray[Any, Any]]:
     """Return quality, whether the given label is right, and whether the current one is."""
     table, truth = run.labels(), np.load(data[0])["train_labels"]
     yield table["label_quality"].to_numpy()
@@ -606,7 +603,7 @@ def judged(run: Run, data: tuple[Path, Path]) -> Iterator[np.ndarray[Any, Any]]:
 
 def test_it_finds_the_wrong_labels_without_any_setting(noisy: tuple[Path, Path], tmp_path: Path) -> None:
     run = run_on(noisy, tmp_path / "run")
-    quality, right, corrected = judged(run, noisy)
+    quality, right, corrected = scores(run, noisy)
     assert right.mean() < 0.75
     assert corrected.mean() > 0.98
     assert roc_auc_score(right, quality) > 0.97
@@ -620,14 +617,14 @@ def test_it_finds_the_wrong_labels_without_any_setting(noisy: tuple[Path, Path],
 
 def test_quality_is_how_often_such_labels_are_right(tmp_path: Path) -> None:
     data = simulated(tmp_path, distance=2.5, count=1500)
-    quality, right, _ = judged(run_on(data, tmp_path / "run", epochs=8), data)
+    quality, right, _ = scores(run_on(data, tmp_path / "run", epochs=8), data)
     order = quality.argsort()
     for part in np.array_split(order, 5):
         assert right[part].mean() == pytest.approx(quality[part].mean(), abs=0.12)
     assert right.mean() == pytest.approx(quality.mean(), abs=0.05)
 
 
-def test_a_single_member_says_that_it_judges_what_it_has_learned(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_single_member_warns_that_scores_are_in_sample(noisy: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.warns(UnflipWarning, match="unflip.members = 1"):
         run = run_on(noisy, tmp_path / "run", settings={"unflip.members": 1, "data.val_fraction": 0.1})
     for row in run.labels().to_pylist():
@@ -636,7 +633,7 @@ def test_a_single_member_says_that_it_judges_what_it_has_learned(noisy: tuple[Pa
         assert 0 <= row["label_quality"] <= 1
 
 
-def test_of_a_class_smaller_than_the_committee_nothing_can_be_said(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+def test_of_a_class_smaller_than_the_ensemble_nothing_can_be_said(noisy: tuple[Path, Path], tmp_path: Path) -> None:
     labels = np.load(noisy[1])
     labels[[5, 50, 150]] = 3
     np.save(tmp_path / "labels.npy", labels)
@@ -669,9 +666,9 @@ def test_nor_of_examples_of_such_a_class_that_were_held_out(noisy: tuple[Path, P
     assert [i for i, value in enumerate(table["label_quality"].to_pylist()) if value is None] == small
 
 
-def test_examples_held_out_are_judged_and_corrected_too(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+def test_examples_held_out_are_scored_and_corrected_too(noisy: tuple[Path, Path], tmp_path: Path) -> None:
     run = run_on(noisy, tmp_path / "run", settings={"data.val_fraction": 0.25})
-    quality, right, corrected = judged(run, noisy)
+    quality, right, corrected = scores(run, noisy)
     table = run.labels()
     held_out = np.array(table["split"].to_pylist()) == "val"
     assert held_out.sum() == pytest.approx(100, abs=2)
@@ -683,9 +680,7 @@ def test_examples_held_out_are_judged_and_corrected_too(noisy: tuple[Path, Path]
     assert table["gaussian_prob_given"].null_count == 0
 
 
-def test_what_people_decided_stays_and_the_given_label_is_not_forgotten(
-    noisy: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_reviewed_labels_stay_and_the_given_label_is_not_forgotten(noisy: tuple[Path, Path], tmp_path: Path) -> None:
     truth, given_labels = np.load(noisy[0])["train_labels"], np.load(noisy[1])
     rows = range(0, 40, 4)
     decided = {row: int((truth[row] + 1) % 3) for row in rows}  # all of them wrong, to be recognizable
@@ -709,7 +704,7 @@ def test_equal_rows_share_a_fold(noisy: tuple[Path, Path], tmp_path: Path) -> No
     assert len(set(fold.tolist())) == 8
 
 
-def test_a_run_resumed_for_more_epochs_goes_on_judging(noisy: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_run_resumed_for_more_epochs_keeps_scoring(noisy: tuple[Path, Path], tmp_path: Path) -> None:
     run_on(noisy, tmp_path / "run", epochs=3)
     longer = run_on(noisy, tmp_path / "run", epochs=20, resume=True)
     assert ["changed" in line for line in longer.metrics] == [True] * 20  # a warm-up of 20 epochs would be 6
@@ -735,24 +730,22 @@ def test_without_noise_right_labels_stay(tmp_path: Path) -> None:
     assert np.median(table["label_quality"].to_numpy()) > 0.95
 
 
-@pytest.mark.parametrize("believed", [0.0, 1.0])
+@pytest.mark.parametrize("likely", [0.0, 1.0])
 def test_a_class_without_labels_is_never_suggested(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, believed: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, likely: float
 ) -> None:
-    monkeypatch.setattr(formulas, "prior_trust", lambda *_: believed)
+    monkeypatch.setattr(formulas, "prior_trust", lambda *_: likely)
     random = np.random.default_rng(0)
     labels = np.repeat([0, 2, 3], [200, 100, 100])  # nobody is called 1
     rows = (6 * random.normal(size=(4, 8))[labels] + random.normal(size=(400, 8))).astype(np.float32)
     data = write_npz(tmp_path / "rows.npz", train=rows, train_labels=labels, class_names=np.array(list("abcd")))
     table = quick_train(data, tmp_path / "run", method="unflip", epochs=6).labels()
     assert 1 not in table["suggested_label"].to_pylist()
-    assert (
-        table["suggested_label"].to_numpy() == labels
-    ).mean() > 0.9  # where inequality is not believed some are moved
+    assert (table["suggested_label"].to_numpy() == labels).mean() > 0.9  # where inequality is not likely some are moved
 
 
-def test_a_class_of_one_group_is_not_judged_and_stays(tmp_path: Path) -> None:
-    """No member that has learned any of it judges another, so that all say it is something else."""
+def test_a_class_of_one_group_is_not_scored_and_stays(tmp_path: Path) -> None:
+    """No member trained on any of it scores another, so all predict another class."""
     random = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2, 3], [100, 100, 100, 30])
     rows = (6 * random.normal(size=(4, 8))[labels] + random.normal(size=(330, 8))).astype(np.float32)

@@ -9,8 +9,7 @@ import torch
 
 from epoch_outputs import Unseen
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
-from unflip.methods.base import NetworkOutputs, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore, NetworkOutputs, TrainContext
 from unflip.methods.lrt import LRT, LRTOptions
 from unflip.methods.plc import Warmup, warmup_end
 
@@ -83,7 +82,7 @@ def test_lrt_starts_its_retroactive_loss_with_correction_at_the_latest(
     begun, changed, deltas = [], [], []
     for epoch, right in enumerate(rights, 1):
         figures = method.end_epoch(epoch, Scored(right, torch.tensor([[0.1, 0.9]])), labels)
-        begun.append(method.held_since)
+        begun.append(method.updated_epoch)
         changed.append(figures["changed"])
         deltas.append(figures["threshold"])
     assert begun == [None] * (retro - 1) + [retro] * (len(rights) - retro + 1)

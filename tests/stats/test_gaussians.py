@@ -4,10 +4,12 @@ from statistics import NormalDist
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from unflip.errors import InputError
-from unflip.stats.gaussians import ClassGaussians, covariance_factor, fit_gaussians
+from unflip.stats.gaussians import ClassGaussians, class_indices, class_means, covariance_factor, fit_gaussians
 
 
 def mixed(n: int, d: int, seed: int = 0) -> Tensor:
@@ -181,3 +183,30 @@ def test_a_state_is_a_copy() -> None:
         value.zero_()
     assert torch.equal(fitted.means, before)
     assert fitted.present.all()
+
+
+@given(st.lists(st.integers(0, 6), max_size=40), st.sampled_from([torch.int64, torch.int32, torch.uint8]))
+def test_members_are_those_of_a_loop(labels: list[int], dtype: torch.dtype) -> None:
+    members = class_indices(torch.tensor(labels, dtype=dtype), 7)
+    assert [indices.tolist() for indices in members] == [
+        [i for i, label in enumerate(labels) if label == c] for c in range(7)
+    ]
+
+
+def test_more_classes_than_a_short_integer_holds() -> None:
+    members = class_indices(torch.tensor([40_000, 1, 40_000]), 50_000)
+    assert members[40_000].tolist() == [0, 2]
+    assert members[1].tolist() == [1]
+
+
+@pytest.mark.parametrize("labels", [[-1, 0], [0, 3]])
+def test_labels_out_of_range_are_named(labels: list[int]) -> None:
+    with pytest.raises(InputError, match="must be from 0 to 2"):
+        class_indices(torch.tensor(labels), 3)
+
+
+def test_class_means_are_those_of_a_loop() -> None:
+    features, labels = torch.randn(50, 4), torch.randint(3, (50,))
+    for c, mean in enumerate(class_means(features, labels, 5)):
+        members = features[labels == c]
+        torch.testing.assert_close(mean, members.mean(0) if len(members) else torch.zeros(4))

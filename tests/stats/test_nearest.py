@@ -60,7 +60,7 @@ def test_only_some_rows_are_looked_among_and_ones_own_is_left_out(features: Arra
 def test_blocks_change_nothing(features: Array, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.arange(0, 300, 2)
     whole = nearest(features, features[:9], 6), nearest(features, features[:9], 6, rows=rows)
-    monkeypatch.setattr(module, "_VALUES", 7 * 11)
+    monkeypatch.setattr(module, "BLOCK_VALUES", 7 * 11)
     parts = nearest(features, features[:9], 6), nearest(features, features[:9], 6, rows=rows)
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_array_equal(one.indices, other.indices)
@@ -101,9 +101,9 @@ def test_an_index_finds_almost_all_neighbors_and_the_same_again(width: int, monk
     centers = 3 * made(40, width, 1)
     features = (centers[np.arange(4000) % 40] + made(4000, width)).astype(np.float16)
     exact = all_nearest(features)
-    monkeypatch.setattr(module, "_EXACT", 1000)
-    monkeypatch.setattr(module, "_QUERIES", 1500)
-    monkeypatch.setattr(module, "_MEMBERS", 50)  # 80 lists
+    monkeypatch.setattr(module, "EXACT_ROWS", 1000)
+    monkeypatch.setattr(module, "QUERY_ROWS", 1500)
+    monkeypatch.setattr(module, "LIST_ROWS", 50)  # 80 lists
     found = all_nearest(features)
     same = [len({*one} & {*other}) for one, other in zip(exact.indices, found.indices, strict=True)]
     assert np.mean(same) >= 9.5
@@ -119,8 +119,8 @@ def test_an_index_finds_almost_all_neighbors_and_the_same_again(width: int, monk
 def test_an_index_takes_features_of_any_size(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     features = (scale * made(1200, 6)).astype(np.float32)
     exact = all_nearest(features, 3)
-    monkeypatch.setattr(module, "_EXACT", 1000)
-    monkeypatch.setattr(module, "_MEMBERS", 100)
+    monkeypatch.setattr(module, "EXACT_ROWS", 1000)
+    monkeypatch.setattr(module, "LIST_ROWS", 100)
     found = all_nearest(features, 3)
     assert (found.indices >= 0).all()
     np.testing.assert_allclose(np.median(found.distances), np.median(exact.distances), rtol=1e-3)

@@ -56,11 +56,11 @@ def slowly(odds: list[float], share: list[float], explained: float, wrong: float
     mean = sum(u * s for s, u in pairs) / whole
     spread = math.sqrt(sum(u * (s - mean) ** 2 for s, u in pairs) / whole)
     slope = min(1.5, 3 / spread) if spread else 1.5
-    believed = (wrong / 0.35) ** 2
-    if believed >= 1:
+    counted = (wrong / 0.35) ** 2
+    if counted >= 1:
         return slope, 0.25
     rest = sum(doubt(s, 0.25) for s, _ in pairs) / len(pairs) - explained
-    expected = max(explained + believed * rest, 0.5 / len(pairs))
+    expected = max(explained + counted * rest, 0.5 / len(pairs))
     shift = 0.25
     while sum(doubt(s, shift) for s, _ in pairs) / len(pairs) > expected:
         shift += 0.01

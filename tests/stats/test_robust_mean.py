@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unflip.errors import InputError
-from unflip.stats.robust_mean import Complement, Normalize, agnostic_mean, class_agnostic_means, damping_weights
+from unflip.stats.gaussians import class_means
+from unflip.stats.robust_mean import (
+    Complement,
+    Normalize,
+    agnostic_mean,
+    class_agnostic_means,
+    damping_weights,
+    pooled_covariance,
+)
 
 FORMS: list[tuple[Normalize, Complement]] = [
     ("sum", "weighted"),
@@ -210,11 +218,28 @@ def test_what_is_not_finite_is_refused(value: float, d: int) -> None:
         fast(x)
 
 
-def test_wrong_arguments_are_named() -> None:
-    x = torch.randn(10, 3)
-    with pytest.raises(InputError, match="one label each"):
-        class_agnostic_means(x, torch.zeros(9, dtype=torch.int64), 2)
-    with pytest.raises(InputError, match="from 0 to 2; is num_classes=2 right"):
-        class_agnostic_means(x, torch.arange(10) % 3, 2)
-    with pytest.raises(InputError, match="must be integers of shape"):
-        class_agnostic_means(x, torch.zeros(10), 2)
+def test_labels_out_of_range_are_refused() -> None:
+    with pytest.raises(InputError, match="labels must be from 0 to 1"):
+        class_agnostic_means(torch.randn(10, 3), torch.arange(10) % 3, 2)
+
+
+@pytest.mark.parametrize("n", [50, 8192])  # the latter takes several rounds
+def test_the_pooled_covariance_is_that_of_a_loop(n: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    features, labels = torch.randn(n, 3, generator=random) + 5, torch.randint(3, (n,), generator=random)
+    expected = torch.zeros(3, 3)
+    for c in range(3):
+        members = features[labels == c]
+        expected += torch.cov(members.T, correction=0) * len(members) / n
+    torch.testing.assert_close(pooled_covariance(features, labels, class_means(features, labels, 3)), expected)
+
+
+def test_the_pooled_covariance_of_very_many_features_is_that_of_a_fixed_part_of_them() -> None:
+    random = torch.Generator().manual_seed(0)
+    scale = torch.tensor([1.0, 3.0, 0.1])
+    features = torch.randn(100_000, 3, generator=random) * scale
+    labels = torch.arange(100_000) % 10  # an order that picking every tenth would see one class of
+    features += labels[:, None]
+    pooled = pooled_covariance(features, labels, class_means(features, labels, 10))
+    torch.testing.assert_close(pooled / (scale * scale[:, None]), torch.eye(3), rtol=0, atol=0.05)
+    assert torch.equal(pooled, pooled_covariance(features, labels, class_means(features, labels, 10)))

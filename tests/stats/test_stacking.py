@@ -15,14 +15,14 @@ from unflip.stats.stacking import pool, stack
 
 
 def views_and_labels(
-    count: int = 3000, classes: int = 4, seed: int = 0, background: float = 0.0
+    count: int = 3000, classes: int = 4, seed: int = 0, noise_rate: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The truth's log-probabilities, noise of the same size, and labels drawn from the truth or from all classes."""
     random = torch.Generator().manual_seed(seed)
     truth, noise = ((2 * torch.randn(count, classes, generator=random)).log_softmax(1) for _ in range(2))
     labels = truth.exp().multinomial(1, generator=random)[:, 0]
     anything = torch.randint(classes, (count,), generator=random)
-    return truth, noise, torch.where(torch.rand(count, generator=random) < background, anything, labels)
+    return truth, noise, torch.where(torch.rand(count, generator=random) < noise_rate, anything, labels)
 
 
 def penalized(
@@ -36,27 +36,27 @@ def penalized(
     return float(likelihood.log().mean()) - sum(0.001 * (w - 0.5) ** 2 / 2 for w in weights)
 
 
-@pytest.mark.parametrize("background", [0.0, 0.2, 0.5, 0.7, 0.9])
-def test_weights_are_those_of_a_general_optimizer(background: float) -> None:
-    truth, noise, labels = views_and_labels(background=background)
+@pytest.mark.parametrize("noise_rate", [0.0, 0.2, 0.5, 0.7, 0.9])
+def test_weights_are_those_of_a_general_optimizer(noise_rate: float) -> None:
+    truth, noise, labels = views_and_labels(noise_rate=noise_rate)
     half = (0.5 * truth + 0.5 * noise).log_softmax(1)
     views = [(2 * truth).log_softmax(1), half]
-    found = stack(views, labels, background)
+    found = stack(views, labels, noise_rate)
     best = minimize(
-        lambda w: -penalized(w, views, labels, background), [0.5, 0.5], bounds=[(0, 4)] * 2, options={"ftol": 1e-12}
+        lambda w: -penalized(w, views, labels, noise_rate), [0.5, 0.5], bounds=[(0, 4)] * 2, options={"ftol": 1e-12}
     )
-    assert found.uniform_noise_rate == background
+    assert found.uniform_noise_rate == noise_rate
     np.testing.assert_allclose(
-        found.weights.numpy(), best.x, atol=0.02 if background < 0.9 else 0.04
+        found.weights.numpy(), best.x, atol=0.02 if noise_rate < 0.9 else 0.04
     )  # few labels mean anything there
-    assert penalized(found.weights.double().numpy(), views, labels, background) == pytest.approx(-best.fun, abs=1e-5)
+    assert penalized(found.weights.double().numpy(), views, labels, noise_rate) == pytest.approx(-best.fun, abs=1e-5)
 
 
-@pytest.mark.parametrize("background", [0.0, 0.15, 0.4, 0.7])
-def test_the_share_of_labels_that_mean_nothing_is_found(background: float) -> None:
-    truth, _, labels = views_and_labels(background=background)
+@pytest.mark.parametrize("noise_rate", [0.0, 0.15, 0.4, 0.7])
+def test_the_share_of_labels_that_mean_nothing_is_found(noise_rate: float) -> None:
+    truth, _, labels = views_and_labels(noise_rate=noise_rate)
     found = stack([truth], labels)
-    assert found.uniform_noise_rate == pytest.approx(background, abs=0.07)
+    assert found.uniform_noise_rate == pytest.approx(noise_rate, abs=0.07)
     best = max(
         (penalized(stack([truth], labels, e).weights.double().numpy(), [truth], labels, e), e)
         for e in np.linspace(0, 0.94, 48).tolist()
@@ -67,10 +67,10 @@ def test_the_share_of_labels_that_mean_nothing_is_found(background: float) -> No
 
 def test_noise_gets_no_weight_and_the_truth_its_own() -> None:
     truth, noise, labels = views_and_labels(count=4000)
-    weights, background = stack([truth, noise], labels)
+    weights, noise_rate = stack([truth, noise], labels)
     assert float(weights[0]) == pytest.approx(1, abs=0.15)
     assert float(weights[1]) == pytest.approx(0, abs=0.05)
-    assert background == pytest.approx(0, abs=0.07)
+    assert noise_rate == pytest.approx(0, abs=0.07)
 
 
 def test_a_view_that_is_too_sure_gets_less_weight() -> None:
@@ -97,7 +97,7 @@ def test_equal_views_share_the_weight_and_their_order_is_theirs() -> None:
 
 
 def test_of_many_examples_evenly_spaced_ones_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST", 500)
+    monkeypatch.setattr(module, "MAX_ROWS", 500)
     truth, noise, labels = views_and_labels(count=2001)
     rows = torch.arange(2001)[np.linspace(0, 2000, 500).astype(int)]
     some = stack([truth[rows], noise[rows]], labels[rows])
@@ -106,13 +106,13 @@ def test_of_many_examples_evenly_spaced_ones_are_asked(monkeypatch: pytest.Monke
     assert every.uniform_noise_rate == some.uniform_noise_rate
 
 
-def test_views_that_rule_a_label_out_are_believed_to_a_limit() -> None:
+def test_views_that_rule_a_label_out_count_up_to_a_limit() -> None:
     views = torch.tensor([[0.0, -math.inf], [-math.inf, 0.0]]).repeat(50, 1)
     labels = torch.arange(100) % 2
     labels[0] = 1  # impossible, says the view
-    weights, background = stack([views], labels)
+    weights, noise_rate = stack([views], labels)
     assert bool(weights.isfinite().all())
-    assert math.isfinite(background)
+    assert math.isfinite(noise_rate)
     torch.testing.assert_close(pool([views[:1]], torch.tensor([0.1])), torch.tensor([[0.0, -3.0]]).log_softmax(1))
 
 

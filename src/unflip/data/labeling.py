@@ -28,8 +28,7 @@ from unflip.data.sources import (
 from unflip.data.split import same_examples
 from unflip.errors import ConfigError, InputError, UnflipWarning
 from unflip.progress import Track, untracked
-from unflip.stats.discriminant import fit_discriminant, held_out_log_posterior, least_surprise
-from unflip.stats.rows import evenly_spaced
+from unflip.stats.discriminant import evenly_spaced, fit_discriminant, leave_group_out_log_posterior, tempered_nll
 
 _ALL_DISTINCT = 100  # up to this many labels may all differ
 _LISTED = 5  # classes that an error lists
@@ -304,6 +303,6 @@ def settle_scale(data: Dataset) -> Dataset:
 
 def _held_out_loss(features: Tensor, labels: Tensor, num_classes: int) -> float:
     fitted = fit_discriminant(features.__getitem__, labels, num_classes, shrink=1.0)
-    log_probs = held_out_log_posterior(fitted, features.__getitem__, labels)
+    log_probs = leave_group_out_log_posterior(fitted, features.__getitem__, labels)
     present = torch.zeros(num_classes, dtype=torch.bool).index_fill_(0, labels, True)
-    return least_surprise(log_probs[:, present], (present.cumsum(0) - 1)[labels])
+    return tempered_nll(log_probs[:, present], (present.cumsum(0) - 1)[labels])

@@ -24,7 +24,7 @@ from unflip.engine.inference import predict_probs
 from unflip.engine.scoring import FinalScores
 from unflip.engine.trainer import Trainer
 from unflip.errors import ConfigError
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore
 from unflip.nn.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import RunConfig

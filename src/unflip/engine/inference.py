@@ -13,7 +13,7 @@ from unflip.methods.base import NetworkOutputs
 from unflip.nn.base import unwrap
 from unflip.nn.ensemble import Ensemble
 from unflip.parallel import prefetched
-from unflip.stats.rows import NotFiniteError
+from unflip.stats.gaussians import NotFiniteError
 
 _BATCH, _VALUES = 1024, 2**23  # maximum number of examples, and of input values, per batch
 _CPU_BATCH, _CPU_VALUES = 16, 2**19  # the same on a CPU, to fit its cache: twice as fast on 32 x 32 images

@@ -16,15 +16,14 @@ from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.distributed import Distributed
 from unflip.engine.inference import forward
 from unflip.errors import DivergedError
-from unflip.methods.base import Batch, LossOutput, Method, NetworkOutputs, Phase
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import Batch, LabelStore, LossOutput, Method, NetworkOutputs, Phase, storage_dtype
 from unflip.nn.backbone import parameter_groups, pretrained_parts
 from unflip.nn.base import unwrap
 from unflip.parallel import prefetched
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
 from unflip.seeding import derive, generator
-from unflip.stats.rows import NotFiniteError, storage_dtype
+from unflip.stats.gaussians import NotFiniteError
 
 AfterStep = Callable[[int, EpochProgress], None]
 """Called after every step, with the epoch and its progress."""

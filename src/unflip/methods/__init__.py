@@ -1,4 +1,4 @@
-"""Methods: what to learn from a batch, and what to do between epochs; one file per method."""
+"""Methods for training with noisy labels, one file each, and their registry."""
 
 from typing import TYPE_CHECKING
 
@@ -10,27 +10,27 @@ if TYPE_CHECKING:
 
 methods = Registry(
     "method",
-    Entry("unflip", "a committee that judges every label out of sample", "unflip.methods.unflip.method:Unflip"),
+    Entry("unflip", "cross-fitted ensemble that scores labels out of sample", "unflip.methods.unflip.method:Unflip"),
     Entry("standard", "cross-entropy on the given labels", "unflip.methods.base:Standard"),
-    Entry("gce", "generalized cross-entropy, a loss less affected by wrong labels", "unflip.methods.gce:GCE"),
+    Entry("gce", "generalized cross-entropy, a noise-robust loss", "unflip.methods.gce:GCE"),
     Entry("sl", "symmetric cross-entropy: cross-entropy plus its reverse", "unflip.methods.sl:SL"),
     Entry("coteaching+", "two networks select examples for each other", "unflip.methods.coteaching:Coteaching"),
     Entry("lrt", "label correction by likelihood ratio (AdaCorr)", "unflip.methods.lrt:LRT"),
     Entry("plc", "progressive label correction", "unflip.methods.plc:PLC"),
     Entry("mddc", "plc with mean-based calibration of the class Gaussians", "unflip.methods.mddc:mddc"),
     Entry("cddc", "plc with covariance-based calibration of the class Gaussians", "unflip.methods.mddc:cddc"),
-    Entry("dividemix", "two networks split the data and guess doubtful labels", "unflip.methods.dividemix:DivideMix"),
+    Entry("dividemix", "two networks split the data, semi-supervised", "unflip.methods.dividemix:DivideMix"),
     Entry("dividemix-m", "dividemix with mean-based calibration", "unflip.methods.dividemix:dividemix_m"),
     Entry("dividemix-c", "dividemix with covariance-based calibration", "unflip.methods.dividemix:dividemix_c"),
 )
 _SUFFIXES = {"m": "mean", "c": "covariance"}  # NAME-m and NAME-c are the method NAME with calibration
 calibrators = tuple(_SUFFIXES.values())
-"""Ways to calibrate; each has a section of options."""
+"""Kinds of calibration; each has a section of options."""
 
 
 def find_method(name: str) -> "MethodSpec":
-    """Return what the method called ``name`` is and how it is built; any method may end in -m or -c."""
-    from unflip.methods.base import MethodSpec  # imports torch, which the list of methods does without
+    """Return the specification of a method by name; NAME-m and NAME-c add calibration to any method."""
+    from unflip.methods.base import MethodSpec  # imports torch, which listing methods does not need
     from unflip.methods.mddc import calibrated
 
     inner, _, suffix = name.rpartition("-")
@@ -38,6 +38,7 @@ def find_method(name: str) -> "MethodSpec":
         part: MethodSpec | type = methods.load(name)
         return part if isinstance(part, MethodSpec) else MethodSpec(name, part)
     if suffix in _SUFFIXES and inner in methods:
-        return calibrated(find_method(inner), _SUFFIXES[suffix])
+        spec = find_method(inner)
+        return calibrated(spec.name, spec.method, _SUFFIXES[suffix])
     choices = [*methods.names(), *(f"{inner}-{suffix}" for suffix in _SUFFIXES if inner in methods)]
     raise ConfigError(f"{unknown('method', name, choices)} (NAME-m and NAME-c add calibration)")

@@ -1,4 +1,4 @@
-"""The Method contract: what a method is given, the hooks the trainer calls, and their defaults."""
+"""The Method contract: the context and labels of a run, the hooks that the trainer calls, and their defaults."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,11 +6,10 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unflip.errors import ConfigError
-from unflip.losses import cross_entropy
-from unflip.methods.labels import LabelStore
 from unflip.nn.base import Network
 from unflip.nn.ensemble import Ensemble
 from unflip.options import Options
@@ -18,23 +17,29 @@ from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
 from unflip.stats.odds import PlattScaling, log_odds
 
+HALF_ABOVE = 2**26
+"""Values beyond which a table is stored in half precision: 256 MB in single precision."""
+HALF_MOST = 65504.0
+"""The largest number that half precision can hold."""
+_HISTORY = {"epoch": torch.int32, **dict.fromkeys(("index", "old", "new"), torch.int64), "confidence": torch.float32}
+
 
 @dataclass(frozen=True)
 class TrainContext:
-    """What a method may know about its run; this includes no labels, given or true.
+    """What a method knows about its run; no labels, given or clean.
 
     Attributes:
         num_classes: k.
-        train: the rows of the label store used for training (m,). Everything observed follows this order.
-        epochs: those of the run.
-        seed: the run's.
-        batch_size: over all processes.
-        lr_factor: the schedule: the factor on the learning rate after so many epochs, which may be a fraction.
-        device: where tensors are.
+        train: rows of the label store used for training (m,); epoch outputs follow this order.
+        epochs: number of epochs.
+        seed: random seed.
+        batch_size: total over all processes.
+        lr_factor: schedule, the factor on the learning rate after a (fractional) number of epochs.
+        device: device of all tensors.
         has_val: whether there are validation examples.
-        of_rows: whether inputs are rows of numbers, not images.
-        groups: the group of each training example (m,), in the order of ``train``; what a group holds is nearly the
-            same.
+        of_rows: whether inputs are feature vectors, not images.
+        groups: group number of each training example (m,), in the order of ``train``; a group holds near-duplicates
+            or examples of one origin.
     """
 
     num_classes: int
@@ -50,12 +55,12 @@ class TrainContext:
 
 
 class RunShape(NamedTuple):
-    """What a run's options depend on where nobody chose them.
+    """What the defaults of a run's options depend on.
 
     Attributes:
-        epochs: those of the run.
-        lr: the learning rate at the start.
-        of_rows: whether the network takes rows of numbers, not images.
+        epochs: number of epochs.
+        lr: initial learning rate.
+        of_rows: whether inputs are feature vectors, not images.
     """
 
     epochs: int
@@ -65,14 +70,13 @@ class RunShape(NamedTuple):
 
 @dataclass(frozen=True)
 class Phase:
-    """One pass of an epoch: which examples it goes over, and which networks learn from it.
+    """One pass of an epoch: its examples, and the networks that it trains.
 
     Attributes:
         indices: rows of the label store, each visited once in random order.
-        learns: positions of the networks that learn; the others stay as they are.
-        unlabeled: rows added to each batch without their labels, as many as the batch has, repeated as often as
-            needed.
-        views: number of random views of each example in a batch.
+        learns: positions of the networks that are trained.
+        unlabeled: rows added to each batch without their labels, as many as the batch has, repeated as needed.
+        views: number of augmented views of each example.
     """
 
     indices: Tensor
@@ -83,7 +87,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step learns from.
+    """The examples of one step.
 
     Attributes:
         indices: rows of the label store (b,).
@@ -91,7 +95,7 @@ class Batch:
         labels: current labels (b,).
         epoch: counted from 1.
         progress: epochs done so far, including the fraction of the current one.
-        seed: that of this step.
+        seed: random seed of the step.
         unlabeled: a batch whose labels are not used.
     """
 
@@ -115,11 +119,11 @@ class Batch:
 
 
 class LossOutput(NamedTuple):
-    """What a loss returns.
+    """The loss of a batch.
 
     Attributes:
         terms: named terms of the loss; their sum is minimized.
-        logits: those of the batch's first view (b, k), for the trainer to record if the method asks for it.
+        logits: logits of the first view (b, k), recorded for methods with ``records_probs``.
     """
 
     terms: Mapping[str, Tensor]
@@ -127,54 +131,141 @@ class LossOutput(NamedTuple):
 
 
 class NetworkOutputs(NamedTuple):
-    """One network's output for some examples, without augmentation, in evaluation mode, in float32."""
+    """Outputs of one network without augmentation, in evaluation mode, in float32."""
 
     features: Tensor  # (m, d)
     logits: Tensor  # (m, k)
 
 
 class EpochOutputs(Protocol):
-    """What the trainer observed in an epoch. Rows follow ``TrainContext.train``."""
+    """Outputs of the networks in an epoch, recorded or computed on demand; rows follow ``TrainContext.train``."""
 
     @property
     def phases_done(self) -> int:
-        """Number of this epoch's phases that were finished before the run was interrupted; 0 if it was not."""
+        """Number of phases of this epoch that were completed before the run was interrupted and resumed; usually 0."""
 
     @property
     def probs(self) -> Tensor:
-        """Softmax of the training passes (m, k); only for methods with ``records_probs``."""
+        """Softmax of the training pass (m, k); only for methods with ``records_probs``."""
 
     def features(self, network: int = 0) -> Tensor:
-        """Features (m, d) from a pass without gradients, computed on demand and cached until the networks change."""
+        """Features (m, d), computed on demand without gradients and cached until the networks change."""
 
     def logits(self, network: int = 0) -> Tensor:
-        """Logits (m, k) from a pass without gradients; does not keep the features, which may be large."""
+        """Logits (m, k), computed on demand without gradients and without storing features, which may be large."""
 
     def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
-        """Logits (r, k) of any network, such as an average of several, for some rows of the label store."""
+        """Logits (r, k) of any network, such as an averaged one, for rows of the label store."""
 
     def inputs(self, rows: Tensor) -> Tensor:
-        """The inputs (r, ...) of some rows of the label store, without augmentation."""
+        """Inputs (r, ...) of rows of the label store, without augmentation."""
 
     def validation(self, network: int = 0) -> tuple[NetworkOutputs, Tensor] | None:
-        """Features and logits of the validation examples, and their given labels; None without validation examples."""
+        """Outputs for the validation examples and their given labels; None if there are none."""
 
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """Return the first process's tensor on every process."""
+        """Return the tensor of the first process on every process."""
+
+
+class LabelStore:
+    """Given labels, current labels, and the history of changes; one row per training or validation example.
+
+    ``given`` holds the original labels, ``initial`` those that a run starts from: reviewed if available, else given.
+    Both are constant. ``current`` is changed only by :meth:`change`, which records every change in order and never
+    changes a reviewed label.
+
+    Args:
+        given: original labels (n,).
+        num_classes: k.
+        reviewed: reviewed labels (n,), -1 for examples without one.
+    """
+
+    def __init__(self, given: Tensor, num_classes: int, reviewed: Tensor | None = None) -> None:
+        self.num_classes = num_classes
+        self._given = given.clone()
+        self._trusted = torch.zeros_like(given, dtype=torch.bool) if reviewed is None else reviewed >= 0
+        self._initial = given.clone() if reviewed is None else torch.where(self._trusted, reviewed, given)
+        self._current = self._initial.clone()
+        self._history: dict[str, list[Tensor]] = {name: [] for name in _HISTORY}
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    @property
+    def given(self) -> Tensor:
+        """The original labels (n,), a copy."""
+        return self._given.clone()
+
+    @property
+    def initial(self) -> Tensor:
+        """The labels that a run starts from (n,): reviewed if available, else given; a copy."""
+        return self._initial.clone()
+
+    @property
+    def trusted(self) -> Tensor:
+        """Which labels are reviewed (n,), a copy."""
+        return self._trusted.clone()
+
+    @property
+    def current(self) -> Tensor:
+        """The labels after correction (n,); read-only, see :meth:`change`."""
+        return self._current
+
+    def noise_rate(self, rows: Tensor) -> float | None:
+        """Return the fraction of labels at ``rows`` that differ from the given ones; None before the first change."""
+        if not any(len(changes) for changes in self._history["index"]) or not len(rows):
+            return None
+        return float((self._current[rows] != self._given[rows]).double().mean())
+
+    def change(self, epoch: int, indices: Tensor, labels: Tensor, confidence: Tensor) -> int:
+        """Set current labels, except reviewed ones, and return the number of labels that changed.
+
+        Args:
+            epoch: recorded in the history.
+            indices: distinct rows (r,).
+            labels: new labels (r,).
+            confidence: probability of each new label (r,), recorded in the history.
+        """
+        old = self._current[indices]
+        changed = (old != labels) & ~self._trusted[indices]
+        indices, old, labels, confidence = (column[changed] for column in (indices, old, labels, confidence.detach()))
+        self._current[indices] = labels
+        count = len(indices)
+        if count:
+            epochs = torch.full((count,), epoch)
+            for name, column in zip(_HISTORY, (epochs, indices, old, labels, confidence), strict=True):
+                self._history[name].append(column.to("cpu", _HISTORY[name]))
+        return count
+
+    def history(self) -> dict[str, Tensor]:
+        """Return all changes in order: columns ``epoch, index, old, new, confidence`` on the CPU."""
+        return {
+            name: torch.cat(chunks) if chunks else torch.empty(0, dtype=_HISTORY[name])
+            for name, chunks in self._history.items()
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the current labels and the history."""
+        return {"current": self._current.clone(), "history": self.history()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        self._current = state["current"].to(self._current)
+        self._history = {name: [state["history"][name].to(dtype)] for name, dtype in _HISTORY.items()}
 
 
 class LabelScores(NamedTuple):
-    """Out-of-sample scores of the training labels, of a method that has them.
+    """Out-of-sample scores of the training labels.
 
     Attributes:
-        probs: probabilities (m, 2) of the given and the current label by all views together.
-        odds: log-odds that each label is right (m,), before calibration; NaN where nothing can be said.
-        calibration: what makes them log-odds to count on, and those of ``Method.odds``.
-        network: probabilities (m, 2) by networks that have not learned the example's label.
-        votes: those (m, 2) by class Gaussians without the example, where they are a view.
-        likeliest: the two most likely classes (m, 2) by all views together, which have not learned the label.
-        likeliest_probs: their probabilities (m, 2).
-        fold: which examples were learned together (m,); None if networks have learned every example.
+        probs: probabilities of the given and the current label (m, 2), all views combined.
+        odds: log-odds that each label is right (m,), before calibration; NaN for labels without a score.
+        calibration: calibrates these log-odds and those of ``Method.odds``.
+        network: probabilities of the given and the current label by out-of-fold networks (m, 2).
+        gaussian_probs: those by leave-one-out class Gaussians (m, 2), if they are a view.
+        top2: the two most likely classes (m, 2), all views combined.
+        top2_probs: their probabilities (m, 2).
+        fold: fold of each example (m,); None without folds.
     """
 
     probs: Tensor
@@ -190,14 +281,14 @@ class LabelScores(NamedTuple):
 class Method:
     """Cross-entropy on the current labels; every hook may be overridden.
 
-    A subclass lives in one file, names its ``Options`` and is registered in ``unflip.methods``; nothing else is needed.
-    The trainer sets ``networks`` before it calls the first hook. They may be wrapped for several processes: call
-    them for logits, and use ``unflip.nn.base.unwrap`` to reach ``encode`` and ``head``.
+    To add a method, subclass this, name its ``Options`` and register it in ``unflip.methods``. The trainer sets
+    ``networks`` before the first hook. They may be wrapped for distributed training: call them for logits, and use
+    ``unflip.nn.base.unwrap`` to access ``encode`` and ``head``.
     """
 
     Options: ClassVar[type[Options]] = Options
     num_networks: ClassVar[int] = 1
-    can_be_calibrated: ClassVar[bool] = True  # each network has a head of its own, which calibration can train
+    can_be_calibrated: ClassVar[bool] = True  # whether each network has its own head, which calibration trains
     records_probs: bool = False  # whether the trainer records the softmax of each training pass
 
     def __init__(self, options: Any, context: TrainContext) -> None:
@@ -207,14 +298,14 @@ class Method:
 
     @property
     def warmup(self) -> int:
-        """Epochs before the method begins to act on the labels; calibration starts after them."""
+        """Number of epochs before the method acts on labels; calibration starts after them."""
         return 0
 
     @classmethod
     def options_for(cls, section: str, shape: RunShape) -> dict[str, Any]:
-        """Return options by section that suit a run better than the defaults; ``section`` holds the method's own.
+        """Return options, by section, that suit a run better than the defaults; ``section`` is the method's own.
 
-        By default, an option called ``warmup`` is at most a third of the epochs: defaults are meant for long runs.
+        By default, ``warmup`` is at most a third of the epochs.
         """
         field = cls.Options.model_fields.get("warmup")
         if field is None or not isinstance(field.default, int):
@@ -223,30 +314,30 @@ class Method:
 
     @classmethod
     def check_options(cls, section: str, options: Any, epochs: int) -> None:
-        """Refuse options that make no sense in a run of ``epochs`` epochs: by default, a ``warmup`` that never ends."""
+        """Raise ConfigError if options do not fit the number of epochs; by default, if ``warmup`` does not end."""
         warmup = getattr(options, "warmup", None)
-        if isinstance(warmup, int) and warmup >= max(2, epochs):  # the first epoch is the earliest to act in
+        if isinstance(warmup, int) and warmup >= max(2, epochs):  # the earliest is the first epoch
             raise ConfigError(
-                f"{section}.warmup = {warmup}: with epochs = {epochs} the run ends before its method acts on labels; "
-                f"try --epochs {3 * warmup}, or unflip train --set {section}.warmup={max(1, epochs // 3)}"
+                f"{section}.warmup = {warmup} is not below epochs = {epochs}; "
+                f"try --epochs {3 * warmup} or --set {section}.warmup={max(1, epochs // 3)}"
             )
 
     @classmethod
     def build_networks(cls, options: Any, context: TrainContext, build: Callable[[int], Network]) -> list[Network]:
-        """Return the networks that learn; ``build`` makes number i, each with other initial weights."""
+        """Return the networks to train; ``build(i)`` makes one, with its own initial weights."""
         return [build(position) for position in range(cls.num_networks)]
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterable[Phase]:
-        """Yield the phases of ``epoch`` (counted from 1); a generator resumes after each phase has been trained.
+        """Yield the phases of ``epoch`` (counted from 1); a generator continues after each phase has been trained.
 
-        A method with several phases starts with phase number ``observed.phases_done``. It must not repeat what it did
-        before that phase: its state and the labels already contain it.
+        A method with several phases starts with phase number ``observed.phases_done``: its state and the labels already
+        include the earlier ones.
         """
         return [Phase(self.context.train)]
 
     def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
         """Return each example's loss (b,); ``indices`` are rows of the label store."""
-        return cross_entropy(logits, labels)
+        return F.cross_entropy(logits, labels, reduction="none")
 
     def loss(self, batch: Batch, phase: Phase) -> LossOutput:
         """Return the loss of a batch."""
@@ -254,47 +345,51 @@ class Method:
         return LossOutput({"loss": self.criterion(logits, batch.labels, batch.indices).mean()}, logits)
 
     def before_step(self) -> None:
-        """Called when the gradients of a step are there, before the networks learn from them."""
+        """Called after the backward pass of a step, before the optimizers step."""
 
     def after_step(self) -> None:
         """Called after each step of the optimizers."""
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
-        """Correct labels, refit, update thresholds; return values for the epoch's metrics."""
+        """Correct labels, refit, update thresholds; return metrics of the epoch."""
         return {}
 
     def model(self) -> Ensemble:
-        """Return what predicts; by default the networks, with equal weights."""
+        """Return the model for prediction; by default the mean of the networks."""
         return Ensemble(self.networks)
 
     def train_probs(self) -> Tensor | None:
-        """Return the method's own class probabilities for the training examples (m, k), if it keeps any."""
+        """Return the method's class probabilities of the training examples (m, k), if it has any."""
         return None
 
     def label_scores(self, labels: LabelStore) -> LabelScores | None:
-        """Return what the method says of its training examples out of sample, if it can."""
+        """Return out-of-sample scores of the training labels, if the method has any."""
         return None
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Apply the method's current correction rule to examples not used for training; by default change nothing.
+        """Return corrected labels (m,) of examples not used for training; by default the given ones.
 
-        ``probs`` (m, k) are the model's, ``labels`` (m,) the given ones.
+        Args:
+            probs: the model's class probabilities (m, k).
+            labels: given labels (m,).
         """
         return labels
 
     def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return log-odds that labels (m,) of examples not used for training are right, by the model's probabilities.
+        """Return log-odds (m,) that labels of examples not used for training are right, before calibration.
 
-        They are calibrated as those of the method's judgment.
+        Args:
+            probs: the model's class probabilities (m, k).
+            labels: given labels (m,).
         """
         return log_odds(probs.clamp(min=1e-30).log(), labels)
 
     def gaussians(self) -> ClassGaussians | None:
-        """Return the class Gaussians of the last epoch's features, if the method fits any."""
+        """Return the class Gaussians of the last epoch, if the method fits any."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resume needs besides networks and labels: tensors, numbers, strings, dicts, lists."""
+        """Return the state to resume from, besides networks and labels: tensors, numbers, strings, dicts, lists."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -302,35 +397,40 @@ class Method:
 
 
 class Standard(Method):
-    """Cross-entropy on the given labels, the baseline of every table: a method with all defaults."""
+    """Cross-entropy on the given labels: the baseline, with the defaults of every hook."""
 
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """What the name of a method stands for; see :func:`unflip.methods.find_method`."""
+    """A method by name; see :func:`unflip.methods.find_method`."""
 
-    name: str  # also that of its section of the configuration
+    name: str  # also the name of its configuration section
     method: type[Method]
 
     @property
     def sections(self) -> dict[str, type[Options]]:
-        """The configuration sections that it reads."""
+        """The configuration sections of the method."""
         return {self.name: self.method.Options}
 
     def build(self, options: Mapping[str, Options], context: TrainContext) -> Method:
-        """Return the method, with options by section."""
+        """Build the method, with options by section."""
         return self.method(options[self.name], context)
 
     def build_networks(
         self, options: Mapping[str, Options], context: TrainContext, build: Callable[[int], Network]
     ) -> list[Network]:
-        """Return the networks that learn; see :meth:`Method.build_networks`."""
+        """Return the networks to train; see :meth:`Method.build_networks`."""
         return self.method.build_networks(options[self.name], context, build)
 
     def options_for(self, shape: RunShape) -> dict[str, Any]:
-        """Return options by section where nobody chose them; see :meth:`Method.options_for`."""
+        """Return defaults that suit a run; see :meth:`Method.options_for`."""
         return self.method.options_for(self.name, shape)
 
     def check(self, options: Mapping[str, Options], epochs: int) -> None:
-        """Refuse options that make no sense in a run of ``epochs`` epochs."""
+        """Raise ConfigError if options do not fit the number of epochs."""
         self.method.check_options(self.name, options[self.name], epochs)
+
+
+def storage_dtype(values: int) -> torch.dtype:
+    """Return the dtype of a table of ``values`` numbers: float16 if it is large; convert rows to float32 to compute."""
+    return torch.float16 if values > HALF_ABOVE else torch.float32

@@ -7,38 +7,37 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unflip.losses import cross_entropy
-from unflip.methods.base import Batch, EpochOutputs, LossOutput, Method, Phase, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import Batch, EpochOutputs, LabelStore, LossOutput, Method, Phase, TrainContext
 from unflip.options import Options
 from unflip.seeding import derive
 from unflip.stats.mixture import low_probability
 
 
 class CoteachingOptions(Options):
-    """When selection by disagreement starts, and how many examples are dropped; the defaults are for CIFAR-10."""
+    """Start of selection by disagreement, and fraction of dropped examples; defaults for CIFAR-10."""
 
     warmup: NonNegativeInt = 20
     """Epochs that select from whole batches: 20 for CIFAR-10, 5 for CIFAR-100."""
     forget_rate: Annotated[float, Field(ge=0.0, lt=1.0)] | Literal["auto"] = "auto"
     """Final fraction of a batch that is dropped, ideally the noise rate; `auto` estimates it during the warm-up."""
     ramp_epochs: PositiveInt = 10
-    """Epochs over which that fraction grows linearly from 0."""
+    """Epochs over which the forget rate grows linearly from 0."""
 
 
 class Coteaching(Method):
     """Cross-entropy of each network on the examples that the other selected.
 
-    Each network selects the fraction ``R(e) = 1 - min(e / climb, 1) forget_rate`` of a batch with the smallest loss,
-    for the other to learn from (Han et al. 2018, Co-teaching). After the warm-up it selects among the examples for
-    which the two networks predict different classes (the +). If that would leave no example, it selects from the whole
-    batch. With several processes, each selects from its share of the batch. Examples with reviewed labels are selected
-    first, whether the networks agree or not.
+    Each network selects the fraction ``R(e) = 1 - min(e / ramp_epochs, 1) forget_rate`` of a batch with the smallest
+    loss, to train the other (Han et al. 2018, Co-teaching). After the warm-up it selects among the examples for which
+    the two networks predict different classes (the +), or from the whole batch if there are none. In distributed
+    training each process selects from its part of the batch. Examples with reviewed labels are selected first, whether
+    the networks agree or not.
 
     With ``forget_rate = "auto"`` the noise rate is estimated at the end of each warm-up epoch: the mean probability
     of the upper of two Gaussians fitted to the examples' losses, averaged over the networks. Before the first
-    estimate nothing is dropped; with a warm-up of 0, the estimate is made at the end of the first epoch.
+    estimate nothing is dropped; with a warm-up of 0, it is made at the end of the first epoch.
 
-    Labels are not corrected. Confidences are those of the selected model, averaged over both networks.
+    Labels are not corrected.
     """
 
     Options = CoteachingOptions
@@ -53,11 +52,11 @@ class Coteaching(Method):
 
     @property
     def warmup(self) -> int:
-        """Epochs that select from whole batches."""
+        """Number of epochs that select from whole batches."""
         return self.options.warmup
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> list[Phase]:
-        """Return one pass in which both networks learn."""
+        """Return one pass that trains both networks."""
         self.trusted = labels.trusted
         return [Phase(self.context.train, learns=(0, 1))]
 
@@ -68,22 +67,22 @@ class Coteaching(Method):
         with torch.no_grad():
             trusted = self.trusted[batch.indices]
             if batch.epoch > self.options.warmup:
-                among = (logits[0].argmax(1) != logits[1].argmax(1)) | trusted
+                candidates = (logits[0].argmax(1) != logits[1].argmax(1)) | trusted
             else:
-                among = torch.ones_like(batch.labels, dtype=torch.bool)
+                candidates = torch.ones_like(batch.labels, dtype=torch.bool)
             rate = forget_rate(batch.epoch, self.noise_rate, self.options.ramp_epochs)
-            first, second = (pick(values.masked_fill(trusted, -torch.inf), among, rate) for values in losses)
+            first, second = (pick(values.masked_fill(trusted, -torch.inf), candidates, rate) for values in losses)
         return LossOutput({"network_0": _mean(losses[0], second), "network_1": _mean(losses[1], first)})
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
-        """Estimate the noise rate during the warm-up, unless it was given."""
-        used = forget_rate(epoch, self.noise_rate, self.options.ramp_epochs)
+        """Estimate the noise rate during the warm-up, unless it is set."""
+        rate = forget_rate(epoch, self.noise_rate, self.options.ramp_epochs)
         if self.options.forget_rate == "auto" and epoch <= max(1, self.options.warmup):
             own = labels.current[self.context.train]
             losses = [cross_entropy(observed.logits(position), own) for position in range(self.num_networks)]
-            rate = noise_rate(torch.stack(losses), derive(self.context.seed, "mixture", epoch))
-            self.noise_rate = float(observed.broadcast(rate))
-        return {"forget_rate": used}
+            estimate = noise_rate(torch.stack(losses), derive(self.context.seed, "mixture", epoch))
+            self.noise_rate = float(observed.broadcast(estimate))
+        return {"forget_rate": rate}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the noise rate."""
@@ -95,20 +94,20 @@ class Coteaching(Method):
 
 
 def forget_rate(epoch: int, final: float, ramp_epochs: int) -> float:
-    """Return ``min(epoch / climb, 1) final``, the fraction dropped in ``epoch`` (counted from 1)."""
+    """Return ``min(epoch / ramp_epochs, 1) final``, the fraction dropped in ``epoch`` (counted from 1)."""
     return min(epoch / ramp_epochs, 1.0) * final
 
 
-def pick(losses: Tensor, among: Tensor, rate: float) -> Tensor:
-    """Return where the smallest fraction ``1 - rate`` of ``losses`` (b,) is, of those where ``among`` (b,) is true.
+def pick(losses: Tensor, candidates: Tensor, rate: float) -> Tensor:
+    """Return a mask (b,) of the smallest fraction ``1 - rate`` of ``losses`` (b,) among ``candidates`` (b,).
 
-    Their number is rounded down. If that leaves none, select from all losses, and at least one. A mask, since the
-    number of what is picked is known to the device alone: to ask for it would make every step wait.
+    Their number is rounded down. If that leaves none, select from all losses, at least one. It returns a mask because
+    indices of unknown number would synchronize with the device at every step.
     """
     counts = torch.tensor([_share(count, rate) for count in range(len(losses) + 1)]).to(losses.device)
-    count = counts.gather(0, among.sum(0, keepdim=True))
+    count = counts.gather(0, candidates.sum(0, keepdim=True))
     enough = count > 0
-    ranks = losses.masked_fill(enough & ~among, torch.inf).argsort().argsort()
+    ranks = losses.masked_fill(enough & ~candidates, torch.inf).argsort().argsort()
     return ranks < torch.where(enough, count, counts[-1:].clamp(min=1))
 
 

@@ -9,8 +9,16 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from unflip.losses import cross_entropy, mix
-from unflip.methods.base import Batch, EpochOutputs, LossOutput, Method, MethodSpec, Phase, RunShape, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import (
+    Batch,
+    EpochOutputs,
+    LabelStore,
+    LossOutput,
+    Method,
+    Phase,
+    RunShape,
+    TrainContext,
+)
 from unflip.methods.mddc import calibrated
 from unflip.methods.plc import ProbabilityWindow
 from unflip.nn.base import unwrap
@@ -18,7 +26,7 @@ from unflip.options import Options
 from unflip.seeding import derive
 from unflip.stats.mixture import low_probability, normalized
 
-_JITTER = 0.1  # between the views of a row, in units of the standardized features; as in the preset `features`
+_JITTER = 0.1  # std of the noise between two views of a feature vector, in units of standardized features
 
 
 class DivideMixOptions(Options):
@@ -29,11 +37,11 @@ class DivideMixOptions(Options):
     lambda_u: float = Field(0.0, ge=0.0)
     """Weight of the unlabeled loss: 0 for low or real noise; CIFAR-10: 25 from 50 % noise; CIFAR-100: 25 to 150."""
     rampup: PositiveInt = 16
-    """Epochs after the warm-up over which that weight grows linearly from 0."""
+    """Epochs after the warm-up over which lambda_u grows linearly from 0."""
     alpha: float = Field(4.0, gt=0.0)
     """Both parameters of the Beta distribution of the mixing weights: 4; 0.5 for WebVision and Clothing1M."""
     temperature: float = Field(0.5, gt=0.0)
-    """T: refined and guessed labels are raised to the power 1 / T; 1 leaves them as they are."""
+    """T: refined and guessed labels are raised to the power 1 / T; 1: no sharpening."""
     p_threshold: float = Field(0.5, ge=0.0, lt=1.0)
     """An example counts as labeled if its label is correct with more than this probability; 0.6 at 90 % noise."""
     window: PositiveInt = 1
@@ -45,7 +53,7 @@ class DivideMixOptions(Options):
 
 
 class DivideMix(Method):
-    """Labels that one network finds unlikely are dropped by the other and guessed by both.
+    """Two networks; labels that one finds unlikely are dropped by the other and guessed by both.
 
     - **Warm-up**: cross-entropy of each network on all given labels.
     - **Co-divide**: two Gaussians are fitted to the losses ``-log p_y`` of each network (no augmentation, evaluation
@@ -67,8 +75,8 @@ class DivideMix(Method):
 
     Reviewed labels have ``w = 1``: they are always labeled and used unchanged.
 
-    If no label is likely enough, the ``batch_size`` likeliest count as labeled; if all are, nothing is unlabeled and
-    that loss term is omitted. The prior is uniform over the classes that occur among the given labels.
+    If no label is likely enough, the ``batch_size`` most likely count as labeled; if all are, there is no unlabeled
+    loss. The prior is uniform over the classes that occur among the given labels.
     """
 
     Options = DivideMixOptions
@@ -86,17 +94,17 @@ class DivideMix(Method):
 
     @classmethod
     def options_for(cls, section: str, shape: RunShape) -> dict[str, dict[str, Any]]:
-        """Shorten the warm-up for short runs, and let the two views of a row differ."""
+        """Shorten the warm-up for short runs, and add jitter so that two views of a feature vector differ."""
         options = super().options_for(section, shape)
         return options | {"data": {"jitter": _JITTER}} if shape.of_rows else options
 
     @property
     def warmup(self) -> int:
-        """Epochs on the given labels."""
+        """Number of epochs on the given labels."""
         return self.options.warmup
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
-        """Yield one phase per network: over all examples in the warm-up, then over the other network's split."""
+        """Yield one phase per network: on all examples during the warm-up, then on the other network's split."""
         train = self.context.train
         self.given = labels.initial
         self.classes = self.given[train].unique()
@@ -111,7 +119,7 @@ class DivideMix(Method):
             yield Phase(train[labeled], learns=(network,), unlabeled=rest if len(rest) else None, views=2)
 
     def loss(self, batch: Batch, phase: Phase) -> LossOutput:
-        """Return the warm-up loss, or that of a batch with labeled and unlabeled examples."""
+        """Return the warm-up loss, or the semi-supervised loss of labeled and unlabeled examples."""
         (network,) = phase.learns
         if self.clean is None:
             return self._warmup_loss(batch, network)
@@ -140,8 +148,8 @@ class DivideMix(Method):
     def _targets(self, inputs: Tensor, batch: Batch, network: int) -> Tensor:
         """Return the target of each view (4b, k); the same for both views of an example.
 
-        As in the released code, the learning network predicts in training mode. It does so without the wrapper for
-        several processes: only the pass with gradients may go through that.
+        As in the released code, the trained network predicts in training mode. It is unwrapped: only the pass with
+        gradients may use the wrapper for distributed training.
         """
         size, classes = len(batch.indices), self.context.num_classes
         logits = [unwrap(self.networks[network])(inputs)]
@@ -155,7 +163,7 @@ class DivideMix(Method):
         return sharp.view(-1, 1, size, classes).expand(-1, 2, -1, -1).reshape(-1, classes)
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
-        """Split the examples again with the current networks, and correct the labels."""
+        """Update the split with the current networks, and correct labels."""
         if epoch < self.options.warmup:
             return {}
         train = self.context.train
@@ -168,8 +176,8 @@ class DivideMix(Method):
         self.clean[:, labels.trusted[train]] = 1.0
         refined = [refine(given, log_probs[network].exp(), self.clean[1 - network]) for network in (0, 1)]
         self.refined = (refined[0] + refined[1]) / 2
-        confidence, wanted = self.refined.max(1)
-        changed = labels.change(epoch, train, wanted, confidence)
+        confidence, proposed = self.refined.max(1)
+        changed = labels.change(epoch, train, proposed, confidence)
         return {"changed": changed, "labeled": (self.clean > self.options.p_threshold).float().mean(1).tolist()}
 
     def train_probs(self) -> Tensor | None:
@@ -177,10 +185,9 @@ class DivideMix(Method):
         return self.refined
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Take the most probable class where its probability is above 0.5.
+        """Return the most probable class where its probability is above 0.5, else the given label.
 
-        For examples not used for training there is no estimate of how likely their given label is correct, so the
-        mean prediction alone decides.
+        There is no estimate of w for examples not used for training, so the mean prediction alone decides.
         """
         top, best = probs.max(1)
         return torch.where(top > 0.5, best, labels)
@@ -198,11 +205,11 @@ class DivideMix(Method):
         )
 
 
-def divide(clean: Tensor, threshold: float, least: int) -> Tensor:
-    """Return which examples count as labeled (m,): ``clean > threshold``, or the ``least`` likeliest if none is."""
+def divide(clean: Tensor, threshold: float, min_labeled: int) -> Tensor:
+    """Return which examples count as labeled (m,): ``clean > threshold``; if none, the ``min_labeled`` most likely."""
     labeled = clean > threshold
     if not bool(labeled.any()):
-        labeled[clean.topk(min(least, len(clean))).indices] = True
+        labeled[clean.topk(min(min_labeled, len(clean))).indices] = True
     return labeled
 
 
@@ -243,7 +250,7 @@ def prior_penalty(log_probs: Tensor, classes: Tensor) -> Tensor:
 
 
 def negative_entropy(log_probs: Tensor) -> Tensor:
-    """Return ``mean_i sum_c p_c log p_c``: adding it makes predictions less certain (equation 2)."""
+    """Return ``mean_i sum_c p_c log p_c``, a penalty on confident predictions (equation 2)."""
     return (log_probs.exp() * log_probs).sum(1).mean()
 
 
@@ -252,5 +259,5 @@ def ramp(progress: float, warmup: int, rampup: int) -> float:
     return min(1.0, max(0.0, (progress - warmup) / rampup))
 
 
-dividemix_m = calibrated(MethodSpec("dividemix", DivideMix), "mean")
-dividemix_c = calibrated(MethodSpec("dividemix", DivideMix), "covariance")
+dividemix_m = calibrated("dividemix", DivideMix, "mean")
+dividemix_c = calibrated("dividemix", DivideMix, "covariance")

@@ -7,18 +7,17 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from unflip.losses import generalized_cross_entropy
-from unflip.methods.base import EpochOutputs, Method, Phase, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import EpochOutputs, LabelStore, Method, Phase, TrainContext
 from unflip.options import Options
 
 
 class GCEOptions(Options):
-    """The exponent of the loss, and when examples are pruned."""
+    """Exponent of the loss, and pruning of examples."""
 
     q: float = Field(0.7, gt=0.0, le=1.0)
     """Between cross-entropy (towards 0) and mean absolute error (1)."""
     truncation: float | None = Field(None, gt=0.0, lt=1.0)
-    """k: examples with p_y of at most k are left out; off by default, 0.5 in the paper."""
+    """k: examples with p_y of at most k are pruned; off by default, 0.5 in the paper."""
     prune_from: PositiveInt = 40
     """Epoch after which examples are first pruned: 40 for CIFAR-10, 80 for CIFAR-100."""
     prune_every: PositiveInt = 10
@@ -29,7 +28,7 @@ class GCE(Method):
     """``(1 - p_y^q) / q`` in place of cross-entropy.
 
     With ``truncation`` k (equation 9 of the paper), the loss of an example is the constant ``L_q(k)`` where p_y <= k.
-    A constant has no gradient, so those examples are left out until the next pruning, which considers all examples
+    A constant has no gradient, so these examples are omitted until the next pruning, which considers all examples
     again. If all would be pruned, none is. Examples with reviewed labels are never pruned.
     """
 
@@ -49,7 +48,7 @@ class GCE(Method):
         return generalized_cross_entropy(logits, labels, self.options.q)
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
-        """Prune with the current network if it is due."""
+        """Prune with the current network if due."""
         options = self.options
         if options.truncation is None:
             return {}

@@ -8,33 +8,32 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from unflip.losses import cross_entropy
-from unflip.methods.base import EpochOutputs, Method, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import EpochOutputs, LabelStore, Method, TrainContext
 from unflip.methods.plc import ProbabilityWindow, Warmup, ratio_rule
 from unflip.options import Options
 
-_SPREAD = 1e-4  # weight in the retroactive loss of each class that was not predicted
+_OTHER_WEIGHT = 1e-4  # weight of the other classes in the retroactive loss
 
 
 class LRTOptions(Options):
-    """When and how strictly labels are corrected; the defaults are for CIFAR with 180 epochs."""
+    """Schedule and threshold of label correction; defaults for CIFAR with 180 epochs."""
 
     warmup: PositiveInt | Literal["auto"] = 30
     """Labels first change at the end of this epoch (25 for CIFAR-10 with 80 % or asymmetric noise); `auto`: when noisy
     validation stops improving."""
     delta: float = Field(1.2, ge=1.0)
-    """A label is rejected if another class is more than this many times as likely."""
+    """A label is corrected if another class is more than delta times as likely."""
     delta_step: float = Field(0.02, ge=0.0)
     """Increase of delta per epoch after the warm-up."""
     window: PositiveInt = 10
     """Epochs whose training-pass probabilities are averaged."""
     retro_lead: NonNegativeInt = 5
-    """The retroactive loss starts this many epochs before the first correction; if an `auto` warm-up ends sooner than
-    it could have, with it."""
+    """The retroactive loss starts this many epochs before the first correction, or with it after an `auto` warm-up that
+    ends early."""
     retro_weight: float = Field(0.9, ge=0.0)
     """rho, the weight of the retroactive loss; 0 switches it off."""
     retro_refresh: PositiveInt = 40
-    """Epochs after which the predictions used by the retroactive loss are renewed."""
+    """Epochs after which the predictions of the retroactive loss are updated."""
 
 
 class LRT(Method):
@@ -43,9 +42,9 @@ class LRT(Method):
     A label y becomes the most probable class g where ``f_g / f_y > delta``, f being the mean over the window.
 
     The retroactive loss is ``-(A s)^T log f`` with one matrix A (k x k) per example: rho in the row of the class
-    predicted earlier, 1e-4 in the other rows. As s sums to one, ``A s`` is rho at that class and 1e-4 elsewhere. So it
-    is enough to keep one integer per example, where the released code keeps n x k x k numbers. In that code the
-    "earlier prediction" is in effect the given label; here it is the network's own, as the paper describes.
+    predicted earlier, 1e-4 in the other rows. As s sums to one, ``A s`` is rho at that class and 1e-4 elsewhere, so one
+    integer per example replaces the n x k x k numbers of the released code. There the earlier prediction is in effect
+    the given label; here it is the network's, as in the paper.
     """
 
     Options = LRTOptions
@@ -57,40 +56,41 @@ class LRT(Method):
         self.window = ProbabilityWindow(options.window)
         rows = int(context.train.max()) + 1
         self.earlier = torch.zeros(rows, dtype=torch.long, device=context.device)  # by row of the label store
-        self.held_since: int | None = None
+        self.updated_epoch: int | None = None
         self.warming = Warmup(options.warmup, context.epochs)
 
     @property
     def warmup(self) -> int:
-        """Epochs on the given labels; the maximum, while the actual number is not yet known."""
+        """Number of epochs on the given labels; an upper limit while an automatic warm-up is running."""
         return self.warming.end
 
     def criterion(self, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
         """Return cross-entropy plus the retroactive loss, once there are earlier predictions."""
         loss = cross_entropy(logits, labels)
-        if self.held_since is None or self.options.retro_weight == 0:
+        if self.updated_epoch is None or self.options.retro_weight == 0:
             return loss
-        spread = -_SPREAD * F.log_softmax(logits, 1).sum(1)
-        return loss + (self.options.retro_weight - _SPREAD) * cross_entropy(logits, self.earlier[indices]) + spread
+        earlier = cross_entropy(logits, self.earlier[indices])
+        others = -_OTHER_WEIGHT * F.log_softmax(logits, 1).sum(1)
+        return loss + (self.options.retro_weight - _OTHER_WEIGHT) * earlier + others
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
-        """Renew the earlier predictions if it is due; correct labels from the end of the warm-up on."""
+        """Update the earlier predictions if due; correct labels from the end of the warm-up on."""
         options, train = self.options, self.context.train
         self.window.add(observed.probs)
         self.warming.observe(epoch, observed)
-        if self.held_since is None:
+        if self.updated_epoch is None:
             is_due = epoch >= self.warmup - options.retro_lead
         else:
-            is_due = epoch - self.held_since >= options.retro_refresh
+            is_due = epoch - self.updated_epoch >= options.retro_refresh
         if is_due:
             self.earlier[train] = observed.probs.argmax(1)
-            self.held_since = epoch
+            self.updated_epoch = epoch
         changed, delta = 0, self._delta(epoch)
         if epoch >= self.warmup:
             probs = self.window.mean()
             current = labels.current[train]
-            wanted = ratio_rule(probs, current, 1 / delta)
-            changed = labels.change(epoch, train, wanted, probs.gather(1, wanted[:, None])[:, 0])
+            proposed = ratio_rule(probs, current, 1 / delta)
+            changed = labels.change(epoch, train, proposed, probs.gather(1, proposed[:, None])[:, 0])
         return {"changed": changed, "threshold": delta}
 
     def _delta(self, epoch: int) -> float:
@@ -109,7 +109,7 @@ class LRT(Method):
         return {
             "window": self.window.state_dict(),
             "earlier": self.earlier,
-            "held_since": self.held_since,
+            "updated_epoch": self.updated_epoch,
             "warming": self.warming.state_dict(),
         }
 
@@ -117,5 +117,5 @@ class LRT(Method):
         """Restore a saved state."""
         self.window.load_state_dict(state["window"], self.context.device)
         self.earlier = state["earlier"].to(self.earlier)
-        self.held_since = state["held_since"]
+        self.updated_epoch = state["updated_epoch"]
         self.warming.load_state_dict(state["warming"])

@@ -9,7 +9,7 @@ The steps of an epoch t after the warm-up, and where they are:
     12        sample lambda n features           Calibrated._train_head
     13        train f on them                    Calibrated._train_head
 
-So calibration comes first at an epoch's end, with the labels just trained on, and label correction after it.
+So at an epoch's end calibration comes first, under the labels just trained on, and label correction second.
 """
 
 import copy
@@ -20,15 +20,16 @@ from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from unflip.errors import ConfigError
-from unflip.losses import cross_entropy
 from unflip.methods.base import (
     Batch,
     EpochOutputs,
     LabelScores,
+    LabelStore,
     LossOutput,
     Method,
     MethodSpec,
@@ -36,35 +37,33 @@ from unflip.methods.base import (
     RunShape,
     TrainContext,
 )
-from unflip.methods.labels import LabelStore
 from unflip.methods.plc import PLC
 from unflip.nn.base import unwrap
 from unflip.nn.ensemble import Ensemble
 from unflip.options import Options
 from unflip.seeding import generator
-from unflip.stats.gaussians import ClassGaussians, fit_gaussians
+from unflip.stats.gaussians import ClassGaussians, class_indices, class_means, fit_gaussians
 from unflip.stats.robust_mean import Complement, Normalize, class_agnostic_means, damping_weights, robust_in_leading
-from unflip.stats.rows import class_indices, class_means
 
 SAMPLE_FRACTIONS = (0.10, 0.15, 0.20, 0.25)
-"""The candidates of ``sample_fraction = "auto"``: the values of the paper's Figure 5."""
+"""Candidates of ``sample_fraction = "auto"``, as in the paper's Figure 5."""
 DISTURBANCES = (0.1, 0.2, 0.3, 0.4)
-"""The candidates of ``disturbance = "auto"``: the values of the paper's Figure 4."""
+"""Candidates of ``disturbance = "auto"``, as in the paper's Figure 4."""
 
 
 class CalibrationOptions(Options):
-    """How many features are sampled, and how the head is trained on them."""
+    """Number of sampled features, and training of the head on them."""
 
     sample_fraction: Annotated[float, Field(gt=0.0, le=10.0)] | Literal["auto"] = 0.10
-    """lambda: samples per epoch as a fraction of the training examples, the same number for each class."""
+    """lambda: samples per epoch as a fraction of the training examples, equally many per class."""
     head_lr: float = Field(1e-4, gt=0.0)
-    """Learning rate of the head's own optimizer, which follows the run's schedule."""
+    """Learning rate of the head's optimizer, which follows the run's schedule."""
     head_momentum: float = Field(0.9, ge=0.0, lt=1.0)
-    """Momentum of the head's own optimizer."""
+    """Momentum of the head's optimizer."""
     start: PositiveInt | None = None
-    """First epoch with calibration; by default the one after the inner method's warm-up."""
+    """First epoch with calibration; by default the first after the inner method's warm-up."""
     every: PositiveInt = 1
-    """Number of epochs from one calibration to the next."""
+    """Number of epochs between calibrations."""
 
 
 class MeanOptions(Options):
@@ -73,29 +72,29 @@ class MeanOptions(Options):
     damping: float = Field(1.0, gt=0.0)
     """C: an example at a squared distance of C times the class's variance from the median gets the weight 1/e."""
     covariance: Literal["empirical", "isotropic", "damped"] = "empirical"
-    """Covariance of draws about the robust mean: the paper assumes sigma^2 I for the mean, and does not say."""
+    """Covariance of samples about the robust mean; the paper does not specify it."""
     normalize: Normalize = "sum"
-    """Divide weights by their `sum`, or, as printed, by the `count` of members, which depends on the origin."""
+    """Divide weights by their `sum`, or, as printed, by the `count` of examples, which depends on the origin."""
     complement: Complement = "weighted"
-    """The mean along the directions of less variance: `weighted`, or, as printed, `plain`, which far outliers move."""
+    """The mean along directions of less variance: `weighted`, or, as printed, `plain`, which far outliers affect."""
     n_components: PositiveInt | None = None
-    """Number of leading directions of the pooled covariance in which the mean is robust; all by default."""
+    """Number of principal components of the pooled covariance in which the mean is robust; all by default."""
 
 
 class CovarianceOptions(Options):
     """Options of CDDC."""
 
     disturbance: Annotated[float, Field(ge=0.0)] | Literal["auto"] = 0.2
-    """alpha, added to every entry of each class covariance; `auto` picks 0.1 to 0.4 by noisy validation."""
+    """alpha, added to every entry of each class covariance; `auto` chooses from 0.1 to 0.4 by noisy validation."""
 
 
 class MeanCalibrator:
-    """MDDC: ``mu = AgnosticMean(h)`` (Algorithm 1), and a covariance about it, for n_c members h_i of a class:
+    """MDDC: ``mu = AgnosticMean(h)`` (Algorithm 1), and a covariance about it, for the n_c examples h_i of a class:
 
     empirical: ``Sigma = sum (h_i - mu)(h_i - mu)^T / n_c``
-    isotropic: ``Sigma = I sum |h_i - mu|^2 / (n_c d)``, what the paper assumes when it estimates the mean
-    damped: ``Sigma = sum w_i (h_i - mu)(h_i - mu)^T / sum w_i`` with the algorithm's weights (eqs. 4 and 5), in which
-    outliers count less.
+    isotropic: ``Sigma = I sum |h_i - mu|^2 / (n_c d)``, as the paper assumes to estimate the mean
+    damped: ``Sigma = sum w_i (h_i - mu)(h_i - mu)^T / sum w_i`` with the weights of Algorithm 1 (eqs. 4 and 5), which
+    damp outliers
     """
 
     Options: ClassVar[type[MeanOptions]] = MeanOptions
@@ -108,7 +107,7 @@ class MeanCalibrator:
     def fit(
         self, features: Tensor, labels: Tensor, num_classes: int, previous: ClassGaussians | None = None
     ) -> ClassGaussians:
-        """Fit a Gaussian to the features (n, d) of each class; one that cannot be fitted keeps its previous one."""
+        """Fit a Gaussian to the features (n, d) of each class; see :func:`fit_gaussians` for ``previous``."""
         options = self.options
         estimate = partial(
             class_agnostic_means,
@@ -124,8 +123,8 @@ class MeanCalibrator:
         weights = None
         if options.covariance == "damped":
             weights = [
-                damping_weights(features[members], damping=options.damping, normalize=options.normalize)
-                for members in class_indices(labels, num_classes)
+                damping_weights(features[indices], damping=options.damping, normalize=options.normalize)
+                for indices in class_indices(labels, num_classes)
             ]
         isotropic = options.covariance == "isotropic"
         return fit_gaussians(
@@ -136,8 +135,7 @@ class MeanCalibrator:
 class CovarianceCalibrator:
     """CDDC: ``mu = mean(h)``, ``Sigma* = cov(h) + alpha 1`` (eqs. 6 and 7).
 
-    1 is the matrix of ones, as printed: the disturbance is common to all features of a draw, not independent
-    for each.
+    1 is the matrix of ones, as printed: the disturbance is common to all features of a sample, not independent.
     """
 
     Options: ClassVar[type[CovarianceOptions]] = CovarianceOptions
@@ -161,12 +159,17 @@ class Calibrated(Method):
     """Calibration around an inner method, which does everything else: steps 8 to 13 of Algorithm 2.
 
     At an epoch's end, before the inner method corrects labels: fit one Gaussian per class to the features, under the
-    labels just trained on, sample from all of them, and train only the head on the samples, with its own optimizer.
+    labels just trained on, sample from all of them, and train the head alone on the samples, with its own optimizer.
 
-    Where the disturbance or the sample fraction is ``auto``, each epoch tries every candidate on a copy of the head,
-    scores the copies by their accuracy on the given labels of the validation examples, and takes the candidate with
-    the best mean score so far. Only heads are trained for this, so it costs a few head passes per epoch instead of one
-    run per candidate.
+    If the disturbance or the sample fraction is ``auto``, each epoch trains a copy of the head with every candidate,
+    scores it by its accuracy on the given validation labels, and takes the candidate with the best mean score so far.
+    This costs a few passes of the head per epoch instead of one run per candidate.
+
+    Args:
+        inner: the method to calibrate.
+        calibrator: fits the class Gaussians.
+        options: sampling and training of the head.
+        context: of the run.
     """
 
     options: CalibrationOptions
@@ -184,11 +187,8 @@ class Calibrated(Method):
         fractions = SAMPLE_FRACTIONS if options.sample_fraction == "auto" else (options.sample_fraction,)
         self.candidates = list(product(calibrator.candidates, fractions))
         if len(self.candidates) > 1 and not context.has_val:
-            which = "calibration.sample_fraction" if len(fractions) > 1 else "disturbance"
-            raise ConfigError(
-                f"{which} = 'auto' needs validation examples, and there are none; give a value, such as "
-                f"{fractions[0] if len(fractions) > 1 else calibrator.candidates[0]}, or raise data.val_fraction"
-            )
+            name = "calibration.sample_fraction" if len(fractions) > 1 else "covariance.disturbance"
+            raise ConfigError(f"{name} = 'auto' needs validation examples; set a value, or data.val_fraction above 0")
 
     @property
     def networks(self) -> Sequence[nn.Module]:
@@ -204,20 +204,20 @@ class Calibrated(Method):
         self.fitted = [None for _ in heads]
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
-        """Calibrate each network's head, then let the inner method correct labels for the next epoch."""
-        figures: dict[str, Any] = {}
+        """Calibrate each network's head, then call the inner method, which corrects labels for the next epoch."""
+        metrics: dict[str, Any] = {}
         if self.calibrates(epoch):
             current = labels.current[self.context.train]
             for position in range(len(self.networks)):
                 self._calibrate(epoch, position, observed, current)
             if self.calibrator.moves_means:
-                figures["mean_shift"] = [
+                metrics["mean_shift"] = [
                     self._mean_shift(gaussians, observed.features(position), current)
                     for position, gaussians in enumerate(self.fitted)
                 ]
             if len(self.candidates) > 1:
-                figures["disturbance"], figures["sample_fraction"] = self._choice()
-        return figures | self.inner.end_epoch(epoch, observed, labels)
+                metrics["disturbance"], metrics["sample_fraction"] = self._choice()
+        return metrics | self.inner.end_epoch(epoch, observed, labels)
 
     def calibrates(self, epoch: int) -> bool:
         """Whether ``epoch`` ends with a calibration."""
@@ -247,55 +247,52 @@ class Calibrated(Method):
         optimizer: torch.optim.SGD,
         gaussians: ClassGaussians,
         fraction: float,
-        draws: torch.Generator,
+        random: torch.Generator,
     ) -> None:
-        """Sample lambda n features (step 12) and train the head on them in one pass (step 13).
-
-        It is identical on every process, as nothing depends on the rank.
-        """
+        """Sample lambda n features (step 12) and train the head on them in one pass (step 13)."""
         per_class = max(1, round(fraction * len(self.context.train) / int(gaussians.present.sum())))
-        features, labels = gaussians.sample(per_class, draws)
-        order = torch.randperm(len(labels), generator=draws).to(labels.device)
+        features, labels = gaussians.sample(per_class, random)
+        order = torch.randperm(len(labels), generator=random).to(labels.device)
         for indices in order.split(self.context.batch_size):
             optimizer.zero_grad()
-            cross_entropy(head(features[indices]), labels[indices]).mean().backward()
+            F.cross_entropy(head(features[indices]), labels[indices], reduction="none").mean().backward()
             optimizer.step()
 
     def _score_candidates(self, epoch: int, position: int, observed: EpochOutputs, gaussians: ClassGaussians) -> None:
-        """Add each candidate's accuracy on the noisy validation examples to its score."""
-        held_out = observed.validation(position)
-        if held_out is None:
+        """Add the noisy validation accuracy of each candidate to its score."""
+        validation = observed.validation(position)
+        if validation is None:
             return
-        forward, given = held_out
+        outputs, given = validation
         for candidate in self.candidates:
             disturbance, fraction = candidate
             head = copy.deepcopy(unwrap(self.networks[position]).head)
             optimizer = torch.optim.SGD(head.parameters(), lr=1.0)
             optimizer.load_state_dict(copy.deepcopy(self.optimizers[position].state_dict()))
-            draws = generator(self.context.seed, "draws", epoch, position)
-            self._train_head(head, optimizer, gaussians.with_disturbance(disturbance), fraction, draws)
+            random = generator(self.context.seed, "draws", epoch, position)
+            self._train_head(head, optimizer, gaussians.with_disturbance(disturbance), fraction, random)
             with torch.no_grad():
-                score = (head(forward.features).argmax(1) == given).double().mean()
+                score = (head(outputs.features).argmax(1) == given).double().mean()
             self.scores[str(candidate)] = self.scores.get(str(candidate), 0.0) + float(score)
 
     def _choice(self) -> tuple[float, float]:
-        """Return the candidate with the best score; the first one in a tie or while there are no scores."""
+        """Return the candidate with the best score; the first of equal ones."""
         return max(self.candidates, key=lambda candidate: self.scores.get(str(candidate), 0.0))
 
     def _mean_shift(self, gaussians: ClassGaussians | None, features: Tensor, labels: Tensor) -> list[float | None]:
-        """Return how far each class's mean is from the plain one; None for a class without a mean of this epoch."""
+        """Return the distance of each robust mean from the plain one; None for a class that was not fitted."""
         num_classes = self.context.num_classes
         assert gaussians is not None
-        fitted = gaussians.present & (labels.bincount(minlength=num_classes) > 1)  # others keep an earlier Gaussian
+        fitted = gaussians.present & (labels.bincount(minlength=num_classes) > 1)  # others keep a previous Gaussian
         shift = (class_means(features, labels, num_classes) - gaussians.means).norm(dim=1)
-        return [distance if there else None for distance, there in zip(shift.tolist(), fitted.tolist(), strict=True)]
+        return [value if ok else None for value, ok in zip(shift.tolist(), fitted.tolist(), strict=True)]
 
     def gaussians(self) -> ClassGaussians | None:
         """The first network's class Gaussians."""
         return self.fitted[0] if self.fitted else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the inner state, the heads' optimizers and Gaussians, and the scores."""
+        """Return the inner state, the optimizers and Gaussians of the heads, and the scores of candidates."""
         return {
             "inner": self.inner.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -312,11 +309,11 @@ class Calibrated(Method):
         self.fitted = [saved and ClassGaussians.from_state_dict(saved).to(device) for saved in state["gaussians"]]
         self.scores = state["scores"]
 
-    # All other hooks are the inner method's.
+    # All other hooks delegate to the inner method.
 
     @property
     def warmup(self) -> int:
-        """Epochs before the inner method acts on the labels."""
+        """Number of epochs before the inner method acts on labels."""
         return self.inner.warmup
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterable[Phase]:
@@ -340,7 +337,7 @@ class Calibrated(Method):
         self.inner.after_step()
 
     def model(self) -> Ensemble:
-        """Return what predicts."""
+        """Return the inner method's model."""
         return self.inner.model()
 
     def train_probs(self) -> Tensor | None:
@@ -348,7 +345,7 @@ class Calibrated(Method):
         return self.inner.train_probs()
 
     def label_scores(self, labels: LabelStore) -> LabelScores | None:
-        """Return what the inner method says of its training examples out of sample."""
+        """Return the inner method's out-of-sample scores."""
         return self.inner.label_scores(labels)
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
@@ -369,26 +366,26 @@ class CalibratedSpec(MethodSpec):
 
     @property
     def sections(self) -> dict[str, type[Options]]:
-        """Those of the inner method, of calibration, and of the calibrator."""
+        """The sections of the inner method, calibration, and calibrator."""
         return {**super().sections, "calibration": CalibrationOptions, self.section: self.calibrator.Options}
 
     def build(self, options: Mapping[str, Any], context: TrainContext) -> Calibrated:
-        """Return the method with calibration around it."""
+        """Build the method with calibration around it."""
         calibrator = self.calibrator(options[self.section])
         return Calibrated(super().build(options, context), calibrator, options["calibration"], context)
 
     def options_for(self, shape: RunShape) -> dict[str, Any]:
-        """Add that the head learns as fast as the rest of the network."""
+        """Train the head at the learning rate of the network."""
         return super().options_for(shape) | {"calibration": {"head_lr": shape.lr}}
 
 
-def calibrated(inner: MethodSpec, calibrator: str) -> CalibratedSpec:
-    """Return a method with ``mean`` or ``covariance`` calibration, which replaces one that it has already."""
-    if not inner.method.can_be_calibrated:
-        raise ConfigError(f"calibration trains the head of one network, and method '{inner.name}' has many")
+def calibrated(name: str, method: type[Method], calibrator: str) -> CalibratedSpec:
+    """Return the specification of a method with ``mean`` or ``covariance`` calibration."""
+    if not method.can_be_calibrated:
+        raise ConfigError(f"method '{name}' cannot be calibrated: its networks have no separate heads")
     kind = MeanCalibrator if calibrator == "mean" else CovarianceCalibrator
-    return CalibratedSpec(inner.name, inner.method, kind, calibrator)
+    return CalibratedSpec(name, method, kind, calibrator)
 
 
-mddc = calibrated(MethodSpec("plc", PLC), "mean")
-cddc = calibrated(MethodSpec("plc", PLC), "covariance")
+mddc = calibrated("plc", PLC, "mean")
+cddc = calibrated("plc", PLC, "covariance")

@@ -9,7 +9,7 @@ from unflip.options import Options
 
 
 class SLOptions(Options):
-    """Weights of the two halves; the defaults are those of CIFAR-10."""
+    """Weights of both terms; defaults for CIFAR-10."""
 
     alpha: float = Field(0.1, ge=0.0)
     """Weight of cross-entropy: 0.1 for CIFAR-10, 6 for CIFAR-100, 10 for WebVision."""
@@ -23,10 +23,10 @@ class SL(Method):
     """``alpha CE + beta RCE`` in place of cross-entropy (equation 8 of the paper).
 
     Reverse cross-entropy, ``RCE = -sum_c p_c log q_c`` with the label as q, swaps prediction and label. With A in place
-    of log 0 it is ``-A (1 - p_y)``: bounded, so that a wrong label cannot pull the network as far as cross-entropy
-    lets it, which alone would learn slowly; hence the sum.
+    of log 0 it is ``-A (1 - p_y)``: bounded, so that a wrong label has less influence than under cross-entropy. Alone
+    it learns slowly, hence the sum. See :func:`unflip.losses.symmetric_cross_entropy`.
 
-    This is the shortest method that does something of its own: options, and one hook.
+    This is the shortest example of a method: options and one hook.
     """
 
     Options = SLOptions

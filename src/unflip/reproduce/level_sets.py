@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore
 from unflip.methods.plc import CorrectionOptions, Corrector
 from unflip.noise.pmd import BinaryPmd
 from unflip.report.figures import COLORS, save

@@ -32,12 +32,12 @@ from unflip.files import (
     write_tensors,
     write_text,
 )
+from unflip.methods.base import HALF_MOST
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, read_toml
 from unflip.runs.labels import read_issues, read_table
 from unflip.runs.model_file import Model, load_model
 from unflip.stats.gaussians import ClassGaussians
-from unflip.stats.rows import HALF_MOST
 
 FORMAT = 3
 """Of run folders. It is raised when an older version's folders can no longer be read."""

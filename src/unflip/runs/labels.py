@@ -14,7 +14,7 @@ from torch import Tensor
 from unflip.data.arrays import Array
 from unflip.data.files import is_image
 from unflip.errors import RunFolderError
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore
 
 REMOVED = "removed"
 """The ``split`` of examples that people removed."""

@@ -1,4 +1,4 @@
-"""One Gaussian per class: fitted to features, and drawn from."""
+"""One Gaussian per class: fitted to features, and sampled from; sums over the rows of each class."""
 
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -6,23 +6,24 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from unflip.stats.rows import NOT_FINITE, NotFiniteError, add_upper, class_indices
+from unflip.errors import InputError
 
+NOT_FINITE = "features hold NaN, infinity or values too large to compute with"
 _JITTER = 1e-6  # added to the diagonal of a singular correlation matrix
 
 
 class ClassGaussians:
     """Class c has N(μ_c, F_cᵀ F_c + v_c I + α 1 1ᵀ), with α the disturbance, if it is present.
 
-    F_c is whichever is cheaper, the centered features themselves or a triangular factor; v_c is the
-    variance of an isotropic Gaussian. α 1 is the all-ones matrix of the paper's eq. sample_estimator_dis.
+    F_c is either the centered features or a triangular factor, whichever is cheaper; v_c is the variance of an
+    isotropic Gaussian. α 1 1ᵀ, a matrix of equal entries, is the disturbance of the paper's eq. 7.
 
     Attributes:
         means: (k, d), zero for classes that are not present.
         present: (k,), which classes have a Gaussian.
         factors: k tensors (r_c, d).
         variances: (k,).
-        disturbance: α, the same for all classes; it shifts all coordinates of a draw by the same amount.
+        disturbance: α, the same for all classes; it shifts all coordinates of a sample by the same amount.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class ClassGaussians:
         self.disturbance = disturbance
 
     def with_disturbance(self, disturbance: float) -> "ClassGaussians":
-        """Return the same Gaussians with another α; nothing is fitted or copied."""
+        """Return the same Gaussians with another α, without copying tensors."""
         return ClassGaussians(self.means, self.present, self.factors, self.variances, disturbance)
 
     def to(self, device: torch.device | str) -> "ClassGaussians":
@@ -45,10 +46,17 @@ class ClassGaussians:
         return ClassGaussians(means, present, factors, variances, self.disturbance)
 
     def sample(self, per_class: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw ``per_class`` features for every class present, in the order of classes; return them and their labels.
+        """Sample ``per_class`` features of every class present, in the order of classes.
 
-        A draw is μ + Fᵀ ε + √v ζ + √α ξ (1, ..., 1), with ε in R^r, ζ in R^d and ξ in R standard normal. They are drawn
-        on the CPU, to which ``generator`` must belong, so that every device sees the same.
+        A sample is μ + Fᵀ ε + √v ζ + √α ξ (1, ..., 1), with ε in R^r, ζ in R^d and ξ in R standard normal. These are
+        drawn on the CPU, so that samples do not depend on the device.
+
+        Args:
+            per_class: number of samples of each class.
+            generator: on the CPU.
+
+        Returns:
+            Features (n, d) and their labels (n,).
         """
         device = self.means.device
         classes = self.present.nonzero()[:, 0]
@@ -66,7 +74,7 @@ class ClassGaussians:
         return drawn, labels
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return a copy of everything as plain tensors."""
+        """Return a copy of all fields as plain tensors."""
         return {
             "means": self.means.clone(),
             "present": self.present.clone(),
@@ -78,7 +86,7 @@ class ClassGaussians:
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Tensor]) -> Self:
-        """Rebuild Gaussians from their `state_dict`."""
+        """Build Gaussians from a saved `state_dict`."""
         factors = state["factors"].split(state["ranks"].tolist())
         return cls(state["means"], state["present"], factors, state["variances"], float(state["disturbance"]))
 
@@ -93,18 +101,18 @@ def fit_gaussians(
     isotropic: bool = False,
     previous: ClassGaussians | None = None,
 ) -> ClassGaussians:
-    """Fit a Gaussian to each class that has two members h_i or more.
+    """Fit a Gaussian to each class that has at least two examples h_i.
 
-    Its covariance is Σ w_i (h_i - μ)(h_i - μ)ᵀ, or the mean of its diagonal times I. A class with fewer members
-    keeps its ``previous`` Gaussian, or is left out if it has none.
+    Its covariance is Σ w_i (h_i - μ)(h_i - μ)ᵀ, or the mean of its diagonal times I. A class with fewer examples
+    keeps its ``previous`` Gaussian; without one, it is not present.
 
     Args:
         features: (n, d) on any device; half precision is widened class by class.
         labels: (n,) integers below ``num_classes``.
         num_classes: k.
-        means: μ of every class (k, d); by default the mean of its members (eq. sample_estimator).
-        weights: w of every class, in the order of its members; by default 1 / n_c each (eq. sample_estimator).
-        isotropic: whether only the mean of the covariance's diagonal is used.
+        means: μ of every class (k, d); by default the mean of its examples (eq. 6).
+        weights: w of every class, in the order of its examples; by default 1 / n_c each (eq. 6).
+        isotropic: whether to use only the mean of the covariance's diagonal.
         previous: the Gaussians of the last fit.
     """
     shape = (num_classes, features.shape[1])
@@ -113,9 +121,9 @@ def fit_gaussians(
     variances = torch.zeros(num_classes, device=features.device)
     present = torch.zeros(num_classes, dtype=torch.bool, device=features.device)
     factors = [fitted[:0]] * num_classes
-    for c, members in enumerate(class_indices(labels.to(features.device), num_classes)):
-        if len(members) >= 2:
-            rows = features.index_select(0, members).to(torch.float32)
+    for c, indices in enumerate(class_indices(labels.to(features.device), num_classes)):
+        if len(indices) >= 2:
+            rows = features.index_select(0, indices).to(torch.float32)
             fitted[c] = rows.mean(0) if means is None else means[c]
             rows -= fitted[c]
             if weights is None:
@@ -139,7 +147,7 @@ def fit_gaussians(
 
 
 def covariance_factor(rows: Tensor) -> Tensor:
-    """Return F (r, d) with Fᵀ F = rowsᵀ rows = Σ for rows (n, d), such that drawing with F is cheap.
+    """Return F (r, d) with Fᵀ F = rowsᵀ rows = Σ for rows (n, d), such that sampling with F is cheap.
 
     F is the rows themselves if there are at most 2 d, since factoring Σ would cost more than it saves, else the
     Cholesky factor of Σ, computed for coordinates scaled to unit variance. A constant coordinate stays constant. Where
@@ -152,14 +160,52 @@ def covariance_factor(rows: Tensor) -> Tensor:
     correlation = rows.new_empty(d, d)
     add_upper(correlation[None], rows.T[None], rows.T[None], beta=0)
     correlation = correlation.T
-    spread = correlation.diagonal().sqrt()
-    inverse = torch.where(spread > 0, 1 / spread, 0)
+    std = correlation.diagonal().sqrt()
+    inverse = torch.where(std > 0, 1 / std, 0)
     correlation *= inverse * inverse[:, None]
     correlation.fill_diagonal_(1.0)
     lower, failed = torch.linalg.cholesky_ex(correlation)
     jitter = _JITTER
-    while bool(failed) and jitter < 1:  # rows with NaN always fail; the caller refuses them
+    while bool(failed) and jitter < 1:  # rows with NaN always fail; the caller raises
         lower, failed = torch.linalg.cholesky_ex(correlation.fill_diagonal_(1.0 + jitter))
         jitter *= 10
-    factor: Tensor = lower.T * spread
+    factor: Tensor = lower.T * std
     return factor
+
+
+def class_indices(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:
+    """Return the ascending positions of the examples of each class: k tensors (n_c,).
+
+    >>> class_indices(torch.tensor([1, 0, 1]), 3)
+    (tensor([1]), tensor([0, 2]), tensor([], dtype=torch.int64))
+    """
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        raise InputError(f"labels must be from 0 to {num_classes - 1}")
+    # A stable sort of 16-bit labels takes a third of the time of one of 64-bit labels.
+    narrow = labels.to(torch.int16) if num_classes <= 2**15 else labels
+    counts = torch.bincount(labels, minlength=num_classes).tolist()
+    order: Tensor = narrow.argsort(stable=True)
+    return torch.split(order, counts)
+
+
+def class_means(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Return the mean of each class (k, d); zero for a class without examples."""
+    total = features.new_zeros(num_classes, features.shape[1]).index_add_(0, labels, features)
+    return total / labels.bincount(minlength=num_classes).clamp(min=1)[:, None]
+
+
+def add_upper(total: Tensor, left: Tensor, right: Tensor, beta: float) -> None:
+    """Set ``total`` (b, d, d) to beta · total + left rightᵀ in the upper triangle (and part of the rest).
+
+    Its transpose is what eigh and cholesky read: a lower triangle, column by column.
+    """
+    half = total.shape[1] // 2
+    if half < 64:
+        total.baddbmm_(left, right.mT, beta=beta)
+        return
+    total[:, :half].baddbmm_(left[:, :half], right.mT, beta=beta)
+    add_upper(total[:, half:, half:], left[:, half:], right[:, half:], beta)
+
+
+class NotFiniteError(InputError):
+    """Features, or values computed from them, hold NaN or infinity, or are too large to compute with."""

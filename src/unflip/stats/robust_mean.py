@@ -1,7 +1,7 @@
-"""AgnosticMean (the paper's Algorithm 1): the mean of each class, although some of its members belong elsewhere.
+"""AgnosticMean (the paper's Algorithm 1): a mean of each class that is robust to mislabeled examples.
 
-:func:`agnostic_mean` is the algorithm as it is printed, to be read. :func:`class_agnostic_means` gives the same means
-for all classes at once, many times faster, and is what calibration uses; everything below it is about speed.
+:func:`agnostic_mean` is the algorithm as printed, in one function: read this one. :func:`class_agnostic_means` computes
+the same means of all classes at once, many times faster, and is what MDDC calls; everything below it is about speed.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,23 +14,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unflip.errors import InputError
-from unflip.stats.rows import NOT_FINITE, NotFiniteError, add_upper, class_indices, class_means, pooled_covariance
+from unflip.stats.gaussians import NOT_FINITE, NotFiniteError, add_upper, class_indices, class_means
 
 Normalize = Literal["sum", "count"]
 Complement = Literal["weighted", "plain"]
 
-_BLOCK = 2**17  # numbers whose medians are taken at once: they fit in the cache of a core
-_CHUNK = 2048  # examples added to a covariance at once: avoids a copy of the class, and fits in the cache
-_GATHERED = 4096  # examples gathered at once
-_GROUP = 2**19  # padded numbers in a group of classes: the work of one thread, about 2 MB
-_PART = 512  # numbers; numpy sorts so few in vector registers, at a fifth of the time per number of long rows
+BLOCK_VALUES = 2**17
+"""Values whose medians are computed at once; they fit in the cache of a core."""
+CHUNK_ROWS = 2048
+"""Examples added to a covariance at once: avoids a copy of the class, and fits in the cache."""
+GATHER_ROWS = 4096
+"""Examples gathered at once."""
+GROUP_VALUES = 2**19
+"""Padded values in a group of classes, the work of one thread: about 2 MB."""
+SORT_LENGTH = 512
+"""numpy sorts rows up to this length in vector registers, in a fifth of the time per value of longer rows."""
 
 
 def agnostic_mean(
     features: Tensor, *, damping: float = 1.0, normalize: Normalize = "sum", complement: Complement = "weighted"
 ) -> Tensor:
-    """Return the robust mean μ̂ (d,) of the members S = {h_1, ..., h_n} of one class (n, d), in double precision.
+    """Return the robust mean μ̂ (d,) of the features S = {h_1, ..., h_n} of one class (n, d), in double precision.
 
     Outlier damping (lines 4 to 6), with the coordinate-wise median m and a constant C::
 
@@ -38,16 +42,17 @@ def agnostic_mean(
         μ_ω = Σ ω_i h_i / Z,   Σ_ω = Σ ω_i (h_i - μ_ω)(h_i - μ_ω)ᵀ / Z            (eq. 5)
 
     Projection (lines 7 to 9): V is spanned by the ⌊d/2⌋ leading eigenvectors of Σ_ω, W by the others. On W the mean is
-    that of μ_ω; on V, where outliers move it, it is found by the same two steps. In one dimension it is the median.
+    that of μ_ω; on V, where outliers affect it, it is estimated by the same two steps. In one dimension it is the
+    median.
 
-    Two departures from the printed algorithm, both measured in docs/agnostic-mean.md, and both can be undone. Z is
-    Σ ω_i; the paper divides by n, which makes the estimate depend on where the origin is. And the mean on W is
-    weighted; with a plain one far outliers, whose direction damping moves into W, count in full.
+    Two departures from the printed algorithm, both optional, both measured in docs/agnostic-mean.md. Z is Σ ω_i; the
+    paper divides by n, which makes the estimate depend on the origin. And the mean on W is weighted; in a plain one far
+    outliers, whose direction damping moves into W, count in full.
 
     Args:
         features: (n, d).
         damping: C; larger values damp less.
-        normalize: Z is the ``"sum"`` of the weights or, as printed, the ``"count"`` of the members.
+        normalize: Z is the ``"sum"`` of the weights or, as printed, the ``"count"`` of examples.
         complement: the mean on W is μ_ω (``"weighted"``) or, as printed, the mean of S (``"plain"``).
     """
     S = features.detach().double()
@@ -77,40 +82,36 @@ def class_agnostic_means(
     normalize: Normalize = "sum",
     complement: Complement = "weighted",
 ) -> Tensor:
-    """Return :func:`agnostic_mean` of every class, (num_classes, d); the row of a class without members is NaN.
+    """Return :func:`agnostic_mean` of every class, (num_classes, d); NaN for a class without examples.
 
     Where Σ_ω is singular, directions without variance count as part of W, however many there are.
 
-    The work is done on the CPU: most of it is eigenvectors of matrices with a few hundred rows, at which
-    accelerators are slow, and so the means are the same for every device. As many classes are worked on in
-    parallel as torch has threads, one thread per class: eigenvectors gain little from a second thread, and so
-    the result does not depend on the number of threads.
+    Everything runs on the CPU: most of the time goes into eigenvectors of matrices with a few hundred rows, at which
+    accelerators are slow; so the means do not depend on the device. As many classes run in parallel as torch has
+    threads, one thread per class: eigenvectors gain little from a second thread, and the result does not depend on the
+    number of threads.
 
     Args:
         features: (n, d), on any device. Half precision is widened class by class; float64 is kept.
         labels: (n,) integers below ``num_classes``.
-        num_classes: the number of rows to return.
-        damping: C.
-        normalize: what Z is.
-        complement: what the mean on W is.
+        num_classes: number of classes, which is that of rows returned.
+        damping: see :func:`agnostic_mean`, as for the others.
+        normalize: Z.
+        complement: the mean on W.
     """
-    if features.ndim != 2 or len(features) != len(labels):
-        raise InputError(
-            f"features must be (n, d) with one label each, not {tuple(features.shape)} with {len(labels)} labels"
-        )
     form = _Form(damping, normalize, complement)
     features = features.detach()
-    members = class_indices(labels.to(features.device), num_classes)
-    groups = _group_classes([len(indices) for indices in members], features.shape[1])
+    by_class = class_indices(labels.to(features.device), num_classes)
+    groups = _group_classes([len(indices) for indices in by_class], features.shape[1])
 
     def estimate(classes: Sequence[int]) -> Tensor:
-        x, padding = _gather(features, [members[c] for c in classes])
+        x, padding = _gather(features, [by_class[c] for c in classes])
         origin = x.new_zeros(len(x), 1, x.shape[1]) if form.normalize == "count" else None
         return _robust_mean(x, x.shape[1], padding, form, origin)[:, 0]
 
     means = torch.full((num_classes, features.shape[1]), torch.nan, dtype=_wide(features.dtype))
-    for classes, found in zip(groups, _one_thread_each(estimate, groups), strict=True):
-        means[list(classes)] = found
+    for classes, estimates in zip(groups, _one_thread_each(estimate, groups), strict=True):
+        means[list(classes)] = estimates
     return means.to(features.device)
 
 
@@ -121,26 +122,44 @@ def robust_in_leading(
 
     ``mean(h) + B (estimate(z) - mean(z))`` with ``z = B^T h``, the columns of B being the leading eigenvectors of the
     covariance of features about their class means, pooled over classes. Outliers cause most of the variance, so they
-    lie along these directions. AgnosticMean searches for such directions in each class and at every halving; one set
-    for all classes costs far less.
+    lie along these directions. AgnosticMean computes such directions in each class and at every halving; one set for
+    all classes costs far less.
 
     Args:
         features: (n, d).
         labels: (n,) integers below ``num_classes``.
         num_classes: k.
-        directions: the number of columns of B.
+        n_components: the number of columns of B.
         estimate: maps features and labels to robust class means.
     """
     features = features.float()
     plain = class_means(features, labels, num_classes)
     pooled = pooled_covariance(features, labels, plain).cpu()
     basis: Tensor = torch.linalg.eigh(pooled).eigenvectors[:, -n_components:].to(features.device)
-    shift = estimate(features @ basis, labels) - plain @ basis  # NaN for a class without members
+    shift = estimate(features @ basis, labels) - plain @ basis  # NaN for a class without examples
     return plain + shift.nan_to_num(0.0) @ basis.T
 
 
+def pooled_covariance(features: Tensor, labels: Tensor, means: Tensor) -> Tensor:
+    """Return ``sum_i (h_i - μ_y(i)) (h_i - μ_y(i))ᵀ / n`` (d, d) of n features about the means (k, d) of classes.
+
+    Of more than 8,192 features, or 16 per dimension if that is more, a random subset of that size is used, always the
+    same. The error of an entry is then about a hundredth of the product of its coordinates' standard deviations.
+    """
+    d = features.shape[1]
+    limit = max(8192, 16 * d)
+    if len(features) > limit:
+        chosen = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:limit].to(labels.device)
+        features, labels = features[chosen], labels[chosen]
+    pooled = features.new_zeros(d, d)
+    for rows, classes in zip(features.split(GATHER_ROWS), labels.split(GATHER_ROWS), strict=True):
+        within = rows - means[classes]
+        pooled.addmm_(within.T, within, alpha=1 / len(features))
+    return pooled
+
+
 def damping_weights(features: Tensor, *, damping: float = 1.0, normalize: Normalize = "sum") -> Tensor:
-    """Return ω_i / Z (eq. 4) of the members (n, d) of one class: (n,), small for outliers."""
+    """Return ω_i / Z (eq. 4) of the features (n, d) of one class: (n,), small for outliers."""
     if not len(features):
         return torch.zeros(0, device=features.device)
     x, padding = _gather(features.detach(), [torch.arange(len(features), device=features.device)])
@@ -157,10 +176,10 @@ class _Form(NamedTuple):
 
 
 class _Padding:
-    """Masks and weights for classes that are worked on together, each padded to the length of the longest.
+    """Masks and weights for a batch of classes, each padded to the length of the longest.
 
-    ``fence`` (b, 1, `even_length` of n) is added before medians are taken: it is 0 for members, and moves the padding
-    to -∞ and +∞ in turns, such that the (upper) median of every class is in the middle of the padded row.
+    ``fence`` (b, 1, `even_length` of n) is added before medians are computed: it is 0 for examples, and moves the
+    padding to -∞ and +∞ in turns, such that the (upper) median of every class is in the middle of the padded row.
     """
 
     def __init__(self, counts: Sequence[int], dtype: torch.dtype) -> None:
@@ -176,10 +195,10 @@ class _Padding:
 
 
 def _robust_mean(x: Tensor, dim: int, padding: _Padding, form: _Form, origin: Tensor | None) -> Tensor:
-    """Return the robust means (b, 1, r) of x (b, r, n), which it overwrites.
+    """Return the robust means (b, 1, r) of x (b, r, n), which is overwritten.
 
-    ``dim`` is the dimension at this level of the recursion; r is less where only r directions vary. ``origin``
-    (b, 1, r) is where x = 0 was in the coordinates of the features; only the printed weights depend on it.
+    ``dim`` is the dimension at this level of the recursion; r is less if only r directions vary. ``origin`` (b, 1, r)
+    is the position of x = 0 in the coordinates of the features; only the printed weights depend on it.
     """
     medians, mean, squares = _center(x, padding)
     if dim == 1:
@@ -193,11 +212,11 @@ def _robust_mean(x: Tensor, dim: int, padding: _Padding, form: _Form, origin: Te
     x -= center.mT
     top = _leading_half(x, dim // 2, weights)  # lines 6 and 7
     origin = top.project(origin) if origin is not None else None
-    found = top.lift(_robust_mean(top.data, dim // 2, padding, form, origin))  # line 8
+    offset = top.lift(_robust_mean(top.data, dim // 2, padding, form, origin))  # line 8
     if form.complement == "plain":
         rest = mean - center
-        found += rest - top.lift(top.project(rest))
-    return medians + center + found  # line 9; x is centered on μ_ω, whose part in W is thus zero
+        offset += rest - top.lift(top.project(rest))
+    return medians + center + offset  # line 9; x is centered on μ_ω, whose part in W is thus zero
 
 
 def _center(x: Tensor, padding: _Padding) -> tuple[Tensor, Tensor, Tensor]:
@@ -208,7 +227,7 @@ def _center(x: Tensor, padding: _Padding) -> tuple[Tensor, Tensor, Tensor]:
     b, _, n = x.shape
     squares = x.new_zeros(b, 1, n)
     medians, means = [], []
-    for block in x.split(max(1, _BLOCK // (b * n)), dim=1):
+    for block in x.split(max(1, BLOCK_VALUES // (b * n)), dim=1):
         scratch = block.new_empty(*block.shape[:2], padding.fence.shape[2])
         scratch[:, :, n:] = padding.fence[:, :, n:]
         torch.add(block, padding.fence[:, :, :n], out=scratch[:, :, :n])
@@ -229,7 +248,7 @@ def _center(x: Tensor, padding: _Padding) -> tuple[Tensor, Tensor, Tensor]:
 def _damping(mean: Tensor, squares: Tensor, padding: _Padding, form: _Form) -> Tensor:
     """Return the weights ω_i / Z (b, 1, n), given mean (b, 1, r) and squared lengths about the median."""
     trace = (squares * padding.uniform).sum(2, keepdim=True) - (mean * mean).sum(2, keepdim=True)
-    scale = form.damping * torch.where(trace > 0, trace, 1)  # s²; identical members get equal weights
+    scale = form.damping * torch.where(trace > 0, trace, 1)  # s²; identical examples get equal weights
     squares = squares + padding.beyond
     if form.normalize == "count":
         return torch.exp(-squares / scale) * padding.uniform
@@ -245,23 +264,23 @@ class _Subspace(NamedTuple):
     lift: Callable[[Tensor], Tensor]
 
 
-def _leading_half(x: Tensor, keep: int, weights: Tensor) -> _Subspace:
-    """Return V, spanned by at most ``keep`` leading eigenvectors of x diag(ω) xᵀ, where x is (b, r, n).
+def _leading_half(x: Tensor, size: int, weights: Tensor) -> _Subspace:
+    """Return V, spanned by at most ``size`` leading eigenvectors of x diag(ω) xᵀ, where x is (b, r, n).
 
     Eigenvectors whose eigenvalue is a rounding error are replaced by zero: nothing varies along them.
     """
     if x.shape[2] < x.shape[1]:
-        return _leading_half_by_example(x, keep, weights)
+        return _leading_half_by_example(x, size, weights)
     covariance = x.new_empty(len(x), x.shape[1], x.shape[1])
-    for start in range(0, x.shape[2], _CHUNK):
-        part = x[:, :, start : start + _CHUNK]
-        add_upper(covariance, part * weights[:, :, start : start + _CHUNK], part, beta=min(start, 1))
+    for start in range(0, x.shape[2], CHUNK_ROWS):
+        part = x[:, :, start : start + CHUNK_ROWS]
+        add_upper(covariance, part * weights[:, :, start : start + CHUNK_ROWS], part, beta=min(start, 1))
     values, vectors = torch.linalg.eigh(covariance.mT)
-    basis = vectors[:, :, -keep:] * _varying(values[:, None, -keep:])
+    basis = vectors[:, :, -size:] * _varying(values[:, None, -size:])
     return _Subspace(basis.mT @ x, lambda z: z @ basis, lambda z: z @ basis.mT)
 
 
-def _leading_half_by_example(x: Tensor, keep: int, weights: Tensor) -> _Subspace:
+def _leading_half_by_example(x: Tensor, size: int, weights: Tensor) -> _Subspace:
     """Return the same V for n < r, from the smaller matrix G = YᵀY with Y = x diag(√ω).
 
     If G u = λ u, then v = Y u / √λ is an eigenvector of Y Yᵀ = x diag(ω) xᵀ with the same eigenvalue, and
@@ -273,7 +292,7 @@ def _leading_half_by_example(x: Tensor, keep: int, weights: Tensor) -> _Subspace
     gram = x.new_empty(len(x), x.shape[2], x.shape[2])
     add_upper(gram, y.mT, y.mT, beta=0)
     values, vectors = torch.linalg.eigh(gram.mT)
-    values, vectors = values[:, None, -keep:], vectors[:, :, -keep:]
+    values, vectors = values[:, None, -size:], vectors[:, :, -size:]
     lengths = torch.where(_varying(values), values, 0).sqrt()
     shrink = torch.where(lengths > 0, 1 / lengths, 0)
 
@@ -295,35 +314,35 @@ def _varying(values: Tensor) -> Tensor:
 
 
 def even_length(n: int) -> int:
-    """Return the least length from ``n`` on that can be cut into equal parts of at most 512."""
-    parts = -(-n // _PART)
+    """Return the smallest length of at least ``n`` that can be cut into equal parts of at most 512."""
+    parts = -(-n // SORT_LENGTH)
     return parts * -(-n // parts)
 
 
 def middle_two(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the numbers that come at m // 2 - 1 and at m // 2 in each row (r, m) once it is sorted; it reorders them.
+    """Return the values at positions m // 2 - 1 and m // 2 of each row (r, m) when sorted; reorders the rows.
 
-    m is an `even_length`. Parts of a row are sorted by themselves and the middle of each is kept, as wide as four
-    standard deviations of where the row's median comes in a random part; the middle of what is kept is the row's if no
-    part was cut on the wrong side of it. Rows where one was, such as those that were sorted before, are sorted whole.
-    numpy's ``partition`` gives the same numbers, 10 to 40 times slower.
+    m is an `even_length`. Parts of a row are sorted separately, and the middle of each is merged: four standard
+    deviations of the rank that the row's median has in a random part. The middle of the merged values is the row's,
+    unless a part was cut on the wrong side of it. Such rows, as those that were sorted before, are sorted whole.
+    numpy's ``partition`` gives the same values, 10 to 40 times slower.
     """
     m = rows.shape[1]
-    parts = -(-m // _PART)
+    parts = -(-m // SORT_LENGTH)
     cut = rows.reshape(len(rows), parts, -1)
     cut.sort(axis=2)
     if parts == 1:
         return rows[:, m // 2 - 1], rows[:, m // 2]
     half, reach = cut.shape[2] // 2, 2 * isqrt(cut.shape[2]) + 2
-    kept = cut[:, :, half - reach : half + reach]
-    least, most = kept[:, :, 0].max(axis=1), kept[:, :, -1].min(axis=1)
-    kept = np.sort(kept.reshape(len(rows), -1), axis=1)
+    middle = cut[:, :, half - reach : half + reach]
+    low, high = middle[:, :, 0].max(axis=1), middle[:, :, -1].min(axis=1)
+    middle = np.sort(middle.reshape(len(rows), -1), axis=1)
     position = m // 2 - parts * (half - reach)
-    lower, upper = kept[:, position - 1], kept[:, position]
-    unsure = ~((least <= lower) & (upper <= most))
-    if unsure.any():
-        whole = np.sort(rows[unsure], axis=1)
-        lower[unsure], upper[unsure] = whole[:, m // 2 - 1], whole[:, m // 2]
+    lower, upper = middle[:, position - 1], middle[:, position]
+    failed = ~((low <= lower) & (upper <= high))
+    if failed.any():
+        whole = np.sort(rows[failed], axis=1)
+        lower[failed], upper[failed] = whole[:, m // 2 - 1], whole[:, m // 2]
     return lower, upper
 
 
@@ -332,14 +351,14 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _gather(features: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, _Padding]:
+def _gather(features: Tensor, by_class: Sequence[Tensor]) -> tuple[Tensor, _Padding]:
     """Return the classes' features, (b, d, longest), on the CPU, and their padding."""
-    counts = [len(indices) for indices in members]
-    x = torch.empty(len(members), features.shape[1], max(counts), dtype=_wide(features.dtype))
-    for row, indices in zip(x, members, strict=True):
+    counts = [len(indices) for indices in by_class]
+    x = torch.empty(len(by_class), features.shape[1], max(counts), dtype=_wide(features.dtype))
+    for row, indices in zip(x, by_class, strict=True):
         row[:, len(indices) :] = 0
-        for part, chosen in zip(row.split(_GATHERED, dim=1), indices.split(_GATHERED), strict=False):
-            # Widened first: torch is slow at widening and transposing in one step.
+        for part, chosen in zip(row.split(GATHER_ROWS, dim=1), indices.split(GATHER_ROWS), strict=False):
+            # widened first: torch is slow at widening and transposing in one step
             part[:, : len(chosen)] = features.index_select(0, chosen).to("cpu", x.dtype).T
     return x, _Padding(counts, x.dtype)
 
@@ -349,7 +368,7 @@ def _group_classes(counts: Sequence[int], dim: int) -> list[tuple[int, ...]]:
     groups: list[tuple[int, ...]] = []
     longest = 0
     for c in sorted((c for c, count in enumerate(counts) if count), key=lambda c: -counts[c]):
-        fits = groups and (len(groups[-1]) + 1) * longest * dim <= _GROUP
+        fits = groups and (len(groups[-1]) + 1) * longest * dim <= GROUP_VALUES
         if fits and counts[c] >= 0.9 * longest:
             groups[-1] += (c,)
         else:
@@ -359,10 +378,10 @@ def _group_classes(counts: Sequence[int], dim: int) -> list[tuple[int, ...]]:
 
 
 def _one_thread_each(work: Callable[[Sequence[int]], Tensor], groups: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Work on as many groups in parallel as torch has threads; torch's setting is restored afterwards.
+    """Map ``work`` over groups, in as many threads as torch has, each of which uses one; then restore the setting.
 
-    torch keeps the number of threads per thread, and gives new threads the last one set: a worker's setting
-    does not affect the caller, and the value for new threads is restored at the end.
+    torch keeps the number of threads per thread, and gives new threads the last value set: a worker's setting does not
+    affect the caller, and the value for new threads is restored at the end.
     """
     threads = torch.get_num_threads()
     if threads == 1:  # starting a thread takes longer than a small group

@@ -1,1 +1,1 @@
-"""unflip, our own method and the default: a cross-fitted ensemble that scores every label out of sample."""
+"""unflip, the default method: a cross-fitted ensemble that scores every label out of sample."""

@@ -1,4 +1,4 @@
-"""Folds: which examples a member of the ensemble does not learn from, so that it can score their labels."""
+"""Folds: which examples each member of the ensemble is not trained on, so that it scores them out of sample."""
 
 import torch
 from torch import Tensor
@@ -7,10 +7,16 @@ from unflip.seeding import generator
 
 
 def assign_folds(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> Tensor:
-    """Return the fold (m,) of each example, from 0 to ``count`` - 1: at random, as many of every class in each.
+    """Return random stratified folds (m,), from 0 to ``count`` - 1.
 
-    Examples of one group (m,) share a fold, and its first member in random order stands for its class. The groups of a
-    class are dealt in turn, the largest first, so that two folds differ by at most its largest group.
+    Examples of a group share a fold. A group counts towards the class of its first example in random order. The groups
+    of a class are assigned in turn, largest first, so that two folds differ by at most its largest group.
+
+    Args:
+        labels: (m,).
+        groups: group number of each example (m,); by default each is a group of its own.
+        count: number of folds.
+        seed: random seed.
     """
     order = torch.randperm(len(labels), generator=generator(seed, "folds")).to(labels.device)
     if groups is None:
@@ -18,7 +24,7 @@ def assign_folds(labels: Tensor, groups: Tensor | None, count: int, seed: int) -
     numbers = int(groups.max()) + 1
     first = torch.full((numbers,), len(order), device=labels.device)
     first.scatter_reduce_(0, groups[order], torch.arange(len(order), device=labels.device), "amin")
-    heads = order[first[first < len(order)].sort().values]  # one example stands for each group
+    heads = order[first[first < len(order)].sort().values]  # one example per group
     heads = heads[groups.bincount()[groups[heads]].argsort(stable=True, descending=True)]
     heads = heads[labels[heads].argsort(stable=True)]
     of_group = torch.zeros(numbers, dtype=torch.long, device=labels.device)
@@ -27,11 +33,11 @@ def assign_folds(labels: Tensor, groups: Tensor | None, count: int, seed: int) -
 
 
 def members_rows(folds: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the positions (count, s) in a batch that each member learns from, and whether it has any (count,).
+    """Return the positions (count, s) in a batch that each member is trained on, and whether it has any (count,).
 
-    ``folds`` (b,) are those of the batch. A member takes examples of other folds than its own. All members take the
-    same number, what is left of a batch on average, so that no shape depends on the draw: one with more leaves out the
-    last, one with fewer takes the first again. They take two at least, as batch normalization needs.
+    ``folds`` (b,) are those of the batch. A member is trained on the other folds. All members get the same number of
+    examples, the average of what is left, so that shapes are constant: surplus examples are dropped, missing ones
+    repeated from the start. Each gets at least two, as batch normalization needs.
 
     >>> members_rows(torch.tensor([0, 1, 1, 0]), 2)
     (tensor([[1, 2],

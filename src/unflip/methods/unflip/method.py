@@ -1,4 +1,4 @@
-"""The method: which networks learn from which examples, and when labels are scored and corrected; hooks only."""
+"""The method unflip: hooks only; its formulas are in posterior.py, its folds in folds.py."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +12,18 @@ from torch.optim.swa_utils import AveragedModel
 
 from unflip.errors import UnflipWarning
 from unflip.losses import mix
-from unflip.methods.base import Batch, EpochOutputs, LabelScores, LossOutput, Method, Phase, RunShape, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import (
+    Batch,
+    EpochOutputs,
+    LabelScores,
+    LabelStore,
+    LossOutput,
+    Method,
+    Phase,
+    RunShape,
+    TrainContext,
+    storage_dtype,
+)
 from unflip.methods.unflip.folds import assign_folds, members_rows
 from unflip.methods.unflip.posterior import (
     PosteriorState,
@@ -26,64 +36,68 @@ from unflip.methods.unflip.posterior import (
 from unflip.nn.base import Network, unwrap
 from unflip.nn.ensemble import Ensemble
 from unflip.options import Options
-from unflip.stats.discriminant import SHRINKS, Discriminant, fit_discriminant, held_out_log_posterior, shares_of
-from unflip.stats.rows import storage_dtype
+from unflip.stats.discriminant import (
+    MIN_LOG_PROB,
+    SHRINKS,
+    Discriminant,
+    fit_discriminant,
+    leave_group_out_log_posterior,
+    to_memberships,
+)
 from unflip.stats.stacking import Stacked, pool, stack
 
-_FEW = 10_000  # examples below which there are more networks, and Gaussians are never dropped
-_TRUST = {"auto": None, "equal": 0.0, "empirical": 1.0}  # how much of the classes' inequality is true
-_MEMBERS = {"few": 8, "rows": 4, "images": 2}
-_DROPPED = 0.1  # Gaussians with less than this share of the networks' weight are not worth their time
-_STEPS = 300  # fewest of a run on rows
-_LONGEST = 3.0  # norm of a member's gradient; on frozen CIFAR features, where nothing diverges, it stays below
-_NEVER = -30.0  # log-probability of a class that no view can tell
+SMALL_DATA = 10_000
+"""Number of examples below which the ensemble is larger, and Gaussians are never dropped."""
+_PRIOR_TRUST = {"auto": None, "equal": 0.0, "empirical": 1.0}
+_MIN_WEIGHT = 0.1  # Gaussians with a smaller weight, relative to the networks', are not worth their time
+_MIN_STEPS = 300  # of a run on feature vectors
+_MAX_GRAD_NORM = 3.0  # of a member; not reached on frozen CIFAR features, where training is stable
 
 
 class UnflipOptions(Options):
-    """Nothing needs to be set: no noise rate, no clean label, no validation examples."""
+    """All options have defaults; no noise rate, clean labels or validation examples are needed."""
 
     members: PositiveInt | None = None
-    """Networks in the ensemble; by default 8 below 10,000 examples, 4 beyond, 2 for images."""
+    """Size of the ensemble; by default 8 below 10,000 examples, 4 beyond, 2 for images."""
     warmup: PositiveInt | None = None
-    """Epochs on the given labels; by default three tenths of all."""
+    """Epochs on the given labels; by default 30 % of all epochs."""
     steps: PositiveInt | None = None
-    """Fewest steps of a run, by default 300 for rows: few examples are visited several times per epoch."""
+    """Minimum number of steps of a run, by default 300 for feature vectors; small data is repeated within an epoch."""
     mixup: float = Field(1.0, ge=0.0)
-    """Both parameters of the Beta distribution of mixing weights; 0: examples are not mixed."""
+    """Both parameters of the Beta distribution of mixup weights; 0: no mixup."""
     ema_decay: float = Field(0.99, ge=0.0, lt=1.0)
-    """Decay of the running mean of the weights; 0: the last weights speak."""
+    """Decay of the exponential moving average of the weights; 0: no averaging."""
     gaussians: bool = True
-    """Whether class Gaussians of the inputs are a view of their own; never of images."""
+    """Whether to use class Gaussians of the inputs as a second view; not for images."""
     view_weights: tuple[float, ...] | None = None
-    """Weights of the networks and the Gaussians; by default those under which given labels are likeliest."""
+    """Weights of networks and Gaussians; by default fitted by the likelihood of the given labels."""
     prior: Literal["auto", "equal", "empirical"] = "auto"
-    """The classes' sizes: `auto` moves them towards equality as far as noise may have made them unequal."""
+    """Class prior: `auto` moves it towards uniform as far as noise may have made it unequal."""
     soft_targets: bool = True
-    """Whether members learn what is believed of the true class; otherwise they learn given labels to the end."""
+    """Whether members are trained on the posterior of the true class after the warm-up; else on given labels."""
 
 
 class Views(NamedTuple):
-    """Log-probabilities (m, k) of the training examples by views that have not learned their labels, and stacking."""
+    """Out-of-sample log-probabilities (m, k) of the training examples by each view, and their weights."""
 
     network: Tensor
-    gaussian: Tensor | None  # unless they were dropped
+    gaussian: Tensor | None  # None if dropped
     gaussians: Discriminant | None
     stacked: Stacked
 
 
 class Unflip(Method):
-    """Cross-fitted networks, class Gaussians that leave each example out, and soft targets.
+    """Cross-fitted networks, leave-one-out class Gaussians, and soft targets.
 
-    - **Members**: k networks side by side, each trained on all folds but its own, with mixup; the running mean of their
-      weights speaks. Groups share a fold. Partners in mixup come from the same folds as the example.
-    - **Views**: each label is scored by the member that has not learned from it, and by class Gaussians of the
-      inputs that leave it out. Views are stacked by the likelihood of the given labels, which none of them has seen,
-      together with the share of labels that mean nothing.
-    - **Prior**: the classes' sizes are moved towards equality as far as noise may have made them unequal.
-    - **Targets**: after the warm-up members learn the posterior of the true class given features *and* given label,
-      under an estimated transition matrix; the given label counts less from epoch to epoch.
+    - **Members**: networks trained side by side, each on all folds but its own, with mixup; an exponential moving
+      average of their weights predicts. Groups share a fold. Mixup partners come from the same folds as the example.
+    - **Views**: each label is scored by the member that was not trained on it, and by leave-one-out class Gaussians of
+      the inputs. Views are stacked by the likelihood of the given labels, together with the uniform noise rate.
+    - **Prior**: the class prior is moved towards uniform as far as noise may have made it unequal.
+    - **Targets**: after the warm-up members are trained on the posterior of the true class given features *and* given
+      label, under an estimated transition matrix; the given label counts less from epoch to epoch.
 
-    Prediction is the members' mean and the Gaussians, stacked alike. Formulas and figures: docs/unflip.md.
+    The model is the mean of the members, stacked with the Gaussians. Formulas and results: docs/unflip.md.
     """
 
     Options = UnflipOptions
@@ -94,23 +108,20 @@ class Unflip(Method):
         super().__init__(options, context)
         self.count = count_members(options, context)
         self.posterior: PosteriorState | None = None
-        self.folds: Tensor | None = None  # by row of the label store, -1 where no member leaves it out
-        self.targets: Tensor | None = None  # by row of ``setting.train``
+        self.folds: Tensor | None = None  # by row of the label store, -1 for examples that do not train
+        self.targets: Tensor | None = None  # by row of ``context.train``
         self.known = self.small = torch.empty(0, dtype=torch.bool)  # by class, see _assign_folds
         self.unknown = torch.empty(0, dtype=torch.long)  # classes that are not known
         self.dropped = not (options.gaussians and context.of_rows)
-        self.warmed_up: int | None = None  # the epoch after which labels were first scored
+        self.warmed_up: int | None = None  # the last epoch of the warm-up, once it is over
         if self.count == 1:
             warnings.warn(
-                "unflip.members = 1: the only network scores labels that it has learned, so quality is in-sample; "
-                "2 or more score out of sample",
-                UnflipWarning,
-                stacklevel=2,
+                "unflip.members = 1: scores are in-sample; use 2 or more members", UnflipWarning, stacklevel=2
             )
 
     @classmethod
     def options_for(cls, section: str, shape: RunShape) -> dict[str, Any]:
-        """All examples train, since each is scored out of sample anyway; rows have a schedule of their own."""
+        """Train on all examples, which are scored out of sample anyway; feature vectors have their own schedule."""
         if not shape.of_rows:
             return {"select": "last", "data": {"val_fraction": 0.0}}
         return {
@@ -123,13 +134,13 @@ class Unflip(Method):
 
     @classmethod
     def build_networks(cls, options: Any, context: TrainContext, build: Callable[[int], Network]) -> list[Network]:
-        """Return all members as one module."""
+        """Return all members, side by side in one module."""
         members = [build(position) for position in range(count_members(options, context))]
         return [type(members[0]).side_by_side(members)]
 
     @property
     def networks(self) -> Sequence[nn.Module]:
-        """One module that holds all members."""
+        """A list of one module, which holds all members."""
         return self._networks
 
     @networks.setter
@@ -140,26 +151,26 @@ class Unflip(Method):
 
     @property
     def warmup(self) -> int:
-        """Epochs on the given labels; once they are over they stay so, also in a run resumed for more epochs."""
+        """Number of epochs on the given labels; constant once reached, also in a run resumed for more epochs."""
         return self.warmed_up or self.options.warmup or max(1, round(0.3 * self.context.epochs))
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
-        """Yield one pass over all examples; with few of them, over several copies."""
+        """Yield one pass over all examples, repeated if there are few."""
         self._assign_folds(labels)
         self._compute_targets(labels)
         train, context = self.context.train, self.context
         steps = -(-len(train) // context.batch_size)
-        least = self.options.steps or (_STEPS if context.of_rows else 1)
-        passes = max(1, -(-least // (steps * context.epochs)))
+        min_steps = self.options.steps or (_MIN_STEPS if context.of_rows else 1)
+        passes = max(1, -(-min_steps // (steps * context.epochs)))
         if observed.phases_done == 0:
             yield Phase(train.repeat(passes))
 
     def _assign_folds(self, labels: LabelStore) -> None:
         """Assign the examples to folds, once.
 
-        A class is known if there are labels of it in two folds or more: otherwise no member that has learned any of
-        them scores another, its labels stay, and no other label becomes one of it. They have no quality, nor have those
-        of a class with fewer examples than there are folds.
+        A class is known if at least two folds have labels of it. Otherwise no member could score them out of fold: its
+        labels are kept, and no label is changed to it. Labels of such classes, and of those with fewer examples than
+        folds, have no quality.
         """
         if self.folds is not None:
             return
@@ -176,7 +187,7 @@ class Unflip(Method):
         self.unknown = (~self.known).nonzero()[:, 0]
 
     def _compute_targets(self, labels: LabelStore) -> None:
-        """Work out the targets of this epoch, unless they are there."""
+        """Compute the targets of this epoch, unless they are cached."""
         if self.targets is not None:
             return
         train = self.context.train
@@ -185,19 +196,19 @@ class Unflip(Method):
         state = self.posterior if self.options.soft_targets else None
         self.targets = self._table()
         for rows in blocks(len(train)):
-            targets = shares_of(given[rows], self.context.num_classes)
+            targets = to_memberships(given[rows], self.context.num_classes)
             if state is not None:
                 soft = state.posterior(rows, given, state.target_weight)
                 targets = torch.where(fixed[rows, None], targets, soft)
             self.targets[rows] = targets
 
     def _table(self) -> Tensor:
-        """Return room for a number of each training example and class (m, k)."""
+        """Return an empty table (m, k) for the training examples."""
         size = len(self.context.train), self.context.num_classes
         return torch.empty(size, dtype=storage_dtype(size[0] * size[1]), device=self.context.train.device)
 
     def loss(self, batch: Batch, phase: Phase) -> LossOutput:
-        """Return each member's cross-entropy on mixed examples of other folds than its own."""
+        """Return each member's cross-entropy on mixed examples of the other folds."""
         assert self.folds is not None
         assert self.targets is not None
         rows, present = members_rows(self.folds[batch.indices], self.count)
@@ -209,26 +220,26 @@ class Unflip(Method):
             inputs, targets = mix(inputs, targets, self.options.mixup, batch.generator, dim=1)
         log_probs = self.networks[0](inputs).float().log_softmax(2)
         losses = (targets * log_probs).sum((1, 2)) * (present / -rows.shape[1])
-        total = losses.sum()  # each member learns from its own mean; what people see is the mean over members
+        total = losses.sum()  # members have separate gradients; the value shown is their mean
         return LossOutput({"loss": total - (total - losses.mean()).detach()})
 
     def before_step(self) -> None:
-        """Shorten gradients of rows, where many features or a few odd examples would make a member diverge."""
+        """Clip the gradient norm of each member on feature vectors, where a few outliers could make it diverge."""
         if self.context.of_rows:
-            unwrap(self.networks[0]).clip_grad_norm(_LONGEST)  # type: ignore[operator]
+            unwrap(self.networks[0]).clip_grad_norm(_MAX_GRAD_NORM)  # type: ignore[operator]
 
     def after_step(self) -> None:
-        """Move the averaged weights."""
+        """Update the averaged weights."""
         self.ema.update_parameters(unwrap(self.networks[0]))
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
-        """From the end of the warm-up on: score every label out of sample, and correct the labels."""
+        """From the end of the warm-up on, score all labels out of sample and correct them."""
         if epoch < self.warmup:
             return {}
         self.warmed_up = self.warmup
         train, context, before = self.context.train, self.context, self.posterior
         given = labels.initial[train]
-        views = self._predict_out_of_fold(observed, given)
+        views = self.predict_out_of_fold(observed, given)
         weights = observed.broadcast(views.stacked.weights.to(views.network.device))
         log_probs = self._table()
         for rows in blocks(len(given)):
@@ -239,40 +250,40 @@ class Unflip(Method):
             given,
             views.stacked.uniform_noise_rate,
             self.known,
-            trust=before.prior_trust if before else _TRUST[self.options.prior],
+            trust=before.prior_trust if before else _PRIOR_TRUST[self.options.prior],
             steps=context.epochs - self.warmup + 1,  # one per epoch
             progress=(epoch - self.warmup) / max(1, context.epochs - self.warmup),
             broadcast=observed.broadcast,
         )
         after.weights, after.gaussians = weights, views.gaussians
-        wanted, confidence = torch.empty_like(given), torch.empty(len(given), device=given.device)
+        proposed, confidence = torch.empty_like(given), torch.empty(len(given), device=given.device)
         for rows in blocks(len(train)):
-            confidence[rows], wanted[rows] = after.posterior(rows, given, after.label_weight).max(1)
-        changed = labels.change(epoch, train, wanted.where(self.known[given], given), confidence)
+            confidence[rows], proposed[rows] = after.posterior(rows, given, after.label_weight).max(1)
+        changed = labels.change(epoch, train, proposed.where(self.known[given], given), confidence)
         pair = torch.stack([labels.given[train], labels.current[train]], 1)
         after.network_pair = views.network.gather(1, pair)
         after.gaussian_pair = None if views.gaussian is None else views.gaussian.gather(1, pair)
         return {
             "changed": changed,
             "view_weights": weights.tolist(),
-            "background": after.uniform_noise_rate,
+            "uniform_noise_rate": after.uniform_noise_rate,
             "prior_trust": after.prior_trust,
             "label_weight": after.label_weight,
         }
 
-    def _predict_out_of_fold(self, observed: EpochOutputs, given: Tensor) -> Views:
-        """Ask views of every example that have not learned its label, and choose what each counts."""
+    def predict_out_of_fold(self, observed: EpochOutputs, given: Tensor) -> Views:
+        """Predict every example by views that were not trained on its label, and fit the weights of the views."""
         before = self.posterior
         if before is not None:
-            before.log_probs = before.log_probs.new_empty(0)  # as large as what is asked for now
+            before.log_probs = before.log_probs.new_empty(0)  # frees memory: the new table is as large
         if self.dropped:
             self.targets = None
         network, gaussians, gaussian = self._networks_out_of_fold(observed), None, None
         if not self.dropped:
             gaussians, gaussian = self._fit_gaussians(observed, given)
             stacked = self._stack([network, gaussian], given)
-            useless = bool(stacked.weights[1] < _DROPPED * stacked.weights[0])
-            self.dropped = useless and len(given) >= _FEW
+            useless = bool(stacked.weights[1] < _MIN_WEIGHT * stacked.weights[0])
+            self.dropped = useless and len(given) >= SMALL_DATA
         if self.dropped:
             gaussians, gaussian = None, None
             stacked = self._stack([network], given)
@@ -280,23 +291,23 @@ class Unflip(Method):
         return Views(network, gaussian, gaussians, stacked)
 
     def _of_known(self, log_probs: Tensor) -> Tensor:
-        """Return log-probabilities (m, k) of known classes alone."""
+        """Return log-probabilities (m, k) restricted to known classes."""
         if not len(self.unknown):
             return log_probs
-        return log_probs.index_fill(1, self.unknown, _NEVER).log_softmax(1)
+        return log_probs.index_fill(1, self.unknown, MIN_LOG_PROB).log_softmax(1)
 
     def _networks_out_of_fold(self, observed: EpochOutputs) -> Tensor:
-        """Return each example's log-probabilities by the member that has not learned from it (m, k)."""
+        """Return out-of-fold log-probabilities of the members (m, k)."""
         assert self.folds is not None
         train, result = self.context.train, self._table()
-        folds = self.folds[train].clamp(min=0)  # the only member is asked about all
+        folds = self.folds[train].clamp(min=0)  # a single member predicts all
         for fold, member in enumerate(self.ema.module.split()):
             rows = (folds == fold).nonzero()[:, 0]
             result[rows] = observed.outputs(member, train[rows]).log_softmax(1).to(result)
         return result
 
     def _fit_gaussians(self, observed: EpochOutputs, given: Tensor) -> tuple[Discriminant, Tensor]:
-        """Return class Gaussians of the inputs under the members' targets, and what they say of each example."""
+        """Fit class Gaussians of the inputs to the targets; return them and leave-one-out log-probabilities."""
         train, groups, before, targets = self.context.train, self.context.groups, self.posterior, self.targets
         assert targets is not None
 
@@ -307,10 +318,10 @@ class Unflip(Method):
         gaussians = fit_discriminant(
             fetch, targets, self.context.num_classes, shrink=shrink, given=given, groups=groups
         )
-        return gaussians, held_out_log_posterior(gaussians, fetch, targets, groups)
+        return gaussians, leave_group_out_log_posterior(gaussians, fetch, targets, groups, out=self._table())
 
     def _stack(self, views: Sequence[Tensor], given: Tensor) -> Stacked:
-        """Choose the views' weights, and with the first ones how much noise is uniform."""
+        """Fit the weights of the views and, the first time, the uniform noise rate."""
         stacked = stack(views, given, self.posterior.uniform_noise_rate if self.posterior else None)
         chosen = self.options.view_weights
         if chosen is None:
@@ -318,18 +329,18 @@ class Unflip(Method):
         return Stacked(torch.tensor((*chosen, 0.0)[: len(views)]), stacked.uniform_noise_rate)
 
     def model(self) -> Ensemble:
-        """The averaged members and, once there are any, the Gaussians."""
+        """Return the averaged members, with the Gaussians if there are any."""
         members, state = self.ema.module.split(), self.posterior
         if state is None:
             return Ensemble(members)
         return Ensemble(members, state.weights, state.offset, state.gaussians)
 
     def label_scores(self, labels: LabelStore) -> LabelScores | None:
-        """The scores of the training labels after the last epoch."""
+        """Return the scores of the training labels after the last epoch."""
         state, train = self.posterior, self.context.train
         if state is None:
             return None
-        self._assign_folds(labels)  # a run may have been resumed after its last epoch
+        self._assign_folds(labels)  # if the run was resumed after its last epoch
         given = labels.initial[train]
         assert self.folds is not None
         assert state.network_pair is not None
@@ -353,7 +364,7 @@ class Unflip(Method):
         )
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return the most likely class of examples that no member has learned from, given their labels."""
+        """Return the most likely class given features and label."""
         if self.posterior is None:
             return labels
         state, (log_probs, share) = self.posterior, self._unseen(self.posterior, probs, labels)
@@ -361,15 +372,15 @@ class Unflip(Method):
         return most_likely.where(self.known[labels], labels)
 
     def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return log-odds that labels are right that no member has learned."""
+        """Return log-odds that labels are right."""
         if self.posterior is None:
             return super().odds(probs, labels)
         state, (log_probs, share) = self.posterior, self._unseen(self.posterior, probs, labels)
-        found = label_odds(log_probs, labels, share, state.log_matrix, state.label_weight)
-        return found.masked_fill(self.small[labels], torch.nan)
+        odds = label_odds(log_probs, labels, share, state.log_matrix, state.label_weight)
+        return odds.masked_fill(self.small[labels], torch.nan)
 
     def _unseen(self, state: PosteriorState, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities where no member has learned the label, and how likely labels are informative."""
+        """Return log-probabilities of known classes, and the probability that each label is informative."""
         log_probs = self._of_known(probs.clamp(min=1e-30).log())
         with_given_prior = (log_probs - state.offset).log_softmax(1)
         return log_probs, informative_prob(with_given_prior, labels, state.uniform_noise_rate)
@@ -377,7 +388,7 @@ class Unflip(Method):
     def state_dict(self) -> dict[str, Any]:
         """Return the averaged weights and the posterior."""
         state, saved = self.posterior, None
-        if state is not None:  # without a copy of what is large
+        if state is not None:  # large tables are not copied
             saved = vars(state) | {"gaussians": None if state.gaussians is None else asdict(state.gaussians)}
         return {
             "ema": self.ema.module.state_dict(),
@@ -388,7 +399,7 @@ class Unflip(Method):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore averaged weights and the posterior; targets follow from it."""
+        """Restore the averaged weights and the posterior, from which targets are computed."""
         self.ema.module.load_state_dict(state["ema"])
         self.ema.n_averaged.fill_(state["steps"])
         self.dropped, self.warmed_up = state["dropped"], state["warmed_up"]
@@ -399,18 +410,20 @@ class Unflip(Method):
 
 
 def count_members(options: UnflipOptions, context: TrainContext) -> int:
-    """Return how many networks the ensemble has."""
+    """Return the size of the ensemble."""
     if options.members is not None:
         return options.members
-    return _MEMBERS["images" if not context.of_rows else "few" if len(context.train) < _FEW else "rows"]
+    if not context.of_rows:
+        return 2
+    return 8 if len(context.train) < SMALL_DATA else 4
 
 
 class EMA(AveragedModel):
     """The exponential moving average of a network's weights and batch-norm statistics.
 
-    After step t a value moves ``1 - min(decay, t / (t + 10))`` of the way to the present one, so that the first steps
-    fade soon (Polyak and Juditsky 1992; the exponential form of Tarvainen and Valpola 2017). It starts from the initial
-    weights, which count as the first of the ``n_averaged``.
+    After step t a value moves ``1 - min(decay, t / (t + 10))`` of the way to the current one, so that early steps decay
+    fast (Polyak and Juditsky 1992; Tarvainen and Valpola 2017). It starts from the initial weights, which count as the
+    first of ``n_averaged``.
     """
 
     module: Any

@@ -1,14 +1,14 @@
-"""The posterior of the true class, given what out-of-sample views say of an example and given its label.
+"""The posterior of the true class, given out-of-sample class probabilities and the given label.
 
-Pure functions, from class log-probabilities (n, k) and labels (n,) to better labels and to how likely the given ones
-are right. :class:`unflip.methods.unflip.method.Unflip` uses them at each epoch's end; :func:`score_labels` puts them
-together for the probabilities of any model.
+Pure functions, from class log-probabilities (n, k) and labels (n,) to corrected labels and label quality.
+:class:`unflip.methods.unflip.method.Unflip` uses them at each epoch's end; :func:`score_labels` applies them to the
+out-of-sample probabilities of any model.
 
-Symbols: p, the probabilities of views that have not learned the label; y, the label; e, the uniform noise rate, the
-share of labels drawn from all classes alike; u, the probability that a label is informative, that is, not one of those;
-M, the transition matrix of informative labels; g, how much a label's evidence counts.
+Symbols: p, out-of-sample class probabilities; y, the label; e, the uniform noise rate, the fraction of labels drawn
+uniformly from all classes; u, the probability that a label is informative, that is, not one of those; M, the transition
+matrix of informative labels; g, the weight of a label's evidence.
 
-The constants were chosen on data whose true labels were known: no criterion from noisy labels alone was found.
+The constants were chosen on data with known true labels: no criterion from noisy labels alone was found.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,47 +18,43 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unflip.stats.discriminant import Discriminant
+from unflip.stats.discriminant import Discriminant, evenly_spaced
 from unflip.stats.odds import PlattScaling, calibrate, log_odds
-from unflip.stats.rows import evenly_spaced
 from unflip.stats.stacking import pool, stack
 
-_ROWS = 4096  # examples at once; they fit in the cache
+BLOCK_ROWS = 4096
+"""Examples processed at once; they fit in the cache."""
 _TINY = 1e-30
 # label weights
-_SLOPE = 1.5  # how fast disagreement lowers what a label counts
-_LAST_WEIGHT = (0.3, 0.4)  # what a label counts least in the last targets, and for the final labels
-_QUALITY_MORE = 0.15  # what a label counts beyond that for its quality
+_SLOPE = 1.5  # decrease of a label's weight with disagreement
+_MIN_WEIGHTS = (0.3, 0.4)  # of a label in the last targets, and for the final labels
+_QUALITY_EXTRA = 0.15  # added to the latter for label quality
 # class prior
-_LOW, _HIGH = 0.15, 0.25  # shares of explained inequality below which none, and above which all, is trusted
-_ASKED, _ASKED_PER_CLASS = 10_000, 400  # examples that a prior is estimated from
-_STEP, _STEPS, _CLOSE = 0.8, 200, 1e-3
-_LEAST_SHARE = 1e-6
-_MOST_OFFSET = 80.0  # what products of probabilities and offsets can hold
+TRUST_LOW, TRUST_HIGH = 0.15, 0.25
+"""Relative losses of likelihood below which the class prior is not trusted, and above which it is."""
+_PRIOR_ROWS, _PRIOR_ROWS_PER_CLASS = 10_000, 400  # examples that a prior is estimated from
+_STEP, _MAX_STEPS, _TOLERANCE = 0.8, 200, 1e-3
+_MIN_PROB = 1e-6
+_MAX_OFFSET = 80.0  # avoids overflow
 # transition matrix
 _ROUNDS = 5
-_FITTED, _FITTED_PER_CLASS = 4000, 100  # examples that tell how much noise depends on classes
-_SHARPER = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2)
+_NOISE_ROWS, _NOISE_ROWS_PER_CLASS = 4000, 100  # examples that class-conditional noise is estimated from
+_SHARPNESS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2)
 
 
-class LabelScores(NamedTuple):
-    """The most likely class of each example (n,), and calibrated log-odds that its given label is right (n,)."""
+def score_labels(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Score labels by out-of-sample class probabilities of any model.
 
-    labels: Tensor
-    log_odds: Tensor
+    The last step of :class:`unflip.methods.unflip.method.Unflip`, with these probabilities as its only view: scale the
+    log-probabilities by the likelihood of the labels, move the class prior as far as noise may have made it unequal,
+    and compute the posterior of the true class given probabilities *and* label under an estimated transition matrix.
 
-    @property
-    def quality(self) -> Tensor:
-        """How likely each given label is right (n,)."""
-        return self.log_odds.sigmoid().float()
+    Args:
+        probs: p (n, k).
+        labels: y (n,).
 
-
-def score_labels(probs: Tensor, labels: Tensor) -> LabelScores:
-    """Score labels (n,) by class probabilities (n, k) of any model that has not learned them.
-
-    The last step of :class:`unflip.methods.unflip.method.Unflip`, with these probabilities as its only view: sharpened
-    or flattened until the labels are most likely, the class prior moved as far as noise may have made it unequal, then
-    the posterior of the true class given probabilities *and* label under an estimated transition matrix.
+    Returns:
+        The most likely class of each example (n,), and calibrated log-odds (n,) that its label is right.
     """
     view = probs.clamp(min=_TINY).log()
     stacked = stack([view], labels)
@@ -66,26 +62,26 @@ def score_labels(probs: Tensor, labels: Tensor) -> LabelScores:
     state = update_posterior(pool([view], stacked.weights), labels, stacked.uniform_noise_rate, known)
     odds = state.odds(slice(None), labels)
     scaling = state.fit_scaling(odds, labels, torch.ones_like(labels, dtype=torch.bool))
-    return LabelScores(state.posterior(slice(None), labels, state.label_weight).argmax(1), scaling.apply(odds))
+    return state.posterior(slice(None), labels, state.label_weight).argmax(1), scaling.apply(odds)
 
 
 @dataclass
 class PosteriorState:
-    """What is known of n examples and their labels; methods take some ``rows`` of them, and all labels (n,).
+    """Estimates for n examples and their labels; methods take ``rows`` of them, and all labels (n,).
 
     Attributes:
-        log_probs: log p (n, k), with the class prior moved; a large table is in half precision.
+        log_probs: log p (n, k) under the adjusted class prior; in half precision if large.
         informative: u (n,).
         log_matrix: log M (k, k).
-        offset: of the classes (k,): what moved their prior.
+        offset: log-offsets (k,) that adjusted the class prior.
         uniform_noise_rate: e.
-        prior_trust: how much of the classes' inequality is true, from 0 to 1.
+        prior_trust: fraction of the inequality of class sizes that is real, from 0 to 1.
         target_weight: g in training targets.
         label_weight: g for the current labels.
-        weights: of the views.
-        gaussians: the view by class Gaussians, if it is used.
-        network_pair: log-probabilities of each given and current label (n, 2), by networks that have not learned it.
-        gaussian_pair: those by the class Gaussians without the example.
+        weights: weights of the views.
+        gaussians: class Gaussians, if they are a view.
+        network_pair: out-of-fold log-probabilities of each given and current label (n, 2), by networks.
+        gaussian_pair: leave-one-out log-probabilities of both (n, 2), by class Gaussians.
     """
 
     log_probs: Tensor
@@ -107,17 +103,17 @@ class PosteriorState:
         return posterior(log_probs, labels[rows], self.informative[rows], self.log_matrix, weight)
 
     def odds(self, rows: slice, labels: Tensor) -> Tensor:
-        """Return the log-odds (r,) that labels are right, to be scaled; see :func:`label_odds`."""
+        """Return uncalibrated log-odds (r,) that labels are right; see :func:`label_odds`."""
         log_probs = self.log_probs[rows].float()
         return label_odds(log_probs, labels[rows], self.informative[rows], self.log_matrix, self.label_weight)
 
-    def fit_scaling(self, odds: Tensor, labels: Tensor, unsure: Tensor) -> PlattScaling:
-        """Return what makes log-odds (n,) calibrated, by the labels that nobody has reviewed, ``unsure`` (n,)."""
+    def fit_scaling(self, odds: Tensor, labels: Tensor, unreviewed: Tensor) -> PlattScaling:
+        """Fit the calibration of log-odds (n,) to the labels that are not reviewed, where ``unreviewed`` (n,)."""
         return calibrate(
-            odds[unsure],
-            self.informative[unsure],
+            odds[unreviewed],
+            self.informative[unreviewed],
             explained=class_conditional_noise(self.log_probs, labels, self.uniform_noise_rate),
-            wrong=disagreement(self.log_probs, labels, self.informative * unsure),
+            wrong=disagreement(self.log_probs, labels, self.informative * unreviewed),
         )
 
 
@@ -138,11 +134,11 @@ def update_posterior(
         log_probs: log p (n, k), which is overwritten.
         labels: y (n,).
         uniform_noise_rate: e.
-        known: which classes (k,) the views can tell at all.
-        trust: how much of the classes' inequality is true, if it is known already.
-        steps: in how many steps the prior is moved; this is one of them.
-        progress: from 0, where a label counts in full in the targets, to 1, where it counts as little as it will.
-        broadcast: gives every process the first one's tensor.
+        known: classes (k,) that the views can predict.
+        trust: see :func:`prior_trust`, if known.
+        steps: number of steps in which the prior is moved; this is one of them.
+        progress: 0 at the end of the warm-up, where labels have full weight in targets, to 1 at the end of the run.
+        broadcast: returns the tensor of the first process on every process.
     """
     share = informative_prob(log_probs, labels, uniform_noise_rate)
     wrong = disagreement(log_probs, labels, share)
@@ -150,8 +146,8 @@ def update_posterior(
         trust = prior_trust(log_probs, labels, uniform_noise_rate, known)
     offset = torch.zeros(log_probs.shape[1], device=log_probs.device)
     if trust < 1:
-        wanted = temper_prior(class_prior(log_probs), trust ** (1 / steps), known)
-        offset = broadcast(fit_prior_offsets(log_probs, wanted))
+        prior = temper_prior(class_prior(log_probs), trust ** (1 / steps), known)
+        offset = broadcast(fit_prior_offsets(log_probs, prior))
         for rows in blocks(len(labels)):
             log_probs[rows] = (log_probs[rows].float() + offset).log_softmax(1)
     target, label = label_weights(uniform_noise_rate, wrong, log_probs.shape[1])
@@ -161,15 +157,15 @@ def update_posterior(
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Yield slices of a table of ``count`` rows that fit in the cache."""
-    for start in range(0, count, _ROWS):
-        yield slice(start, start + _ROWS)
+    """Yield slices of a table of ``count`` rows, each small enough for the cache."""
+    for start in range(0, count, BLOCK_ROWS):
+        yield slice(start, start + BLOCK_ROWS)
 
 
 def informative_prob(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float) -> Tensor:
-    """Return u (n,), how likely each label is informative: ``(1 - e) p_y / ((1 - e) p_y + e / k)``.
+    """Return u (n,), the probability that each label is informative: ``(1 - e) p_y / ((1 - e) p_y + e / k)``.
 
-    ``log_probs`` (n, k) are of given labels; see :func:`unflip.stats.stacking.stack` for e.
+    ``log_probs`` (n, k) predict given labels; see :func:`unflip.stats.stacking.stack` for e.
     """
     own = (1 - uniform_noise_rate) * log_probs.gather(1, labels[:, None])[:, 0].float().exp()
     return own / (own + uniform_noise_rate / log_probs.shape[1] + _TINY)
@@ -178,64 +174,70 @@ def informative_prob(log_probs: Tensor, labels: Tensor, uniform_noise_rate: floa
 def posterior(log_probs: Tensor, labels: Tensor, share: Tensor, log_matrix: Tensor, weight: float) -> Tensor:
     """Return P(true class | features, label) (n, k): ``(1 - u) p + u softmax(log p + g log M[:, y])``.
 
-    A label that is informative, which it is with probability u = ``share`` (n,), came from the true class c with
-    probability M[c, y]; its evidence counts g = ``weight`` times. Any other label says nothing.
+    With probability u = ``share`` (n,) a label is informative: then true class c has label y with probability M[c, y],
+    and this evidence has weight g. Other labels carry no evidence.
+
+    Args:
+        log_probs: log p (n, k).
+        labels: y (n,).
+        share: u (n,).
+        log_matrix: log M (k, k).
+        weight: g.
     """
     moved = log_probs.add(log_matrix.T[labels], alpha=weight).softmax(1)
     return torch.lerp(log_probs.exp(), moved, share[:, None])
 
 
 def log_posterior(log_probs: Tensor, labels: Tensor, share: Tensor, log_matrix: Tensor, weight: float) -> Tensor:
-    """Return the logarithm (n, k) of :func:`posterior`, which tells apart what that rounds to 0 or 1."""
+    """Return the logarithm (n, k) of :func:`posterior`, accurate where that rounds to 0 or 1."""
     moved = log_probs.add(log_matrix.T[labels], alpha=weight).log_softmax(1)
     share = share[:, None].clamp(max=1.0)
     return torch.logaddexp(log_probs + torch.log1p(-share), moved + share.log())
 
 
 def disagreement(log_probs: Tensor, labels: Tensor, share: Tensor) -> float:
-    """Return the share of informative labels (n,) that the most likely class of log p (n, k) contradicts."""
+    """Return the fraction of informative labels (n,) that differ from the most likely class of log p (n, k)."""
     return float(((log_probs.argmax(1) != labels) * share).sum() / share.sum().clamp(min=1e-9))
 
 
 def label_weights(uniform_noise_rate: float, wrong: float, num_classes: int) -> tuple[float, float]:
-    """Return what a given label counts in the last targets and for the final labels, at least 0.3 and 0.4, at most 1.
+    """Return g in the last targets and for the final labels, at least 0.3 and 0.4, at most 1.
 
-    The views' mistakes are alike for similar examples, and so are those of labels that depend on the features: there
-    a label that agrees with its neighbors says little more than they do. A label that is wrong by chance says more. So
-    both weights rise with the share of disagreement that is uniform noise, ``f = b / (b + (1 - e) r)`` with
-    ``b = e (1 - 1 / k)``, to ``1 - 1.5 r``, r = ``wrong`` being the share of informative labels that views contradict.
+    Errors of the views are correlated between similar examples, and so are feature-dependent label errors: a label that
+    agrees with its neighbors adds little evidence. Under uniform noise it adds more. So both weights increase with the
+    fraction of disagreement that is due to uniform noise, ``f = b / (b + (1 - e) r)`` with ``b = e (1 - 1 / k)``, up to
+    ``1 - 1.5 r``; r = ``wrong`` is the :func:`disagreement`.
     """
     uniform = uniform_noise_rate * (1 - 1 / num_classes)
     by_chance = uniform / (uniform + (1 - uniform_noise_rate) * wrong + 1e-9)
-    target, label = (least + by_chance * max(0.0, 1 - _SLOPE * wrong - least) for least in _LAST_WEIGHT)
+    target, label = (least + by_chance * max(0.0, 1 - _SLOPE * wrong - least) for least in _MIN_WEIGHTS)
     return target, label
 
 
 def label_odds(log_probs: Tensor, labels: Tensor, share: Tensor, log_matrix: Tensor, weight: float) -> Tensor:
-    """Return the log-odds that each label (m,) is right, ``log(p_y / sum_{c != y} p_c)``, to be calibrated.
+    """Return the log-odds that each label (m,) is right, ``log(p_y / sum_{c != y} p_c)``, before calibration.
 
-    p is the posterior in which the label counts 0.15 more than ``weight``, which it has for the final labels.
+    p is the posterior with g = ``weight`` + 0.15, where ``weight`` is that of the final labels.
     """
-    return log_odds(log_posterior(log_probs, labels, share, log_matrix, min(1.0, weight + _QUALITY_MORE)), labels)
+    return log_odds(log_posterior(log_probs, labels, share, log_matrix, min(1.0, weight + _QUALITY_EXTRA)), labels)
 
 
 def prior_trust(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float, known: Tensor) -> float:
-    """Return from 0 to 1 how much of the inequality of the classes is true, rather than made by noise.
+    """Return the fraction of the inequality of class sizes that is real, not caused by noise, from 0 to 1.
 
-    Let π be the mean of the probabilities p. If the classes were equal in truth, p moved to equal classes would explain
-    the given labels as well, each under its best transition matrix. What it loses in log-likelihood, in units of the
-    inequality KL(π | equal), speaks for true inequality: below 0.15 nothing of it is trusted, above 0.25 all, between
-    them a share. Inequality that so few examples show by chance, less than ``(k - 1) / (2 n (1 - e)²)`` nats, is not
-    trusted.
+    Let π be the mean of p. If the true classes were equally frequent, p adjusted to a uniform prior would explain the
+    given labels equally well, each under its best transition matrix. The loss of log-likelihood, relative to the
+    inequality KL(π | uniform), is evidence of real inequality: below 0.15 none is trusted, above 0.25 all, linear
+    between. Inequality within sampling error, below ``(k - 1) / (2 n (1 - e)²)`` nats, is not trusted.
 
     Args:
         log_probs: log p (n, k).
         labels: y (n,).
         uniform_noise_rate: e.
-        known: which classes (k,) views can tell at all; of the others nothing is asked.
+        known: classes (k,) that the views can predict; others are ignored.
     """
     count, num_classes = len(log_probs), int(known.sum())
-    rows = evenly_spaced(count, max(_ASKED, _ASKED_PER_CLASS * log_probs.shape[1]), labels.device)
+    rows = evenly_spaced(count, max(_PRIOR_ROWS, _PRIOR_ROWS_PER_CLASS * log_probs.shape[1]), labels.device)
     log_probs, labels, count = log_probs[rows].float(), labels[rows], len(rows)
     mean = class_prior(log_probs)
     inequality = float((mean * (mean * num_classes).log() * known).sum())
@@ -245,68 +247,68 @@ def prior_trust(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float, kn
     fitted, offset = fit_transition(log_probs, labels, uniform_noise_rate), fit_prior_offsets(log_probs, equal)
     moved = fit_transition(log_probs.add_(offset).log_softmax(1), labels, uniform_noise_rate)
     loss = fitted.log_likelihood - moved.log_likelihood
-    return min(1.0, max(0.0, (loss / inequality - _LOW) / (_HIGH - _LOW)))
+    return min(1.0, max(0.0, (loss / inequality - TRUST_LOW) / (TRUST_HIGH - TRUST_LOW)))
 
 
 def temper_prior(prior: Tensor, exponent: float, known: Tensor) -> Tensor:
     """Return the class prior (k,) to the power of ``exponent``, normalized; classes not ``known`` (k,) keep theirs."""
-    wanted = (exponent * prior.log()).masked_fill(~known, -torch.inf).softmax(0)
-    return wanted * (1 - (prior * ~known).sum()) + prior * ~known
+    tempered = (exponent * prior.log()).masked_fill(~known, -torch.inf).softmax(0)
+    return tempered * (1 - (prior * ~known).sum()) + prior * ~known
 
 
 def fit_prior_offsets(log_probs: Tensor, prior: Tensor) -> Tensor:
-    """Return class offsets b (k,) after which the mean of ``softmax(log p + b)`` is ``prior`` (k,); damped iteration.
+    """Return log-offsets b (k,) such that the mean of ``softmax(log p + b)`` is ``prior`` (k,), by damped iteration.
 
-    This moves the prior of a classifier without its labels (Saerens, Latinne and Decaestecker 2002).
+    This adjusts a classifier to a new prior without labels (Saerens, Latinne and Decaestecker 2002).
     """
-    rows = evenly_spaced(len(log_probs), max(_ASKED, _ASKED_PER_CLASS * len(prior)), log_probs.device)
-    probs, wanted = log_probs[rows].float().exp_().clamp_(min=_TINY), prior.clamp(min=_LEAST_SHARE).log()
-    offset = torch.zeros_like(wanted)
-    for _ in range(_STEPS):
-        factors = offset.clamp(max=_MOST_OFFSET).exp()
+    rows = evenly_spaced(len(log_probs), max(_PRIOR_ROWS, _PRIOR_ROWS_PER_CLASS * len(prior)), log_probs.device)
+    probs, target = log_probs[rows].float().exp_().clamp_(min=_TINY), prior.clamp(min=_MIN_PROB).log()
+    offset = torch.zeros_like(target)
+    for _ in range(_MAX_STEPS):
+        factors = offset.clamp(max=_MAX_OFFSET).exp()
         moved = factors * (probs.T @ (1 / (probs @ factors)))  # the sum of the softmax, at a tenth of its cost
-        missing = wanted - _normalized(moved / len(rows)).log()
-        offset = offset + _STEP * missing
-        if float(missing.abs().max()) < _CLOSE:
+        error = target - _normalized(moved / len(rows)).log()
+        offset = offset + _STEP * error
+        if float(error.abs().max()) < _TOLERANCE:
             break
     return offset
 
 
 def class_prior(log_probs: Tensor) -> Tensor:
-    """Return the mean of probabilities (k,), each at least a millionth."""
-    total = torch.stack([part.float().exp().sum(0) for part in log_probs.split(_ROWS)]).sum(0)
+    """Return the mean of the class probabilities (k,), each at least 1e-6."""
+    total = torch.stack([part.float().exp().sum(0) for part in log_probs.split(BLOCK_ROWS)]).sum(0)
     return _normalized(total / len(log_probs))
 
 
 def _normalized(mean: Tensor) -> Tensor:
-    mean = mean.clamp(min=_LEAST_SHARE)
+    mean = mean.clamp(min=_MIN_PROB)
     return mean / mean.sum()
 
 
 def class_conditional_noise(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float) -> float:
-    """Return the share of labels (n,) that are wrong if noise depends on classes alone: so much labels can tell.
+    """Return the fraction of wrong labels (n,) if noise were class-conditional.
 
-    It is the mean of ``1 - P(true class = label)`` under the transition matrix M and the sharpness t that explain the
-    labels best, ``(1 - e) sum_c softmax(t log p)_c M[c, y] + e / k``, where the label's evidence counts in full. Views
-    that learned noisy labels are less sure than of true ones, hence t, from 1 to 3.2. Where noise follows the features
-    the result is too low: such noise looks like ambiguity.
+    It is the mean of ``1 - P(true class = label)`` under the transition matrix M and the sharpness t that maximize the
+    likelihood ``(1 - e) sum_c softmax(t log p)_c M[c, y] + e / k``, with full weight of the label's evidence. Views
+    trained on noisy labels are underconfident about true classes, hence t, from 1 to 3.2. For feature-dependent noise,
+    which is hard to distinguish from ambiguity, the result is too low.
     """
-    rows = evenly_spaced(len(labels), max(_FITTED, _FITTED_PER_CLASS * log_probs.shape[1]), labels.device)
+    rows = evenly_spaced(len(labels), max(_NOISE_ROWS, _NOISE_ROWS_PER_CLASS * log_probs.shape[1]), labels.device)
     log_probs, labels = log_probs[rows].float(), labels[rows]
     best, noise = -torch.inf, 0.0
-    for sharpness in _SHARPER:
+    for sharpness in _SHARPNESS:
         sharper = (sharpness * log_probs).log_softmax(1)
         fitted = fit_transition(sharper, labels, uniform_noise_rate)
         if fitted.log_likelihood <= best:
             break
         best = fitted.log_likelihood
-        found = posterior(sharper, labels, fitted.informative, fitted.log_matrix, 1.0)
-        noise = float(1 - found.gather(1, labels[:, None]).mean())
+        probs = posterior(sharper, labels, fitted.informative, fitted.log_matrix, 1.0)
+        noise = float(1 - probs.gather(1, labels[:, None]).mean())
     return noise
 
 
 class Transition(NamedTuple):
-    """The transition matrix that explains labels best, how likely each is informative, their mean log-likelihood."""
+    """The most likely transition matrix, u of each label, and the mean log-likelihood."""
 
     log_matrix: Tensor
     informative: Tensor
@@ -314,11 +316,11 @@ class Transition(NamedTuple):
 
 
 def fit_transition(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float) -> Transition:
-    """Explain ``labels`` (n,) by true classes with log-probabilities (n, k), a transition matrix and uniform noise."""
+    """Fit a transition matrix to ``labels`` (n,) and log p (n, k) of true classes, under a uniform noise rate."""
     share = log_probs.new_full((len(labels),), 1 - uniform_noise_rate)
     for _ in range(3):
         log_matrix = estimate_transition(log_probs, labels, share, rounds=3)
-        parts = zip(log_probs.split(_ROWS), labels.split(_ROWS), strict=True)
+        parts = zip(log_probs.split(BLOCK_ROWS), labels.split(BLOCK_ROWS), strict=True)
         likelihood = torch.cat([(part + log_matrix.T[given]).logsumexp(1) for part, given in parts]).exp()
         own = (1 - uniform_noise_rate) * likelihood
         total = own + uniform_noise_rate / log_probs.shape[1] + _TINY
@@ -329,29 +331,29 @@ def fit_transition(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float)
 def estimate_transition(
     log_probs: Tensor, labels: Tensor, share: Tensor, weight: float = 1.0, rounds: int = _ROUNDS
 ) -> Tensor:
-    """Return log M (k, k), the chance that an informative label of true class c reads y, by expectation maximization.
+    """Return log M (k, k), M[c, y] the probability of label y given true class c, by expectation maximization.
 
     E-step: ``q_i ∝ p_i M[:, y_i]^g``; M-step: ``M[c, y] ∝ 1 / k + [c = y] + sum_{i: y_i = y} u_i q_ic``. The added
-    constants are a weak prior on labels being right. It starts from q = p.
+    constants are a weak prior in favor of right labels. It starts from q = p.
 
     Args:
         log_probs: log p (n, k).
         labels: y (n,).
-        share: u (n,), how likely each label is informative.
-        weight: g, how much a label's evidence counts.
-        rounds: of both steps.
+        share: u (n,).
+        weight: g.
+        rounds: number of iterations.
     """
     num_classes = log_probs.shape[1]
     log_matrix: Tensor | None = None
     for _ in range(rounds):
         counts = torch.zeros(num_classes, num_classes, device=log_probs.device)  # by label, then class
         for rows in blocks(len(labels)):
-            found = log_probs[rows].float()
+            probs = log_probs[rows].float()
             if log_matrix is not None:
-                found = found.add(log_matrix.T[labels[rows]], alpha=weight).softmax(1)
+                probs = probs.add(log_matrix.T[labels[rows]], alpha=weight).softmax(1)
             else:
-                found = found.exp()
-            counts.index_add_(0, labels[rows], found * share[rows, None])
+                probs = probs.exp()
+            counts.index_add_(0, labels[rows], probs * share[rows, None])
         matrix = counts.T + 1 / num_classes + torch.eye(num_classes, device=counts.device)
         log_matrix = (matrix / matrix.sum(1, keepdim=True)).log()
     assert log_matrix is not None
