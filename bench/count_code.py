@@ -1,6 +1,6 @@
 """How large the source is: files, lines of code, share of docstrings, in all and by room.
 
-A line of code has a token on it that is neither a comment nor a docstring of a module, class or function.
+A line of code has a token on it that is neither a comment nor a docstring of a module, class, function or attribute.
 
     python bench/count_code.py [FOLDER]
 """
@@ -41,19 +41,27 @@ class Size(NamedTuple):
 def count_file(path: Path) -> Size:
     """Count one file."""
     text = path.read_text()
-    docstrings: set[int] = set()
+    docstrings, code = docstring_lines(text), code_lines(text)
+    not_blank = {number for number, line in enumerate(text.splitlines(), 1) if line.strip()}
+    return Size(1, len(code & not_blank), len(docstrings & not_blank), len(not_blank))
+
+
+def docstring_lines(text: str) -> set[int]:
+    """Return the numbers of the lines of docstrings of a source, those of attributes and constants included."""
+    lines: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node
-        ):
-            first = node.body[0]
-            docstrings |= set(range(first.lineno, (first.end_lineno or 0) + 1))
-    code: set[int] = set()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines |= set(range(node.lineno, (node.end_lineno or 0) + 1))
+    return lines
+
+
+def code_lines(text: str) -> set[int]:
+    """Return the numbers of the lines of code of a source."""
+    lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in _EMPTY:
-            code |= set(range(token.start[0], token.end[0] + 1))
-    not_blank = {number for number, line in enumerate(text.splitlines(), 1) if line.strip()}
-    return Size(1, len((code - docstrings) & not_blank), len(docstrings & not_blank), len(not_blank))
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return lines - docstring_lines(text)
 
 
 def count_rooms(folder: Path = SOURCE) -> dict[str, Size]:

@@ -6,7 +6,7 @@ The steps of an epoch t after the warm-up, and where they are:
     7         train f on the corrected labels    loss of the inner method
     8         extract the features h(x_i)        Calibrated._calibrate
     9 to 11   build a Gaussian for each class    MeanCalibrator.fit (MDDC), CovarianceCalibrator.fit (CDDC)
-    12        sample lambda n features           Calibrated._train_head
+    12        sample lambda n features           Calibrated._sample
     13        train f on them                    Calibrated._train_head
 
 So at an epoch's end calibration comes first, under the labels just trained on, and label correction second.
@@ -15,7 +15,6 @@ So at an epoch's end calibration comes first, under the labels just trained on, 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -109,23 +108,19 @@ class MeanCalibrator:
     ) -> ClassGaussians:
         """Fit a Gaussian to the features (n, d) of each class; see :func:`fit_gaussians` for ``previous``."""
         options = self.options
-        estimate = partial(
-            class_agnostic_means,
-            num_classes=num_classes,
-            damping=options.damping,
-            normalize=options.normalize,
-            complement=options.complement,
-        )
+        form: dict[str, Any] = {"damping": options.damping, "normalize": options.normalize}
+
+        def estimate(rows: Tensor, labels: Tensor) -> Tensor:
+            return class_agnostic_means(rows, labels, num_classes, complement=options.complement, **form)
+
         if options.n_components is None or options.n_components >= features.shape[1]:
             means = estimate(features, labels)
         else:
             means = robust_in_leading(features, labels, num_classes, options.n_components, estimate)
         weights = None
         if options.covariance == "damped":
-            weights = [
-                damping_weights(features[indices], damping=options.damping, normalize=options.normalize)
-                for indices in class_indices(labels, num_classes)
-            ]
+            by_class = class_indices(labels, num_classes)
+            weights = [damping_weights(features[indices], **form) for indices in by_class]
         isotropic = options.covariance == "isotropic"
         return fit_gaussians(
             features, labels, num_classes, means=means, weights=weights, isotropic=isotropic, previous=previous
@@ -238,24 +233,23 @@ class Calibrated(Method):
             self._score_candidates(epoch, position, observed, gaussians)
         disturbance, fraction = self._choice()
         self.fitted[position] = gaussians = gaussians.with_disturbance(disturbance)
-        head = unwrap(self.networks[position]).head
-        self._train_head(head, optimizer, gaussians, fraction, generator(self.context.seed, "draws", epoch, position))
+        samples = self._sample(gaussians, fraction, epoch, position)  # step 12
+        self._train_head(unwrap(self.networks[position]).head, optimizer, *samples)  # step 13
 
-    def _train_head(
-        self,
-        head: nn.Linear,
-        optimizer: torch.optim.SGD,
-        gaussians: ClassGaussians,
-        fraction: float,
-        random: torch.Generator,
-    ) -> None:
-        """Sample lambda n features (step 12) and train the head on them in one pass (step 13)."""
+    def _sample(self, gaussians: ClassGaussians, fraction: float, epoch: int, position: int) -> tuple[Tensor, Tensor]:
+        """Sample lambda n features, equally many per class; return them and their labels in random order."""
+        random = generator(self.context.seed, "draws", epoch, position)
         per_class = max(1, round(fraction * len(self.context.train) / int(gaussians.present.sum())))
         features, labels = gaussians.sample(per_class, random)
         order = torch.randperm(len(labels), generator=random).to(labels.device)
-        for indices in order.split(self.context.batch_size):
+        return features[order], labels[order]
+
+    def _train_head(self, head: nn.Linear, optimizer: torch.optim.SGD, features: Tensor, labels: Tensor) -> None:
+        """Train the head alone in one pass; encoder and batch-norm statistics do not change."""
+        size = self.context.batch_size
+        for inputs, targets in zip(features.split(size), labels.split(size), strict=True):
             optimizer.zero_grad()
-            F.cross_entropy(head(features[indices]), labels[indices], reduction="none").mean().backward()
+            F.cross_entropy(head(inputs), targets, reduction="none").mean().backward()
             optimizer.step()
 
     def _score_candidates(self, epoch: int, position: int, observed: EpochOutputs, gaussians: ClassGaussians) -> None:
@@ -269,8 +263,8 @@ class Calibrated(Method):
             head = copy.deepcopy(unwrap(self.networks[position]).head)
             optimizer = torch.optim.SGD(head.parameters(), lr=1.0)
             optimizer.load_state_dict(copy.deepcopy(self.optimizers[position].state_dict()))
-            random = generator(self.context.seed, "draws", epoch, position)
-            self._train_head(head, optimizer, gaussians.with_disturbance(disturbance), fraction, random)
+            samples = self._sample(gaussians.with_disturbance(disturbance), fraction, epoch, position)
+            self._train_head(head, optimizer, *samples)
             with torch.no_grad():
                 score = (head(outputs.features).argmax(1) == given).double().mean()
             self.scores[str(candidate)] = self.scores.get(str(candidate), 0.0) + float(score)
