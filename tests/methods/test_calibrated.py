@@ -227,7 +227,7 @@ def test_a_class_that_keeps_an_earlier_gaussian_has_no_shift() -> None:
 @pytest.mark.parametrize(
     ("context", "message"),
     [
-        ({"covariance.disturbance": "auto"}, "disturbance = 'auto' needs validation examples, and there are none; "),
+        ({"covariance.disturbance": "auto"}, "disturbance = 'auto' needs validation examples; set a value"),
         ({"calibration.sample_fraction": "auto"}, "calibration.sample_fraction = 'auto' needs validation examples"),
     ],
 )

@@ -294,7 +294,11 @@ def test_the_table_keeps_what_had_been_given_and_trusts_reviewed_labels() -> Non
     assert columns["suggested_label"] == [0, 2, 1, 1]
     assert columns["label_quality"] == [float(scores.log_odds[0].sigmoid().float()), 1.0, 1.0, None]
     assert columns["log_odds"] == [float(scores.log_odds[0]), None, None, None]
-    for name, view in (("confidence", scores.probs), ("network", scores.network), ("vote", scores.gaussian_probs)):
+    for name, view in (
+        ("prob", scores.probs),
+        ("network_prob", scores.network),
+        ("gaussian_prob", scores.gaussian_probs),
+    ):
         assert view is not None
         of = [SUGGESTED, CURRENT, CURRENT, SUGGESTED]
         assert columns[f"{name}_suggested"] == view[torch.arange(4), of].tolist()

@@ -9,7 +9,7 @@ import torch
 
 from unflip.data.dataset import Dataset, Split
 from unflip.issues.audit import AuditInput, CheckResult
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import LabelStore
 from unflip.runs.labels import Assessment, label_table
 
 Array = np.ndarray[Any, Any]

@@ -24,7 +24,7 @@ class SL(Method):
 
     Reverse cross-entropy, ``RCE = -sum_c p_c log q_c`` with the label as q, swaps prediction and label. With A in place
     of log 0 it is ``-A (1 - p_y)``: bounded, so that a wrong label has less influence than under cross-entropy. Alone
-    it learns slowly, hence the sum. See :func:`unflip.losses.symmetric_cross_entropy`.
+    it learns slowly, hence the sum.
 
     This is the shortest example of a method: options and one hook.
     """
