@@ -25,8 +25,7 @@ from unflip.engine.inference import forward
 from unflip.engine.trainer import Trainer
 from unflip.errors import InputError
 from unflip.methods import find_method
-from unflip.methods.base import EpochOutputs, Standard, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import EpochOutputs, LabelStore, Standard, TrainContext
 from unflip.nn import networks
 from unflip.nn.backbone import PretrainedOptions
 from unflip.nn.base import Network, build_network, initial_seed

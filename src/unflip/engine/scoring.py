@@ -9,14 +9,12 @@ from torch import Tensor
 from unflip.engine.checkpoints import BestEpoch
 from unflip.engine.inference import forward_batches, predictions
 from unflip.engine.trainer import Trainer, finite
-from unflip.methods.base import LabelScores, TrainContext
-from unflip.methods.labels import LabelStore
+from unflip.methods.base import HALF_MOST, LabelScores, LabelStore, TrainContext, storage_dtype
 from unflip.nn.ensemble import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.labels import Assessment
-from unflip.stats.discriminant import Fetch, by_group, fit_discriminant, held_out
+from unflip.stats.discriminant import Fetch, fit_discriminant, group_order, leave_group_out
 from unflip.stats.odds import calibrate, log_odds
-from unflip.stats.rows import HALF_MOST, storage_dtype
 
 _BLOCK_ROWS = 1024
 _LARGE = 1e15  # larger features are scaled down, since the sum of their squares may overflow
@@ -199,7 +197,7 @@ def _out_of_sample(labels: LabelStore, others: Tensor, *, train_too: bool) -> Te
 def _blocks(context: TrainContext, others: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield blocks of indices of all examples, for training examples with their positions in ``context.train``."""
     train = context.train
-    for positions in by_group(len(train), context.groups, train.device).split(_BLOCK_ROWS):
+    for positions in group_order(len(train), context.groups, train.device).split(_BLOCK_ROWS):
         yield train[positions], positions
     for rows in others.split(_BLOCK_ROWS):
         yield rows, None
@@ -217,7 +215,7 @@ def _gaussian_view(fetch: Fetch, trainer: Trainer) -> Callable[[Tensor, Tensor |
         return fetch(train[positions])
 
     fitted = fit_discriminant(fetch_train, current, labels.num_classes)
-    without = held_out(fitted, fetch_train, current, groups)
+    without = leave_group_out(fitted, fetch_train, current, groups)
     return lambda rows, positions: fitted.log_posterior(fetch(rows)) if positions is None else without(positions)
 
 
