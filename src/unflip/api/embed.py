@@ -48,7 +48,7 @@ from unflip.progress import Reporter, Track, make_reporter, untracked
 from unflip.runs.config import Tree, check_section
 from unflip.runs.layout import check_output
 from unflip.runs.options import Execution
-from unflip.stats.rows import evenly_spaced
+from unflip.stats.discriminant import evenly_spaced
 
 EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Data options that apply to images of every loader."""
