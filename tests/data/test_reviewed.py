@@ -282,7 +282,7 @@ def test_a_resumed_run_is_the_same_run_and_needs_the_same_review(
         quick_train(data, tmp_path / "broken", resume=True, reviewed=other)
     before = reviewed.read_text("utf-8")
     reviewed.write_text(before.rsplit("\n", 2)[0] + "\n", "utf-8")
-    with pytest.raises(RunFolderError, match="the reviewed labels are not those that the run began with"):
+    with pytest.raises(RunFolderError, match="labels, splits or names of the data have changed"):
         quick_train(data, tmp_path / "broken", resume=True)
     reviewed.write_text(before, "utf-8")
     assert_same_run(whole, quick_train(data, tmp_path / "broken", resume=True))
@@ -313,7 +313,7 @@ def test_the_command_takes_it_and_says_what_is_wrong_in_one_line(
     path = write(tmp_path / "reviewed.csv", {"index": [3, 900], "label": [0, 0]})
     answer = cli("train", "--data", features, "--out", tmp_path / "run", "--reviewed", path)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == f"unflip: reviewed {path}, row 1: index '900' is not an example; give 0 to 149\n"
+    assert answer.err == f"unflip: reviewed {path}, row 1: index '900' is not an integer from 0 to 149\n"
     assert not (tmp_path / "run").exists()
     write(path, {"index": [3], "label": [0]})
     answer = cli("train", "--data", features, "--out", tmp_path / "run", "--reviewed", path, "--epochs", 1, "-q")
