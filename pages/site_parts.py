@@ -21,8 +21,7 @@ from unflip.cli.app import app
 from unflip.methods import methods
 from unflip.reproduce.grids import grid_names, grid_text
 from unflip.reproduce.paper_numbers import Number, paper_table
-from unflip.reproduce.results_file import Line, read_results
-from unflip.reproduce.tables import Comparison, Shown, compare
+from unflip.reproduce.tables import Comparison, Line, compare, read_results
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -176,7 +175,7 @@ def _text(number: Number | None) -> str:
 
 
 @cache
-def _compare(number: str, show: Shown, names: Sequence[str]) -> Comparison:
+def _compare(number: str, show: str, names: Sequence[str]) -> Comparison:
     return compare(paper_table(number), _results(), show=show, methods=list(names))
 
 

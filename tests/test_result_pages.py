@@ -13,8 +13,7 @@ from PIL import Image
 from unflip.methods import methods
 from unflip.reproduce.grid import read_grid
 from unflip.reproduce.paper_numbers import paper_table
-from unflip.reproduce.results_file import read_results
-from unflip.reproduce.tables import Shown, compare
+from unflip.reproduce.tables import compare, read_results
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -145,7 +144,7 @@ def test_the_readme_shows_the_means() -> None:
     names = [name.removesuffix(" 2.9") for name in shown]
     assert {*names} == {*methods.names(), "cleanlab"}
     lines = read_results([RESULTS / "features.jsonl", RESULTS / "cleanlab.jsonl"])
-    kinds: dict[str, tuple[str, Shown]] = {
+    kinds: dict[str, tuple[str, str]] = {
         "test accuracy, PMD noise": ("1", "selected"),
         "test accuracy, hybrid noise": ("2", "selected"),
         "labels right, PMD noise": ("1", "labels"),

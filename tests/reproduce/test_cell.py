@@ -34,7 +34,7 @@ def test_the_same_data_elsewhere_is_the_same_cell(folder: Path) -> None:
     assert name_of(moved, f'data = ["{moved / "renamed.npz"}"]') == before
 
 
-def test_a_changed_byte_is_another_cell_even_if_size_and_remembered_fingerprints_stay(folder: Path) -> None:
+def test_a_changed_byte_is_another_cell_despite_the_same_size_and_a_cache(folder: Path) -> None:
     path = folder / "blobs.npz"
     fingerprints = Fingerprints(folder / "fingerprints.json")
     before, remembered = name_of(folder), fingerprints.of(path)
@@ -47,15 +47,18 @@ def test_a_changed_byte_is_another_cell_even_if_size_and_remembered_fingerprints
     assert Fingerprints(folder / "fingerprints.json").of(path) != remembered
 
 
-def test_content_is_read_once_while_nothing_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fingerprints = Fingerprints(folder / "fingerprints.json")
-    before = fingerprints.of(folder / "blobs.npz")
+def test_content_is_not_read_again_if_size_and_time_are_unchanged(folder: Path) -> None:
+    path, cache = folder / "blobs.npz", folder / "fingerprints.json"
+    fingerprints, time = Fingerprints(cache), path.stat().st_mtime_ns
+    before = fingerprints.of(path)
     fingerprints.save()
-    monkeypatch.setattr("unflip.reproduce.cell._content", None)
-    assert Fingerprints(folder / "fingerprints.json").of(folder / "blobs.npz") == before
+    path.write_bytes(bytes(path.stat().st_size))
+    os.utime(path, ns=(time, time))
+    assert Fingerprints(cache).of(path) == before
+    assert Fingerprints(folder / "none.json").of(path) != before
 
 
-def test_a_folder_is_all_that_is_in_it_also_behind_links(tmp_path: Path) -> None:
+def test_a_folder_includes_linked_folders(tmp_path: Path) -> None:
     data, elsewhere, unremembered = tmp_path / "data", tmp_path / "elsewhere", tmp_path / "none.json"
     data.mkdir()
     elsewhere.mkdir()
@@ -75,17 +78,17 @@ def test_a_folder_is_all_that_is_in_it_also_behind_links(tmp_path: Path) -> None
     ("config", "same"),
     [
         ("epochs = 2", True),  # as it is
-        ("seed = 0", True),  # the default, said
-        ("data.workers = 3", True),  # how, not what
+        ("seed = 0", True),  # the default
+        ("data.workers = 3", True),  # affects execution only
         ("data.mmap_threshold_mb = 0", True),
-        ("gce.q = 0.5", True),  # of a method that is not in use
+        ("gce.q = 0.5", True),  # of another method
         ("seed = 1", False),
         ("optimizer.momentum = 0.5", False),
         ("data.labels = 'other.npy'", False),
         ("noise = 'sym:0.1'", False),
     ],
 )
-def test_what_the_run_does_makes_the_cell(folder: Path, config: str, same: bool) -> None:
+def test_the_cell_depends_on_what_affects_results(folder: Path, config: str, same: bool) -> None:
     np.save(folder / "other.npy", blobs()["train_labels"])
     grid = write_grid(folder / "a.toml", 'data = ["blobs.npz"]')
     grid.write_text(

@@ -35,7 +35,7 @@ def test_every_combination_is_a_point_and_the_last_axis_changes_fastest(tmp_path
     assert (common.method, common.seed, common.data.path, common.epochs) == ("sl", 4, "digits", 2)
 
 
-def test_what_wins_is_preset_then_config_then_block_then_axes(tmp_path: Path) -> None:
+def test_precedence_is_preset_config_block_axes(tmp_path: Path) -> None:
     grid = read(
         tmp_path / "a.toml",
         """
@@ -92,14 +92,14 @@ def test_a_named_value_shows_its_name_and_may_set_several_keys(tmp_path: Path) -
     ("text", "message"),
     [
         ("[axes\n", r"grid .*a\.toml: not TOML: .*line 1"),
-        ("seed = [0]\n", r"grid a: unknown key 'seed'.*; settings belong in \[config\], axes in \[axes\]"),
-        ("axes = 3\n", r"grid a: axes must stand in a table, \[axes\]"),
-        ("[grid]\naxes.seed = [0]\n", r"grid a: .* blocks in lists, \[\[grid\]\]"),
-        ("[[grid]]\nseed = [0]\n", r"grid a: unknown key 'grid\.seed'"),
-        ("[config]\nepochs = 3\n", r"grid a: a block has no axes; .*seed = \[0, 1, 2\]"),
+        ("seed = [0]\n", r"grid a: 'seed': settings must be in \[config\], axes in \[axes\]"),
+        ("axes = 3\n", r"grid a: 'axes': .*axes in \[axes\]"),
+        ("[grid]\naxes.seed = [0]\n", r"grid a: blocks must be lists, \[\[grid\]\]"),
+        ("[[grid]]\nseed = [0]\n", r"grid a: 'seed': settings must be in"),
+        ("[config]\nepochs = 3\n", r"grid a: no axes; .*seed = \[0, 1, 2\]"),
         ("axes.seed = 3\n", r"grid a, axis 'seed': 3 is not a list of values; write \["),
         ("axes.seed = []\n", r"grid a, axis 'seed': \[\] is not a list of values"),
-        ("axes.covariance.disturbance = [0.1]\n", r"axis 'covariance': 'disturbance' is a list; .*\"covariance\.dist"),
+        ("axes.covariance.disturbance = [0.1]\n", r"axis 'covariance': a key with a dot needs quotes"),
     ],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -113,29 +113,25 @@ def test_a_bad_file_is_one_line(tmp_path: Path, text: str, message: str) -> None
     [
         ('method = ["pcl"]', "grid a, method = pcl: unknown method 'pcl', did you mean 'plc'"),
         ('"optimizer.lr" = [-1]', r"grid a, optimizer\.lr = -1: optimizer\.lr = -1: must be greater than 0"),
-        ('"optimizer.lr" = [1]', r"grid a, optimizer\.lr = 1: unknown configuration key 'optimizer'"),
+        ('"optimzer.lr" = [1]', r"grid a, optimzer\.lr = 1: unknown configuration key 'optimzer'"),
         ('preset = ["dmeo"]', "grid a, preset = dmeo: unknown preset 'dmeo', did you mean 'demo'"),
-        (
-            'method = ["gce"]\n"covariance.disturbance" = [0.1]',
-            r"grid a, method = gce, covariance\.disturbance = 0\.1: section 'covariance' is not used by method 'gce'",
-        ),
     ],
 )
-def test_a_bad_value_is_told_with_its_point(tmp_path: Path, axes: str, message: str) -> None:
+def test_a_bad_value_is_reported_with_its_point(tmp_path: Path, axes: str, message: str) -> None:
     grid = read(tmp_path / "a.toml", f'config.data = "digits"\n[axes]\n{axes}\n')
     with pytest.raises(ConfigError, match=message):
         grid.points[0].configure()
 
 
-def test_a_missing_file_is_told_with_the_value_that_names_it(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_its_point(tmp_path: Path) -> None:
     write_npz(tmp_path / "a.npz", **blobs())
     grid = read(tmp_path / "g.toml", 'config.data = "a.npz"\n[axes.noise]\n"I 35%" = { data.labels = "no.npy" }\n')
-    message = rf"grid g, noise = I 35%: data\.labels no\.npy is not in {tmp_path}; .*--data-root"
+    message = rf"grid g, noise = I 35%: data\.labels no\.npy is not in --data-root {tmp_path}"
     with pytest.raises(InputError, match=message):
         find_cell(grid.points[0], tmp_path / "cells", tmp_path, Fingerprints(tmp_path / "f.json"))
 
 
-def test_an_unknown_name_tells_what_there_is(tmp_path: Path) -> None:
+def test_an_unknown_name_lists_the_choices(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown grid 'smoke/digit', did you mean 'smoke/digits'\?.*FILE\.toml"):
         read_grid("smoke/digit")
     with pytest.raises(ConfigError, match=r"grid .*none\.toml: No such file"):
@@ -166,7 +162,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", grid_names())
-def test_every_grid_of_the_package_says_what_it_is_and_resolves(name: str, data_root: Path, tmp_path: Path) -> None:
+def test_every_built_in_grid_has_a_description_and_resolves(name: str, data_root: Path, tmp_path: Path) -> None:
     if name in ("paper/webvision", "paper/clothing1m") and find_spec("timm") is None:
         pytest.skip("the networks of this grid are timm's: pip install 'unflip[timm]'")
     assert grid_text(name).startswith("# ")
@@ -190,9 +186,9 @@ def test_the_feature_grids_hold_the_30_settings_of_tables_1_and_2_with_every_one
     for data in ("CIFAR-10", "CIFAR-100"):
         points = read_grid(f"features/{data.lower().replace('-', '')}").points
         methods = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
-        wanted = itertools.product((0, 1, 2), methods, [data], TABLE_1 | TABLE_2)
-        found = [tuple(point.axes[axis] for axis in ("seed", "method", "data", "noise")) for point in points]
-        assert sorted(found) == sorted(wanted)
+        expected = itertools.product((0, 1, 2), methods, [data], TABLE_1 | TABLE_2)
+        actual = [tuple(point.axes[axis] for axis in ("seed", "method", "data", "noise")) for point in points]
+        assert sorted(actual) == sorted(expected)
 
 
 def test_the_ablation_costs_nothing_beside_the_feature_grids(data_root: Path, tmp_path: Path) -> None:

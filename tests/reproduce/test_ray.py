@@ -18,6 +18,7 @@ needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the extra `ray`
 
 
 @needs_ray
+@pytest.mark.soak
 def test_a_lost_worker_process_costs_a_cell_an_attempt_and_the_results_are_those_of_this_machine(
     tmp_path: Path,
 ) -> None:
@@ -36,9 +37,9 @@ def test_a_lost_worker_process_costs_a_cell_an_attempt_and_the_results_are_those
     ) as running:
         victim = running.wait_for(lambda: under_way() and tasks())[0]
         os.kill(victim, signal.SIGKILL)
-        told, err = running.process.communicate(timeout=600)
+        output, err = running.process.communicate(timeout=600)
         assert (running.process.returncode, err) == (0, "")
-    assert "2 done, 0 running, 0 failed, 0 left" in told
+    assert "2 done, 0 running, 0 failed, 0 left" in output
     (failure,) = failures(out)
     assert failure.startswith("WorkerCrashedError")
     sweep([str(grid)], tmp_path / "local", device="cpu", data_root=tmp_path, jobs=1)
@@ -46,12 +47,12 @@ def test_a_lost_worker_process_costs_a_cell_an_attempt_and_the_results_are_those
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
-def test_an_address_where_nothing_answers_is_told_at_once(address: str) -> None:
+def test_an_address_where_nothing_answers_is_an_error(address: str) -> None:
     with pytest.raises(ConfigError, match=f"--address {address}: no Ray cluster answers there .*refused"):
         Ray("cpu", threads=1, address=address)
 
 
-def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'unflip\[ray\]'"):
         Ray("cpu", threads=1, address=None)

@@ -1,4 +1,4 @@
-"""corrupt: noisy labels out of clean ones, with a record of how they were made."""
+"""corrupt and inspect_noise: make noisy labels, and compare labels with the true ones."""
 
 import csv
 import io
@@ -10,16 +10,17 @@ import numpy as np
 from torch import Tensor
 
 from unflip.api.options import CORRUPT, option_tree
-from unflip.data.arrays import write_array
+from unflip.data.arrays import Array, read_npz, write_array
 from unflip.data.corrupt import corrupt_labels, needs_posterior
 from unflip.data.dataset import Dataset
 from unflip.data.labeling import label_data
-from unflip.data.labels import are_misleading
+from unflip.data.labels import are_misleading, find_classes, read_labels, to_class_numbers
 from unflip.data.loaders import check_used, load_raw
+from unflip.data.options import DataOptions
 from unflip.encoders.table import encode_raw
 from unflip.engine.distributed import Distributed
 from unflip.engine.prepare import find_posterior, posterior_fit
-from unflip.errors import ConfigError
+from unflip.errors import ConfigError, InputError
 from unflip.files import write_json, write_text
 from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
@@ -31,7 +32,7 @@ from unflip.runs.options import Common, Execution
 
 @dataclass(frozen=True)
 class CorruptResult:
-    """Labels that were made, and where everything about them is."""
+    """Noisy labels: where they, their record and a picture were written, and how noisy they are."""
 
     labels: Path
     record: Path
@@ -50,15 +51,15 @@ def corrupt(
     force: bool = False,
     **options: Any,
 ) -> CorruptResult:
-    """Make labels wrong by a recipe; write them, how they were made (.json) and a picture (.png).
+    """Add label noise by a recipe; write the labels, a record of how they were made (.json) and a picture (.png).
 
     Args:
         data: feature arrays with clean ``train_labels``, images, or the name of a built-in data set.
         noise: the recipe, such as ``pmd1:0.35 + sym:0.30``; docs/noise.md lists its steps.
-        out: the labels: .npy, .csv or .txt. The other two files go beside it.
-        save_posterior: keep the class probabilities that a pmd step drew from in this .npy.
-        seed: the random seed.
-        force: replace files that are there.
+        out: the labels: .npy, .csv or .txt. The other two files are written next to it.
+        save_posterior: write the class probabilities that a pmd step used to this .npy.
+        seed: random seed.
+        force: overwrite existing files.
         options: those of ``unflip.api.options.CORRUPT``; ``unflip corrupt --help`` describes them.
     """
     recipe, out = parse(noise), Path(out)
@@ -77,7 +78,7 @@ def corrupt(
     data_options, noise_options = common.data, common.noise
     check_used(data_options, typed)
     if save_posterior is not None and not needs_posterior(noise_options):
-        raise ConfigError(f"--save-posterior is not used: the recipe {noise} has no pmd step; leave it out")
+        raise ConfigError(f"--save-posterior: the recipe {noise} has no pmd step")
     processes = Distributed(execution.device, threads=execution.threads)
     estimate = posterior_fit(common.seed, processes, quiet=execution.quiet)
     before = label_data(encode_raw(load_raw(data_options), data_options), data_options)
@@ -93,7 +94,7 @@ def corrupt(
         write_array(Path(save_posterior), posterior.numpy())
     draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
     write_json(record, after.noise_record)
-    _write_labels(out, after.given, after)  # last: labels are there only with their record
+    _write_labels(out, after.given, after)  # last, so that labels always have a record
     return CorruptResult(out, record, picture, measured, after.class_names)
 
 
@@ -109,3 +110,60 @@ def _write_labels(out: Path, labels: Tensor, data: Dataset) -> None:
         write_text(out, text.getvalue())
     else:
         write_text(out, "\n".join(lines) + "\n")
+
+
+@dataclass(frozen=True)
+class InspectResult:
+    """The noise between two sets of labels."""
+
+    measured: NoiseProfile
+    class_names: tuple[str, ...] | None
+
+
+def inspect_noise(
+    labels: Path, clean: str | Path, *, limit: int | None = None, out: Path | None = None, force: bool = False
+) -> InspectResult:
+    """Compare labels with the true ones.
+
+    Args:
+        labels: the labels to inspect: .npy, .csv or .txt.
+        clean: the true labels: the same, an .npz with ``train_labels``, or any labeled data that ``train`` reads,
+            such as the built-in ``digits`` or a folder of images. It may be longer than ``labels``.
+        limit: compare only the first ``limit`` labels.
+        out: draw the transition matrix to this .png.
+        force: overwrite an existing picture.
+    """
+    if out is not None:
+        check_output(out, (".png",), force=force, inputs=[labels, clean])
+    noisy_raw, (clean_raw, class_names) = read_labels(labels)[:limit], _read_clean(Path(clean))
+    if noisy_raw.ndim != 1 or clean_raw.ndim != 1 or not 0 < len(noisy_raw) <= len(clean_raw):
+        raise InputError(f"labels {labels}: shape {noisy_raw.shape} does not match {clean}, {clean_raw.shape}")
+    clean_raw = clean_raw[: len(noisy_raw)]
+    if class_names is None and (noisy_raw.dtype.kind == "U") != (clean_raw.dtype.kind == "U"):
+        raise InputError(f"labels {labels}: must be names, or numbers, as in {clean}")
+    num_classes, names = find_classes(np.concatenate([noisy_raw, clean_raw]), class_names, f"labels {labels}")
+    if num_classes < 2:
+        raise InputError(f"labels {labels}: {num_classes} class; at least two are needed")
+    noisy_labels = to_class_numbers(noisy_raw, num_classes, names, f"labels {labels}")
+    clean_labels = to_class_numbers(clean_raw, num_classes, names, f"clean labels {clean}")
+    measured = measure_noise(clean_labels, noisy_labels, num_classes)
+    if out is not None:
+        draw_noise(out, clean_labels, noisy_labels, measured.matrix, class_names=names)
+    return InspectResult(measured, names)
+
+
+def _read_clean(path: Path) -> tuple[Array, tuple[str, ...] | None]:
+    """Return the true labels, and the class names if the data has them."""
+    if path.suffix.lower() in (".npy", ".csv", ".txt"):
+        return read_labels(path), None
+    if path.suffix == ".npz":  # without its features, which may be large
+        arrays = read_npz(path, only=("train_labels", "class_names"))
+        labels, names = arrays.get("train_labels"), arrays.get("class_names")
+        class_names = None if names is None else tuple(map(str, names.tolist()))
+    else:
+        raw = load_raw(DataOptions(path=str(path)))
+        raw.check_trainable(f"clean labels {path}")
+        labels, class_names = raw.train.labels, raw.class_names
+    if labels is None:
+        raise InputError(f"clean labels {path}: no training labels")
+    return labels, class_names

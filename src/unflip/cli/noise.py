@@ -14,60 +14,56 @@ if TYPE_CHECKING:
 
     from unflip.noise.transition import NoiseProfile
 
-_ROWS = 20  # classes, at most
-_NAME = 16  # characters of a class name, at most
-_LEAST = 0.005  # smaller shares would be shown as 0.00
-_CALLED = 4  # what a class is called instead, at most, where there is no room for a matrix
+_MAX_ROWS = 20
+_MAX_NAME = 16  # characters of a class name
+_MIN_SHARE = 0.005  # smaller ones would be shown as 0.00
 
 
 @takes(CORRUPT)
 def corrupt(
     data: Annotated[str, typer.Option(help="Feature arrays with clean train_labels, or the built-in data set digits.")],
-    noise: Annotated[str, typer.Option(help="The recipe: steps joined by +.", metavar="RECIPE")],
-    out: Annotated[Path, typer.Option(help="Where the labels go: .npy, .csv or .txt; .json and .png beside it.")],
-    save_posterior: Annotated[Path | None, typer.Option(help="Keep the estimated posteriors in this .npy.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    noise: Annotated[str, typer.Option(help="Noise recipe: steps joined by +.", metavar="RECIPE")],
+    out: Annotated[Path, typer.Option(help="Output labels: .npy, .csv or .txt; .json and .png go next to it.")],
+    save_posterior: Annotated[Path | None, typer.Option(help="Write the estimated posteriors to this .npy.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
-    """Make noisy labels out of clean ones, with a record of how.
+    """Add label noise to clean labels, and record how.
 
     Steps: pmd1, pmd2, pmd3 (instance-dependent, the paper's types I to III), sym, asym, asym-pairs, asym-cycle, pair
-    (each with its level, as in sym:0.3) and matrix. Later steps are applied to the outcome of earlier ones.
+    (each with its level, as in sym:0.3) and matrix. Later steps are applied to the result of earlier ones.
     Example: unflip corrupt --data digits --noise "pmd1:0.35 + sym:0.30" --out labels.npy
     """
     from unflip.api.corrupt import corrupt as corrupt_task
 
-    made = corrupt_task(data, noise, out, save_posterior=save_posterior, force=force, quiet=quiet, **options)
+    result = corrupt_task(data, noise, out, save_posterior=save_posterior, force=force, quiet=quiet, **options)
     if not quiet:
-        print_noise(made.measured, made.class_names)
-        print(f"labels in {made.labels}, how they were made in {made.record}, a picture in {made.picture}")  # noqa: T201
+        print_noise(result.measured, result.class_names)
+        print(f"Labels: {result.labels}, record: {result.record}, picture: {result.picture}")  # noqa: T201
 
 
 def inspect(
-    labels: Annotated[Path, typer.Argument(help="The labels in question: .npy, .csv or .txt.")],
+    labels: Annotated[Path, typer.Argument(help="Noisy labels: .npy, .csv or .txt.")],
     clean: Annotated[
-        Path,
-        typer.Option(help="The true labels: .npy, .csv, .txt, or data that holds them, such as an .npz or digits."),
+        Path, typer.Option(help="True labels: .npy, .csv, .txt, or data with labels, such as an .npz or digits.")
     ],
-    limit: Annotated[
-        int | None,
-        typer.Option(help="Compare the first N only. A shorter LABELS is compared with the first rows.", min=1),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Save a picture of the transition matrix here (.png).")] = None,
+    limit: Annotated[int | None, typer.Option(help="Compare the first N labels only.", min=1)] = None,
+    out: Annotated[Path | None, typer.Option(help="Save a picture of the transition matrix (.png).")] = None,
     force: Force = False,
 ) -> None:
-    """Measure how wrong labels are: the rate, overall and per class, and which class became which."""
-    from unflip.api.inspect_noise import inspect_noise
+    """Measure label noise: the noise rate, overall and per class, and the transition matrix."""
+    from unflip.api.corrupt import inspect_noise
 
-    found = inspect_noise(labels, clean, limit=limit, out=out, force=force)
-    print_noise(found.measured, found.class_names)
+    result = inspect_noise(labels, clean, limit=limit, out=out, force=force)
+    print_noise(result.measured, result.class_names)
 
 
 def print_noise(measured: "NoiseProfile", class_names: "Sequence[str] | None") -> None:
-    """Print the noise rate, and a row per class: its rate and what it is called instead; of many classes, the worst.
+    """Print the noise rate, and a row per class: its noise rate and transition probabilities.
 
-    Where there is room, each class has a column with the share of the row's class that is called so.
+    Up to 20 classes are shown, those with the most noise. If the transition matrix does not fit the terminal, only the
+    four most frequent wrong labels of each class are shown.
     """
     from rich.console import Console
     from rich.table import Table
@@ -75,31 +71,25 @@ def print_noise(measured: "NoiseProfile", class_names: "Sequence[str] | None") -
 
     count, counts = len(measured.matrix), measured.class_counts.tolist()
     names = [one_line(name) for name in class_names or map(str, range(count))]
-    rows = list(range(count))
-    if count > _ROWS:
-        rows = measured.class_rates.argsort(descending=True, stable=True)[:_ROWS].tolist()
+    rows = measured.class_rates.argsort(descending=True, stable=True)[:_MAX_ROWS].tolist()
     console = Console(highlight=False, markup=False, emoji=False)
     room = console.width - 15 - 5 * count  # for names: four digits and a space in each column of a matrix
-    is_matrix = room >= _NAME // 2
-    most = min(_NAME, room) if is_matrix else _NAME
+    is_matrix = room >= _MAX_NAME // 2
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("class", no_wrap=True, overflow="crop", max_width=most)
+    table.add_column("class", no_wrap=True, overflow="crop", max_width=min(_MAX_NAME, room) if is_matrix else _MAX_NAME)
     for heading in ("examples", "wrong"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for name in names if is_matrix else []:
-        table.add_column(Text(name), no_wrap=True, overflow="crop", max_width=4)
-    if not is_matrix:
-        table.add_column("called instead")
-    for i in rows:
+    for name in names if is_matrix else ["wrong labels"]:
+        table.add_column(Text(name), no_wrap=is_matrix, overflow="crop", max_width=4 if is_matrix else None)
+    for i in rows if count > _MAX_ROWS else range(count):
         shares = measured.matrix[i].tolist()
         if is_matrix:
-            cells = [f"{share:.2f}" if share >= _LEAST else "." for share in shares]
+            cells = [f"{share:.2f}" if share >= _MIN_SHARE else "." for share in shares]
         else:
-            others = sorted((j for j in range(count) if j != i and shares[j] >= _LEAST), key=lambda j: -shares[j])
-            cells = [", ".join(f"{names[j]} {shares[j]:.2f}" for j in others[:_CALLED])]
-        figures = [str(counts[i]), f"{float(measured.class_rates[i]):.3f}"]
-        table.add_row(*map(Text, (names[i], *figures, *cells)))
-    worst = f"; the {_ROWS} with the most noise" if count > _ROWS else ""
+            others = sorted((j for j in range(count) if j != i and shares[j] >= _MIN_SHARE), key=lambda j: -shares[j])
+            cells = [", ".join(f"{names[j]} {shares[j]:.2f}" for j in others[:4])]
+        table.add_row(*map(Text, (names[i], str(counts[i]), f"{float(measured.class_rates[i]):.3f}", *cells)))
+    worst = f"; the {_MAX_ROWS} classes with the most noise" if count > _MAX_ROWS else ""
     console.print(f"noise rate {measured.rate:.4f} over {sum(counts)} labels, {count} classes", soft_wrap=True)
-    console.print(f"true class (rows) and what it is called{worst}", soft_wrap=True)
+    console.print(f"true class (rows), given label (columns){worst}", soft_wrap=True)
     console.print(table)

@@ -12,46 +12,45 @@ import typer
 from unflip.cli.flags import Device, Force, Quiet
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Console
+    from rich.table import Table
 
-    from unflip.reproduce.cell import Cell
-    from unflip.reproduce.sweep import Progress, Watch
+    from unflip.reproduce.sweep import Callback, Progress
 
-paper_app = typer.Typer(help="Reproduce the paper: grids of runs, its tables and figures.", no_args_is_help=True)
+paper_app = typer.Typer(help="Reproduce the paper: sweeps, tables and figures.", no_args_is_help=True)
 
 Results = Annotated[
-    list[Path] | None,
-    typer.Option(help="A results.jsonl or the folder of a sweep, to stand beside the paper's numbers; repeatable."),
+    list[Path] | None, typer.Option(help="A results.jsonl, or the folder of a sweep; repeatable.", metavar="PATH")
 ]
 Where = Annotated[
     list[str] | None,
-    typer.Option(help="Use only results with this value: --where epochs=15; repeatable.", metavar="KEY=VALUE"),
+    typer.Option(help="Use only results with this value, such as epochs=15; repeatable.", metavar="KEY=VALUE"),
 ]
 
 
 @paper_app.command()
 def sweep(
     grids: Annotated[
-        list[str], typer.Argument(help="Grids: FILE.toml, or a name of `unflip list grids`.", metavar="GRID...")
+        list[str], typer.Argument(help="Grids: FILE.toml, or names from `unflip list grids`.", metavar="GRID...")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the cells and results.jsonl; an earlier sweep there goes on.")],
+    out: Annotated[Path, typer.Option(help="Output folder; an earlier sweep there is resumed.")],
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Cells at a time; by default one per GPU, else one per core.")
+        int | None, typer.Option(min=1, help="Cells to run at a time; by default one per GPU, else one per core.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Processor threads of a cell.")] = 1,
-    backend: Annotated[str, typer.Option(help="Where cells run: local or ray.", metavar="BACKEND")] = "local",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads per cell.")] = 1,
+    backend: Annotated[str, typer.Option(help="local or ray.", metavar="BACKEND")] = "local",
     address: Annotated[
-        str | None, typer.Option(help="The Ray cluster to use; by default one is started on this machine.")
+        str | None, typer.Option(help="Address of a Ray cluster; by default one is started on this machine.")
     ] = None,
-    data_root: Annotated[Path, typer.Option(help="Where relative paths in the grids begin.")] = Path(),
+    data_root: Annotated[Path, typer.Option(help="Folder to which data paths in grids are relative.")] = Path(),
     keep: Annotated[
-        str, typer.Option(help="What stays of a finished cell: all (but checkpoints), or results.", metavar="WHAT")
+        str, typer.Option(help="Files of finished cells to keep: all (except checkpoints), or results.", metavar="WHAT")
     ] = "all",
     device: Device = "auto",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Run nothing: list the cells and what is done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and their state; run nothing.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run every cell of a grid; what is finished is not run again, what was stopped goes on.
+    """Run every cell of a grid: finished cells are skipped, interrupted cells are resumed.
 
     Exit code 1 if a cell failed twice. Example: unflip paper sweep smoke/digits --out sweep --jobs 2
     """
@@ -70,39 +69,39 @@ def sweep(
         finished = sum(cell.run.is_finished for cell in cells)
         console.print(f"{len(cells)} cells, {finished} done, {len(cells) - finished} to do; nothing was run")
         return
-    with watching(console) as watch:
+    with show_progress(console) as callback:
         progress = run_sweep(
             grids, out, jobs=jobs, threads=threads, backend=backend, address=address, data_root=data_root, keep=keep,
-            device=device, watch=watch,
+            device=device, callback=callback,
         )  # fmt: skip
-    console.print(f"{_counts(progress)}; results in {out / 'results.jsonl'}")
-    for cell, why in progress.failed.items():
-        print(f"failed: {_title(progress, cell)}: {why}; see {cell.log}", file=sys.stderr)  # noqa: T201
+    console.print(f"{_counts(progress)}; results: {out / 'results.jsonl'}")
+    for cell, error in progress.failed.items():
+        print(f"failed: {progress.cells[cell][0]}: {error}; see {cell.log}", file=sys.stderr)  # noqa: T201
     if progress.failed:
         raise typer.Exit(1)
 
 
 @paper_app.command()
 def table(
-    name: Annotated[str, typer.Argument(help="A table of the paper: 1 to 6.")],
+    name: Annotated[str, typer.Argument(help="Number of a table of the paper: 1 to 6.")],
     results: Results = None,
     form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.", metavar="FORMAT")] = "text",
     show: Annotated[
         str,
         typer.Option(
-            help="What: test accuracy of the selected epoch, the last, or the best (uses the truth); labels, how many "
-            "training labels are right at the end; quality, the ROC area of the given labels' quality.",
+            help="Test accuracy of the selected, last or best epoch (best uses the test labels); labels: correct "
+            "training labels after the last epoch; quality: ROC AUC of the label quality.",
             metavar="WHAT",
         ),
     ] = "selected",
-    paper: Annotated[bool, typer.Option(help="The paper's numbers beside yours.")] = True,
+    paper: Annotated[bool, typer.Option(help="Show the paper's numbers.")] = True,
     methods: Annotated[
         str | None,
-        typer.Option(help="Which, separated by commas; by default the paper's; all: those and what else there is."),
+        typer.Option(help="Methods, separated by commas; by default the paper's; all: also others with results."),
     ] = None,
     where: Where = None,
 ) -> None:
-    """Print a table of the paper, with your results beside it, the difference, and what is missing.
+    """Print a table of the paper next to your results, with differences and missing cells.
 
     Without --results it is the paper's table alone. Example: unflip paper table 1 --results sweep --format markdown
     """
@@ -116,68 +115,57 @@ def table(
 def figure(
     name: Annotated[
         str,
-        typer.Argument(help="alpha, lambda (from --results), curves, shift (from --run), pmd, level-set or boundary."),
+        typer.Argument(help="alpha, lambda (need --results), curves, shift (need --run), pmd, level-set or boundary."),
     ],
-    out: Annotated[Path, typer.Option(help="The picture: .png, .svg or .pdf.")],
+    out: Annotated[Path, typer.Option(help="Output picture: .png, .svg or .pdf.")],
     results: Results = None,
-    run: Annotated[list[Path] | None, typer.Option(help="The folder of a finished run; repeatable.")] = None,
+    run: Annotated[list[Path] | None, typer.Option(help="Folder of a finished run; repeatable.")] = None,
     where: Where = None,
     force: Force = False,
 ) -> None:
-    """Draw a figure: influence of alpha or lambda, curves, class Gaussians, PMD noise, level sets, a moved boundary.
+    """Draw a figure: influence of alpha or lambda, learning curves, class Gaussians, PMD noise, level sets, boundaries.
 
     Example: unflip paper figure shift --run runs/mddc --out shift.png
     """
     from unflip.reproduce.figures import figure as draw_figure
 
-    drawn = draw_figure(name, out, results=results or (), runs=run or (), where=where or (), force=force)
-    print(f"drawn: {drawn}")  # noqa: T201
+    path = draw_figure(name, out, results=results or (), runs=run or (), where=where or (), force=force)
+    print(f"Figure: {path}")  # noqa: T201
 
 
 @contextmanager
-def watching(console: "Console") -> Iterator["Watch"]:
-    """Show a table that changes in place on a terminal, a line for each piece of news elsewhere."""
+def show_progress(console: "Console") -> Iterator["Callback"]:
+    """Show a live table on a terminal, and one line per message elsewhere."""
     if not console.is_terminal or console.quiet:
-        yield lambda progress, news: console.print(f"{_counts(progress)}: {news}") if news else None
+        yield lambda progress, message: console.print(f"{_counts(progress)}: {message}") if message else None
         return
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
-        def watch(progress: "Progress", news: str | None) -> None:
-            if news is not None and not news.startswith("done"):
-                live.console.print(news)
+        def update(progress: "Progress", message: str | None) -> None:
+            if message is not None and not message.startswith("done"):
+                live.console.print(message)
             live.update(_progress_table(progress), refresh=True)
 
-        yield watch
+        yield update
 
 
-def _progress_table(progress: "Progress") -> "Group":
-    from rich.console import Group
+def _progress_table(progress: "Progress") -> "Table":
     from rich.table import Table
-    from rich.text import Text
 
     from unflip.progress import duration
 
-    shown = Table(expand=False)
-    for heading in ("running", "epoch", "for"):
-        shown.add_column(heading, justify="left" if heading == "running" else "right")
-    now = time.monotonic()
-    for cell, since in progress.running.items():
-        shown.add_row(_title(progress, cell), f"{cell.epoch}/{cell.config['epochs']}", duration(now - since))
     left = progress.seconds_left()
-    ending = "" if left is None else f"; about {duration(left)} to go"
-    return Group(shown, Text(_counts(progress) + ending))
+    table = Table(caption=_counts(progress) + ("" if left is None else f"; about {duration(left)} left"))
+    for heading in ("running", "epoch", "for"):
+        table.add_column(heading, justify="left" if heading == "running" else "right")
+    for cell, start in progress.running.items():
+        epoch = f"{cell.epoch}/{cell.config['epochs']}"
+        table.add_row(str(progress.cells[cell][0]), epoch, duration(time.monotonic() - start))
+    return table
 
 
 def _counts(progress: "Progress") -> str:
-    """Say how many cells are done, running, failed and left."""
-    return (
-        f"{len(progress.seconds)} done, {len(progress.running)} running, {len(progress.failed)} failed, "
-        f"{progress.left} left"
-    )
-
-
-def _title(progress: "Progress", cell: "Cell") -> str:
-    """Name a cell by its first point."""
-    return str(progress.cells[cell][0])
+    done, running, failed = len(progress.seconds), len(progress.running), len(progress.failed)
+    return f"{done} done, {running} running, {failed} failed, {progress.left} left"

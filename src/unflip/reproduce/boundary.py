@@ -1,5 +1,6 @@
 """How draws from calibrated class Gaussians move the decision boundary, on a problem whose best boundary is known."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,18 +20,17 @@ from unflip.stats.gaussians import ClassGaussians
 MEANS = torch.tensor([[-1.2, 0.0], [1.2, 0.0]])
 COVARIANCE = torch.tensor([[1.0, 0.5], [0.5, 1.0]])
 NOISE = BinaryPmd(t0=0.48, c1=3.0, c2=1.0, level=0.8)
-"""Of class 1 alone; Definition 1 bounds the noise of either class from above, so none of class 0 is allowed."""
+"""Applied to class 1 only; Definition 1 bounds the noise of either class from above, so class 0 may have none."""
 _CALIBRATORS: dict[str, MeanCalibrator | CovarianceCalibrator] = {
     "mddc": MeanCalibrator(MeanOptions()),
     "cddc": CovarianceCalibrator(CovarianceOptions()),
 }
 _BATCH = 100
 _LR, _MOMENTUM = 0.02, 0.9
-_TESTS = 100_000
-_PLANE = torch.eye(2)
+_TEST_EXAMPLES = 100_000
 _LIMITS = (-4.5, 4.5), (-3.6, 3.6)
 _SHOWN = 400  # points in a panel
-_BEST, _PLAIN, _MOVED = "black", "#888888", COLORS[2]
+_PLAIN, _MOVED = "#888888", COLORS[2]
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Line:
     offset: float
 
     def sides(self, points: Tensor) -> Tensor:
-        """Return on which side points (n, 2) lie (n,): whether they belong to class 1."""
+        """Return whether points (n, 2) belong to class 1 (n,)."""
         return points @ self.normal + self.offset > 0
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What the draws of one method did to the boundary."""
+    """How the draws of one method moved the boundary."""
 
     gaussians: ClassGaussians
     drawn: Tensor
@@ -56,7 +56,7 @@ class Moved:
     lines: tuple[Line, ...]
     """The boundary after each pass."""
     agreement: tuple[float, ...]
-    """The share of new examples that each of ``lines`` puts on the same side as the best boundary."""
+    """The fraction of new examples that each of ``lines`` puts on the same side as the best boundary."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Boundaries:
     plain: Line
     """Of a head that minimizes the cross-entropy on the given labels."""
     balanced: Line
-    """The same with both classes weighed alike, as draws weigh them: what balance alone does."""
+    """The same with equal class weights, as draws have them: the effect of balance alone."""
     plain_agreement: float
     balanced_agreement: float
     moved: dict[str, Moved]
@@ -97,20 +97,25 @@ def simulate(*, examples: int = 1000, passes: int = 10, noise: BinaryPmd | None 
     source = generator(seed, "boundary")
     clean = torch.arange(2).repeat_interleave(examples)
     features = _draw(clean, source)
-    best = _best_line()
+    normal = torch.linalg.solve(COVARIANCE, MEANS[1] - MEANS[0])
+    best = Line(normal, -float(normal @ MEANS.mean(0)))
     eta = (features @ best.normal + best.offset).double().sigmoid()
     given = clean if noise is None else torch.where(clean == 1, noise.draw(clean, eta, source), 0)
 
     head = _minimize(features, given, torch.ones(2))
-    balanced = _line(_minimize(features, given, 1 / given.bincount(minlength=2)))
-    tests = _draw(torch.arange(2).repeat_interleave(_TESTS // 2), source)
-    plain = _line(head)
-    moved = {
-        name: _move(head, calibrator.fit(features, given, 2), examples, passes, tests, generator(seed, "draws", name))
-        for name, calibrator in _CALIBRATORS.items()
-    }
-    agreements = (_agreement(plain, best, tests), _agreement(balanced, best, tests))
-    return Boundaries(features, clean, given, best, plain, balanced, *agreements, moved)
+    plain, balanced = _line(head), _line(_minimize(features, given, 1 / given.bincount(minlength=2)))
+    tests = _draw(torch.arange(2).repeat_interleave(_TEST_EXAMPLES // 2), source)
+
+    def agreement(lines: Sequence[Line]) -> tuple[float, ...]:
+        return tuple(float((line.sides(tests) == best.sides(tests)).double().mean()) for line in lines)
+
+    moved = {}
+    for name, calibrator in _CALIBRATORS.items():
+        gaussians = calibrator.fit(features, given, 2)
+        drawn, labels, lines = _train(head, gaussians, examples, passes, generator(seed, "draws", name))
+        moved[name] = Moved(gaussians, drawn, labels, lines, agreement(lines))
+    plain_agreement, balanced_agreement = agreement([plain, balanced])
+    return Boundaries(features, clean, given, best, plain, balanced, plain_agreement, balanced_agreement, moved)
 
 
 def _draw(labels: Tensor, source: torch.Generator) -> Tensor:
@@ -119,18 +124,9 @@ def _draw(labels: Tensor, source: torch.Generator) -> Tensor:
     return drawn
 
 
-def _best_line() -> Line:
-    normal: Tensor = torch.linalg.solve(COVARIANCE, MEANS[1] - MEANS[0])
-    return Line(normal, -float(normal @ MEANS.mean(0)))
-
-
 def _line(head: nn.Linear) -> Line:
     weight, bias = head.weight.detach(), head.bias.detach()
     return Line(weight[1] - weight[0], float(bias[1] - bias[0]))
-
-
-def _agreement(line: Line, best: Line, points: Tensor) -> float:
-    return float((line.sides(points) == best.sides(points)).double().mean())
 
 
 def _minimize(features: Tensor, labels: Tensor, class_weights: Tensor) -> nn.Linear:
@@ -151,9 +147,10 @@ def _minimize(features: Tensor, labels: Tensor, class_weights: Tensor) -> nn.Lin
     return head
 
 
-def _move(
-    start: nn.Linear, gaussians: ClassGaussians, per_class: int, passes: int, tests: Tensor, source: torch.Generator
-) -> Moved:
+def _train(
+    start: nn.Linear, gaussians: ClassGaussians, per_class: int, passes: int, source: torch.Generator
+) -> tuple[Tensor, Tensor, tuple[Line, ...]]:
+    """Train a copy of ``start`` on draws; return the last draws, their labels, and the boundary after each pass."""
     head = nn.Linear(2, 2)
     head.load_state_dict(start.state_dict())
     optimizer = torch.optim.SGD(head.parameters(), lr=_LR, momentum=_MOMENTUM)
@@ -165,70 +162,63 @@ def _move(
             cross_entropy(head(drawn[rows]), labels[rows]).mean().backward()
             optimizer.step()
         lines.append(_line(head))
-    agreement = tuple(_agreement(line, _best_line(), tests) for line in lines)
-    return Moved(gaussians, drawn, labels, tuple(lines), agreement)
+    return drawn, labels, tuple(lines)
 
 
-def draw_boundaries(path: Path, found: Boundaries) -> None:
-    """Draw the given labels with the boundary that they give, and how the draws of each method move it."""
+def draw_boundaries(path: Path, result: Boundaries) -> None:
+    """Draw the given labels with their boundary, and how the draws of each method move it."""
     figure = Figure(figsize=(14, 4.9), layout="constrained")
-    first, *others = figure.subplots(1, 1 + len(found.moved), sharex=True, sharey=True)
-    _draw_given(first, found)
-    for axes, (name, moved) in zip(others, found.moved.items(), strict=True):
-        _draw_moved(axes, found, name, moved)
-    for axes in (first, *others):
+    panels = figure.subplots(1, 1 + len(result.moved), sharex=True, sharey=True)
+    for axes in panels:
+        _draw_line(axes, result.best, color="black", ls="--", label="best boundary")
+        label = f"of the given labels ({result.plain_agreement:.1%})"
+        _draw_line(axes, result.plain, color=_PLAIN, lw=2.5, label=label)
+    _draw_given(panels[0], result)
+    for axes, (name, moved) in zip(panels[1:], result.moved.items(), strict=True):
+        _draw_moved(axes, moved)
+        axes.set_title(f"draws from the Gaussians of {name}")
+    for axes in panels:
         axes.set(xlim=_LIMITS[0], ylim=_LIMITS[1], xlabel="first feature")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small", loc="upper left", framealpha=0.95)
-    first.set_ylabel("second feature")
-    wrong = float((found.given != found.clean).double().mean())
+    panels[0].set_ylabel("second feature")
+    wrong = float((result.given != result.clean).double().mean())
     figure.suptitle(
-        f"{len(found.clean):,} examples, {wrong:.0%} of the labels wrong: near the best boundary, of the orange class "
-        "alone; in brackets: new examples on the same side as by the best boundary",
+        f"{len(result.clean):,} examples, {wrong:.0%} wrong labels, all of the orange class near the best boundary; "
+        "in brackets: agreement with the best boundary on new examples",
         fontsize="small",
     )
     save(figure, path)
 
 
-def _draw_given(axes: Axes, found: Boundaries) -> None:
-    step = max(1, len(found.clean) // _SHOWN)
-    points, clean, given = found.features[::step], found.clean[::step], found.given[::step]
-    for label, color in enumerate(COLORS[:2]):
-        right, wrong = (given == label) & (clean == label), (given == label) & (clean != label)
-        axes.plot(*points[right].T, ".", color=color, ms=6, alpha=0.6, mew=0)
-        axes.plot(*points[wrong].T, "o", color=color, ms=5, mew=1.2, mec=COLORS[1 - label],
-                  label="wrong label" if wrong.any() else None)  # fmt: skip
-    _draw_line(axes, found.best, color=_BEST, ls="--", label="best boundary")
-    _draw_line(axes, found.plain, color=_PLAIN, lw=2.5, label=f"of the given labels ({found.plain_agreement:.1%})")
-    _draw_line(
-        axes,
-        found.balanced,
-        color=_PLAIN,
-        ls="-.",
-        label=f"both classes weighed alike ({found.balanced_agreement:.1%})",
-    )
+def _draw_given(axes: Axes, result: Boundaries) -> None:
+    _draw_points(axes, result.features, result.given)
+    wrong = result.features[result.given != result.clean]
+    axes.plot(*wrong[:: max(1, len(result.clean) // _SHOWN)].T, "o", mfc="none", mec=COLORS[1], label="wrong label")
+    label = f"with equal class weights ({result.balanced_agreement:.1%})"
+    _draw_line(axes, result.balanced, color=_PLAIN, ls="-.", label=label)
     axes.set_title("given labels")
 
 
-def _draw_moved(axes: Axes, found: Boundaries, name: str, moved: Moved) -> None:
-    step = max(1, len(moved.drawn) // _SHOWN)
+def _draw_moved(axes: Axes, moved: Moved) -> None:
+    _draw_points(axes, moved.drawn, moved.drawn_labels)
     for label, color in enumerate(COLORS[:2]):
-        drawn = moved.drawn[::step][moved.drawn_labels[::step] == label]
-        axes.plot(*drawn.T, ".", color=color, ms=4, alpha=0.4, mew=0)
-        axes.plot(*ellipse(moved.gaussians, label, _PLANE).T, color=color, lw=1.8)
+        axes.plot(*ellipse(moved.gaussians, label, torch.eye(2)).T, color=color, lw=1.8)
         axes.plot(*moved.gaussians.means[label], "x", color=color, ms=7, mew=2)
-    _draw_line(axes, found.best, color=_BEST, ls="--", label="best boundary")
-    _draw_line(axes, found.plain, color=_PLAIN, lw=2.5, label=f"of the given labels ({found.plain_agreement:.1%})")
     for line in moved.lines[:-1]:
         _draw_line(axes, line, color=_MOVED, lw=0.8, alpha=0.6)
-    passes = len(moved.lines)
-    _draw_line(axes, moved.lines[-1], color=_MOVED, lw=2.5,
-               label=f"after {passes} passes over draws ({moved.agreement[-1]:.1%})")  # fmt: skip
-    axes.set_title(f"draws from the Gaussians of {name}")
+    text = f"after {len(moved.lines)} passes over draws ({moved.agreement[-1]:.1%})"
+    _draw_line(axes, moved.lines[-1], color=_MOVED, lw=2.5, label=text)
+
+
+def _draw_points(axes: Axes, points: Tensor, labels: Tensor) -> None:
+    for label, color in enumerate(COLORS[:2]):
+        own = points[labels == label][:: max(1, len(points) // _SHOWN)]
+        axes.plot(*own.T, ".", color=color, ms=5, alpha=0.5, mew=0)
 
 
 def _draw_line(axes: Axes, line: Line, **style: object) -> None:
-    """Draw a boundary from bottom to top; every one here is steeper than the picture's diagonal."""
+    """Draw a boundary from bottom to top; all boundaries here are steeper than the picture's diagonal."""
     low, high = _LIMITS[1]
     (a, b), c = line.normal.tolist(), line.offset
     axes.plot([-(c + b * y) / a for y in (low, high)], [low, high], **style)  # type: ignore[arg-type]

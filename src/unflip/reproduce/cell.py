@@ -1,4 +1,4 @@
-"""A cell: one run of a grid, named by a hash of its configuration; its folder is the run folder and its state."""
+"""A cell: one run of a grid, named by a hash of its configuration; its folder is a run folder."""
 
 import contextlib
 import hashlib
@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 
@@ -22,16 +22,11 @@ from unflip.runs.config import FILE_KEYS, Tree
 from unflip.runs.folder import Run
 from unflip.runs.options import Execution
 
-Keep = Literal["all", "results"]
-
-_EXECUTION_KEYS = (
-    ("data", "workers"),
-    ("data", "mmap_threshold_mb"),
-)  # keys that affect how a run is executed, but not its results
+_EXECUTION_KEYS = ("workers", "mmap_threshold_mb")  # of the data; they do not affect results
 _LOG = "log.txt"
 _CELL_LOCK = ".unflip-cell-lock"
 _RESULTS = (layout.CONFIG, layout.METRICS, layout.RESULT)
-_LENGTH = 16  # hexadecimal digits of a hash
+_HASH_LENGTH = 16  # hexadecimal digits
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """The output of all attempts, and why they failed."""
+        """The output of all attempts, with their errors."""
         return self.folder / _LOG
 
     @property
@@ -66,76 +61,69 @@ class Cell:
             return 0
 
     def check(self) -> None:
-        """Refuse a folder that is not ours, or in which somebody else's file is in the way."""
+        """Raise if the folder contains files that unflip did not write."""
         self.run.check_own([_LOG])
 
     def prepare(self) -> None:
-        """Write the configuration; also if the run has started, as the data may have been moved."""
+        """Write the configuration, also of a run that has started: its data may have been moved."""
         self.run.begin()
         self.run.own(_LOG)
         self.run.write_config(tomli_w.dumps(self.config))
 
     def log_failure(self, reason: str) -> None:
-        """Write to the log why an attempt failed."""
+        """Append the error of an attempt to the log."""
         with self.log.open("a", encoding="utf-8") as file:
             file.write(f"failed: {reason}\n")
 
-    def tidy(self, keep: Keep) -> None:
-        """Remove files that a finished cell no longer needs: checkpoints, partial files, and what is not kept."""
+    def tidy(self, keep: str) -> None:
+        """Remove partial files and checkpoints of a finished cell; with ``results``, everything but its results."""
         remove_partial(self.folder)
         (self.folder / LOCK).unlink(missing_ok=True)
-        if keep == "results":
-            self.run.remove([name for name in layout.REPLACED if name not in _RESULTS])
-        else:
-            self.run.remove([layout.CHECKPOINTS])
+        unneeded = set(layout.REPLACED) - set(_RESULTS) if keep == "results" else {layout.CHECKPOINTS}
+        self.run.remove(sorted(unneeded))
 
 
 class Fingerprints:
-    """Fingerprints of files and folders: short hashes of their content, independent of where they lie.
+    """Fingerprints of files and folders: short hashes of their content, independent of their location.
 
-    They are cached in a file, and content is read again only if sizes or modification times changed.
+    They are cached in a file; content is read again only if sizes or modification times have changed.
     """
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
-        try:
-            content = json.loads(cache.read_text("utf-8"))
-        except (OSError, ValueError):  # missing or damaged: it is only a cache
-            content = {}
-        self._known: dict[str, list[str]] = content if isinstance(content, dict) else {}
+        self._known: dict[str, list[str]] = {}
+        with contextlib.suppress(OSError, ValueError):  # missing or damaged: it is only a cache
+            self._known = dict(json.loads(cache.read_text("utf-8")))
 
     def of(self, path: Path) -> str:
-        """Return the fingerprint of the file at ``path``, or of all files in that folder including their names."""
+        """Return the fingerprint of a file, or of all files in a folder including their names."""
         try:
-            files = _files_under(path) if path.is_dir() else [path]
-            states = [(file, file.stat()) for file in files]
-            stamp = _short_hash(
-                f"{file.relative_to(path)}:{state.st_size}:{state.st_mtime_ns};".encode() for file, state in states
-            )
-            known = self._known.get(str(path))
-            if known is None or known[0] != stamp:
-                known = [stamp, _short_hash(part for file in files for part in _content(file, path))]
-                self._known[str(path)] = known
+            walk = os.walk(path, followlinks=True)  # large data is often a symbolic link
+            files = sorted(Path(folder, name) for folder, _, names in walk for name in names) or [path]
+            stats = [(file.relative_to(path), file.stat()) for file in files]
+            stamp = _short_hash(f"{name}:{stat.st_size}:{stat.st_mtime_ns};".encode() for name, stat in stats)
+            if self._known.get(str(path), [""])[0] != stamp:
+                self._known[str(path)] = [stamp, _short_hash(_content(file, path) for file in files)]
         except OSError as error:
             raise InputError(f"{error.filename or path}: {error.strerror}") from error
-        return known[1]
+        return self._known[str(path)][1]
 
     def save(self) -> None:
-        """Save the cache."""
+        """Write the cache file."""
         write_json(self._cache, self._known)
 
 
 def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerprints) -> Cell:
     """Resolve a grid point to its cell; points with the same configuration share a cell.
 
-    The hash covers the whole configuration, with fingerprints instead of paths. Device, threads and folders are not
+    The hash covers the whole configuration, with fingerprints in place of paths. Device, threads and folders are not
     part of a configuration, so they are not part of the hash.
 
     Args:
         point: the grid point.
-        cells: the folder that holds the cells.
+        cells: the folder that contains the cells.
         data_root: the folder to which data paths are relative.
-        fingerprints: of data files.
+        fingerprints: fingerprints of data files.
     """
     config = point.configure().tree()
     identity: Tree = {key: dict(value) if isinstance(value, dict) else value for key, value in config.items()}
@@ -145,19 +133,16 @@ def find_cell(point: Point, cells: Path, data_root: Path, fingerprints: Fingerpr
             continue
         path = data_root / value
         if not path.exists():
-            raise InputError(
-                f"grid {point.grid}, {point}: {section}.{key} {value} is not in {data_root}; name the folder that "
-                "contains it with --data-root"
-            )
+            raise InputError(f"grid {point.grid}, {point}: {section}.{key} {value} is not in --data-root {data_root}")
         config[section][key] = str(path.absolute())
         identity[section][key] = fingerprints.of(path)
-    for section, key in _EXECUTION_KEYS:
-        identity[section].pop(key, None)
+    for key in _EXECUTION_KEYS:
+        identity["data"].pop(key, None)
     return Cell(cells / _short_hash([json.dumps(identity, sort_keys=True).encode()]), config)
 
 
 def run_cell(folder: str, device: str, threads: int) -> str | None:
-    """Start or continue a prepared cell in this process; return the error, None if there was none.
+    """Start or resume a prepared cell in this process; return the error, None if there was none.
 
     All output goes to the cell's log. If another process still works on the cell, wait for it: it belongs to a sweep
     that was killed and is about to exit.
@@ -178,8 +163,8 @@ def run_cell(folder: str, device: str, threads: int) -> str | None:
 def result_line(point: Point, cell: Cell) -> dict[str, Any]:
     """Return the line of results.jsonl for a finished cell; see docs/experiments.md."""
     result = cell.run.result
-    as_there = ("noise", "seed", "selection", "epochs", "protocol", "test_accuracy")
-    figures = ("label_accuracy", "val_accuracy", "quality_auroc", "score_auroc", "seconds", "versions")
+    first = ("noise", "seed", "selection", "epochs", "protocol", "test_accuracy")
+    last = ("label_accuracy", "val_accuracy", "quality_auroc", "score_auroc", "seconds", "versions")
     return {
         "grid": point.grid,
         "cell": cell.name,
@@ -187,14 +172,14 @@ def result_line(point: Point, cell: Cell) -> dict[str, Any]:
         "data": result["data"],
         "method": result["method"],
         "network": cell.config["network"],
-        **{key: result[key] for key in as_there},
+        **{key: result[key] for key in first},
         "tests": {name: {top: test[top] for top in ("top1", "top5")} for name, test in result["tests"].items()},
-        **{key: result[key] for key in figures if key in result},  # older runs have no score_auroc
+        **{key: result[key] for key in last},
     }
 
 
 def _is_name(section: str, key: str, value: str) -> bool:
-    """Whether a value that may be a file is a built-in name instead."""
+    """Return whether a value that may be a file is a built-in name instead."""
     if (section, key) == ("data", "path"):
         return is_built_in(value)
     return key in ("posterior", "class_map", "groups") and not Path(value).suffix
@@ -202,7 +187,7 @@ def _is_name(section: str, key: str, value: str) -> bool:
 
 @contextlib.contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """Append everything that this process and its libraries print to ``log``; later output follows it there."""
+    """Append everything that this process and its libraries print to ``log``, from now on."""
     with log.open("a", buffering=1, encoding="utf-8") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
@@ -212,19 +197,12 @@ def _output_to(log: Path) -> Iterator[None]:
 
 def _short_hash(parts: Iterable[bytes]) -> str:
     """Return the first digits of the SHA-256 of the concatenated parts."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()[:_LENGTH]
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:_HASH_LENGTH]
 
 
-def _files_under(folder: Path) -> list[Path]:
-    walk = os.walk(folder, followlinks=True)  # large data is often a symbolic link
-    return sorted(Path(parent, name) for parent, _, names in walk for name in names)
-
-
-def _content(file: Path, below: Path) -> Iterable[bytes]:
+def _content(file: Path, base: Path) -> bytes:
+    """Return the name and the hash of a file; an empty folder has neither."""
+    if file.is_dir():
+        return b""
     with file.open("rb") as stream:
-        inner = hashlib.file_digest(stream, "sha256").digest()
-    yield f"{file.relative_to(below)}:".encode()
-    yield inner
+        return f"{file.relative_to(base)}:".encode() + hashlib.file_digest(stream, "sha256").digest()

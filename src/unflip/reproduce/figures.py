@@ -1,23 +1,20 @@
-"""The paper's figures: which there are and what each needs; PMD noise and the shift of class Gaussians are here."""
+"""The paper's figures: the influence of an option, PMD noise, and the shift of class Gaussians are drawn here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
-import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from unflip.data.arrays import Array
 from unflip.errors import ConfigError, RunFolderError, unknown
 from unflip.noise.pmd import BinaryPmd, keep_probability, pmd_bound
-from unflip.report.figures import COLORS, FORMATS, draw_curves, save
+from unflip.report.figures import COLORS, FORMATS, MARKERS, draw_curves, save
 from unflip.report.shift import measure_shift
 from unflip.reproduce import boundary, level_sets
-from unflip.reproduce.boundary import draw_boundaries
-from unflip.reproduce.influence import draw_influence, influence
-from unflip.reproduce.level_sets import draw_level_sets
-from unflip.reproduce.results_file import keep, parse_conditions, read_results
+from unflip.reproduce.paper_numbers import Number
+from unflip.reproduce.tables import Line, by_seed, common_protocol, find, select_results, summary
 from unflip.runs.folder import Run
 from unflip.runs.layout import check_output
 
@@ -25,10 +22,10 @@ _INFLUENCES = {
     "alpha": ("covariance.disturbance", r"disturbance $\alpha$"),
     "lambda": ("calibration.sample_fraction", r"sample fraction $\lambda$"),
 }
-_NAMES = (*_INFLUENCES, "curves", "shift", "pmd", "level-set", "boundary")
+_OF_RUNS = ("curves", "shift")
+_NAMES = (*_INFLUENCES, *_OF_RUNS, "pmd", "level-set", "boundary")
+_MIN_SPAN = 2.0  # percentage points, so that small differences look small
 _EXAMPLE = BinaryPmd(t0=0.15, c1=3.0, c2=1.0, level=0.5)
-_FACTORS = {1.0: "-", 2.0: "--"}
-_TYPES = {1: "I", 2: "II", 3: "III"}
 
 
 def figure(
@@ -40,24 +37,25 @@ def figure(
     where: Sequence[str] = (),
     force: bool = False,
 ) -> Path:
-    """Draw a figure and return where.
+    """Draw a figure and return its path.
 
     Args:
         name: alpha, lambda (from ``results``), curves, shift (from ``runs``), pmd, level-set or boundary.
         out: the picture: .png, .svg or .pdf.
         results: results.jsonl files, or folders of sweeps.
-        runs: folders of finished runs.
+        runs: folders of finished runs; shift draws the first.
         where: ``key=value`` conditions that results must meet.
-        force: replace a picture that is there.
+        force: overwrite an existing picture.
     """
     if name not in _NAMES:
         raise ConfigError(unknown("figure", name, _NAMES))
-    _check_inputs(name, results=results, runs=runs, where=where)
+    if (name in _INFLUENCES and not results) or (name in _OF_RUNS and not runs):
+        raise ConfigError(f"figure {name} needs {'--run' if name in _OF_RUNS else '--results'}")
     check_output(out, FORMATS, force=force, inputs=results)
     if name in _INFLUENCES:
         axis, label = _INFLUENCES[name]
-        conditions = parse_conditions(where)
-        draw_influence(out, influence(keep(read_results(results), conditions), axis, list(conditions)), label)
+        lines, fixed = select_results(results, where)
+        draw_influence(out, influence(lines, axis, fixed), label)
     elif name == "curves":
         draw_curves(out, [Run(folder) for folder in runs])
     elif name == "shift":
@@ -65,28 +63,94 @@ def figure(
     elif name == "pmd":
         draw_pmd(out)
     elif name == "level-set":
-        draw_level_sets(out, level_sets.simulate())
+        level_sets.draw_level_sets(out, level_sets.simulate())
     else:
-        draw_boundaries(out, boundary.simulate())
+        boundary.draw_boundaries(out, boundary.simulate())
     return out
 
 
-def _check_inputs(name: str, *, results: Sequence[Path], runs: Sequence[Path], where: Sequence[str]) -> None:
-    """Refuse what the figure would ignore, and say what it needs."""
-    needs_results, needs_runs = name in _INFLUENCES, name in ("curves", "shift")
-    if needs_results and not results:
-        raise ConfigError(f"figure {name} needs --results, a results.jsonl that `unflip paper sweep` wrote")
-    if needs_runs and not runs:
-        raise ConfigError(f"figure {name} needs --run, the folder of a run")
-    if name == "shift" and len(runs) > 1:
-        raise ConfigError(f"figure shift draws one run, {len(runs)} came; give --run once")
-    for option, came, used in (
-        ("--results", results, needs_results),
-        ("--where", where, needs_results),
-        ("--run", runs, needs_runs),
-    ):
-        if came and not used:
-            raise ConfigError(f"figure {name} does not use {option}; leave it out")
+@dataclass(frozen=True)
+class Influence:
+    """The curves of one setting, which is a data set and a noise."""
+
+    setting: str
+    curves: Mapping[str, Mapping[float, Number]]
+    """Method -> value of the option -> test accuracy of the selected epoch, in percent."""
+    protocol: Line
+
+    def limits(self) -> tuple[float, float]:
+        """Return the smallest and the largest accuracy, including error bars."""
+        numbers = [number for curve in self.curves.values() for number in curve.values()]
+        low = min(number.mean - (number.deviation or 0) for number in numbers)
+        return float(low), float(max(number.mean + (number.deviation or 0) for number in numbers))
+
+
+def influence(lines: Sequence[Line], axis: str, fixed: Sequence[str] = ()) -> list[Influence]:
+    """Average test accuracies over seeds, along one axis of a grid (the paper's Figures 4 and 5).
+
+    Args:
+        lines: results; those of grids with other axes than data, noise, method, seed, ``axis`` and ``fixed`` are
+            skipped, and so are values that are not numbers (``auto``) and runs without a test accuracy.
+        axis: the option, such as ``covariance.disturbance``.
+        fixed: further axes that results may have.
+    """
+    axes = {"data", "noise", "method", "seed", axis, *fixed}
+    settings: dict[str, dict[str, dict[float, list[Line]]]] = {}
+    for line in lines:
+        value = line["axes"].get(axis)
+        if not isinstance(value, int | float) or line["test_accuracy"]["selected"] is None:
+            continue
+        if axes.issuperset(line["axes"]):
+            setting = " ".join(str(find(line, key)) for key in ("data", "noise") if find(line, key) is not None)
+            values = settings.setdefault(setting, {}).setdefault(find(line, "method"), {})
+            values.setdefault(float(value), []).append(line)
+    if not settings:
+        raise ConfigError(f"results: none of {len(lines)} has the axis '{axis}' and a test accuracy")
+    influences = []
+    for setting, methods in settings.items():
+        of_setting = [line for values in methods.values() for own in values.values() for line in own]
+        protocol = common_protocol(of_setting, setting)
+        curves: dict[str, dict[float, Number]] = {}
+        for method, values in methods.items():
+            for value, own in sorted(values.items()):
+                seeds = by_seed(own, f"{setting}, {method}, {axis} {value:g}")
+                curves.setdefault(method, {})[value] = summary([line["test_accuracy"]["selected"] for line in seeds])
+        influences.append(Influence(setting, curves, protocol))
+    return influences
+
+
+def draw_influence(path: Path, settings: Sequence[Influence], label: str) -> None:
+    """Draw one panel per setting and one line per method, with deviations over seeds, on axes of equal span."""
+    columns = min(2, len(settings))
+    rows = ceil(len(settings) / columns)
+    figure = Figure(figsize=(4.4 * columns, 3.2 * rows + 0.5), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    span = max(_MIN_SPAN, *(1.15 * (high - low) for low, high in (setting.limits() for setting in settings)))
+    methods = list(dict.fromkeys(method for setting in settings for method in setting.curves))
+    curves = [curve for setting in settings for curve in setting.curves.values()]
+    values = sorted({value for curve in curves for value in curve})
+    step = 0.012 * (values[-1] - values[0])  # offset the methods so that their error bars do not overlap
+    for axes, setting in zip(panels, settings, strict=False):
+        for method, curve in setting.curves.items():
+            place = methods.index(method)
+            axes.errorbar(
+                [value + step * (place - (len(methods) - 1) / 2) for value in curve],
+                [float(number.mean) for number in curve.values()],
+                [float(number.deviation or 0) for number in curve.values()], label=method, capsize=3,
+                color=COLORS[place % len(COLORS)], marker=MARKERS[place % len(MARKERS)],
+            )  # fmt: skip
+        middle = sum(setting.limits()) / 2
+        axes.set(xlabel=label, ylabel="test accuracy (%)", ylim=(middle - span / 2, middle + span / 2), xticks=values)
+        axes.set_title(setting.setting, fontsize="medium")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    for axes in panels[len(settings) :]:
+        axes.set_visible(False)
+    protocols = {", ".join(f"{key} {value}" for key, value in setting.protocol.items()) for setting in settings}
+    seeds = sorted({number.seeds or 0 for curve in curves for number in curve.values()})
+    text = f"{'; '.join(sorted(protocols))}; mean and standard deviation over {' or '.join(map(str, seeds))} seeds"
+    figure.suptitle(text, fontsize="small")
+    save(figure, path)
 
 
 def draw_pmd(path: Path) -> None:
@@ -99,19 +163,18 @@ def draw_pmd(path: Path) -> None:
     flip = torch.where(eta < 0.5, _EXAMPLE.rho_01(eta), _EXAMPLE.rho_10(eta))
     # Definition 1 is an upper bound, so the example stays a little below it.
     left.plot(eta, 0.8 * flip, color=COLORS[0], label="example noise")
-    minor = torch.minimum(eta, 1 - eta)
-    for number, side in enumerate((eta <= 0.5 - t0, eta >= 0.5 + t0)):
-        bound = pmd_bound(minor, c1=c1, c2=c2)[side]
-        label = rf"bound, $c_1 \min(\eta, 1 - \eta)^{{1 + c_2}}$, $c_1$ = {c1:g}, $c_2$ = {c2:g}"
-        left.plot(eta[side], bound, color=COLORS[1], ls="--", label=None if number else label)
+    bound = pmd_bound(torch.minimum(eta, 1 - eta), c1=c1, c2=c2)
+    bound[(eta - 0.5).abs() < t0] = torch.nan
+    label = rf"bound, $c_1 \min(\eta, 1 - \eta)^{{1 + c_2}}$, $c_1$ = {c1:g}, $c_2$ = {c2:g}"
+    left.plot(eta, bound, color=COLORS[1], ls="--", label=label)
     left.axvspan(0.5 - t0, 0.5 + t0, color="#eeeeee", zorder=0, label=f"unrestricted, $t_0$ = {t0:g}")
     left.set(xlim=(0, 1), ylim=(0, 0.75), xlabel=r"$\eta(x) = P(y = 1 | x)$", title="Definition 1, two classes")
-    left.set_ylabel("probability that the likelier label flips")
+    left.set_ylabel("probability that the more likely label flips")
     left.legend(fontsize="small", loc="upper center")
 
     margin = torch.linspace(0, 1, 501, dtype=torch.float64)
-    for kind, name in _TYPES.items():
-        for factor, style in _FACTORS.items():
+    for kind, name in enumerate(("I", "II", "III"), 1):
+        for factor, style in ((1.0, "-"), (2.0, "--")):
             label = f"type {name}" + (f", factor {factor:g}" if factor != 1 else "")
             flip = 1 - keep_probability(margin, kind=kind, factor=factor)
             right.plot(margin, flip, color=COLORS[kind - 1], ls=style, label=label)
@@ -129,37 +192,26 @@ def draw_shift(path: Path, run: Run) -> None:
     Arrows point from a class's mean under the given labels to its mean in the panel; see ``measure_shift``.
     """
     if run.gaussians is None:
-        raise RunFolderError(
-            f"{run.folder}: gaussians.safetensors is missing; use a finished run of a method that calibrates, "
-            "such as mddc or cddc"
-        )
+        raise RunFolderError(f"{run.folder}: gaussians.safetensors is missing; use a finished run of mddc or cddc")
     shift = measure_shift(run)
-    names = run.class_names
     figure = Figure(figsize=(14, 4.9), layout="constrained")
     panels = figure.subplots(1, len(shift.panels), sharex=True, sharey=True)
     for axes, panel in zip(panels, shift.panels, strict=True):
         for place, c in enumerate(shift.classes):
-            color, points = COLORS[place], panel.points[place]
-            axes.plot(points[:, 0], points[:, 1], ".", color=color, ms=5, alpha=0.45, mew=0)
-            axes.plot(*panel.outlines[place].T, color=color, lw=1.8, label=names[c])
-            _arrow(axes, shift.panels[0].means[place], panel.means[place], color)
+            color, start, end = COLORS[place], shift.panels[0].means[place], panel.means[place]
+            axes.plot(*panel.points[place].T, ".", color=color, ms=5, alpha=0.45, mew=0)
+            axes.plot(*panel.outlines[place].T, color=color, lw=1.8, label=run.class_names[c])
+            axes.plot(*start, "x", color=color, ms=5, mew=1.5)
+            if axes is not panels[0]:
+                style = {"arrowstyle": "-|>", "color": "black", "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
+                axes.annotate("", end, start, arrowprops=style)
         axes.set(title=panel.title, xlabel="first direction")
         axes.grid(alpha=0.3)
     panels[-1].set_title(f"{shift.panels[-1].title} ({run.result['method']})")
     panels[0].set_ylabel("second direction")
-    handles, labels_shown = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels_shown, loc="outside right center", title="class", fontsize="small")
-    total, few = shift.num_classes, len(shift.classes)
-    shown = "" if few == total else f"; the {few} of {total} classes whose means moved farthest"
-    figure.suptitle(
-        f"features of the last epoch; ellipses: 2 sigma; arrows: from the mean under the given labels{shown}",
-        fontsize="small",
-    )
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", title="class", fontsize="small")
+    count, total = len(shift.classes), shift.num_classes
+    shown = "" if count == total else f"; the {count} of {total} classes whose means moved farthest"
+    text = f"features of the last epoch; ellipses: 2 sigma; arrows: from the mean under the given labels{shown}"
+    figure.suptitle(text, fontsize="small")
     save(figure, path)
-
-
-def _arrow(axes: Axes, start: Array, end: Array, color: str) -> None:
-    axes.plot(*start, "x", color=color, ms=5, mew=1.5)
-    if not np.allclose(start, end):
-        style = {"arrowstyle": "-|>", "color": "black", "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", (end[0], end[1]), (start[0], start[1]), arrowprops=style)

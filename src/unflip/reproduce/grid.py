@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from unflip.errors import ConfigError, unknown
 from unflip.reproduce.grids import grid_names, grid_text
@@ -25,8 +25,6 @@ class Point:
     """Axis -> the name of the value if it has one, otherwise the value."""
     layers: tuple[Tree, ...]
     """The parts of its configuration; later ones win."""
-    typed: tuple[str, ...]
-    """The sections named in the keys of axes; the run must use them."""
 
     def __str__(self) -> str:
         return ", ".join(f"{axis} = {value}" for axis, value in self.axes.items())
@@ -37,7 +35,7 @@ class Point:
         presets = [tree.pop("preset") for tree in trees if "preset" in tree]
         try:
             preset = read_preset(str(presets[-1])) if presets else {}
-            return RunConfig.resolve([preset, *trees], self.typed)
+            return RunConfig.resolve([preset, *trees])
         except ConfigError as error:
             raise ConfigError(f"grid {self.grid}, {self}: {error}") from error
 
@@ -62,51 +60,35 @@ def read_grid(name: str) -> Grid:
 
 def _parse(name: str, tree: Tree) -> Grid:
     blocks = tree.get("grid", [{}])
-    parts = [("", tree), *(("grid.", block) for block in blocks)]
-    for prefix, part in parts if isinstance(blocks, list) else []:
+    if not isinstance(blocks, list):
+        raise ConfigError(f"grid {name}: blocks must be lists, [[grid]]")
+    for part, allowed in [(tree, ("config", "axes", "grid")), *((block, ("config", "axes")) for block in blocks)]:
         for key in part:
-            allowed = [f"{prefix}config", f"{prefix}axes", *(["grid"] if part is tree else [])]
-            if prefix + key not in allowed:
-                hint = "; settings belong in [config], axes in [axes]"
-                raise ConfigError(f"grid {name}: {unknown('key', prefix + key, allowed)}{hint}")
-    if not isinstance(blocks, list) or not all(isinstance(part.get("axes", {}), dict) for _, part in parts):
-        raise ConfigError(f"grid {name}: axes must stand in a table, [axes], and blocks in lists, [[grid]]")
+            if key not in allowed or (key != "grid" and not isinstance(part[key], dict)):
+                raise ConfigError(f"grid {name}: '{key}': settings must be in [config], axes in [axes]")
     points: list[Point] = []
     for block in blocks:
         axes = tree.get("axes", {}) | block.get("axes", {})
         if not axes:
-            raise ConfigError(f"grid {name}: a block has no axes; add at least one to [axes], such as seed = [0, 1, 2]")
+            raise ConfigError(f"grid {name}: no axes; add at least one to [axes], such as seed = [0, 1, 2]")
         fixed = [_expand(part["config"]) for part in (tree, block) if "config" in part]
         for values in itertools.product(*(_values(name, axis, axes[axis]) for axis in axes)):
-            shown = {axis: value.shown for axis, value in zip(axes, values, strict=True)}
-            typed = tuple(value.section for value in values if value.section)
-            points.append(Point(name, len(points), shown, (*fixed, *(value.tree for value in values)), typed))
+            shown = {axis: value for axis, (value, _) in zip(axes, values, strict=True)}
+            points.append(Point(name, len(points), shown, (*fixed, *(part for _, part in values))))
     return Grid(name, tuple(points))
 
 
-class _Value(NamedTuple):
-    """A value of an axis: how it is displayed, its configuration, and the section that its key names."""
+def _values(name: str, axis: str, values: Any) -> list[tuple[Any, Tree]]:
+    """Return the values of an axis, each with its configuration.
 
-    shown: Any
-    tree: Tree
-    section: str | None
-
-
-def _values(name: str, axis: str, values: Any) -> list[_Value]:
-    """Return the values of an axis: a list, or a table of named ones, which may be parts of a configuration."""
-    where = f"grid {name}, axis '{axis}'"
+    They are a list, or a table of named values, which may be parts of a configuration.
+    """
     if not isinstance(values, list | dict) or not values:
-        raise ConfigError(f"{where}: {values!r} is not a list of values; write [A, B, ...]")
-    found = []
-    for shown, value in values.items() if isinstance(values, dict) else [(value, value) for value in values]:
-        if isinstance(value, list) and "." not in axis:
-            raise ConfigError(
-                f"{where}: '{shown}' is a list; a key with a dot needs quotes: \"{axis}.{shown}\" = [...]"
-            )
-        is_config = isinstance(value, dict)
-        section = axis.partition(".")[0] if "." in axis and not is_config else None
-        found.append(_Value(shown, _expand(value if is_config else nest(axis, value)), section))
-    return found
+        raise ConfigError(f"grid {name}, axis '{axis}': {values!r} is not a list of values; write [A, B, ...]")
+    pairs = list(values.items()) if isinstance(values, dict) else [(value, value) for value in values]
+    if "." not in axis and any(isinstance(value, list) for _, value in pairs):
+        raise ConfigError(f"grid {name}, axis '{axis}': a key with a dot needs quotes: \"{axis}.KEY\" = [...]")
+    return [(shown, _expand(value if isinstance(value, dict) else nest(axis, value))) for shown, value in pairs]
 
 
 def _expand(tree: Tree) -> Tree:

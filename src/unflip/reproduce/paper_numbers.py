@@ -1,6 +1,5 @@
 """The numbers of the paper's Tables 1 to 6, as printed, and where they contradict each other."""
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +8,6 @@ from functools import cache
 from importlib.resources import files
 
 from unflip.errors import ConfigError, unknown
-
-_CELL = re.compile(r"(?P<mean>\d+\.\d+)(?: ± (?P<deviation>\d+\.\d+))?(?: (?P<arrow>[↑↓]) (?P<gain>\d+\.\d+))?")
 
 
 @dataclass(frozen=True)
@@ -67,35 +64,22 @@ def paper_table(name: str) -> PaperTable:
 def paper_tables() -> dict[str, PaperTable]:
     """Return all tables by number."""
     tree = tomllib.loads(files(__package__).joinpath("paper_numbers.toml").read_text("utf-8"))
-    return {name: _table(name, **content) for name, content in tree.items()}
-
-
-def _table(
-    name: str,
-    *,
-    title: str,
-    setup: str,
-    seeds: int,
-    methods: dict[str, str],
-    rows: list[dict[str, str | list[str]]],
-    baseline: str | None = None,
-) -> PaperTable:
-    made = []
-    for row in rows:
-        where = {key: value for key, value in row.items() if isinstance(value, str)}
-        made.append(PaperRow(where, dict(zip(methods, map(_number, row["cells"]), strict=True))))
-    return PaperTable(name, title, setup, seeds, baseline, methods, tuple(made))
+    tables = {}
+    for name, content in tree.items():
+        methods, baseline = content["methods"], content.get("baseline")
+        rows = [(row, dict(zip(methods, map(_number, row.pop("cells")), strict=True))) for row in content["rows"]]
+        paper_rows = tuple(PaperRow(where, cells) for where, cells in rows)
+        table = PaperTable(name, content["title"], content["setup"], content["seeds"], baseline, methods, paper_rows)
+        tables[name] = table
+    return tables
 
 
 def _number(text: str) -> Number:
-    match = _CELL.fullmatch(text)
-    assert match, text
-    deviation, gain = match["deviation"], match["gain"]
-    return Number(
-        Decimal(match["mean"]),
-        Decimal(deviation) if deviation else None,
-        Decimal(gain) * (1 if match["arrow"] == "↑" else -1) if gain else None,
-    )
+    """Parse a cell as printed: ``80.73 ± 0.19 ↓ 0.81``."""
+    mean, *rest = text.replace("↑ ", "+").replace("↓ ", "-").replace("± ", "").split()
+    gain = next((Decimal(part) for part in rest if part[0] in "+-"), None)
+    deviation = next((Decimal(part) for part in rest if part[0] not in "+-"), None)
+    return Number(Decimal(mean), deviation, gain)
 
 
 @cache
@@ -105,22 +89,19 @@ def contradictions() -> dict[tuple[str, int, str], str]:
     A contradiction is a setting printed with different numbers in two tables, or a printed gain that is not the
     difference of the printed means.
     """
-    found: dict[tuple[str, int, str], str] = {}
-    printed: dict[tuple[object, ...], list[tuple[str, int, str, Number]]] = {}
+    reasons: dict[tuple[str, int, str], list[str]] = {}
+    printed: dict[tuple[object, ...], list[tuple[tuple[str, int, str], Number]]] = {}
     for table in paper_tables().values():
         for place, row in enumerate(table.rows):
             for method, number in row.cells.items():
-                printed.setdefault((*sorted(row.where.items()), method), []).append((table.name, place, method, number))
-                if table.baseline and number.gain is not None:
-                    difference = number.mean - row.cells[table.baseline].mean
-                    if difference != number.gain:
-                        key = (table.name, place, method)
-                        found[key] = f"prints {number.gain:+} where the means differ by {difference:+}"
-    for twins in printed.values():
-        for name, place, method, number in twins:
-            for other, _, _, same in twins:
+                key = (table.name, place, method)
+                printed.setdefault((*sorted(row.where.items()), method), []).append((key, number))
+                difference = number.mean - row.cells[table.baseline].mean if table.baseline else None
+                if number.gain is not None and number.gain != difference:
+                    reasons[key] = [f"prints {number.gain:+} where the means differ by {difference:+}"]
+    for cells in printed.values():
+        for key, number in cells:
+            for (other, *_), same in cells:
                 if (same.mean, same.deviation) != (number.mean, number.deviation):
-                    text = f"Table {other} prints {same.mean} ± {same.deviation}"
-                    key = (name, place, method)
-                    found[key] = f"{found[key]}; {text}" if key in found else text
-    return found
+                    reasons.setdefault(key, []).append(f"Table {other} prints {same.mean} ± {same.deviation}")
+    return {key: "; ".join(texts) for key, texts in reasons.items()}

@@ -1,33 +1,101 @@
-"""The paper's tables next to our results: means, deviations, the best two, and what is missing."""
+"""Results of sweeps, and the paper's tables next to them: means, standard deviations, the best two, what is missing."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from pathlib import Path
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Any
 
-from unflip.errors import ConfigError
+from unflip.errors import ConfigError, InputError, unknown
 from unflip.reproduce.paper_numbers import Number, PaperRow, PaperTable
-from unflip.reproduce.results_file import PROTOCOL, Line, by_seed, find, one_protocol
 
+Line = dict[str, Any]
+"""A line of results.jsonl, which has one per finished point of a grid; see docs/experiments.md."""
+PROTOCOL = ("network", "epochs", "protocol")
+"""Keys whose values must agree for results to be comparable."""
 OWN_LENGTH = ("unflip",)
-"""Methods for which presets have another number of epochs than for the rest."""
-Shown = Literal["selected", "last", "best", "labels", "quality"]
-SHOWN: Mapping[Shown, str] = {
+"""Methods whose presets have their own number of epochs."""
+SHOWN = {
     "selected": "Test accuracy (%)",
     "last": "Test accuracy (%)",
     "best": "Test accuracy (%)",
     "labels": "Correct training labels after the last epoch (%)",
     "quality": "Area under the ROC curve (x 100) of the quality of the given labels",
 }
-IN_THE_PAPER: tuple[Shown, ...] = ("selected", "last", "best")
-Side = Literal["ours", "paper"]
+IN_THE_PAPER = ("selected", "last", "best")
 
 _DIGITS = Decimal("0.01")  # as in the paper; differences are computed from the displayed numbers
 
 
+def read_results(paths: Iterable[Path]) -> list[Line]:
+    """Return the lines of all files without duplicates; a folder stands for the ``results.jsonl`` in it."""
+    lines: dict[tuple[str, str], Line] = {}
+    for path in paths:
+        file = path / "results.jsonl" if path.is_dir() else path
+        try:
+            for line in map(json.loads, file.read_text("utf-8").splitlines()):
+                lines[line["cell"], json.dumps(line["axes"], sort_keys=True)] = line
+        except OSError as error:
+            raise InputError(f"results {file}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"results {file}: not a results.jsonl of `unflip paper sweep`") from error
+    return list(lines.values())
+
+
+def find(line: Line, key: str) -> Any:
+    """Return the value of ``key``: the name on that axis of the grid if there is one, otherwise the run's value."""
+    return line["axes"].get(key, line.get(key))
+
+
+def select_results(paths: Iterable[Path], where: Iterable[str]) -> tuple[list[Line], list[str]]:
+    """Return the results that meet all ``KEY=VALUE`` conditions, and the keys; a key that no result has is an error."""
+    lines, keys = read_results(paths), []
+    for condition in where:
+        key, equals, value = condition.partition("=")
+        if not equals:
+            raise ConfigError(f"--where {condition}: must be KEY=VALUE, such as epochs=15")
+        known = {name for line in lines for name in (*line["axes"], *line)}
+        if lines and key not in known:
+            raise ConfigError(unknown("key of --where", key, known))
+        lines = [line for line in lines if str(find(line, key)) == value]
+        keys.append(key)
+    return lines, keys
+
+
+def common_protocol(lines: Iterable[Line], setting: str, keys: Sequence[str] = PROTOCOL) -> Line:
+    """Return the protocol of results, empty if there are none; raise if they differ and are not comparable."""
+    protocols = Counter(tuple(line.get(key, line["selection"]) for key in keys) for line in lines).most_common()
+    for key, *values in zip(keys, *(protocol for protocol, _ in protocols), strict=True):
+        if len(set(values)) > 1:
+            counts = [f"{key} {value} ({count})" for value, (_, count) in zip(values, protocols, strict=True)]
+            raise ConfigError(f"results: {setting} mixes {' and '.join(counts)}; select one with --where {key}=VALUE")
+    return dict(zip(keys, protocols[0][0], strict=True)) if protocols else {}
+
+
+def by_seed(lines: Iterable[Line], setting: str) -> list[Line]:
+    """Return one line per seed; raise if two cells have the same seed."""
+    seeds: dict[int, Line] = {}
+    for line in lines:
+        if seeds.setdefault(line["seed"], line)["cell"] != line["cell"]:
+            raise ConfigError(f"results: {setting}, seed {line['seed']} has two cells; select one with --where")
+    return list(seeds.values())
+
+
+def summary(values: Sequence[float]) -> Number:
+    """Return mean and standard deviation of fractions, in percent."""
+    return Number(_percent(fmean(values)), _percent(stdev(values)) if len(values) > 1 else None, seeds=len(values))
+
+
+def _percent(fraction: float) -> Decimal:
+    return Decimal(100 * fraction).quantize(_DIGITS)
+
+
 @dataclass(frozen=True)
-class SimilarRow:
+class ComparedRow:
     """A setting with each method's number, ours (None: missing) and the paper's (None: not printed)."""
 
     where: Mapping[str, str]
@@ -47,20 +115,20 @@ class Comparison:
     table: PaperTable
     methods: Mapping[str, str]
     """The methods shown and their headings."""
-    rows: tuple[SimilarRow, ...]
-    show: Shown
-    sides: tuple[Side, ...]
-    """Whose numbers to show."""
-    protocols: Mapping[str, Mapping[str, object]]
+    rows: tuple[ComparedRow, ...]
+    show: str
+    sides: tuple[str, ...]
+    """Whose numbers to show: ``ours``, ``paper`` or both."""
+    protocols: Mapping[str, Line]
     """Network, epochs and protocol of the results for each data set."""
 
     def mean(self) -> dict[str, Number | None]:
         """Return the mean of our numbers over all rows; None for a method with a missing number."""
         means: dict[str, Number | None] = {}
         for method in self.methods:
-            found = [number.mean for row in self.rows if (number := row.ours[method])]
-            complete = len(found) == len(self.rows)
-            means[method] = Number((sum(found, Decimal()) / len(found)).quantize(_DIGITS)) if complete else None
+            numbers = [number.mean for row in self.rows if (number := row.ours[method])]
+            complete = len(numbers) == len(self.rows)
+            means[method] = Number((sum(numbers, Decimal()) / len(numbers)).quantize(_DIGITS)) if complete else None
         return _with_gains(means, self.table.baseline)
 
 
@@ -68,10 +136,10 @@ def compare(
     table: PaperTable,
     lines: Sequence[Line],
     *,
-    show: Shown = "selected",
-    sides: tuple[Side, ...] = ("ours", "paper"),
+    show: str = "selected",
+    sides: tuple[str, ...] = ("ours", "paper"),
     methods: Sequence[str] | None = None,
-    fixed: Sequence[str] = (),
+    fixed: Iterable[str] = (),
 ) -> Comparison:
     """Compare results with a table of the paper.
 
@@ -82,32 +150,27 @@ def compare(
     Args:
         table: the paper's table.
         lines: our results.
-        show: the number to show.
-        sides: whose numbers to show.
+        show: the number to show, a key of ``SHOWN``.
+        sides: whose numbers to show: ``ours``, ``paper`` or both.
         methods: the methods to show; by default those of the paper.
         fixed: further axes that results may have.
     """
     axes = {*table.keys, *fixed, "method", "seed"}
-    comparable = [line for line in lines if axes.issuperset(line["axes"])]
     shown = {name: table.methods.get(name, name) for name in (methods or table.methods)}
-    belonging = [
-        [line for line in comparable if _belongs(line, row) and find(line, "method") in shown] for row in table.rows
-    ]
-    if lines and not any(belonging):
-        names = ", ".join(f"{key} '{value}'" for key, value in table.rows[0].where.items() if key != "test")
-        raise ConfigError(
-            f"results: none of {len(lines)} belongs to Table {table.name}; the grid's axes must use the names of its "
-            f"rows ({names} ...) and its methods ({', '.join(shown)})"
-        )
-    protocols = _protocols(table, belonging)
-    rows = tuple(_row(table, row, own, show, shown) for row, own in zip(table.rows, belonging, strict=True))
+    comparable = [line for line in lines if axes.issuperset(line["axes"]) and find(line, "method") in shown]
+    matches = [[line for line in comparable if _belongs(line, row)] for row in table.rows]
+    if lines and not any(matches):
+        names = ", ".join(f"{key} = '{value}'" for key, value in table.rows[0].where.items())
+        raise ConfigError(f"results: none of {len(lines)} belongs to Table {table.name}, whose first row is {names}")
+    protocols = _protocols(table, matches)
+    rows = tuple(_row(table, row, own, show, shown) for row, own in zip(table.rows, matches, strict=True))
     return Comparison(table, shown, rows, show, sides if show in IN_THE_PAPER else ("ours",), protocols)
 
 
 def all_methods(table: PaperTable, lines: Sequence[Line]) -> list[str]:
     """Return the paper's methods, then all others with results for a row of the table."""
-    found = {find(line, "method") for line in lines for row in table.rows if _belongs(line, row)}
-    return [*table.methods, *sorted(found - set(table.methods))]
+    names = {find(line, "method") for line in lines for row in table.rows if _belongs(line, row)}
+    return [*table.methods, *sorted(names - set(table.methods))]
 
 
 def best_two(numbers: Mapping[str, Number | None]) -> set[str]:
@@ -118,26 +181,19 @@ def best_two(numbers: Mapping[str, Number | None]) -> set[str]:
     return {method for method, number in numbers.items() if number and number.mean >= means[1]}
 
 
-def gains(numbers: Sequence[Mapping[str, Number | None]], method: str, baseline: str) -> list[Decimal]:
-    """Return the gain of ``method`` over ``baseline`` in each row that has both."""
-    pairs = [(row.get(method), row.get(baseline)) for row in numbers]
-    return [one.mean - base.mean for one, base in pairs if one and base]
-
-
 def _belongs(line: Line, row: PaperRow) -> bool:
     return all(key == "test" or str(find(line, key)) == value for key, value in row.where.items())
 
 
-def _row(
-    table: PaperTable, row: PaperRow, lines: Sequence[Line], show: Shown, methods: Mapping[str, str]
-) -> SimilarRow:
+def _row(table: PaperTable, row: PaperRow, lines: Sequence[Line], show: str, methods: Iterable[str]) -> ComparedRow:
     ours: dict[str, Number | None] = {}
     for method in methods:
         own = [line for line in lines if find(line, "method") == method]
-        values = [_value(line, row, show) for line in by_seed(own, f"{' '.join(row.where.values())}, {method}")]
-        ours[method] = summary([value for value in values if value is not None])
-    paper = {method: row.cells.get(method) if show in IN_THE_PAPER else None for method in methods}
-    return SimilarRow(row.where, _with_gains(ours, table.baseline), paper)
+        seeds = by_seed(own, f"{' '.join(row.where.values())}, {method}")
+        values = [value for line in seeds if (value := _value(line, row, show)) is not None]
+        ours[method] = summary(values) if values else None
+    paper = {method: row.cells.get(method) if show in IN_THE_PAPER else None for method in ours}
+    return ComparedRow(row.where, _with_gains(ours, table.baseline), paper)
 
 
 def _with_gains(numbers: Mapping[str, Number | None], baseline: str | None) -> dict[str, Number | None]:
@@ -148,49 +204,39 @@ def _with_gains(numbers: Mapping[str, Number | None], baseline: str | None) -> d
     }
 
 
-def _value(line: Line, row: PaperRow, show: Shown) -> float | None:
-    test = row.where.get("test")
+def _value(line: Line, row: PaperRow, show: str) -> float | None:
+    """Return the fraction to show, None if the line does not have it."""
+    value: float | None
     if show == "labels":
         value = (line.get("label_accuracy") or {}).get("current")
     elif show == "quality":
         value = line.get("score_auroc", line.get("quality_auroc"))  # older lines have one for both
-    elif test is None:
+    elif "test" not in row.where:
         value = line["test_accuracy"][show]
     elif show == "selected":
-        value = line.get("tests", {}).get(test, {}).get("top1")
+        value = line.get("tests", {}).get(row.where["test"], {}).get("top1")
     else:
-        raise ConfigError(f"--show {show}: test set {test} has results of the selected epoch only; try --show selected")
-    return None if value is None else float(value)
+        raise ConfigError(f"--show {show}: Table 3 and 4 have results of the selected epoch only; use --show selected")
+    return value
 
 
-def summary(values: Sequence[float]) -> Number | None:
-    """Return mean and deviation of fractions, in percent."""
-    if not values:
-        return None
-    return Number(_per_cent(fmean(values)), _per_cent(stdev(values)) if len(values) > 1 else None, seeds=len(values))
-
-
-def _per_cent(share: float) -> Decimal:
-    return Decimal(100 * share).quantize(_DIGITS)
-
-
-def _protocols(table: PaperTable, belonging: Sequence[Sequence[Line]]) -> dict[str, dict[str, object]]:
+def _protocols(table: PaperTable, matches: Sequence[Sequence[Line]]) -> dict[str, Line]:
     """Return the protocol of each data set; the network is part of it unless it identifies the rows.
 
-    ``own_epochs`` is the length of runs of the methods in :data:`OWN_LENGTH`, where it differs from that of the others.
+    ``own_epochs`` is the number of epochs of the methods in :data:`OWN_LENGTH`, if it differs from that of the others.
     """
     keys = [key for key in PROTOCOL if key not in table.keys]
-    by_data: dict[str, list[Line]] = {}
-    for row, lines in zip(table.rows, belonging, strict=True):
-        by_data.setdefault(row.where["data"], []).extend(lines)
-    found: dict[str, dict[str, object]] = {}
-    for data, lines in by_data.items():
-        one_protocol(lines, data, [key for key in keys if key != "epochs"])
+    protocols: dict[str, Line] = {}
+    for data in dict.fromkeys(row.where["data"] for row in table.rows):
+        rows = [rows for row, rows in zip(table.rows, matches, strict=True) if row.where["data"] == data]
+        lines = list(itertools.chain(*rows))
         own = [line for line in lines if find(line, "method") in OWN_LENGTH]
-        alone = one_protocol(own, f"{data}, {', '.join(OWN_LENGTH)}", keys)
-        common = one_protocol([line for line in lines if line not in own], data, keys)
-        if common and alone and alone != common:
-            found[data] = common | {"own_epochs": alone["epochs"]}
-        elif protocol := common or alone:
-            found[data] = protocol
-    return found
+        others = [line for line in lines if line not in own]
+        common_protocol(lines, data, [key for key in keys if key != "epochs"])
+        own_protocol = common_protocol(own, f"{data}, {', '.join(OWN_LENGTH)}", keys)
+        protocol = common_protocol(others, data, keys) or own_protocol
+        if protocol != own_protocol and own:
+            protocol["own_epochs"] = own_protocol["epochs"]
+        if lines:
+            protocols[data] = protocol
+    return protocols
