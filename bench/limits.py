@@ -1,4 +1,4 @@
-"""Limits of benchmarks: one line for every figure that has one, and an exit code that says whether all are kept."""
+"""Limits of benchmarks: one line per limit, and exit code 1 if one is exceeded."""
 
 
 class Limits:

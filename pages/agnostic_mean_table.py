@@ -2,7 +2,7 @@
 
 N(mu, I) with mu = (1, -1, 1, -1, ...), across the direction of the clusters, and n = 4,500; the error is the distance
 from mu, averaged over seeds 0, 1, ...
-MinCovDet is left out in 512 dimensions, where one fit takes many minutes, unless --mcd-512 is given.
+MinCovDet is skipped in 512 dimensions, where one fit takes many minutes, unless --mcd-512 is given.
 """
 
 import argparse

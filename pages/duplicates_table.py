@@ -51,7 +51,7 @@ TEXTS = ("case", "punctuation", "typos", "spaces")
 
 
 class Examples(NamedTuple):
-    """A data set and copies of its examples, as features and as they came."""
+    """A data set and copies of its examples, as features and in their original form."""
 
     data: Any
     """RawData with the copies as a test set."""
@@ -259,7 +259,7 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def fill(page: str, lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return a page with its tables as the lines say them."""
+    """Return the page with its tables filled from the results."""
     return marked.fill(page, "duplicates", lambda _: tables(lines))
 
 

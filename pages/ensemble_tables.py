@@ -1,16 +1,16 @@
-"""What the ensemble of `unflip` adds: unequal classes, an ablation, and other methods with as many members.
+"""Cross-fitted ensemble of `unflip`: unequal classes, an ablation, and other methods with as many networks.
 
     UNFLIP_DATA=FOLDER python pages/ensemble_tables.py docs/results/ensemble.jsonl --page docs/unflip.md
 
-- `unequal`: CIFAR-10 features, of which class number c keeps `4,500 ratio^(-c/9)` of the first 45,000 examples;
-  `test` weighs the classes as the training examples do, `balanced` alike
+- `unequal`: CIFAR-10 features, class c keeps `4,500 ratio^(-c/9)` of the first 45,000 examples;
+  `test` weights the classes as in training, `balanced` equally
 - `ablation`: `unflip` without one of its parts at a time
-- `members`: `plc` with four seeds and `dividemix` with two (four networks each) averaged, and their mean moved to the
-  class sizes that `unflip` estimated; their labels are the plurality of the runs' corrected labels
+- `members`: `plc` with four seeds and `dividemix` with two (four networks each) averaged, and the same with the class
+  prior that `unflip` estimated; their labels are the majority vote of the corrected labels of the runs
 
-Ablation and members on six settings that were named before anything was run: ROWS. All with the preset `features`,
-4,500 of 45,000 examples held out (unequal classes: a tenth), figures of the last epoch. A line of the file is one run;
-runs that are in it are not run again. --page fills the tables of that page.
+Ablation and members use six settings, chosen in advance: ROWS. All with the preset `features`,
+4,500 of 45,000 examples held out (unequal classes: a tenth), results of the last epoch. A line of the file is one run;
+runs in the file are not repeated. --page fills the tables of that page.
 """
 
 import argparse
@@ -109,21 +109,21 @@ def members(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     given = folder / "given.npy"
     ensemble = one(task["row"], folder, "unflip", task["seed"], {})
     np.save(given, ensemble.labels()["given_label"].to_numpy())
-    trust = ensemble.metrics[-1]["prior_trust"]
-    probs, gaussian_probs = [], []
+    prior_trust = ensemble.metrics[-1]["prior_trust"]
+    probs, predictions = [], []
     for number in range({"plc": 4, "dividemix": 2}[task["method"]]):
         run = unflip.train(
             data, folder / str(number), labels=given, limit=TAKE, method=task["method"], preset="features",
             seed=10 * task["seed"] + number, select="last", device="cpu", threads=1,
         )  # fmt: skip
         probs.append(torch.as_tensor(unflip.predict(run, data, part="test", device="cpu").probs))
-        gaussian_probs.append(run.labels()["current_label"].to_numpy())
+        predictions.append(run.labels()["current_label"].to_numpy())
     with np.load(data) as content:
         truth, clean = torch.from_numpy(content["test_labels"].astype(np.int64)), content["train_labels"][:TAKE]
     mean = torch.stack(probs).mean(0).clamp(min=1e-12).log()
-    moved = mean + fit_prior_offsets(mean, (trust * class_prior(mean).log()).softmax(0))
+    moved = mean + fit_prior_offsets(mean, (prior_trust * class_prior(mean).log()).softmax(0))
     counts = np.zeros((len(clean), mean.shape[1]))
-    for current in gaussian_probs:
+    for current in predictions:
         counts[np.arange(len(clean)), current] += 1
     return {
         "single": float((probs[0].argmax(1) == truth).float().mean()),
@@ -161,12 +161,12 @@ def mean(lines: list[dict[str, Any]], figure: str) -> str:
     return f"{statistics.mean(values):.2f}" if values else ""
 
 
-def chosen(lines: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
-    return [line for line in lines if wanted.items() <= line.items()]
+def select(lines: list[dict[str, Any]], **values: Any) -> list[dict[str, Any]]:
+    return [line for line in lines if values.items() <= line.items()]
 
 
 def unequal_table(lines: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield, for every ratio and noise, the figures of plc and unflip, and the deviation of their difference."""
+    """Yield, for every ratio and noise, the results of plc and unflip, and the estimated prior trust."""
     yield "| ratio | noise | " + " | ".join(f"{title}: plc | unflip" for title in FIGURES.values()) + " | prior trust |"
     yield "| --- | --- |" + " --- |" * (2 * len(FIGURES) + 1)
     for ratio in RATIOS:
@@ -174,21 +174,21 @@ def unequal_table(lines: list[dict[str, Any]]) -> Iterator[str]:
             cells = []
             for figure in FIGURES:
                 both = {
-                    method: chosen(lines, experiment="unequal", ratio=ratio, noise=noise, method=method)
+                    method: select(lines, experiment="unequal", ratio=ratio, noise=noise, method=method)
                     for method in ("plc", "unflip")
                 }
                 texts = [mean(both[method], figure) for method in both]
                 best = max(texts)
                 cells += [f"**{text}**" if text == best else text for text in texts]
-            trust = statistics.mean(line["inequality"] for line in both["unflip"])
-            yield f"| {ratio} | {noise} | " + " | ".join(cells) + f" | {trust:.2f} |"
+            prior_trust = statistics.mean(line["inequality"] for line in both["unflip"])
+            yield f"| {ratio} | {noise} | " + " | ".join(cells) + f" | {prior_trust:.2f} |"
 
 
 def ablation_table(lines: list[dict[str, Any]]) -> Iterator[str]:
-    yield "| test / labels right | " + " | ".join(map(called, ROWS)) + " | mean |"
+    yield "| test / labels right | " + " | ".join(map(title_of, ROWS)) + " | mean |"
     yield "| --- |" + " --- |" * (len(ROWS) + 1)
     for variant in VARIANTS:
-        found = [chosen(lines, experiment="ablation", row=row, variant=variant) for row in ROWS]
+        found = [select(lines, experiment="ablation", row=row, variant=variant) for row in ROWS]
         cells = [
             f"{mean(some, 'test')} / {mean(some, 'labels')}"
             for some in [*found, [line for some in found for line in some]]
@@ -197,15 +197,15 @@ def ablation_table(lines: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def members_table(lines: list[dict[str, Any]]) -> Iterator[str]:
-    yield "| test / labels right | " + " | ".join(map(called, ROWS)) + " | mean |"
+    yield "| test / labels right | " + " | ".join(map(title_of, ROWS)) + " | mean |"
     yield "| --- |" + " --- |" * (len(ROWS) + 1)
-    whole = [chosen(lines, experiment="ablation", row=row, variant="whole") for row in ROWS]
+    whole = [select(lines, experiment="ablation", row=row, variant="whole") for row in ROWS]
     cells = [
         f"{mean(some, 'test')} / {mean(some, 'labels')}" for some in [*whole, [line for some in whole for line in some]]
     ]
     yield "| unflip | " + " | ".join(cells) + " |"
     for method, title in (("plc", "four plc"), ("dividemix", "two dividemix")):
-        found = [chosen(lines, experiment="members", row=row, method=method) for row in ROWS]
+        found = [select(lines, experiment="members", row=row, method=method) for row in ROWS]
         found.append([line for some in found for line in some])
         for figure, what in (("single", f"one {method}"), ("averaged", title), ("moved", f"{title}, same class sizes")):
             cells = [
@@ -214,8 +214,8 @@ def members_table(lines: list[dict[str, Any]]) -> Iterator[str]:
             yield f"| {what} | " + " | ".join(cells) + " |"
 
 
-def called(row: str) -> str:
-    """Return what people call a row."""
+def title_of(row: str) -> str:
+    """Return the title of a row."""
     base, _, noise = row.partition(" + ")
     data, kind, level = base.split()
     kind, more = {"1": "I", "2": "II", "3": "III"}[kind], noise.replace("sym:0.", " + ").replace(" + ", " + ", 1)
@@ -226,7 +226,7 @@ TABLES = {"unequal": unequal_table, "ablation": ablation_table, "members": membe
 
 
 def fill(page: str, lines: list[dict[str, Any]]) -> str:
-    """Return a page with its tables as the lines say them."""
+    """Return the page with its tables filled from the results."""
     return marked.fill(page, "ensemble", lambda name: TABLES[name](lines))
 
 

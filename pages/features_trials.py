@@ -1,4 +1,4 @@
-"""Trials of settings on the frozen CIFAR features, judged by the noisy labels of held-out examples (`val`).
+"""Trials of settings on the frozen CIFAR features, selected by the noisy labels of held-out examples (`val`).
 
     UNFLIP_DATA=FOLDER python pages/features_trials.py OUT.jsonl --methods plc,cddc --set plc.warmup=3
 

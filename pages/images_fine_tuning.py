@@ -66,7 +66,7 @@ def results_table(lines: Sequence[Line]) -> str:
 
 
 def fill(page: str, lines: Sequence[Line]) -> str:
-    """Return the page with its table as the result file says it."""
+    """Return the page with its table filled from the results."""
     return marked.fill(page, "images fine-tuning", lambda _: results_table(lines))
 
 

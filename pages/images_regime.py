@@ -1,4 +1,4 @@
-"""Curves of `standard` alone on real CIFAR-10 images: in which set-up does it learn wrong labels by heart?
+"""Curves of `standard` alone on real CIFAR-10 images: in which setup does it memorize wrong labels?
 
     UNFLIP_DATA=FOLDER UNFLIP_CIFAR=FOLDER python pages/images_regime.py OUT.jsonl SETUP ...
 

@@ -1,11 +1,11 @@
-"""Marked parts of a page: what stands between `<!-- NAME WORDS -->` and the next `<!-- end -->` is made by a script."""
+"""Marked parts of a page: everything between `<!-- NAME WORDS -->` and the next `<!-- end -->` is generated."""
 
 import re
 from collections.abc import Callable, Iterable
 
 
 def fill(page: str, name: str, make: Callable[[str], str | Iterable[str]]) -> str:
-    """Return the page with its parts of that name made anew: ``make`` returns text or lines for the words of a mark."""
+    """Regenerate the parts of a page with that name: ``make`` returns text or lines for the words of a mark."""
 
     def part(found: re.Match[str]) -> str:
         made = make(found[2])

@@ -9,8 +9,8 @@
   rest are mixed in; features by wordllama
 
 Foreign examples get random labels; `sym:0.2` then gives a fifth of all labels a random class. `unflip` is the check
-`outlier`, which looks at these labels as they are, `corrected` what it would say under those that UnflipClassifier
-makes of them; `Datalab` is cleanlab's score of outliers with its defaults. A line of the file is one setting and seed:
+`outlier`, with these labels, `corrected` the same with labels corrected by
+UnflipClassifier; `Datalab` is cleanlab's score of outliers with its defaults. A line of the file is one setting and seed:
 areas under the ROC curve, how many of the foreign and of the other examples each flags, and `false_alone`, how many
 examples `unflip` flags where nothing foreign is mixed in. What is in the file is not run again. `--keep` keeps features
 of images in a folder; UNFLIP_CIFAR holds cifar-10-batches-bin and cifar-100-binary.
@@ -118,7 +118,7 @@ def texts(seed: int) -> Problem:
 
 
 def find(features: Array, given: Array, num_classes: int) -> Any:
-    """Return what the check `outlier` says."""
+    """Run the check `outlier`."""
     import pyarrow as pa
     import torch
 

@@ -10,7 +10,7 @@ Three ways, each with its defaults: UnflipClassifier; CleanLearning around the s
 - `auroc`: how well the label quality tells right given labels from wrong ones
 - `wall`: seconds of fitting by the clock, on one thread; `cpu`: those of the processor
 
-A line of the file is one run; runs that are in it are not run again. --page makes the tables of that page anew.
+A line of the file is one run; runs in the file are not repeated. --page fills the tables of that page.
 """
 
 import argparse

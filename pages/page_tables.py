@@ -2,8 +2,8 @@
 
     python pages/page_tables.py docs/features.md docs/unflip.md
 
-In a page, `<!-- unflip paper table ARGUMENTS -->` begins what that command prints as Markdown, `<!-- end -->` ends it.
-Paths in the arguments start at the repository's root.
+In a page, `<!-- unflip paper table ARGUMENTS -->` starts the output of that command in Markdown, `<!-- end -->` ends it.
+Paths in the arguments are relative to the root of the repository.
 """
 
 import shlex
@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[1]
 
 
 def fill(page: str) -> str:
-    """Return ``page`` with every table as the results now say it."""
+    """Return ``page`` with its tables filled from the results."""
     return marked.fill(page, "unflip paper table", print_table)
 
 
 def print_table(arguments: str) -> str:
-    """Return what `unflip paper table ARGUMENTS` prints as Markdown."""
+    """Return the output of `unflip paper table ARGUMENTS` in Markdown."""
     from unflip.cli.app import app
 
     words = [str(ROOT / word) if word.startswith("docs/") else word for word in shlex.split(arguments)]

@@ -141,7 +141,7 @@ def chosen(lines: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
 
 
 def called(row: str) -> str:
-    """Return what people call a row."""
+    """Return the title of a row."""
     base, _, noise = row.partition(" + ")
     data, kind, level = base.split()
     name = f"{data.upper().replace('CIFAR', 'CIFAR-')} {KINDS[kind]} {level[2:]} %"
@@ -214,7 +214,7 @@ TABLES = {"groups": groups_table, "rows": rows_table, "methods": methods_table, 
 
 
 def fill(page: str, lines: list[dict[str, Any]]) -> str:
-    """Return a page with its tables as the lines say them."""
+    """Return the page with its tables filled from the results."""
     return marked.fill(page, "quality", lambda name: TABLES[name](lines))
 
 

@@ -1,4 +1,4 @@
-"""Texts, photos and mixed tables as they come, encoded by default, against cleanlab on the same features.
+"""Raw texts, photos and mixed tables with default encoders, against cleanlab on the same features.
 
     UNFLIP_DATA=FOLDER python pages/raw_data_table.py docs/results/raw-data.jsonl --page docs/raw-data-results.md
 
@@ -62,7 +62,7 @@ def photos() -> own_data.Problem:
 
 
 def mixed(name: str, seed: int) -> own_data.Problem:
-    """Return a table of scikit-learn, made what tables are like, and encoded."""
+    """Return a data set of scikit-learn as an encoded table of mixed column types with missing values."""
     import pyarrow as pa
 
     from unflip.data.columns import Table
@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def fill(page: str, results: list[dict[str, Any]]) -> str:
-    """Return a page with its tables as the results say them."""
+    """Return the page with its tables filled from the results."""
     return own_data_table.fill(page, results, SETS, NOISES, WAYS)
 
 

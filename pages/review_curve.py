@@ -1,15 +1,15 @@
-"""What decisions of people are worth: labels right and test accuracy after some, by the order in which they are asked.
+"""Value of reviewed labels: correct labels and test accuracy by the number of decisions and the order of review.
 
     UNFLIP_DATA=FOLDER python pages/review_curve.py docs/results/review-curve.jsonl --page docs/review.md \
       --figure docs/images/review-curve.png
 
 Digits (three quarters of them, split by seed) and the first 5,000 CIFAR-10 features under PMD noise of type I, and
 BANKING77 (its own split, texts by `wordllama`), of which a fifth of each class has the label of the most similar one.
-`unflip clean` finds label issues; the first 50, 100, 200 and 400 examples in an order are answered with the truth;
-`unflip clean --reviewed` learns again with these. The order is made once, before the first answer. A line of the file
-is a data set, an order and a seed: `given`, how many given labels are right, and by number of decisions `right`, how
-many labels are right then, reviewed ones included, and `test`, the test accuracy. Lines that are in the file are not
-made again.
+`unflip clean` scores the labels; the first 50, 100, 200 and 400 examples in an order get their true label;
+`unflip clean --reviewed` trains again with these. The order is computed once, before the first decision. A line of the
+file is a data set, an order and a seed: `given`, the number of correct given labels, and by number of decisions `right`,
+the number of correct labels including the reviewed ones, and `test`, the test accuracy. Lines in the file are not
+computed again.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from features_trials import run_missing
 
 DATA = {"digits": "pmd1:0.35", "BANKING77": "similar:0.2", "cifar10": "pmd1:0.35"}
 NAMES = {"digits": "digits, PMD 35 %", "BANKING77": "BANKING77, 20 % similar", "cifar10": "CIFAR-10, PMD 35 %"}
-ORDERS = {"random": "at random", "lowest-quality": "most doubtful first", "informative": "most informative first"}
+ORDERS = {"random": "at random", "lowest-quality": "lowest quality first", "informative": "most informative first"}
 DECISIONS = (0, 50, 100, 200, 400)
 SEEDS = range(3)
 
@@ -45,7 +45,7 @@ def make(data: str, seed: int) -> tuple[own_data.Problem, np.ndarray[Any, Any]]:
 
 
 def clean(data: Path, out: Path, seed: int, reviewed: Path | None = None) -> Any:
-    """Return the run of `unflip clean`, which looks for wrong labels alone."""
+    """Return the run of `unflip clean` without the other checks."""
     import unflip
     from unflip.issues import checks
 
@@ -55,7 +55,7 @@ def clean(data: Path, out: Path, seed: int, reviewed: Path | None = None) -> Any
 
 
 def arrange(run: Any, order: str, seed: int) -> list[int]:
-    """Return all examples of a run in the order in which people are asked about them."""
+    """Return all examples of a run in the order of review."""
     from unflip.review.informative import most_informative_first
     from unflip.runs.labels import lowest_quality_first
 
@@ -73,7 +73,7 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     problem, given = make(task["data"], task["seed"])
     right, test = [], []
-    asked: list[int] = []
+    order_of_review: list[int] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         np.savez(
@@ -84,10 +84,10 @@ def run_one(task: dict[str, Any]) -> dict[str, Any]:
             reviewed = None
             if count:
                 reviewed = folder / "reviewed.csv"
-                rows = "".join(f"{index},{problem.clean[index]}\n" for index in asked[:count])
+                rows = "".join(f"{index},{problem.clean[index]}\n" for index in order_of_review[:count])
                 reviewed.write_text(f"index,label\n{rows}", "utf-8")
             run = clean(folder / "data.npz", folder / f"after {count}", task["seed"], reviewed)
-            asked = asked or arrange(run, task["order"], task["seed"])
+            order_of_review = order_of_review or arrange(run, task["order"], task["seed"])
             right.append(int((run.labels()["current_label"].to_numpy() == problem.clean).sum()))
             test.append(run.result["test_accuracy"]["last"])
     return task | {
@@ -108,7 +108,7 @@ def chosen(lines: list[dict[str, Any]], data: str, order: str) -> list[dict[str,
 
 
 def table(lines: list[dict[str, Any]], figure: str) -> Iterator[str]:
-    """Return means over seeds, in per cent: of `right` the share of all labels, of `test` the accuracy."""
+    """Return means over seeds, in percent: the fraction of correct labels (`right`) or the test accuracy (`test`)."""
     yield "| data | order | seeds | " + " | ".join(f"{count}" for count in DECISIONS) + " |"
     yield "| --- | --- | --- |" + " --- |" * len(DECISIONS)
     for data, name in NAMES.items():
@@ -125,12 +125,12 @@ def shares(line: dict[str, Any], figure: str) -> list[float]:
 
 
 def fill(page: str, lines: list[dict[str, Any]]) -> str:
-    """Return a page with its tables as the lines say them."""
+    """Return the page with its tables filled from the results."""
     return marked.fill(page, "curve", lambda figure: table(lines, figure))
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:
-    """Draw labels right by number of decisions: a panel per data set, a line per order, the seeds as dots."""
+    """Draw correct labels by number of decisions: a panel per data set, a line per order, a dot per seed."""
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, len(DATA), figsize=(4 * len(DATA), 3.6), layout="constrained")

@@ -70,11 +70,11 @@ def _walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def _command(name: str, command: Any) -> str:
     context = typer.Context(command, info_name=name)
-    told, _, example = command.help.partition("Example: ")
+    text, _, example = command.help.partition("Example: ")
     usage = " ".join([name, *command.collect_usage_pieces(context)])
     records = [record for parameter in command.get_params(context) if (record := parameter.get_help_record(context))]
     rows = [[f"`{spelling}`", " ".join(text.split())] for spelling, text in records if spelling != "--help"]
-    blocks = [f"## {name}", told.strip(), f"```sh\n{usage}\n```", table(["argument", "what it does"], rows)]
+    blocks = [f"## {name}", text.strip(), f"```sh\n{usage}\n```", table(["argument", "what it does"], rows)]
     if example:
         blocks.insert(3, f"For example:\n\n```sh\n{example.strip()}\n```")
     return "\n\n".join(blocks)
@@ -99,7 +99,7 @@ def options(method: str, *sections: str) -> str:
 
 
 def _default(field: Any) -> str:
-    if field.default is None:  # its meaning says what happens then
+    if field.default is None:  # its description explains it
         return "—"
     return f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
 
@@ -144,7 +144,7 @@ _GROUPS = {
     "CIFAR-100, 35 % and symmetric": ("2", "CIFAR-100", " sym."),
     "CIFAR-100, 35 % and asymmetric": ("2", "CIFAR-100", "asym."),
 }
-"""Settings that are alike: the table of the paper they stand in, their data, and the end of their noise's name."""
+"""Groups of settings: their table in the paper, their data, and the suffix of their noise's name."""
 
 
 def figures(*names: str) -> str:

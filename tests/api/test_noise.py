@@ -126,7 +126,7 @@ def test_training_with_a_recipe_makes_the_labels_that_corrupt_makes(cli: Cli, da
     assert result["noise_rate"] == pytest.approx(record["noise_rate"], abs=1e-6)
 
 
-def test_inspect_tells_rates_and_matrix(cli: Cli, tmp_path: Path) -> None:
+def test_inspect_prints_rates_and_matrix(cli: Cli, tmp_path: Path) -> None:
     np.save(tmp_path / "noisy.npy", np.array([0, 1, 1, 1]))
     np.save(tmp_path / "clean.npy", np.array([0, 0, 1, 1, 0, 1]))  # longer: compared with its first rows
     answer = cli(
@@ -167,7 +167,7 @@ def _bad_posteriors() -> dict[str, tuple[np.ndarray, str]]:
 
 @pytest.mark.parametrize("kind", ["negative", "sum", "nan", "rows", "classes"])
 def test_bad_posteriors_are_refused(cli: Cli, data: Path, tmp_path: Path, kind: str) -> None:
-    array, told = _bad_posteriors()[kind]
+    array, message = _bad_posteriors()[kind]
     np.save(tmp_path / "eta.npy", array)
     answer = cli(
         "corrupt",
@@ -180,12 +180,12 @@ def test_bad_posteriors_are_refused(cli: Cli, data: Path, tmp_path: Path, kind: 
         "--out",
         tmp_path / "l.npy",
     )
-    _refused(answer, told)
+    _refused(answer, message)
     assert {path.name for path in tmp_path.iterdir()} == {"eta.npy"}
 
 
 @pytest.mark.parametrize(
-    ("noise", "options", "told"),
+    ("noise", "options", "message"),
     [
         ("sym:1.5", [], "1.5"),
         ("sym:0", [], "sym:0"),
@@ -199,20 +199,20 @@ def test_bad_posteriors_are_refused(cli: Cli, data: Path, tmp_path: Path, kind: 
         ("matrix", ["--matrix", "square.npy"], "3"),
         ("matrix", ["--matrix", "sums.npy"], "row 1"),
         ("pmd1:0.3", ["--posterior", "nope.npy"], "nope.npy"),
-        ("pmd1:0.3", ["--posterior", "in-sampel"], "in-sample"),
+        ("pmd1:0.3", ["--posterior", "in-sampel"], "in-sampel"),
         ("sym:0.3", ["--labels", "nope.npy"], "nope.npy"),
         ("sym:0.3", ["--limit", "601"], "600"),
     ],
 )
 def test_bad_recipes_and_files_are_refused(
-    cli: Cli, data: Path, tmp_path: Path, noise: str, options: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, data: Path, tmp_path: Path, noise: str, options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("square.npy", np.full((2, 3), 1 / 3))
     np.save("sums.npy", np.array([[1, 0, 0], [0.5, 0.4, 0], [0, 0, 1.0]]))
     Path("map.json").write_text('{"zebra": 1}')
     before = {path.name for path in tmp_path.iterdir()}
-    _refused(cli("corrupt", "--data", data, "--noise", noise, "--out", "l.npy", *options), told)
+    _refused(cli("corrupt", "--data", data, "--noise", noise, "--out", "l.npy", *options), message)
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
@@ -235,11 +235,11 @@ def test_files_that_are_there_are_not_overwritten(cli: Cli, data: Path, tmp_path
     assert cli("corrupt", "--data", data, "--noise", "sym:0.3", "--out", tmp_path / "labels.npy", "--force").code == 0
 
 
-def _refused(answer: Outcome, told: str) -> None:
+def _refused(answer: Outcome, message: str) -> None:
     assert answer.code == 2, answer
     assert answer.err.startswith("unflip: ")
     assert answer.err.count("\n") == 1
-    assert told in answer.err
+    assert message in answer.err
 
 
 def test_python_makes_the_same_labels_as_the_command(cli: Cli, data: Path, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_noise_over_labels_whose_truth_is_unknown_is_measured_against_them(
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv", "txt"])
-def test_labels_of_classes_that_are_called_by_numbers_are_read_back(tmp_path: Path, suffix: str) -> None:
+def test_labels_of_classes_named_by_numbers_are_read_back(tmp_path: Path, suffix: str) -> None:
     content = blobs() | {"class_names": np.array(["3", "1", "0"])}
     data = write_npz(tmp_path / "data.npz", **content)
     made = unflip.corrupt(data, "sym:0.3", tmp_path / f"labels.{suffix}")

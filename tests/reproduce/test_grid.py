@@ -172,7 +172,7 @@ def test_every_built_in_grid_has_a_description_and_resolves(name: str, data_root
     for point, cell in zip(grid.points, cells, strict=True):
         recipe = cell.config["noise"].get("recipe")
         assert {"data", "method", "seed"} <= set(point.axes)
-        if "+" in str(point.axes.get("noise")):  # "II 35% + 30% asym.": its name says what it is
+        if "+" in str(point.axes.get("noise")):  # "II 35% + 30% asym.": named after its noise
             level, kind = point.axes["noise"].split(" + ")[1].rstrip(".").split("% ")
             assert recipe == f"{kind}:0.{level}"
         if "labels" in cell.config["data"]:

@@ -193,7 +193,7 @@ def test_a_cell_that_fails_twice_is_reported_and_stops_no_other(cli: Cli, featur
     assert Path(done.err.rpartition("see ")[2].strip()).read_text().count(first) == 2
 
 
-def test_an_unfinished_cell_is_resumed_with_moved_data_and_foreign_locks_stay(
+def test_a_cell_is_resumed_with_moved_data_and_foreign_locks_stay(
     grid: Path, tmp_path: Path, undisturbed: Path
 ) -> None:
     (tmp_path / "moved").mkdir()
