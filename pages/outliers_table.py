@@ -9,11 +9,11 @@
   rest are mixed in; features by wordllama
 
 Foreign examples get random labels; `sym:0.2` then gives a fifth of all labels a random class. `unflip` is the check
-`outlier`, with these labels, `corrected` the same with labels corrected by
-UnflipClassifier; `Datalab` is cleanlab's score of outliers with its defaults. A line of the file is one setting and seed:
-areas under the ROC curve, how many of the foreign and of the other examples each flags, and `false_alone`, how many
-examples `unflip` flags where nothing foreign is mixed in. What is in the file is not run again. `--keep` keeps features
-of images in a folder; UNFLIP_CIFAR holds cifar-10-batches-bin and cifar-100-binary.
+`outlier` with these labels, `corrected` the same with labels corrected by UnflipClassifier; `Datalab` is cleanlab's
+outlier score with its defaults. A line of the file is one setting and seed: areas under the ROC curve, the number of
+foreign and of other examples that each flags, and `false_alone`, the number of examples that `unflip` flags without any
+foreign ones. Lines in the file are not computed again. `--keep` caches image features in a folder; UNFLIP_CIFAR contains
+cifar-10-batches-bin and cifar-100-binary.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     python pages/page_tables.py docs/features.md docs/unflip.md
 
-In a page, `<!-- unflip paper table ARGUMENTS -->` starts the output of that command in Markdown, `<!-- end -->` ends it.
+In a page, the output of a command in Markdown is between `<!-- unflip paper table ARGUMENTS -->` and `<!-- end -->`.
 Paths in the arguments are relative to the root of the repository.
 """
 

@@ -1,8 +1,8 @@
-"""Parts of pages that are made from the code and the result files, so that they stay true.
+"""Parts of pages that are generated from the code and the result files.
 
     python pages/site_parts.py    # fills them in all pages
 
-A page asks for one by `<!-- generated: NAME ARGUMENT... -->`; it ends with `<!-- end -->`.
+A part is between `<!-- generated: NAME ARGUMENT... -->` and `<!-- end -->`.
 """
 
 import re
@@ -29,7 +29,7 @@ PAGES = (*sorted(DOCS.rglob("*.md")), ROOT / "CONTRIBUTING.md")
 
 
 def fill(page: str) -> str:
-    """Return a page with what is generated as the code has it."""
+    """Return the page with its generated parts up to date."""
     return marked.fill(page, "generated:", part)
 
 
