@@ -12,8 +12,8 @@ Foreign examples get random labels; `sym:0.2` then gives a fifth of all labels a
 `outlier` with these labels, `corrected` the same with labels corrected by UnflipClassifier; `Datalab` is cleanlab's
 outlier score with its defaults. A line of the file is one setting and seed: areas under the ROC curve, the number of
 foreign and of other examples that each flags, and `false_alone`, the number of examples that `unflip` flags without any
-foreign ones. Lines in the file are not computed again. `--keep` caches image features in a folder; UNFLIP_CIFAR contains
-cifar-10-batches-bin and cifar-100-binary.
+foreign ones. Lines in the file are not computed again. `--keep` caches image features in a folder; UNFLIP_CIFAR
+contains cifar-10-batches-bin and cifar-100-binary.
 """
 
 import argparse

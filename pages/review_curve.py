@@ -8,8 +8,8 @@ BANKING77 (its own split, texts by `wordllama`), of which a fifth of each class 
 `unflip clean` scores the labels; the first 50, 100, 200 and 400 examples in an order get their true label;
 `unflip clean --reviewed` trains again with these. The order is computed once, before the first decision. A line of the
 file is a data set, an order and a seed: `given`, the number of correct given labels, and by number of decisions
-`right`, the number of correct labels including the reviewed ones, and `test`, the test accuracy. Lines in the file are not
-computed again.
+`right`, the number of correct labels including the reviewed ones, and `test`, the test accuracy. Lines in the file are
+not computed again.
 """
 
 import argparse
