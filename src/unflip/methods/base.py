@@ -171,7 +171,7 @@ class LabelStore:
     """Given labels, current labels, and the history of changes; one row per training or validation example.
 
     ``given`` holds the original labels, ``initial`` those that a run starts from: reviewed if available, else given.
-    Both are constant. ``current`` is changed only by :meth:`change`, which records every change in order and never
+    Both are constant. ``current`` is changed only by ``change``, which records every change in order and never
     changes a reviewed label.
 
     Args:
@@ -208,7 +208,7 @@ class LabelStore:
 
     @property
     def current(self) -> Tensor:
-        """The labels after correction (n,); read-only, see :meth:`change`."""
+        """The labels after correction (n,); read-only, see ``change``."""
         return self._current
 
     def noise_rate(self, rows: Tensor) -> float | None:
@@ -402,7 +402,7 @@ class Standard(Method):
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method by name; see :func:`unflip.methods.find_method`."""
+    """A method by name; see ``unflip.methods.find_method``."""
 
     name: str  # also the name of its configuration section
     method: type[Method]
@@ -419,11 +419,11 @@ class MethodSpec:
     def build_networks(
         self, options: Mapping[str, Options], context: TrainContext, build: Callable[[int], Network]
     ) -> list[Network]:
-        """Return the networks to train; see :meth:`Method.build_networks`."""
+        """Return the networks to train; see ``Method.build_networks``."""
         return self.method.build_networks(options[self.name], context, build)
 
     def options_for(self, shape: RunShape) -> dict[str, Any]:
-        """Return defaults that suit a run; see :meth:`Method.options_for`."""
+        """Return defaults that suit a run; see ``Method.options_for``."""
         return self.method.options_for(self.name, shape)
 
     def check(self, options: Mapping[str, Options], epochs: int) -> None:
