@@ -135,8 +135,8 @@ def test_classes_that_may_be_one_are_named_once(cli: Cli, tmp_path: Path) -> Non
     (tmp_path / "t.csv").write_text("x,y,label\n" + "".join(lines))
     done = clean(cli, tmp_path / "t.csv", "--out", tmp_path / "run", "--epochs", 3)
     assert done.err == (
-        f"unflip: {tmp_path / 't.csv'}, column 'label': classes that differ only in case or in how letters are "
-        "encoded: 'CAT' and 'Cat' and 'cat', 'Dog' and 'dog'; give them one name if they are one class\n"
+        f"unflip: {tmp_path / 't.csv'}, column 'label': class names that differ in case or Unicode form only: "
+        "'CAT' and 'Cat' and 'cat', 'Dog' and 'dog'\n"
     )
 
 
@@ -415,9 +415,9 @@ def test_a_file_of_features_or_a_table_is_read_once(cli: Cli, tmp_path: Path, op
     opened.clear()
     clean(cli, data, "--out", tmp_path / "run", *options)
     readings = [path for path in opened if path == str(data)]
-    # of a table: its header, to find out whether it lists images, and which options it uses; pyarrow then reads it
-    # once, without Python noticing
-    assert len(readings) == (1 if kind == "npz" else 2)
+    # of a table: its header, to find the loader, which options it uses, and the separator; pyarrow then reads it once,
+    # without Python noticing
+    assert len(readings) == (1 if kind == "npz" else 3)
 
 
 def test_every_way_to_ask_names_the_same_label_issues(cli: Cli, tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_python_does_what_the_command_does(cli: Cli, photos: Path, tmp_path: Pat
 
 
 BAD: dict[str, tuple[list[str], list[str]]] = {
-    "nothing there": (["no", "--out", "out"], ["data no: no such file or folder"]),
+    "nothing there": (["no", "--out", "out"], ["No such file or folder: no"]),
     "images but no class folders": (
         ["loose", "--out", "out"],
         ["images but no class folders in it", "every example needs its label"],
@@ -469,7 +469,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["t.csv", "--label-column", "species", "--out", "out"],
         ["unknown column 'species'", "c0", "kind", "town"],
     ),
-    "no label column named": (["t.csv", "--out", "out"], ["it has c0, c1", "--label-column"]),
+    "no label column named": (["t.csv", "--out", "out"], ["among c0, c1", "--label-column"]),
     "text among the numbers": (
         ["t.csv", "--label-column", "kind", "--numeric", "town", "--out", "out"],
         ["column 'town', row 0: 'Rome' is not a number", "--ignore town"],

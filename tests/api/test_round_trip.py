@@ -143,7 +143,7 @@ def test_tasks_of_texts_hold_the_texts_wherever_they_are(tmp_path: Path, cli: Cl
     data.rename(tmp_path / "moved.csv")
     missing = cli(*order, "--force")
     assert missing.code == 2
-    assert "t.csv: no such file" in missing.err
+    assert "No such file or folder" in missing.err
     assert missing.err.endswith("if the data was moved, name its location with --data\n")
     assert cli(*order, "--force", "--data", tmp_path / "moved.csv").code == 0
     assert json.loads((tmp_path / "tasks.json").read_text("utf-8")) == tasks

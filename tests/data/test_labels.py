@@ -89,7 +89,7 @@ def test_truth_values_are_two_classes(tmp_path: Path) -> None:
         ("a.npy", b"garbage that is no array", "not a readable .npy file"),
         ("a.npy", np.array([{"a": 1}, None]), "not a readable .npy file .*allow_pickle=False"),
         ("a.txt", b"\xff\xfe\x00", "not a text file in UTF-8"),
-        ("a.csv", b"\xff\xfe\x00", "not a readable table in UTF-8"),
+        ("a.csv", b"\xff\xfe\x00", "not a text file in UTF-8"),
         ("a.csv", "id,class\n1,2\n", "no column 'label' among id, class"),
         ("a.csv", "id,label\n1,2\n3\n", "Expected 2 columns, got 1"),
         ("a.csv", "label,index\n1,0\n3\n", "Expected 2 columns, got 1"),

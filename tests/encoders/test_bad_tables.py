@@ -57,16 +57,16 @@ def parquet(folder: Path, **cells: Any) -> Path:
     return path
 
 
-def test_a_row_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+def test_a_column_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"x,label\nplain,a\ncaf\xe9,b\n")
-    assert refused(path).startswith("FILE, column 'x', row 1: not text in UTF-8")
+    assert refused(path).startswith("FILE, column 'x': not text in UTF-8")
     path = tmp_path / "t.jsonl"
     path.write_bytes(b'{"x": "plain", "label": "a"}\n{"x": "caf\xe9", "label": "b"}\n')
-    assert refused(path).startswith("FILE, column 'x', row 1: not text in UTF-8")
+    assert refused(path).startswith("FILE, column 'x': not text in UTF-8")
     raw = pa.array([b"plain"] * 39 + [b"caf\xe9"])
     broken = pa.StringArray.from_buffers(40, *raw.buffers()[1:])
-    assert refused(parquet(tmp_path, x=broken)).startswith("FILE, column 'x', row 39: not text in UTF-8")
+    assert refused(parquet(tmp_path, x=broken)).startswith("FILE, column 'x': not text in UTF-8")
 
 
 def test_a_long_text_and_line_breaks_anywhere(tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ def test_labels_that_are_missing_or_all_differ(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("x,label\n" + "".join(f"{i % 7},name{i}\n" for i in range(200)))
     options = DataOptions(path=str(path))
-    with pytest.raises(InputError, match="all 200 labels differ, so they name no classes"):
+    with pytest.raises(InputError, match="all 200 labels differ, so they are not classes"):
         choose_labels(load_raw(options), options)
 
 
 def test_a_column_called_split_can_be_something_else(tmp_path: Path) -> None:
     path = csv(tmp_path, ["left", "right", "right", "left"] * 10, "Split")
-    assert "rename the column if it is no split" in refused(path)
+    assert "must be train, val or test" in refused(path)
     assert "category" in described(path, categorical=("Split",))
     assert "Split" not in described(path, ignore=("Split",))
 

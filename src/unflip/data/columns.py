@@ -114,11 +114,11 @@ def column_names(path: Path, what: str = "") -> list[str]:
     try:
         if path.suffix.lower() == ".parquet":
             return list(pyarrow.parquet.read_schema(path).names)
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:  # the rows may be ignored
             header = next((row for row in csv.reader(file) if row), [])
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(
-            f"{what or path}: {getattr(error, 'strerror', None) or f'not a readable table in UTF-8 ({error})'}"
+            f"{what or path}: {getattr(error, 'strerror', None) or f'not a readable table ({error})'}"
         ) from error
     separator = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
     if separator is not None:
