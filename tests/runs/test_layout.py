@@ -27,6 +27,6 @@ def test_a_file_of_a_run_is_not_replaced_by_another_command(tmp_path: Path) -> N
     Run(tmp_path).begin()
     for name in ("run.json", "labels.csv"):
         (tmp_path / name).touch()
-        with pytest.raises(RunFolderError, match="is a file of the run in that folder; choose another name"):
+        with pytest.raises(RunFolderError, match="belongs to the run in that folder; choose another name"):
             check_output(tmp_path / name, force=True)
     check_output(tmp_path / "reviewed.csv", force=False)

@@ -27,6 +27,7 @@ from unflip.errors import InputError, Stopped
 from unflip.files import write_atomically
 from unflip.issues.audit import AuditInput, check_names, run_checks
 from unflip.issues.duplicates import DuplicateIndex, find_duplicates
+from unflip.parallel import find_device
 from unflip.progress import make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, check_section, make_layers
@@ -105,6 +106,10 @@ class CleanPlan:
         """Describe the encoding, line by line; empty for features."""
         encoding = self.raw.encoding if self.embedding is None else self.embedding.origin.encoding
         return restore(encoding).describe() if encoding is not None else []
+
+    def ignored_columns(self) -> list[str]:
+        """Describe the columns of a table that are not used, line by line."""
+        return [line for line in self.details() if " dropped " in line] if self.embedding is None else []
 
     def line(self) -> str:
         """Describe the plan in one line."""
@@ -221,6 +226,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     typed_data, typed_embedding = tree.pop("data", {}), tree.pop("embedding", {})
     audit = check_section(AuditOptions, tree.pop("audit", {}))
     check_names(audit.skip_check)
+    find_device(execution.device)
     backbone = check_section(EmbeddingOptions, typed_embedding)
     data_options = check_section(DataOptions, {"path": str(Path(data)), **typed_data}, "data.")
     raw = load_raw(data_options)

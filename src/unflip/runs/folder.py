@@ -42,7 +42,8 @@ from unflip.stats.gaussians import ClassGaussians
 
 FORMAT = 3
 """Version of the run folder; raised when older folders can no longer be read."""
-_MAX_FEATURES_GB = 2.0  # larger ones are not stored
+MAX_FEATURES_GB = 2.0
+"""Larger features are not stored."""
 
 
 class _Result(dict[str, Any]):
@@ -300,14 +301,14 @@ class Run:
         """Write the features of the selected model and, if they differ, of the last epoch, unless too large."""
         for name, array in ((layout.FEATURES, features), (layout.LAST_FEATURES, last)):
             size = 0.0 if array is None else 2 * array.numel() / 2**30
-            if array is not None and size <= _MAX_FEATURES_GB:
+            if array is not None and size <= MAX_FEATURES_GB:
                 half = array if array.dtype == torch.float16 else array.clamp(-HALF_MOST, HALF_MOST).half()
                 write_array(self.own(name), half.cpu().numpy())
                 continue
             if name in self.owned():
                 (self.folder / name).unlink(missing_ok=True)
             if array is not None:
-                message = f"{name} would take {size:.1f} GB, more than {_MAX_FEATURES_GB:g}: not stored"
+                message = f"{name} would take {size:.1f} GB, more than {MAX_FEATURES_GB:g}: not stored"
                 warnings.warn(message, UnflipWarning, stacklevel=2)
 
     def remove(self, names: Iterable[str]) -> None:
