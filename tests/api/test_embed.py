@@ -635,12 +635,12 @@ def test_features_by_other_weights_are_refused(trained: Run, tmp_path: Path) -> 
 def test_features_that_do_not_say_how_they_were_made_are_taken_with_a_warning(trained: Run, tmp_path: Path) -> None:
     content = read(trained.folder.parent / "f.npz")
     np.save(tmp_path / "plain.npy", content["train"])
-    with pytest.warns(UnflipWarning, match=r"not known how the features in .*plain\.npy were made"):
+    with pytest.warns(UnflipWarning, match=r"unknown encoder of the features in .*plain\.npy"):
         plain = predict(trained, tmp_path / "plain.npy")
     assert torch.equal(plain.probs, predict(trained, trained.folder.parent / "f.npz").probs)
     unknown = write_npz(tmp_path / "u.npz", train=content["train"], train_labels=content["train_labels"])
     run = quick_train(unknown, tmp_path / "other", epochs=1)
-    with pytest.warns(UnflipWarning, match="not known how the model's features were made"):
+    with pytest.warns(UnflipWarning, match="unknown encoder of the model's features"):
         predict(run, trained.folder.parent / "f.npz")
 
 
