@@ -300,7 +300,7 @@ def test_a_thousand_classes_work(cli: Cli, tmp_path: Path) -> None:
 def test_where_nothing_looks_wrong_it_says_so(cli: Cli, tmp_path: Path) -> None:
     done = clean(cli, write_npz(tmp_path / "f.npz", **blobs()), "--out", tmp_path / "run")
     assert "0 of 150 labels are label issues (0.0%)" in done.out
-    assert "next:" not in done.out
+    assert "Next:" not in done.out
     assert rows(tmp_path / "run" / "label_issues.csv") == []
 
 
@@ -319,7 +319,7 @@ def test_few_broken_images_are_left_out_and_many_are_refused(cli: Cli, photos: P
     result = Run(out).result
     assert (result["data"], result["skipped"]) == ("photos", 3)
     again = clean(cli, out / "embedded.npz", "--out", tmp_path / "again", "--epochs", 2)
-    assert "3 broken images left out" in again.out
+    assert "3 broken images skipped" in again.out
     for i in range(12, 33):
         (photos / NAMES[i % 3] / f"{i:03}.png").write_text("no image")
     refused = cli("clean", *arguments, "--skip-broken", "--force")

@@ -515,9 +515,7 @@ def test_a_report_that_fails_loses_no_run(features: Path, tmp_path: Path, monkey
         raise ZeroDivisionError("of the report's own")
 
     monkeypatch.setattr(reported, "write_report", fail)
-    with pytest.warns(
-        UnflipWarning, match=r"the report could not be written \(ZeroDivisionError: of the rep"
-    ):
+    with pytest.warns(UnflipWarning, match=r"the report could not be written \(ZeroDivisionError: of the rep"):
         run = unflip.train(features, tmp_path / "a", epochs=1, method="standard", settings=QUICK, device="cpu")
     assert run.is_finished
     assert run.result["epochs"] == 1
