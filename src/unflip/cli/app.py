@@ -14,7 +14,7 @@ from unflip.cli.train import demo, train
 from unflip.errors import ConfigError, unknown
 
 KINDS = ("methods", "networks", "backbones", "text-encoders", "data", "checks", "presets", "grids")
-_CALIBRATED = "  Append -m or -c to any method for mean- or covariance-based calibration, such as gce-m."
+_CALIBRATED = "  Append -m or -c to any method for mean- or covariance-based calibration, such as gce-m"
 
 app = typer.Typer(
     name="unflip",
