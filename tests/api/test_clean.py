@@ -247,7 +247,7 @@ def test_rows_that_leak_into_the_test_set_are_counted_apart(cli: Cli, tmp_path: 
     assert figures["leaked"] == 10
     assert figures["top1_without_leakage"] > figures["top1"] + 0.15
     with_them, without = (f"{figures[name]:.1%}" for name in ("top1", "top1_without_leakage"))
-    told = f"labels of 'test' were not checked; test accuracy {with_them}, {without} without 10 examples that leaked"
+    told = f"test accuracy {with_them} ('test'; its labels are not checked), {without} without 10 leaked examples"
     assert told in done.out
     clean(cli, path, "--out", tmp_path / "off", "--epochs", 15, "--skip-check", "leakage")
     assert "leaked" not in Run(tmp_path / "off").result["tests"]["test"]
@@ -459,7 +459,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["loose", "--out", "out"],
         ["images but no class folders in it", "add a label column"],
     ),
-    "a run in the way": (["good.npz", "--out", "old"], ["old: already contains a run; "]),
+    "a run in the way": (["good.npz", "--out", "old"], ["old: holds files that are not ours"]),
     "one class only": (["lonely", "--out", "out"], ["1 class among 2 labels; at least two are needed"]),
     "one class in a table": (["one.csv", "--out", "out"], ["1 class among 2 labels"]),
     "a label column that is not there": (
@@ -469,7 +469,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
     "no label column named": (["t.csv", "--out", "out"], ["it has c0, c1", "--label-column"]),
     "text among the numbers": (
         ["t.csv", "--label-column", "kind", "--numeric", "town", "--out", "out"],
-        ["column 'town', row 0: 'Rome' is not a number", "--ignore town"],
+        ["column 'town', row 0: 'Rome' is not a number"],
     ),
     "an unknown method": (["good.npz", "--out", "out", "--method", "unflp"], ["unknown method 'unflp'", "unflip"]),
     "an unknown backbone": (["two", "--out", "out", "--backbone", "resnet"], ["unknown backbone 'resnet'"]),
@@ -483,7 +483,7 @@ BAD: dict[str, tuple[list[str], list[str]]] = {
         ["pictures.csv, row 0: the data has no path 'c/9.png'"],
     ),
     "an unknown device": (["good.npz", "--out", "out", "--device", "tpu"], ["unknown device 'tpu'"]),
-    "an image size of nothing": (["two", "--out", "out", "--image-size", "0"], ["--image-size"]),
+    "an image size of nothing": (["two", "--out", "out", "--image-size", "0"], ["data.image_size = 0"]),
     "weights that are not there": (
         ["two", "--out", "out", "--backbone", "tiny", "--weights", "no.pth"],
         ["weights no.pth: No such file"],

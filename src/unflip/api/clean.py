@@ -254,6 +254,8 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     own = data_options.model_dump(mode="json", exclude_defaults=True)
     config = _configure(own, count, tree, of_columns=isinstance(raw.train.inputs, Table))
     encoded = encode_raw(raw, data_options)
+    if data_options.reviewed is not None:  # fail before the plan is printed
+        label_data(replace(encoded, tests={}), data_options)
     width = int(np.prod(encoded.train.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples with {width} features in {classes} classes"
     originals = _pictures(raw) or {name: part.inputs for name, part in raw.parts().items()}
