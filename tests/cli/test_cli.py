@@ -315,7 +315,7 @@ BAD: dict[str, BadCase] = {
     "unknown choice": (good("--set", "select=nosy-val"), ["'nosy-val'", "did you mean 'noisy-val'"]),
     "unknown choice of a flag": (good("--select", "nosy-val"), ["nosy-val", "noisy-val"]),
     "unknown device": (good("--device", "gpu"), ["gpu", "cpu"]),
-    "value out of range": (good("--set", "data.val_fraction=1.5"), ["data.val_fraction = 1.5", ">= 0.0 and < 1.0"]),
+    "value out of range": (good("--set", "data.val_fraction=1.5"), ["data.val_fraction = 1.5", "less than 1"]),
     "no epochs": (good("--epochs", 0), ["epochs = 0", "greater than 0"]),
     "negative seed": (good("--seed", -1), ["seed = -1"]),
     "setting without a value": (good("--set", "epochs"), ["write key=value"]),

@@ -94,7 +94,7 @@ def test_the_export_is_written_while_others_decide(cli: Cli, features: Path, tmp
         choices = [Choice(4, 0, State.CHANGED, 2), Choice(1, 0, State.KEPT, 0), Choice(2, 0, State.UNSURE, None)]
         review.decisions.decide(choices, person="x", reviewer="ann", request="request")
         outcome = cli("review", run, "--export", target)
-        assert outcome == Outcome(0, f"{target}: 2 examples that people settled\n", "")
+        assert outcome == Outcome(0, f"2 reviewed examples: {target}\n", "")
     assert target.read_text() == "index,label,decision\n1,0,label\n4,2,label\n"
     assert_refused(cli("review", run, "--export", tmp_path / "no folder" / "a.csv"), "no folder")
 
