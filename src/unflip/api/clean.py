@@ -273,7 +273,9 @@ def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunCo
         settings["data.standardize"] = "per-feature"
     given = {key: value for key, value in data.items() if value is not None}
     flags = {"method": method, "epochs": size.epochs, "seed": 0, "select": "last"} | tree | {"data": given}
-    return make_layers(flags, preset="features", settings=settings).resolve()
+    config = make_layers(flags, preset="features", settings=settings).resolve()
+    config.check()
+    return config
 
 
 def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
