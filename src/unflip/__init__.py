@@ -1,4 +1,4 @@
-"""unflip: train classifiers on data whose labels are partly wrong, and get the labels back, corrected."""
+"""unflip: find label errors, and train classifiers on noisy labels."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

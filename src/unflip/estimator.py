@@ -1,4 +1,4 @@
-"""UnflipClassifier and find_label_errors: the methods on arrays, data frames and texts, as scikit-learn has them."""
+"""UnflipClassifier and find_label_errors: a scikit-learn interface for arrays, data frames and texts."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -30,7 +30,7 @@ _SUM_TOLERANCE = 1e-3  # by which a row of probabilities may miss 1
 
 
 class UnflipClassifier(ClassifierMixin, BaseEstimator):
-    """A network that learns from partly wrong labels and corrects them.
+    """A neural network classifier for noisy labels, which also corrects them.
 
     Parameters:
         method: the method; see ``unflip list methods``.
@@ -42,20 +42,20 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: of stochastic gradient descent with momentum; by default 0.15 for ``unflip``, for other methods
             0.03, or 0.01 from 2,000 examples.
         val_fraction: fraction of the examples held out from training, stratified by label; by default none for
-            ``unflip``, which judges every example by networks that have not seen it, and 0.1 for other methods. At the
-            end these labels are scored and corrected like all others.
-        settings: what the command's ``--set`` takes, by dotted key: ``{"unflip.members": 4}``.
+            ``unflip``, whose scores are out-of-sample by cross-fitting, and 0.1 for other methods. At the end these
+            labels are scored and corrected like all others.
+        settings: further settings by dotted key, as for ``--set``: ``{"unflip.members": 4}``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``mps``.
         random_state: an integer makes the fit reproducible.
 
     Attributes:
         classes_: the distinct labels, sorted.
         labels_: (n,) the labels of the training examples after correction.
-        label_quality_: (n,) how likely each *given* label is correct, from 0 to 1; NaN where that cannot be said.
-        label_log_odds_: (n,) the same as log-odds, not rounded, to sort by; NaN also where labels are trusted.
-        suggested_labels_: (n,) the corrected label; where none was corrected, ``unflip`` keeps the given one, other
-            methods name the likeliest class.
-        label_issues_: (n,) whether a given label looks wrong, that is, another one is suggested.
+        label_quality_: (n,) probability that each *given* label is correct; NaN if unknown.
+        label_log_odds_: (n,) the same as log-odds, to sort by; NaN also for trusted labels.
+        suggested_labels_: (n,) the corrected label; without a correction, ``unflip`` keeps the given one and other
+            methods suggest the most likely class.
+        label_issues_: (n,) whether a given label is a label issue: another one is suggested.
         noise_rate_: the estimated fraction of wrong labels; NaN if no label was corrected and nothing was held out.
         transition_: (k, k) estimated P(given label j | true class i) in row i, column j; each row sums to one.
         n_features_in_: number of columns of X.
@@ -103,7 +103,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         groups: ArrayLike | None = None,
         trusted: ArrayLike | None = None,
     ) -> Self:
-        """Learn from the examples X and the labels y (n,), which may be numbers or names.
+        """Fit to the examples X and their labels y (n,), numbers or names.
 
         X holds numbers (n, columns), or is a data frame whose columns may also hold categories, dates, texts and gaps,
         or is a list of texts.
@@ -264,7 +264,7 @@ def _complete(column: ArrayLike, name: str) -> Array:
 def find_label_errors(
     features: Any = None, labels: ArrayLike | None = None, *, pred_probs: ArrayLike | None = None, **parameters: Any
 ) -> pa.Table:
-    """Return a table of all labels, the most doubtful first.
+    """Return a table of all labels, lowest quality first.
 
     Columns: ``index`` (row in ``features``), ``given_label``, ``suggested_label`` (the most likely one),
     ``label_quality`` (the probability that the given label is right, null where it is unknown), ``is_label_issue``
@@ -282,9 +282,9 @@ def find_label_errors(
         >>> y[7] = 2
         >>> table = find_label_errors(X, y, random_state=0)
         >>> table.column_names
-        ['index', 'given', 'suggested', 'quality', 'is_error', 'wrong_so_far']
+        ['index', 'given_label', 'suggested_label', 'label_quality', 'is_label_issue', 'wrong_so_far']
         >>> {name: table[name][0].as_py() for name in ("index", "given_label", "suggested_label", "is_label_issue")}
-        {'index': 7, 'given': 2, 'suggested': 0, 'is_error': True}
+        {'index': 7, 'given_label': 2, 'suggested_label': 0, 'is_label_issue': True}
     """
     if labels is None:
         raise ValueError("labels: none given; give the label of each example")
@@ -314,7 +314,7 @@ def find_label_errors(
 
 
 def _score_own(probs: Array, given: Array) -> tuple[Array, Array, Array]:
-    """Return suggested labels, quality and its log-odds from class probabilities of somebody's own model."""
+    """Return suggested labels, quality and log-odds (n,) from predicted probabilities (n, k)."""
     classes, codes = np.unique(given, return_inverse=True)
     if probs.ndim != 2 or len(probs) != len(given):
         raise ValueError(

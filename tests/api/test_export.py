@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def exported(cli: Callable[..., Outcome], run: Run, form: str, out: Path, *more: object) -> Path:
     answer = cli("export", run.folder, "--format", form, "--out", out, *more)
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out == f"150 labels as {form}: {out}\n"
+    assert answer.out == f"150 labels: {out}\n"
     return out
 
 
@@ -118,7 +118,7 @@ def test_classes_without_names_are_numbers(cli: Callable[..., Outcome], features
 def test_a_prefix_that_nothing_uses_is_refused(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
     answer = cli("export", run.folder, "--out", tmp_path / "l.csv", "--prefix", "photos/")
     assert answer.code == 2
-    assert "--prefix and --data are for the format label-studio, not for csv" in answer.err
+    assert "--prefix and --data are for the format label-studio, not csv" in answer.err
     assert not (tmp_path / "l.csv").exists()
 
 
@@ -126,10 +126,10 @@ def test_a_prefix_that_nothing_uses_is_refused(cli: Callable[..., Outcome], run:
     ("form", "name", "said"),
     [
         ("cvs", "l.csv", "unknown format 'cvs', did you mean 'csv'"),
-        ("csv", "l.txt", "cannot write '.txt'; name a .csv file"),
-        ("label-studio", "l.csv", "cannot write '.csv'; name a .json file"),
-        ("cleanlab", "l.jsonl", "cannot write '.jsonl'; name a .csv or .parquet file"),
-        ("csv", "nowhere/l.csv", "nowhere does not exist; create it first"),
+        ("csv", "l.txt", "cannot write '.txt'; use .csv"),
+        ("label-studio", "l.csv", "cannot write '.csv'; use .json"),
+        ("cleanlab", "l.jsonl", "cannot write '.jsonl'; use .csv or .parquet"),
+        ("csv", "nowhere/l.csv", "nowhere does not exist"),
     ],
 )
 def test_a_wrong_format_or_file_is_told_in_one_line(

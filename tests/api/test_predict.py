@@ -80,7 +80,7 @@ def test_ids_of_the_training_examples_come_along(run: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "part", "message"),
     [
-        ({"train": np.ones((2, 5))}, None, r"examples of shape \(5,\), the model takes \(6,\)"),
+        ({"train": np.ones((2, 5))}, None, r"examples of shape \(5,\); the model takes \(6,\)"),
         ({"train": np.full((2, 6), np.nan)}, None, "'train', row 0: nan among the features"),
         ({"train": np.ones((2, 6))}, "tset", "unknown part 'tset'"),
     ],

@@ -106,7 +106,7 @@ def test_a_table_that_lacks_a_column_or_holds_another_kind_is_refused(of_table: 
     for i in range(3):
         write_picture(tmp_path / "photos" / f"{i}.png", i, (20, 20))
     with pytest.raises(
-        InputError, match="photos: images, the model takes a table with the columns income, plan, since"
+        InputError, match="photos: images; the model takes a table with the columns income, plan, since"
     ):
         predict(of_table, tmp_path / "photos")
 
@@ -192,7 +192,7 @@ def test_texts_by_another_encoder_are_refused(tmp_path: Path) -> None:
     data = write(pa.table({"text": texts, "label": labels}), tmp_path / "t.csv")
     run = cleaned(data, tmp_path / "run", text_encoder="tfidf")
     embed(data, tmp_path / "f.npz", text_encoder="wordllama")
-    with pytest.raises(InputError, match="features made in another way than the model's: columns "):
+    with pytest.raises(InputError, match="features computed differently from the model's: columns "):
         predict(run, tmp_path / "f.npz")
 
 
@@ -239,10 +239,10 @@ def test_train_without_a_network_learns_from_features_of_images(photos: Path, tm
 
 
 def test_a_backbone_is_refused_where_there_is_nothing_for_it(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--backbone is for features of images; this run"):
+    with pytest.raises(ConfigError, match="--backbone is not used: this run"):
         train(photos, tmp_path / "run", backbone="tiny", network="preact_resnet8")
     np.savez(tmp_path / "f.npz", **blobs())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="--backbone is for features of images; this run"):
+    with pytest.raises(ConfigError, match="--backbone is not used: this run"):
         train(tmp_path / "f.npz", tmp_path / "run", backbone="tiny")
     assert not (tmp_path / "run").exists()
 

@@ -145,7 +145,7 @@ def test_a_methods_own_score_is_that_of_what_it_has_learned(
         outcomes.append(score_examples(*arguments, **options))
         return outcomes[-1]
 
-    monkeypatch.setattr(engine_run, "conclude", watched)
+    monkeypatch.setattr(engine_run, "score_examples", watched)
     truth = np.load(features)["train_labels"]
     for method in ("standard", "unflip"):
         done = quick_train(features, tmp_path / method, labels=noisy_labels, method=method, epochs=4)
@@ -266,7 +266,7 @@ def test_a_run_in_the_way_is_kept_unless_forced(tmp_path: Path, features: Path) 
     first = quick_train(features, tmp_path / "run", epochs=1)
     (first.folder / "notes.txt").write_text("mine")
     model = (first.folder / "model.safetensors").read_bytes()
-    with pytest.raises(RunFolderError, match=r"already holds a run.*--resume.*--force"):
+    with pytest.raises(RunFolderError, match=r"already contains a run.*--force.*--resume"):
         quick_train(features, tmp_path / "run", epochs=1, seed=1)
     assert (first.folder / "model.safetensors").read_bytes() == model
     second = quick_train(features, tmp_path / "run", epochs=2, seed=1, force=True)

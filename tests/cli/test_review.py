@@ -88,13 +88,13 @@ def test_rows_that_have_moved_are_asked_for(cli: Cli, features: Path, tmp_path: 
 def test_the_export_is_written_while_others_decide(cli: Cli, features: Path, tmp_path: Path) -> None:
     run = quick_train(features, tmp_path / "run", epochs=1).folder
     target = tmp_path / "reviewed.csv"
-    assert_refused(cli("review", run, "--export", target), "nobody has reviewed it yet")
+    assert_refused(cli("review", run, "--export", target), "not reviewed yet")
     assert_refused(cli("review", run, "--export", tmp_path / "reviewed.txt"), "--export", ".csv")
     with open_review(run, reviewer="ann") as review:
         choices = [Choice(4, 0, State.CHANGED, 2), Choice(1, 0, State.KEPT, 0), Choice(2, 0, State.UNSURE, None)]
         review.decisions.decide(choices, person="x", reviewer="ann", request="request")
         outcome = cli("review", run, "--export", target)
-        assert outcome == Outcome(0, f"{target}: 2 examples that people settled\n", "")
+        assert outcome == Outcome(0, f"2 reviewed examples: {target}\n", "")
     assert target.read_text() == "index,label,decision\n1,0,label\n4,2,label\n"
     assert_refused(cli("review", run, "--export", tmp_path / "no folder" / "a.csv"), "no folder")
 

@@ -143,11 +143,9 @@ def test_a_folder_is_refused_while_another_process_has_it_and_free_when_that_was
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == "claimed\n"
-        with pytest.raises(
-            RunFolderError, match="run: another process is at work on this run; wait until it has ended"
-        ):
+        with pytest.raises(RunFolderError, match="run: another process is using this run; wait until it has finished"):
             quick_train(noisy, tmp_path / "run", epochs=1)
-        with pytest.raises(RunFolderError, match="another process is at work"):
+        with pytest.raises(RunFolderError, match="another process is using this run"):
             quick_train(noisy, tmp_path / "run", epochs=1, force=True)
         assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".unflip-lock", "run.json"]
     finally:

@@ -167,7 +167,7 @@ def test_a_changed_default_of_the_command_does_not_undo_the_run(tmp_path: Path, 
 
 
 def test_there_must_be_something_to_resume(tmp_path: Path, noisy: Path) -> None:
-    with pytest.raises(RunFolderError, match="holds no run to resume"):
+    with pytest.raises(RunFolderError, match="no run to resume"):
         quick_train(noisy, tmp_path / "run", resume=True)
     assert not (tmp_path / "run").exists()
 

@@ -146,7 +146,7 @@ def test_a_figure_replaces_an_older_one_whole(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["alfa", "--out", "a.png"], "unknown figure 'alfa', did you mean 'alpha'?"),
-        (["pmd", "--out", "a.jpg"], "cannot write '.jpg'; name a .png, .svg or .pdf file"),
+        (["pmd", "--out", "a.jpg"], "cannot write '.jpg'; use .png or .svg or .pdf"),
         (["pmd", "--out", "no/a.png"], "the folder no does not exist"),
         (["alpha", "--out", "a.png"], "figure alpha needs --results"),
         (["alpha", "--results", "no.jsonl", "--out", "a.png"], "results no.jsonl: No such file"),

@@ -515,9 +515,7 @@ def test_a_report_that_fails_loses_no_run(features: Path, tmp_path: Path, monkey
         raise ZeroDivisionError("of the report's own")
 
     monkeypatch.setattr(reported, "write_report", fail)
-    with pytest.warns(
-        UnflipWarning, match=r"finished, but its report could not be written \(ZeroDivisionError: of the rep"
-    ):
+    with pytest.warns(UnflipWarning, match=r"the report could not be written \(ZeroDivisionError: of the rep"):
         run = unflip.train(features, tmp_path / "a", epochs=1, method="standard", settings=QUICK, device="cpu")
     assert run.is_finished
     assert run.result["epochs"] == 1
@@ -577,8 +575,8 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
         (["x"], "x: no run.json; is this the folder of a finished run?"),
         (["x", "y"], "x: no run.json"),
         (["RUN", "RUN"], "a comparison needs at least two different runs"),
-        (["RUN", "--out", "a.pdf"], "--out a.pdf: cannot write '.pdf'; name a .html or .htm file"),
-        (["RUN", "--out", "no/a.html"], "--out no/a.html: the folder no does not exist; create it first"),
+        (["RUN", "--out", "a.pdf"], "--out a.pdf: cannot write '.pdf'; use .html or .htm"),
+        (["RUN", "--out", "no/a.html"], "--out no/a.html: the folder no does not exist"),
         (["RUN", "PLAIN", "--data", "digits"], "--data is for the report of one run"),
         ([], "Missing argument 'RUN...'"),
     ],

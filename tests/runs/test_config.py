@@ -72,7 +72,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "unknown configuration key 'gce.qq', did you mean 'gce.q'?",
     ),
     "key without its section": ({"lr": 1}, "unknown configuration key 'lr', did you mean 'optimizer.lr'?"),
-    "unknown section": ({"optimizer": {"lr": 1}}, "unknown configuration key 'optimizer', did you mean 'optimizer."),
+    "unknown section": ({"optim": {"lr": 1}}, "unknown configuration key 'optim'"),
     "unknown method": ({"method": "gcee"}, "unknown method 'gcee', did you mean 'gce'?"),
     "unknown network": ({"network": "mpl"}, "unknown network 'mpl', did you mean 'mlp'?"),
     "unknown choice": ({"select": "nosy-val"}, "unknown select 'nosy-val', did you mean 'noisy-val'?"),
@@ -83,11 +83,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "too small": ({"epochs": 0}, "epochs = 0: must be greater than 0"),
     "above its range": (
         {"data": {"val_fraction": 1.0}},
-        "data.val_fraction = 1.0: must be less than 1 (allowed: >= 0.0 and < 1.0)",
+        "data.val_fraction = 1.0: must be less than 1",
     ),
     "below its range": (
         {"mlp": {"dropout": -0.5}},
-        "mlp.dropout = -0.5: must be greater than or equal to 0 (allowed: >= 0.0 and < 1.0)",
+        "mlp.dropout = -0.5: must be greater than or equal to 0",
     ),
     "element out of range": ({"mlp": {"hidden": [8, 0]}}, "mlp.hidden.1 = 0: must be greater than 0"),
     "one of several kinds": ({"data": {"classes": 0}}, "data.classes = 0: must be greater than 0"),
@@ -102,7 +102,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "nesterov's momentum without any": (
         {"optimizer": {"nesterov": True, "momentum": 0}},
-        "optimizer.nesterov = True: must be false where optimizer.momentum is 0",
+        "optimizer.nesterov = True: must be false if optimizer.momentum is 0",
     ),
     "scaled beyond reason": ({"data": {"image_resize": 10**9}}, "data.image_resize = 1000000000: must be less than or"),
     "huge images": (
@@ -122,14 +122,14 @@ def test_a_bad_value_names_its_key_and_what_is_allowed(layer: dict[str, Any], me
 
 
 def test_data_must_be_named() -> None:
-    with pytest.raises(ConfigError, match=r"'data\.path' is missing"):
+    with pytest.raises(ConfigError, match=r"missing option --data"):
         RunConfig.resolve([{"data": {}}])
 
 
 def test_a_file_may_have_sections_for_other_methods_but_a_person_may_not() -> None:
     layer = {"method": "standard", "gce": {"q": 0.5}}
     assert "gce" not in resolve(layer).parts
-    with pytest.raises(ConfigError, match=r"section 'gce' is not used by method 'standard' with network 'mlp'"):
+    with pytest.raises(ConfigError, match=r"section 'gce' is not used; method 'standard'"):
         resolve(layer, explicit=("gce",))
 
 

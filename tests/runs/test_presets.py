@@ -62,8 +62,8 @@ STATED: list[tuple[str, str, dict[str, Any]]] = [
     ("cifar10", "SL's paper", {"sl.alpha": 0.1, "sl.beta": 1.0, "sl.log_zero": -4.0}),
     ("cifar100", "SL's paper", {"sl.alpha": 6.0, "sl.beta": 0.1, "sl.log_zero": -4.0}),
     ("webvision-mini", "SL's paper", {"sl.alpha": 10.0, "sl.beta": 1.0}),
-    ("cifar10", "Co-teaching+'s code", {"coteaching+.warmup": 20, "coteaching+.climb": 10}),
-    ("cifar100", "Co-teaching+'s code", {"coteaching+.warmup": 5, "coteaching+.climb": 10}),
+    ("cifar10", "Co-teaching+'s code", {"coteaching+.warmup": 20, "coteaching+.ramp_epochs": 10}),
+    ("cifar100", "Co-teaching+'s code", {"coteaching+.warmup": 5, "coteaching+.ramp_epochs": 10}),
     *((name, "LRT's code", {"lrt.warmup": 30, "lrt.delta": 1.2, "lrt.delta_step": 0.02, "lrt.window": 10})
       for name in ("cifar10", "cifar100")),
     *((name, "GCE's paper", {"gce.q": 0.7}) for name in ("cifar10", "cifar100", "webvision-mini", "clothing1m")),

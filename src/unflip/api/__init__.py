@@ -1,1 +1,1 @@
-"""Tasks: what a person asks for, one file each, callable from Python and from the command line."""
+"""The commands as Python functions, one file each."""

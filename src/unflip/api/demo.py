@@ -1,4 +1,4 @@
-"""demo: several methods on digits with wrong labels, and a picture of it."""
+"""demo: compare methods on handwritten digits with label noise."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The runs by method, a picture of them and a page that compares them."""
+    """The runs by method, a figure and a page that compare them."""
 
     runs: dict[str, Run]
     picture: Path
@@ -26,7 +26,7 @@ class DemoResult:
 
 
 def demo(out: str | Path, *, quiet: bool = True) -> DemoResult:
-    """Make a third of the labels wrong where digits look alike, and train each method on them."""
+    """Corrupt a third of the labels where digits resemble each other, and train each method on them."""
     folder = OwnedFolder(Path(out), _MARKER, METHODS)
     folder.check([*_FILES, *METHODS])
     folder.begin()

@@ -27,8 +27,7 @@ _SUFFIXES = {
     "cleanlab": (".csv", ".parquet"),
 }
 FORMATS = tuple(_SUFFIXES)
-_DATALAB = {"outlier": "outlier", "near_duplicate": "near_duplicate"}
-"""What cleanlab's Datalab calls issues that it has, too."""
+_DATALAB = ("outlier", "near_duplicate")  # issues that cleanlab's Datalab has, too
 
 
 def export(
@@ -40,26 +39,34 @@ def export(
     data: str | None = None,
     force: bool = False,
 ) -> int:
-    """Write the labels of a finished run to ``out`` and return how many there are.
+    """Write the labels of a finished run in the format of another tool.
 
-    ``csv``, ``parquet`` and ``jsonl`` hold all columns of ``labels.parquet``. ``label-studio`` is a list of tasks with
-    the suggested label as a prediction: ``prefix`` stands before each image's path there, and texts and rows of tables
-    are read from ``data``, by default where they were when the run finished. ``cleanlab`` has the columns of
-    ``CleanLearning.get_label_issues``. What else was found in the data is in the column ``issues``, in the tasks'
-    data and, by cleanlab's names, in columns such as ``is_outlier_issue``. Removed examples have ``split`` removed, no
-    task, and no issue of their label.
+    Other issues are in the column ``issues``, in the tasks' data or, for cleanlab, in ``is_outlier_issue`` and
+    ``is_near_duplicate_issue``.
+
+    Args:
+        run: a finished run, or its folder.
+        out: the file to write.
+        form: ``csv``, ``parquet`` and ``jsonl`` hold all columns of ``labels.parquet``; ``label-studio`` is a list of
+            tasks with the suggested label as a prediction, without removed examples; ``cleanlab`` has the columns of
+            ``CleanLearning.get_label_issues``.
+        prefix: Label Studio only: a URL or folder to put before each image path.
+        data: Label Studio only: where texts and tables are now, if they have moved.
+        force: replace an existing file.
+
+    Returns:
+        The number of labels written.
     """
     run, out = run if isinstance(run, Run) else Run(Path(run)), Path(out)
     if form not in FORMATS:
         raise ConfigError(unknown("format", form, FORMATS))
     check_output(out, _SUFFIXES[form], force=force)
     if (prefix or data is not None) and form != "label-studio":
-        raise ConfigError(f"--prefix and --data are for the format label-studio, not for {form}; leave them out")
-    table, found = run.labels(), run.issues()
-    flagged = None if found is None else found.filter(pc.and_(found["flag"], found["index"].is_valid()))
+        raise ConfigError(f"--prefix and --data are for the format label-studio, not {form}")
+    table, issues = run.labels(), run.issues()
+    flagged = None if issues is None else issues.filter(pc.and_(issues["flag"], issues["index"].is_valid()))
     if form == "label-studio":
-        rows = _rows(run, data)
-        tasks = _tasks(table, flagged, run.result["method"], prefix, rows)
+        tasks = _tasks(table, flagged, run.result["method"], prefix, _rows(run, data))
         write_text(out, json.dumps(tasks, ensure_ascii=False, indent=1) + "\n")
         return len(tasks)
     if form == "cleanlab":
@@ -71,12 +78,11 @@ def export(
 
 
 def _names(table: pa.Table, flagged: pa.Table) -> list[list[str]]:
-    """Return the names of each example's issues."""
-    names: list[list[str]] = [[] for _ in range(len(table))]
+    """Return the names of each example's issues, without repetition."""
+    names: list[dict[str, None]] = [{} for _ in range(len(table))]
     for index, name in zip(flagged["index"].to_pylist(), flagged["issue"].to_pylist(), strict=True):
-        if name not in names[index]:
-            names[index].append(name)
-    return names
+        names[index][name] = None
+    return list(map(list, names))
 
 
 def _write_jsonl(table: pa.Table, path: Path) -> None:
@@ -100,51 +106,42 @@ def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
         "predicted_label": names_of(table, "suggested_label"),
     }
     if flagged is not None:
-        for name, issue in _DATALAB.items():
+        for name in _DATALAB:
             rows = flagged.filter(pc.equal(flagged["issue"], name))["index"].to_numpy()
-            columns[f"is_{issue}_issue"] = np.isin(np.arange(len(table)), rows)
+            columns[f"is_{name}_issue"] = np.isin(np.arange(len(table)), rows)
     return pa.table(columns)
 
 
 def _rows(run: Run, data: str | None) -> Rows | None:
-    """Return the texts or cells of a run on texts or a table; None for others, of which there is no more to read."""
+    """Return the texts or cells of a run on texts or a table; None for other runs."""
     encoding = None if run.text_columns is None else run.model.encoding
     if encoding is None or encoding.encoder == "images":
         return None
     return run.rows(data)
 
 
-def _is_picture(name: str) -> bool:
-    return is_image(PurePath(name).name)
-
-
 def _tasks(
     table: pa.Table, flagged: pa.Table | None, method: str, prefix: str, rows: Rows | None
 ) -> list[dict[str, Any]]:
-    """Return a task an example, unless it was removed; docs/exchange.md has the labeling interface for them."""
+    """Return one Label Studio task per example; docs/exchange.md has the labeling interface for them."""
     names = None if flagged is None else _names(table, flagged)
-    removed = pc.equal(table["split"], REMOVED).to_pylist()
-    columns = {name: table[name].to_pylist() for name in ("index", "id", "label_quality", "reviewed", "prob_suggested")}
-    labels = {
-        name: [str(label) for label in names_of(table, name).to_pylist()] for name in ("given_label", "suggested_label")
-    }
+    columns = ("index", "id", "split", "label_quality", "reviewed", "prob_suggested")
+    labels = {name: names_of(table, name).cast(pa.string()) for name in ("given_label", "suggested_label")}
+    examples = pa.table({name: table[name] for name in columns} | labels).to_pylist()
     tasks = []
-    for i, name in enumerate(columns["id"]):
-        if removed[i]:
+    for i, example in enumerate(examples):
+        if example["split"] == REMOVED:
             continue
-        kind = "image" if rows is None and _is_picture(name) else "text"
-        choice = {"type": "choices", "from_name": "label", "to_name": kind}
+        name = example["id"]
+        kind = "image" if rows is None and is_image(PurePath(name).name) else "text"
+        choices = {"choices": [example["suggested_label"]]}
         prediction = {
             "model_version": f"unflip {method}",
-            "score": columns["prob_suggested"][i],
-            "result": [choice | {"value": {"choices": [labels["suggested_label"][i]]}}],
+            "score": example["prob_suggested"],
+            "result": [{"type": "choices", "from_name": "label", "to_name": kind, "value": choices}],
         }
-        data = {
-            kind: prefix + name if kind == "image" else name if rows is None else rows.words(i),
-            "index": columns["index"][i],
-            "given_label": labels["given_label"][i],
-            "label_quality": columns["label_quality"][i],
-            "reviewed": columns["reviewed"][i],
-        } | ({} if names is None else {"issues": names[i]})
+        data = {kind: prefix + name if kind == "image" else name if rows is None else rows.words(i)}
+        data |= {key: example[key] for key in ("index", "given_label", "label_quality", "reviewed")}
+        data |= {} if names is None else {"issues": names[i]}
         tasks.append({"data": data, "predictions": [prediction]})
     return tasks

@@ -1,8 +1,7 @@
-"""Options of commands: which fields of which models are keyword arguments in Python and flags on the command line.
+"""Options of the commands: keyword arguments in Python and flags on the command line.
 
-An option is declared once, as a field of the pydantic model of its section, with its default and its description. A
-command lists the dotted keys of those that it takes; a key more in such a list is all that a new flag needs. Nothing
-heavy is imported.
+An option is declared once, as a field of the pydantic model of its section, with its default and its description. Each
+command lists the dotted keys of its options; to add a flag, add a key. Nothing heavy is imported.
 """
 
 import math
@@ -21,40 +20,40 @@ BACKBONE = "efficientnet-lite0"
 
 
 class SourceOptions(Options):
-    """Where values of a configuration come from, besides single options."""
+    """Where the configuration comes from, besides single options."""
 
     preset: str | None = None
-    """A set of values by name: see `unflip list presets`."""
+    """Preset to start from: see `unflip list presets`."""
     config: str | None = None
-    """A TOML file of values; overrides the preset."""
+    """TOML configuration file; overrides the preset."""
     settings: tuple[str, ...] | dict[str, Any] = ()
-    """A single value, overrides the file: --set optimizer.lr=0.02."""
+    """Any setting as key=value, such as optimizer.lr=0.02; overrides the file."""
     from_scratch: bool = False
-    """Do not start from the weights that a pretrained --network comes with."""
+    """Train a pretrained --network from random weights instead."""
 
 
 class EmbeddingOptions(Options):
     """How images become features."""
 
     backbone: str = BACKBONE
-    """The pretrained network: see `unflip list backbones`."""
+    """Pretrained network that embeds images: see `unflip list backbones`."""
     weights: str | None = None
-    """Its weights, if they are to come from a file: .safetensors, or what torch.save wrote."""
+    """Weights file of the backbone, .safetensors or .pth."""
     batch_size: PositiveInt | None = None
     """Images per batch."""
     feature_precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of features on a processor: bfloat16 is twice as fast where the processor has it."""
+    """Precision of the backbone on a CPU; bfloat16 is twice as fast where supported."""
     backend: Literal["local", "ray"] = "local"
-    """Where features are computed: on this machine (local), or on all of a Ray cluster (ray)."""
+    """Embed on this machine (local) or on a Ray cluster (ray)."""
     address: str | None = None
-    """The Ray cluster to use; by default one is started on this machine."""
+    """Address of the Ray cluster; by default one is started on this machine."""
 
 
 class AuditOptions(Options):
-    """What to look for besides wrong labels."""
+    """Checks besides label issues."""
 
     skip_check: tuple[str, ...] = ()
-    """A check to leave out: see `unflip list checks`."""
+    """Check to skip: see `unflip list checks`."""
 
 
 SECTIONS: dict[str, type[Options]] = {
@@ -66,7 +65,7 @@ SECTIONS: dict[str, type[Options]] = {
     "embedding": EmbeddingOptions,
     "audit": AuditOptions,
 }
-"""The models that options are fields of: those of a run's configuration, and those of commands alone."""
+"""The options models: sections of a run's configuration, and options of commands alone."""
 
 _LEARNING = ("method", "epochs", "seed")
 _COMPUTE = ("execution.device", "execution.threads", "execution.quiet")
@@ -75,7 +74,7 @@ _CLUSTER = ("embedding.backend", "embedding.address")
 COLUMNS = (
     "data.label_column", "data.ignore", "data.text_column", "data.categorical", "data.numeric", "data.text_encoder",
 )  # fmt: skip
-"""Options that say what the columns of a table hold."""
+"""Options for the columns of a table."""
 _EXAMPLES = (*COLUMNS, "data.skip_broken")
 _LABELS = ("data.labels", "data.reviewed")
 
@@ -84,25 +83,25 @@ TRAIN = (
     "select", "sources.preset", "sources.config", "sources.settings",
     "execution.checkpoint_minutes", "execution.keep_checkpoints", *_COMPUTE,
 )  # fmt: skip
-"""What `train` takes besides the data and the folder of the run."""
+"""Options of `train`."""
 CLEAN = (*_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "audit.skip_check", *_CLUSTER, *_COMPUTE)
-"""What `clean` takes besides the data and the folder of the run."""
+"""Options of `clean`."""
 EMBED = (
     *_BACKBONE, "data.image_resize", "data.resample", *_EXAMPLES, "embedding.batch_size", *_CLUSTER, *_COMPUTE,
 )  # fmt: skip
-"""What `embed` takes besides the data and the file."""
+"""Options of `embed`."""
 CORRUPT = (
     "seed", "data.labels", "data.limit", "noise.posterior", "noise.class_map", "noise.matrix", *_COMPUTE,
 )  # fmt: skip
-"""What `corrupt` takes besides the data, the recipe and the file."""
+"""Options of `corrupt`."""
 PREDICT = ("data.skip_broken", "embedding.weights", "execution.device")
-"""What `predict` takes besides the run and the data."""
+"""Options of `predict`."""
 
 _NAMES = {"noise.recipe": "noise"}
 
 
 def option_name(key: str) -> str:
-    """Return the keyword argument that sets the option with this dotted key: its last part, with one exception.
+    """Return the keyword argument of a dotted key: its last part, with one exception.
 
     >>> option_name("data.label_column"), option_name("noise.recipe")
     ('label_column', 'noise')
@@ -111,11 +110,14 @@ def option_name(key: str) -> str:
 
 
 def option_tree(keys: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments by section and key, as a configuration file would hold them; None is left out.
+    """Return keyword arguments as a tree of sections, as in a configuration file; values of None are dropped.
 
     Args:
-        keys: the dotted keys of the options that the command takes; another one is refused.
-        options: what was given, by name.
+        keys: the dotted keys of the command's options.
+        options: values by name.
+
+    Raises:
+        ConfigError: for an unknown option.
     """
     known = {option_name(key): key for key in keys}
     tree: dict[str, Any] = {}
@@ -131,7 +133,7 @@ def option_tree(keys: Sequence[str], options: Mapping[str, Any]) -> dict[str, An
 
 
 class Size(NamedTuple):
-    """How long to train, and what."""
+    """Training length and network size."""
 
     epochs: int
     batch_size: int
@@ -139,13 +141,13 @@ class Size(NamedTuple):
     lr: float
 
 
-_MANY, _VERY_MANY = 2000, 10_000  # examples from which on networks are larger
+_MANY, _VERY_MANY = 2000, 10_000  # examples from which networks are larger
 
 
 def choose_size(method: str, count: int, batch_size: int | None = None) -> Size:
-    """Return what suits a method and ``count`` examples, with a ``batch_size`` if one is given.
+    """Return defaults for a method and ``count`` examples, with a ``batch_size`` if one is given.
 
-    How these were chosen: docs/own-data-results.md.
+    docs/own-data-results.md shows how they were chosen.
 
     >>> choose_size("plc", 150)
     Size(epochs=21, batch_size=16, hidden=(64,), lr=0.03)

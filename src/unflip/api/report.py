@@ -1,4 +1,4 @@
-"""report: the page about a run, or one that compares several."""
+"""report: the HTML report of a run, or a comparison of several."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,17 +18,20 @@ _COMPARISON = Path("comparison.html")
 def report(
     folders: Sequence[str | Path], out: Path | None = None, *, data: str | None = None, force: bool = False
 ) -> Path:
-    """Write the report of one run, or a comparison of several, and return where.
+    """Write the report of one run, or a comparison of several.
 
     Args:
-        folders: of finished runs.
-        out: the page; by default ``report.html`` in the run, or ``comparison.html`` in the working folder.
-        data: where the run's data is now, if it has moved: the pictures come from there.
-        force: replace a page that is there; the report in a run's own folder is always written anew.
+        folders: folders of finished runs.
+        out: the page; by default ``report.html`` in the run folder, or ``comparison.html`` in the working directory.
+        data: where the run's data is now, if it has moved.
+        force: replace an existing page; ``report.html`` in the run folder is always replaced.
+
+    Returns:
+        The path of the page.
     """
     runs = [Run(Path(folder)) for folder in folders]
     if data is not None and len(runs) > 1:
-        raise ConfigError("--data is for the report of one run; a comparison shows no pictures")
+        raise ConfigError("--data is for the report of a single run")
     if len(runs) > 1:
         out = out or _COMPARISON
     if out is not None:
@@ -37,21 +40,17 @@ def report(
 
 
 def report_finished(run: Run) -> None:
-    """Write the report of a run that just finished; whatever goes wrong is a warning, so that the run is not lost."""
+    """Write the report of a run that just finished; an error becomes a warning, since the run itself is complete."""
     if not is_first_process() or _is_fresh(run):
         return
     try:
         write_report(run)
     except Exception as error:
-        warnings.warn(
-            f"the run is finished, but its report could not be written ({described(error)}); to try again: "
-            f"unflip report {run.folder}",
-            UnflipWarning,
-            stacklevel=3,
-        )
+        message = f"the report could not be written ({described(error)}); try again: unflip report {run.folder}"
+        warnings.warn(message, UnflipWarning, stacklevel=3)
 
 
 def _is_fresh(run: Run) -> bool:
-    """Whether a report was written since the run finished: resuming a finished run does nothing."""
+    """Whether the report is newer than the result: resuming a finished run does nothing."""
     page, result = run.report_path, run.folder / layout.RESULT
     return page.exists() and page.stat().st_mtime_ns >= result.stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""review: the page on which people decide about doubtful labels, and what they decided."""
+"""review: serve the review page, and export the reviewed labels."""
 
 import getpass
 import signal
@@ -26,16 +26,19 @@ def review(
     order: Order = Order.LOWEST_QUALITY,
     on_ready: Callable[[str], None],
 ) -> int:
-    """Serve the page until somebody ends it; return how many examples are settled.
+    """Serve the review page until Ctrl-C or SIGTERM.
 
     Args:
-        folder: of a finished run.
-        data: where the data is now, if it has moved since training.
-        host: the address to listen on; any but the default can be reached by other machines.
-        port: where to listen; 0 takes a free port.
-        reviewer: the name to decide under; by default the login.
-        order: of the examples at first: the most doubtful labels, or those about which a decision teaches most.
-        on_ready: is told the page's address, once.
+        folder: the folder of a finished run.
+        data: where the run's data is now, if it has moved.
+        host: the address to listen on; other machines can reach any but the default.
+        port: the port to listen on; 0 picks a free one.
+        reviewer: the reviewer's name; by default the login name.
+        order: the initial order of the examples.
+        on_ready: called once with the address of the page.
+
+    Returns:
+        The number of reviewed examples.
     """
     name = reviewer_name(reviewer)
     try:
@@ -46,20 +49,20 @@ def review(
         serving = prepare(opened, listening, host)
         with suppress(_Ended):
             for ending in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(ending, _end)  # the server ends first, and then sends it on to us
+                signal.signal(ending, _end)  # the server shuts down first, then re-raises the signal
             on_ready(serving.address)
             serving.run()
         return len(opened.decisions.decided())
 
 
 def export_review(folder: str | Path, out: Path, *, force: bool = False) -> int:
-    """Write what people decided to a .csv for ``train --reviewed``; return how many examples that are about."""
+    """Write the reviewed labels to a .csv file for ``--reviewed``; return their number."""
     folder = Path(folder)
     check_output(out, (".csv",), force=force, option="--export")
     examples = Examples(finished_run(folder))
     log = folder / layout.DECISIONS
     if not log.exists() or not log.stat().st_size:
-        raise RunFolderError(f"{folder}: nobody has reviewed it yet; start with `unflip review {folder}`")
+        raise RunFolderError(f"{folder}: not reviewed yet; start with `unflip review {folder}`")
     with closing(
         DecisionStore(log, fingerprint=examples.fingerprint, count=len(examples), read_only=True)
     ) as decisions:
@@ -68,23 +71,19 @@ def export_review(folder: str | Path, out: Path, *, force: bool = False) -> int:
 
 
 def reviewer_name(given: str | None) -> str:
-    """Return the name to decide under: the given one, if it is one, else the login."""
-    name = (given or _login()).strip()
+    """Return the reviewer's name, by default the login name; raise ConfigError if it is not printable."""
+    try:
+        name = (given or getpass.getuser()).strip()
+    except (OSError, KeyError, ImportError):  # no login name, as in some containers
+        name = "reviewer"
     if not name or not name.isprintable() or len(name) > 80:
         raise ConfigError(f"--reviewer {given!r}: give a name of 1 to 80 printable characters")
     return name
 
 
 class _Ended(BaseException):
-    """Somebody ended the server, which is how it always ends."""
+    """Raised by Ctrl-C or SIGTERM: how the server always ends."""
 
 
 def _end(*_: object) -> None:
     raise _Ended
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # no such user on this machine, as in some containers
-        return "reviewer"

@@ -1,4 +1,4 @@
-"""train: from data whose labels may be wrong to a finished run, with its report."""
+"""train: train on data with noisy labels."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,24 +38,26 @@ def train(
     force: bool = False,
     **options: Any,
 ) -> Run:
-    """Train on data whose labels may be wrong; write a run folder with a report and return it.
+    """Train on data with noisy labels; write a run folder with a report, and return it.
 
-    Does what ``unflip train`` does, with the same options, defaults and errors, which are exceptions of
-    ``unflip.errors.UnflipError``. Ctrl-C and SIGTERM, in the main thread, save and raise
-    ``unflip.errors.Stopped``.
+    Same as ``unflip train``, with the same options and defaults. Errors are ``unflip.errors.UnflipError``. Ctrl-C and
+    SIGTERM save a checkpoint and raise ``unflip.errors.Stopped``.
 
     Args:
-        data: a path, the name of a built-in data set, or a ``Dataset`` or ``DatasetDict`` of Hugging Face, which is
-            written to the run's folder first. With ``resume`` it may be None: everything comes from the run folder.
-        out: the run's folder.
-        method: how to learn: see ``unflip list methods``.
+        data: a path, the name of a built-in data set, or a Hugging Face ``Dataset`` or ``DatasetDict``, which is
+            written to the run folder first. May be None with ``resume``.
+        out: the run folder.
+        method: the training method; see ``unflip list methods``.
         epochs: passes over the data.
-        seed: the random seed.
-        resume: continue the run in ``out`` where it stopped.
+        seed: random seed.
+        resume: resume the run in ``out``.
         force: replace the run in ``out``.
-        options: those of ``unflip.api.options.TRAIN``; ``unflip train --help`` describes them.
-            ``settings`` are what ``--set`` takes: ``"key=value"`` strings, or a mapping from dotted keys to values.
-            What is None comes from ``settings``, ``config``, ``preset`` or the defaults, in this order.
+        options: see ``unflip.api.options.TRAIN`` and ``unflip train --help``. ``settings`` is what ``--set`` takes:
+            ``"key=value"`` strings, or a mapping from dotted keys to values. Precedence: options, ``settings``,
+            ``config``, ``preset``, defaults.
+
+    Returns:
+        The finished run.
     """
     run = Run(Path(out))
     tree = option_tree(TRAIN, {"method": method, "epochs": epochs, "seed": seed, **options})
@@ -66,15 +68,26 @@ def train(
         run.begin()
         columns = {"label_column": own.pop("label_column", None), "ignore": own.pop("ignore", ())}
         data = write_dataset(data, run.own(layout.DATA), **columns)
-    finished = _train(run, data, tree, execution, resume=resume, force=force)
-    report_finished(finished)
-    return finished
+    embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))
+    layers = layers_of(data, tree, read_toml(run.config_path) if resume else None)
+    if resume:
+        train_run(run, layers.resolve(), execution, resume=True)
+    else:
+        plan = plan_training(run, layers, embedding, execution)
+        raw = plan.raw
+        if plan.embedding is not None:
+            run.begin()
+            run.own(layout.EMBEDDED)
+            raw = plan.embedding.run(make_reporter(execution.quiet)).features
+        train_run(run, plan.config, execution, raw=raw, force=force)
+    report_finished(run)
+    return run
 
 
 def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **options: Any) -> str:
-    """Return what :func:`train` would do, as text: configuration, columns and classes. Nothing is trained or written.
+    """Return the configuration, columns and classes of a run as text; train and write nothing.
 
-    The arguments are those of ``train``. The text is valid TOML: all but the configuration are comments.
+    The arguments are those of :func:`train`. The text is valid TOML: the configuration, and comments.
     """
     run, tree = Run(Path(out)), option_tree(TRAIN, options)
     execution = check_section(Execution, tree.pop("execution", {}))
@@ -100,66 +113,47 @@ def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **
     return "\n".join([plan.config.to_toml(), *(f"# {line}" for line in lines)])
 
 
-def _train(run: Run, data: str | Path | None, tree: Tree, execution: Execution, *, resume: bool, force: bool) -> Run:
-    embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))
-    layers = layers_of(data, tree, read_toml(run.config_path) if resume else None)
-    if resume:
-        return train_run(run, layers.resolve(), execution, resume=True)
-    plan = plan_training(run, layers, embedding, execution)
-    if plan.embedding is None:
-        return train_run(run, plan.config, execution, raw=plan.raw, force=force)
-    run.begin()
-    run.own(layout.EMBEDDED)
-    made = plan.embedding.run(make_reporter(execution.quiet))
-    return train_run(run, plan.config, execution, raw=made.features, force=force)
-
-
 @dataclass(frozen=True)
 class TrainPlan:
-    """What a run learns from."""
+    """The configuration of a run, and its data."""
 
     config: RunConfig
     raw: Dataset | None
-    """The data, if it had to be read in order to know."""
+    """The data, if it was already read."""
     embedding: EmbedPlan | None
-    """How images become the features that the run learns from; None where it learns from the data as it is."""
+    """How images become features; None if the run trains on the data itself."""
 
 
 def plan_training(run: Run, layers: Layers, embedding: EmbeddingOptions, execution: Execution) -> TrainPlan:
-    """Resolve a run's configuration; refuse options that somebody typed although nothing reads them.
+    """Resolve a run's configuration; raise ConfigError if an option is not used.
 
-    The default network is for rows, so where nobody chose one, images become features first, as `clean` does it.
+    The default network takes rows of features, so images are embedded first unless a network is chosen.
     """
     config = layers.resolve()
-    data, typed = config.common.data, layers.typed("data")
-    chosen = any("network" in layer for layer in layers.trees)
-    raw = None if chosen else load_raw(data, config.parts)
+    data = config.common.data
+    has_network = any("network" in layer for layer in layers.trees)
+    raw = None if has_network else load_raw(data, config.parts)
     of_images = raw is not None and raw.holds_images
-    check_used(data, typed, EMBEDDING_USES if of_images else ())
+    check_used(data, layers.typed("data"), EMBEDDING_USES if of_images else ())
     if raw is None or not of_images:
         if unused := next(iter(embedding.model_fields_set), None):
-            flag = f"--{unused.replace('_', '-')}"
-            raise ConfigError(f"{flag} is for features of images; this run learns from its examples: leave it out")
+            raise ConfigError(f"--{unused.replace('_', '-')} is not used: this run does not embed images")
         return TrainPlan(config, raw, None)
-    choose_labels(raw, data)  # before anything that takes long
-    plan = plan_embedding(
-        raw, run.folder / layout.EMBEDDED, data, embedding, execution, track=make_reporter(execution.quiet).track
-    )
-    plain = {name: field.default for name, field in ImageOptions.model_fields.items()} | {"label_column": None}
-    own = data.model_copy(update=plain | {"path": str(plan.out)})
+    choose_labels(raw, data)  # fail before images are embedded
+    track = make_reporter(execution.quiet).track
+    plan = plan_embedding(raw, run.folder / layout.EMBEDDED, data, embedding, execution, track=track)
+    defaults = {name: field.default for name, field in ImageOptions.model_fields.items()} | {"label_column": None}
+    own = data.model_copy(update=defaults | {"path": str(plan.out)})
     return TrainPlan(replace(config, common=config.common.model_copy(update={"data": own})), raw, plan)
 
 
 def layers_of(data: str | Path | None, tree: Tree, base: Tree | None = None) -> Layers:
-    """Return what the options of ``train`` ask for, over the configuration of a run that is resumed."""
+    """Return the configuration layers of ``train``'s options; ``base`` is that of a resumed run."""
     sources = check_section(SourceOptions, tree.pop("sources", {}))
     if data is not None:
         tree = tree | {"data": tree.get("data", {}) | {"path": str(Path(data))}}
     layers = make_layers(tree, base=base, preset=sources.preset, config=sources.config, settings=sources.settings)
-    return _from_scratch(layers) if sources.from_scratch else layers
-
-
-def _from_scratch(layers: Layers) -> Layers:
-    """Return layers in which the network starts from random weights."""
+    if not sources.from_scratch:
+        return layers
     section = network_section(layers.resolve().common.network)
     return replace(layers, flags=layers.flags | {section: {"pretrained": False}})

@@ -1,4 +1,4 @@
-"""The command line: ``unflip``. Nothing heavy is imported before a command needs it."""
+"""The command line, ``unflip``. Heavy imports are deferred until a command runs."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line; an error of the user's is one line on standard error and exit code 2."""
+    """Run the command line; user errors are printed as one line, with exit code 2."""
     import typer
 
     from unflip.cli.app import app
@@ -20,44 +20,43 @@ def main() -> None:
 
     _replace_unknown_characters()
     warnings.simplefilter("always", UnflipWarning)
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # images that it cannot read are named by us
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # broken images are reported by us
     warnings.showwarning = partial(_show_warning, set())
-    # typer brings its own copy of click from 0.26 on and uses the installed one before: ask it for the base class
+    # typer vendors click from 0.26 on, so find the base class through typer
     usage_error = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
     try:
         code = app(standalone_mode=False)
     except typer.Exit as stop:
         code = stop.exit_code
     except Stopped as stop:
-        _complain(str(stop))
+        _print_error(str(stop))
         _end(128 + stop.signal)
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except UnflipError as error:
-        _complain(str(error))
+        _print_error(str(error))
         code = 2
+    except BrokenPipeError:  # the reader of our output is gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     except UnicodeEncodeError as error:
-        _complain(f"a name holds characters that this system cannot write ({error.reason}); rename it")
+        _print_error(f"cannot encode a file name ({error.reason}); rename the file")
         code = 2
     except OSError as error:
-        if isinstance(error, BrokenPipeError):  # the reader of our output went away, as `| head` does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 0
-        else:  # what the file system said no to, and nobody expected
-            _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-            code = 2
+        _print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        code = 2
     except Exception as error:
         if not isinstance(error, usage_error):
             raise
-        _complain(error.format_message())  # type: ignore[attr-defined]
+        _print_error(error.format_message())  # type: ignore[attr-defined]
         code = 2
-    if code == _INTERRUPTED:  # newer versions of typer return it instead of raising
-        _complain("stopped")
+    if code == _INTERRUPTED:  # newer versions of typer return it
+        _print_error("stopped")
     _end(code or 0)
 
 
 def _end(code: int) -> NoReturn:
-    """Exit; as one of several processes at once, since the threads between them now and then abort a slow exit."""
+    """Exit; in distributed runs immediately, since communication threads may abort a slow exit."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -66,29 +65,28 @@ def _end(code: int) -> NoReturn:
 
 
 def _replace_unknown_characters() -> None:
-    """Print ? for what an encoding lacks: Windows may write a table's arrows to a file in one that has none."""
+    """Print ? for characters that the output encoding lacks, as on Windows."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="replace")
 
 
-def _complain(message: str) -> None:
+def _print_error(message: str) -> None:
     from unflip.errors import one_line
 
-    if message and int(os.environ.get("RANK", "0")) == 0:  # of several processes the first one speaks
+    if message and int(os.environ.get("RANK", "0")) == 0:  # the first process only
         print(f"unflip: {one_line(message)}", file=sys.stderr)  # noqa: T201
 
 
-def _show_warning(said: set[str], message: Warning | str, category: type[Warning], *place: object) -> None:
-    """Show a warning of ours unless it was ``said`` before: data may be checked more than once."""
+def _show_warning(shown: set[str], message: Warning | str, category: type[Warning], *place: object) -> None:
+    """Print our warnings as one line, each once, and others as usual."""
     from unflip.errors import UnflipWarning
 
-    if issubclass(category, UnflipWarning):
-        if str(message) not in said:
-            _complain(str(message))
-        said.add(str(message))
-    else:  # somebody else's, which means nothing to a user without its place
+    if not issubclass(category, UnflipWarning):
         _show_other(message, category, *place)
+    elif str(message) not in shown:
+        shown.add(str(message))
+        _print_error(str(message))
 
 
 _show_other: Callable[..., None] = warnings.showwarning

@@ -1,4 +1,4 @@
-"""The commands, and `unflip list`. Modules of commands import nothing heavy before a command runs."""
+"""All commands, and ``unflip list``."""
 
 from typing import Annotated
 
@@ -14,28 +14,26 @@ from unflip.cli.train import demo, train
 from unflip.errors import ConfigError, unknown
 
 KINDS = ("methods", "networks", "backbones", "text-encoders", "data", "checks", "presets", "grids")
-_NOTES = {"methods": "NAME-m, NAME-c: any of these with mean-based or covariance-based calibration, such as gce-m"}
+_CALIBRATED = "  Append -m or -c to any method for mean- or covariance-based calibration, such as gce-m"
 
 app = typer.Typer(
     name="unflip",
-    help="Train classifiers on data whose labels are partly wrong, and get the labels back, corrected.",
+    help="Find label errors, and train classifiers on noisy labels.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     epilog="Start with: unflip demo",
 )
-for command in (demo, train, predict, clean, embed, corrupt):
+for command in (demo, clean, review, train, predict, report, export, embed, corrupt):
     app.command()(command)
-noise_app = typer.Typer(help="Look at label noise.", no_args_is_help=True)
+noise_app = typer.Typer(help="Inspect label noise.", no_args_is_help=True)
 noise_app.command()(inspect)
 app.add_typer(noise_app, name="noise")
-for command in (report, review, export):
-    app.command()(command)
 app.add_typer(paper_app, name="paper")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(value: bool) -> None:
+    if value:
         typer.echo(f"unflip {__version__}")
         raise typer.Exit
 
@@ -53,30 +51,27 @@ def _root(
 def list_parts(
     kind: Annotated[
         str | None,
-        typer.Argument(
-            help="methods, networks, backbones, text-encoders, data, checks, presets or grids; everything by default.",
-            metavar="[KIND]",
-        ),
+        typer.Argument(help=f"{', '.join(KINDS)}; all by default.", metavar="[KIND]"),
     ] = None,
 ) -> None:
-    """List methods, networks, backbones, text encoders, data sets, checks, presets or grids, with one line on each."""
+    """List available methods, networks, backbones, checks, presets and more."""
     if kind is not None and kind not in KINDS:
         raise ConfigError(unknown("kind", kind, KINDS))
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    for chosen in [kind] if kind else KINDS:
-        rows = _rows(chosen)
-        console.print(chosen, style="bold")
-        width = max((len(name) for name, _ in rows), default=0)
-        for name, summary in rows:
-            console.print(f"  {name:<{width}}  {summary}")
-        if chosen in _NOTES:
-            console.print(f"  {_NOTES[chosen]}")
+    for name in [kind] if kind else KINDS:
+        rows = _rows(name)
+        console.print(name, style="bold")
+        width = max(len(part) for part, _ in rows)
+        for part, summary in rows:
+            console.print(f"  {part:<{width}}  {summary}")
+        if name == "methods":
+            console.print(_CALIBRATED)
 
 
 def _rows(kind: str) -> list[tuple[str, str]]:
-    """Return name and summary of every part of a kind."""
+    """Return the name and summary of all parts of a kind."""
     from unflip.data import datasets
     from unflip.encoders import text_encoders
     from unflip.issues import checks
@@ -89,8 +84,7 @@ def _rows(kind: str) -> list[tuple[str, str]]:
         "methods": methods, "networks": networks, "backbones": backbones, "text-encoders": text_encoders,
         "data": datasets, "checks": checks,
     }  # fmt: skip
-    files = {"presets": (preset_names, preset_text), "grids": (grid_names, grid_text)}
-    if kind in files:
-        names, text = files[kind]
+    if kind in ("presets", "grids"):
+        names, text = (preset_names, preset_text) if kind == "presets" else (grid_names, grid_text)
         return [(name, text(name).splitlines()[0].lstrip("# ")) for name in names()]
     return [(entry.name, entry.summary) for entry in registries[kind]]

@@ -1,4 +1,4 @@
-"""``unflip predict``, ``report``, ``review`` and ``export``: what people do with a finished run."""
+"""Commands for finished runs: ``predict``, ``export``, ``report`` and ``review``."""
 
 import sys
 from pathlib import Path
@@ -16,18 +16,14 @@ def predict(
     run: FinishedRun,
     data: Annotated[
         str,
-        typer.Option(
-            help="What training took: images (they need no class folders here), a table of texts or columns, features."
-        ),
+        typer.Option(help="New examples of the kind that the run was trained on; labels are not needed."),
     ],
-    out: Annotated[Path | None, typer.Option(help="A .csv or .parquet file; by default standard output.")] = None,
-    part: Annotated[
-        str | None, typer.Option(help="Which set of the data: train, val, test ...; by default the first test set.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file, .csv or .parquet; by default standard output.")] = None,
+    part: Annotated[str | None, typer.Option(help="Set to predict; by default the first test set.")] = None,
     force: Force = False,
     **options: Any,
 ) -> None:
-    """Apply a run's model to new data of the kind it was trained on: id, label and probabilities, as a table."""
+    """Predict classes and probabilities of new examples."""
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -39,7 +35,7 @@ def predict(
     if out is not None:
         check_output(out, (".csv", ".parquet"), force=force, inputs=[data])
     prediction = predict_task(run, data, part=part, track=make_reporter(quiet=out is None).track, **options)
-    for remark in (*(f"left out {image.id}: {image.reason}" for image in prediction.skipped), *prediction.remarks):
+    for remark in (*(f"skipped {image.id}: {image.reason}" for image in prediction.skipped), *prediction.remarks):
         print(remark, file=sys.stderr)  # noqa: T201
     table = prediction.table()
     if out is None:
@@ -52,67 +48,60 @@ def predict(
 
 def export(
     run: FinishedRun,
-    out: Annotated[Path, typer.Option(help="The file: .csv, .parquet, .jsonl, or .json for Label Studio.")],
+    out: Annotated[Path, typer.Option(help="Output file: .csv, .parquet, .jsonl, or .json for Label Studio.")],
     form: Annotated[
         str, typer.Option("--format", help="csv, parquet, jsonl, label-studio or cleanlab.", metavar="FORMAT")
     ] = "csv",
-    prefix: Annotated[
-        str, typer.Option(help="For Label Studio: what stands before each image's path, as an address or folder.")
-    ] = "",
+    prefix: Annotated[str, typer.Option(help="Label Studio: URL or folder before each image path.")] = "",
     data: Moved = None,
     force: Force = False,
 ) -> None:
-    """Write a run's labels for other tools: tables, Label Studio tasks with predictions, cleanlab's columns.
+    """Export labels as a table, or for Label Studio or cleanlab.
 
     Example: unflip export runs/first --format label-studio --out tasks.json
     """
     from unflip.api.export import export as export_task
 
     count = export_task(run, out, form, prefix=prefix, data=data, force=force)
-    print(f"{count} labels as {form}: {out}")  # noqa: T201
+    print(f"{count:,} labels: {out}")  # noqa: T201
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN...")],
     out: Annotated[
-        Path | None, typer.Option(help="The page; by default report.html in the run, or comparison.html here.")
+        Path | None, typer.Option(help="The page; by default RUN/report.html, or comparison.html for several runs.")
     ] = None,
     data: Moved = None,
     force: Force = False,
 ) -> None:
-    """Write a run's report.html anew, or a page that compares several runs.
+    """Write the HTML report of a run, or compare several runs.
 
-    A page is one file, which opens without a network. Example: unflip report runs/plc runs/mddc --out compared.html
+    Example: unflip report runs/plc runs/mddc --out comparison.html
     """
     from unflip.api.report import report as report_task
 
-    print(f"written: {report_task(runs, out, data=data, force=force)}")  # noqa: T201
-
-
-_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+    print(f"Report: {report_task(runs, out, data=data, force=force)}")  # noqa: T201
 
 
 def review(
     run: FinishedRun,
     data: Moved = None,
-    port: Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.", min=0, max=65535)] = 0,
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 0,
     host: Annotated[
-        str, typer.Option(help="Which address to listen on; any but the default can be reached by other machines.")
+        str, typer.Option(help="Address to listen on; other machines can reach any but the default.")
     ] = "127.0.0.1",
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address, open nothing.")] = False,
-    reviewer: Annotated[
-        str | None, typer.Option(help="The name to decide under; by default your login. The page can change it.")
-    ] = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
+    reviewer: Annotated[str | None, typer.Option(help="Reviewer name; by default your login name.")] = None,
     order: Annotated[
         Order,
-        typer.Option(help="Begin with the most doubtful labels, or with decisions that teach most. The page has both."),
+        typer.Option(help="Start with the lowest quality, or with the most informative examples."),
     ] = Order.LOWEST_QUALITY,
     export: Annotated[
-        Path | None, typer.Option(help="Write what was decided to this .csv, for train --reviewed, and serve nothing.")
+        Path | None, typer.Option(help="Write the reviewed labels to this .csv file (for --reviewed) and exit.")
     ] = None,
     force: Force = False,
 ) -> None:
-    """Go through doubtful labels on a local web page, by keyboard or mouse, alone or with others.
+    """Review label issues in the browser.
 
     Example: unflip review runs/first
     """
@@ -122,18 +111,17 @@ def review(
     reviewer_name(reviewer)
     if export is not None:
         count = export_review(run, export, force=force)
-        print(f"{export}: {count} examples that people settled")  # noqa: T201
+        print(f"{count:,} reviewed examples: {export}")  # noqa: T201
         return
 
     def on_ready(address: str) -> None:
-        print(f"review: {address}", flush=True)  # noqa: T201
-        print("Anyone with this address can decide. Ctrl+C ends it; every decision is saved already.", flush=True)  # noqa: T201
-        if host not in _THIS_MACHINE:
-            print("Other machines reach it by this machine's name or address; nothing is encrypted.", flush=True)  # noqa: T201
+        print(f"review: {address}\nPress Ctrl+C to stop. Decisions are saved as you make them.", flush=True)  # noqa: T201
+        if host not in ("127.0.0.1", "localhost", "::1"):
+            print("Warning: other machines can reach this page, and the connection is not encrypted.", flush=True)  # noqa: T201
         if not no_browser:
             import webbrowser
 
             webbrowser.open(address)
 
-    settled = review_task(run, data=data, host=host, port=port, reviewer=reviewer, order=order, on_ready=on_ready)
-    print(f"{settled} examples are settled; write them with: unflip review {run} --export reviewed.csv")  # noqa: T201
+    count = review_task(run, data=data, host=host, port=port, reviewer=reviewer, order=order, on_ready=on_ready)
+    print(f"{count:,} reviewed examples. Export them: unflip review {run} --export reviewed.csv")  # noqa: T201

@@ -1,4 +1,4 @@
-"""Flags: the options of a command, made from the fields of their models; and flags that several commands share."""
+"""Flags made from the fields of option models, and flags that several commands share."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -12,13 +12,11 @@ from pydantic.fields import FieldInfo
 from unflip.api.options import SECTIONS, option_name
 from unflip.errors import one_line
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Device = Annotated[
-    str, typer.Option(help="Where to compute: auto (a GPU if there is one), cpu, cuda or mps.", metavar="DEVICE")
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
-Moved = Annotated[str | None, typer.Option(help="Where the run's data is now, if it has moved since training.")]
-FinishedRun = Annotated[Path, typer.Argument(help="The folder of a finished run.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+Device = Annotated[str, typer.Option(help="Device: auto (a GPU if available), cpu, cuda or mps.", metavar="DEVICE")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+Moved = Annotated[str | None, typer.Option(help="Where the run's data is now, if it has moved.", metavar="PATH")]
+FinishedRun = Annotated[Path, typer.Argument(help="Folder of a finished run.", metavar="RUN")]
 
 _COMMON = "Common"
 _PANELS = {
@@ -27,20 +25,19 @@ _PANELS = {
 }  # fmt: skip
 _PANEL_OF = {
     "method": _COMMON, "epochs": _COMMON, "seed": _COMMON, "execution.quiet": _COMMON,
-    "embedding.backend": "Compute", "embedding.address": "Compute",
+    "embedding.backend": "Compute", "embedding.address": "Compute", "embedding.feature_precision": "Compute",
 }  # fmt: skip
 _SPELLINGS = {"quiet": ("--quiet", "-q"), "settings": ("--set",)}
 
 
 def takes(keys: Sequence[str], **defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace the ``**options`` of a command by a flag for each option.
+    """Replace the ``**options`` of a command by one flag per option.
 
-    The command is called with those that were typed, by name, so that a flag at its default overrides no file; it may
-    name some of them itself.
+    The command only receives flags that were typed, so that a default does not override a configuration file.
 
     Args:
-        keys: the dotted keys of the options, as in ``unflip.api.options``.
-        defaults: by name, what ``--help`` shows as the default where that is not the model's.
+        keys: the dotted keys of the options, as in ``unflip.api.options``; parameters of the command take precedence.
+        defaults: descriptions of defaults for ``--help``, by name, where they differ from the field's.
     """
     names = {option_name(key): key for key in keys}
 
@@ -53,47 +50,53 @@ def takes(keys: Sequence[str], **defaults: str) -> Callable[[Callable[..., None]
         for parameter in own:
             for info in parameter.annotation.__metadata__:
                 info.rich_help_panel = _COMMON if isinstance(info, typer.models.OptionInfo) else None
-        added = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_flag(key, defaults.get(name))
-            )
-            for name, key in names.items()
-        ]
+        flags = [_flag(name, key, defaults.get(name)) for name, key in names.items()]
 
         @wraps(command)
-        def run(**values: Any) -> None:
-            command(**{name: value for name, value in values.items() if name not in names or value is not None})
+        def run(context: typer.Context, **values: Any) -> None:
+            typed = {name: value for name, value in values.items() if not _is_default(context, name)}
+            command(**{name: value for name, value in values.items() if name not in names} | typed)
 
-        parameters = [*own, *added]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        parameters = [*own, *flags]
+        context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        run.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in (context, *parameters)}
         return run
 
     return decorate
 
 
-def _flag(key: str, default: str | None) -> Any:
-    """Return what typer makes the flag of an option of: its type, help, default and panel come from the field."""
+def _is_default(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is None or source.name == "DEFAULT"
+
+
+def _flag(name: str, key: str, default: str | None) -> inspect.Parameter:
+    """Return the parameter of an option; type, help, default and panel come from its field."""
     section, _, field_name = key.rpartition(".")
-    field, name = SECTIONS[section].model_fields[field_name], option_name(key)
-    kind, choices = _type_of(field)
+    field = SECTIONS[section].model_fields[field_name]
+    kind, metavar = _type_of(field)
     help_text = one_line(field.description or "").split(". ")[0].removesuffix(".")
-    plain = isinstance(field.default, str | int | float) and not isinstance(field.default, bool)
+    value = field.default if default is None and isinstance(field.default, str | int | float) else None
     option = typer.Option(
-        *_SPELLINGS.get(name, (f"--{name.replace('_', '-')}",)),  # named, since a flag has no opposite then
+        *_SPELLINGS.get(name, (f"--{name.replace('_', '-')}",)),  # explicit, so that flags have no --no-...
         help=f"{help_text}{'; repeatable' if kind == list[str] else ''}.",
-        metavar="|".join(choices) or None,
-        show_default=default or (str(field.default) if plain else False),
+        metavar=metavar,
+        show_default=default or (value is not None and kind is not bool),
         rich_help_panel=_PANEL_OF.get(key, _PANELS[section]),
     )
-    return Annotated[kind | None, option]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=Annotated[kind | None, option]
+    )
 
 
-def _type_of(field: FieldInfo) -> tuple[Any, Sequence[str]]:
-    """Return the type that typer reads a field's value as, and the allowed words if it is one of some."""
+def _type_of(field: FieldInfo) -> tuple[Any, str | None]:
+    """Return the type that typer parses a field's value as, and its placeholder in ``--help``."""
     kinds = [field.annotation, *get_args(field.annotation)]
     kinds = [kind.__origin__ if get_origin(kind) is Annotated else kind for kind in kinds]
     if any(get_origin(kind) is tuple for kind in kinds):
-        return list[str], ()
-    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    return next((kind for kind in (bool, int, float) if kind in kinds), str), choices
+        return list[str], "TEXT"
+    if get_origin(field.annotation) is Literal:
+        return str, "|".join(get_args(field.annotation))
+    metavars = {bool: None, int: "INT", float: "FLOAT"}
+    return next(((kind, metavar) for kind, metavar in metavars.items() if kind in kinds), (str, "TEXT"))

@@ -1,4 +1,4 @@
-"""``unflip train`` and ``unflip demo``: train, and print what came out."""
+"""``unflip train`` and ``unflip demo``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,32 +17,31 @@ if TYPE_CHECKING:
 
 @takes(TRAIN)
 def train(
-    out: Annotated[Path, typer.Option(help="Folder for the run; everything about it is written there.")],
+    out: Annotated[Path, typer.Option(help="Run folder to write.")],
     data: Annotated[
         str | None,
         typer.Option(
-            help="Images (one folder per class, a .csv or .parquet table of paths, CIFAR, WebVision, Clothing1M), "
-            "feature arrays (.npz, .npy or a folder of .npy), a .csv or .parquet table of numbers, or the built-in "
-            "data set digits."
+            help="Images or texts (one folder per class), a table (.csv, .parquet, .jsonl), feature arrays "
+            "(.npz, .npy), CIFAR, WebVision, Clothing1M, or a built-in data set: see `unflip list data`."
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out where it stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Train and write nothing: show the configuration, columns and classes."),
+        typer.Option("--dry-run", help="Print the configuration, columns and classes; write nothing."),
     ] = False,
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
-    """Train on data whose labels may be wrong.
+    """Train a classifier on noisy labels.
 
-    Writes the model, the labels (as they came, as they are now, how sure), every epoch's figures, result.json and
-    report.html.
+    Writes the model, the label table (labels.csv), metrics, result.json and report.html to --out.
+
     Example: unflip train --data features.npz --out runs/first
     """
     if dry_run and resume:
-        raise ConfigError("--dry-run tells of a whole run; leave --resume out")
+        raise ConfigError("--dry-run and --resume cannot be combined")
     if dry_run:
         from unflip.api.train import dry_run as describe
 
@@ -58,28 +57,26 @@ def train(
 
 
 def summary(run: "Run") -> str:
-    """Return what a person wants to know of a finished run, in a few lines."""
+    """Return the results of a finished run in a few lines."""
     result = run.result
     lines = [f"{result['method']} on {result['data']}, seed {result['seed']}, {result['epochs']} epochs"]
-    lines.append(f"  model of epoch {result['selected_epoch']}, chosen by {result['protocol']}")
+    lines.append(f"  selected epoch       {result['selected_epoch']} ({result['protocol']})")
     if result["test_accuracy"]["selected"] is not None:
         test = result["test_accuracy"]
-        lines.append(f"  test accuracy  {test['selected']:.2%} (last epoch {test['last']:.2%})")
+        lines.append(f"  test accuracy        {test['selected']:.2%} (last epoch {test['last']:.2%})")
         if len(result["tests"]) > 1:
-            lines += [
-                f"    {name}  top-1 {figures['top1']:.2%}, top-5 {figures['top5']:.2%}"
-                for name, figures in result["tests"].items()
-            ]
+            scores = result["tests"].items()
+            lines += [f"    {name}  top-1 {score['top1']:.2%}, top-5 {score['top5']:.2%}" for name, score in scores]
     if result["val_accuracy"] is not None:
-        lines.append(f"  agreement with the given labels of the validation examples  {result['val_accuracy']:.2%}")
+        lines.append(f"  validation accuracy  {result['val_accuracy']:.2%} (noisy labels)")
     labels = result["label_accuracy_all"]
     if labels["given"] is not None:
-        lines.append(f"  labels right   {labels['given']:.2%} as given, {labels['current']:.2%} now")
+        lines.append(f"  label accuracy       {labels['given']:.2%} given, {labels['current']:.2%} corrected")
     if result.get("skipped"):
-        lines.append(f"  {result['skipped']} broken images left out: {run.folder / 'skipped.csv'}")
-    lines.append(f"  {result['seconds']:.1f} s; everything is in {run.folder} (labels.csv: one row per example)")
+        lines.append(f"  broken images skipped: {result['skipped']} ({run.folder / 'skipped.csv'})")
+    lines += [f"  time                 {result['seconds']:.1f} s", f"Labels: {run.folder / 'labels.csv'}"]
     if run.report_path.exists():
-        lines.append(f"  to look at: {run.report_path}")
+        lines.append(f"Report: {run.report_path}")
     return "\n".join(lines)
 
 
@@ -87,30 +84,30 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the figure.")] = Path("demo"),
     quiet: Quiet = False,
 ) -> None:
-    """Train several methods on handwritten digits with wrong labels; about a minute."""
+    """Compare methods on handwritten digits with label noise; takes about a minute."""
     from rich.console import Console
 
     from unflip.api.demo import METHODS, NOISE
     from unflip.api.demo import demo as demo_task
 
     console = Console(quiet=quiet, highlight=False)
-    console.print(f"Handwritten digits; labels are wrong by the recipe {NOISE}: a digit becomes one that it resembles.")
-    done = demo_task(out, quiet=quiet)
+    console.print(f"Handwritten digits with label noise {NOISE}: digits are mistaken for similar ones.")
+    result = demo_task(out, quiet=quiet)
     last = out / METHODS[-1]
-    console.print(_table(done.runs))
-    console.print(f"A picture of this: {done.picture}. One row per example: {last / 'labels.csv'}")
-    console.print(f"Pages to look at: {done.page}, {last / 'report.html'}")
+    console.print(_table(result.runs))
+    console.print(f"Figure: {result.picture}\nLabels: {last / 'labels.csv'}")
+    console.print(f"Comparison: {result.page}\nReport: {last / 'report.html'}")
 
 
 def _table(runs: "dict[str, Run]") -> "Table":
     from rich.table import Table
 
     given = next(iter(runs.values())).result["label_accuracy_all"]["given"]
-    table = Table(title=f"{1 - given:.1%} of the training labels are wrong")
-    for heading in ("method", "test accuracy", "last epoch", "labels right now", "seconds"):
+    table = Table(title=f"Label noise: {1 - given:.1%}")
+    for heading in ("method", "test accuracy", "last epoch", "label accuracy", "seconds"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for method, run in runs.items():
         result, test = run.result, run.result["test_accuracy"]
-        shares = (test["selected"], test["last"], result["label_accuracy_all"]["current"])
-        table.add_row(method, *(f"{share:.1%}" for share in shares), f"{result['seconds']:.1f}")
+        scores = (test["selected"], test["last"], result["label_accuracy_all"]["current"])
+        table.add_row(method, *(f"{score:.1%}" for score in scores), f"{result['seconds']:.1f}")
     return table

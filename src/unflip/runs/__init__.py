@@ -1,1 +1,1 @@
-"""Runs: the run folder, and everything that is read from it or written to it."""
+"""The run folder: configuration, model, label table and results."""

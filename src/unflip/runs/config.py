@@ -1,4 +1,4 @@
-"""A run's configuration: defaults < preset < config file < settings < flags, checked before anything is written."""
+"""A run's configuration: defaults < preset < config file < settings < flags, validated before anything is written."""
 
 import re
 import tomllib
@@ -9,7 +9,6 @@ from typing import Any, Self, TypeVar
 
 import tomli_w
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from unflip.data import datasets
 from unflip.data.options import DataOptions, NoiseOptions
@@ -27,31 +26,33 @@ FILE_KEYS = (
     ("data", "path"), ("data", "labels"), ("data", "reviewed"), ("data", "groups"), ("webvision", "imagenet"),
     ("noise", "posterior"), ("noise", "class_map"), ("noise", "matrix"),
 )  # fmt: skip
-"""Keys whose values may be files or folders."""
+"""Keys whose values may be paths."""
 FOR = "for"
-"""The section of a file in which each method may have values of its own."""
+"""The section of a file for values of single methods, such as ``[for.plc]``."""
 _Model = TypeVar("_Model", bound=Options)
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A whole configuration: what every run has, and a section for each part in use."""
+    """A complete configuration: the common options, and one section per part in use."""
 
     common: Common
     parts: Mapping[str, Options]
 
     @classmethod
     def resolve(cls, layers: Sequence[Tree], explicit: Iterable[str] = ()) -> Self:
-        """Merge ``layers``, the last wins, and check the outcome. Below all of them is what the method itself advises.
+        """Merge layers and validate the result.
 
-        ``explicit`` names sections that a person typed: those must be in use. Sections of a preset or a file need
-        not be, so that one file serves several methods.
+        Args:
+            layers: trees of values; later ones take precedence. The method's own defaults have the lowest precedence.
+            explicit: sections that must be in use. Others, from a preset or file, need not be, so that one file serves
+                several methods.
         """
         named = _merged(layers)
         tree = _merged([_chosen(layer, _part_name(named, "method")) for layer in layers])
         method, network = (_part_name(tree, key) for key in ("method", "network"))
-        recipe = find_method(method)
-        sections = dict(recipe.sections)
+        spec = find_method(method)
+        sections = dict(spec.sections)
         sections[network_section(network)] = networks.load(network).Options
         sections |= {key: datasets.load(key).Options for key in tree if key in datasets}
         known = {*Common.model_fields, *sections}
@@ -59,17 +60,14 @@ class RunConfig:
             other_part = key in methods or key in networks or key in calibrators or key == "calibration"
             if key not in known and not (other_part and isinstance(value, dict)):
                 raise ConfigError(unknown("configuration key", key, _all_keys(sections)))
-        for key in explicit:
-            if key not in known:
-                raise ConfigError(
-                    f"section '{key}' is not used by method '{method}' with network '{network}'; "
-                    f"in use: {', '.join(sections)}"
-                )
+        if unused := next((key for key in explicit if key not in known), None):
+            used = f"method '{method}' and network '{network}' use: {', '.join(sections)}"
+            raise ConfigError(f"section '{unused}' is not used; {used}")
         common = _check_common(tree, sections)
         check_text(common.data.path, "data")
         shape = RunShape(common.epochs, common.optimizer.lr, of_rows=network == "mlp")
-        tree = _merge(recipe.options_for(shape), tree)
-        if issubclass(sections[network_section(network)], PretrainedOptions):  # kept where a run is resumed for longer
+        tree = _merge(spec.options_for(shape), tree)
+        if issubclass(sections[network_section(network)], PretrainedOptions):
             usual = {"freeze_epochs": usual_freeze_epochs(common.epochs)}
             tree = _merge({network_section(network): usual}, tree)
         common = _check_common(tree, sections)
@@ -77,53 +75,53 @@ class RunConfig:
         return cls(common, parts)
 
     def check(self) -> None:
-        """Refuse what makes no sense in a run of this length; apart from `resolve`, since old runs are to be read."""
+        """Raise ConfigError if options do not fit the number of epochs; not part of `resolve`, which reads old runs."""
         find_method(self.common.method).check(self.parts, self.common.epochs)
         if isinstance(self.network_options, PretrainedOptions):
             self.network_options.check_length(network_section(self.common.network), self.common.epochs)
 
     @property
     def network_options(self) -> Options:
-        """The section of the network in use."""
+        """The options of the network."""
         return self.parts[network_section(self.common.network)]
 
     def tree(self) -> Tree:
-        """Return the configuration as plain values, without those that are not set."""
+        """Return the configuration as plain values, without those that are None."""
         tree = self.common.model_dump(mode="json", exclude_none=True)
         return tree | {name: part.model_dump(mode="json", exclude_none=True) for name, part in self.parts.items()}
 
     def inputs(self) -> list[Path]:
-        """Return every file or folder that the configuration names, if it is there."""
+        """Return the existing files and folders that the configuration names."""
         tree = self.tree()
-        named = [tree.get(section, {}).get(key) for section, key in FILE_KEYS]
-        return [path for value in named if value is not None and (path := Path(value)).exists()]
+        values = [tree.get(section, {}).get(key) for section, key in FILE_KEYS]
+        return [path for value in values if value is not None and (path := Path(value)).exists()]
 
     def to_toml(self) -> str:
-        """Return the configuration as a file that ``--config`` takes."""
+        """Return the configuration as TOML, for ``--config``."""
         return tomli_w.dumps(self.tree())
 
 
 @dataclass(frozen=True)
 class Layers:
-    """What a person asked for; of two values for an option the later wins: file, settings, flags."""
+    """The layers of a configuration, in order of precedence: files, settings, flags."""
 
     files: Sequence[Tree]
-    """Of a run that is resumed, a preset, a configuration file; they may serve several methods and kinds of data."""
+    """Of a resumed run, a preset, a configuration file; they may serve several methods and kinds of data."""
     settings: Sequence[Tree]
     flags: Tree
 
     @property
     def trees(self) -> list[Tree]:
-        """All of them, the strongest last."""
+        """All layers, highest precedence last."""
         return [*self.files, *self.settings, self.flags]
 
     def typed(self, section: str) -> set[str]:
-        """Return the keys of a section that a person typed, as a setting or a flag."""
+        """Return the keys of a section that were set by settings or flags."""
         sections = [tree.get(section) for tree in (*self.settings, self.flags)]
         return {key for tree in sections if isinstance(tree, dict) for key in tree}
 
     def resolve(self) -> RunConfig:
-        """Merge the layers and check the outcome; a section that was typed must be in use."""
+        """Merge the layers and validate the result; sections in settings must be in use."""
         explicit = [key for layer in self.settings for key, value in layer.items() if isinstance(value, dict)]
         return RunConfig.resolve(self.trees, explicit)
 
@@ -136,14 +134,14 @@ def make_layers(
     settings: Iterable[str] | Mapping[str, Any] | None = None,
     base: Tree | None = None,
 ) -> Layers:
-    """Read what a person asked for.
+    """Read the layers of a configuration.
 
     Args:
-        flags: single options, as a configuration file would hold them.
+        flags: single options, as a tree of sections.
         preset: the name of a preset.
         config: a TOML file.
-        settings: ``key=value`` strings, or values by dotted key; their sections must be in use.
-        base: the configuration of a run that is resumed.
+        settings: ``key=value`` strings, or values by dotted key.
+        base: the configuration of a resumed run.
     """
     if isinstance(settings, Mapping):
         typed = [nest(key, value) for key, value in settings.items()]
@@ -154,17 +152,17 @@ def make_layers(
 
 
 def read_toml(path: Path, what: str = "config") -> Tree:
-    """Read a TOML file; errors call it ``what``."""
+    """Read a TOML file; errors name it ``what``."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{what} {path}: {error.strerror}") from error
-    except ValueError as error:  # also of a file that is not UTF-8
+    except ValueError as error:  # also if not UTF-8
         raise ConfigError(f"{what} {path}: not TOML: {error}") from error
 
 
 def read_preset(name: str) -> Tree:
-    """Read a preset that ships in the package."""
+    """Read a preset of the package."""
     names = preset_names()
     if name not in names:
         raise ConfigError(unknown("preset", name, names))
@@ -172,7 +170,7 @@ def read_preset(name: str) -> Tree:
 
 
 def parse_setting(text: str) -> Tree:
-    """Turn ``key=value`` into a tree; the value is TOML, or a bare word.
+    """Return ``key=value`` as a tree; the value is TOML or a bare word.
 
     >>> parse_setting("mlp.hidden=[64, 32]"), parse_setting("method=gce")
     ({'mlp': {'hidden': [64, 32]}}, {'method': 'gce'})
@@ -189,7 +187,7 @@ def parse_setting(text: str) -> Tree:
 
 
 def check_section(model: type[_Model], values: Tree, prefix: str = "") -> _Model:
-    """Check one section's values; errors name keys with ``prefix`` before them."""
+    """Validate one section; errors name keys with the ``prefix``."""
     return _check(model, values, prefix, {})
 
 
@@ -208,7 +206,7 @@ def _merged(layers: Sequence[Tree]) -> Tree:
 
 
 def _chosen(layer: Tree, method: str) -> Tree:
-    """Return a layer with what it says for one method only, `[for.METHOD]`, in the place of what it says for all."""
+    """Return a layer with its section `[for.METHOD]` merged into it, and the other methods' dropped."""
     special = layer.get(FOR, {})
     if not isinstance(special, dict) or not all(isinstance(value, dict) for value in special.values()):
         raise ConfigError(f"'{FOR}': write a section per method, such as [{FOR}.unflip]")
@@ -226,7 +224,7 @@ def _part_name(tree: Tree, key: str) -> str:
 
 
 def network_section(network: str) -> str:
-    """Return the section of a network: its name, or for `timm:NAME` its family's."""
+    """Return the section of a network: its name, or its family for `timm:NAME`."""
     return network.partition(":")[0]
 
 
@@ -243,18 +241,16 @@ def _check_common(tree: Tree, sections: Mapping[str, type[Options]]) -> Common:
 
 
 def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str, type[Options]]) -> _Model:
-    """Validate ``values``; what is wrong is one line that names the key, the value and what is allowed."""
+    """Validate ``values``; the error is one line with key, value and what is allowed."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        parts, field = _locate(model, first["loc"])
-        key = (prefix + ".".join(parts)).rstrip(".")
+        key = (prefix + _locate(model, first["loc"])).rstrip(".")
         if first["type"] == "extra_forbidden":
             raise ConfigError(unknown("configuration key", key, _all_keys(sections))) from error
         if first["type"] == "missing":
-            hint = "; name the data with --data" if key == "data.path" else ""
-            raise ConfigError(f"'{key}' is missing{hint}") from error
+            raise ConfigError("missing option --data" if key == "data.path" else f"'{key}' is missing") from error
         if first["type"] == "literal_error":
             choices = re.findall("'([^']*)'", first["ctx"]["expected"])
             raise ConfigError(unknown(key, str(first["input"]), choices)) from error
@@ -262,31 +258,20 @@ def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str,
         if kind := {"int_parsing": "a whole number", "float_parsing": "a number"}.get(first["type"]):
             others = [e["ctx"]["expected"] for e in error.errors() if e["type"] == "literal_error"]
             message = " or ".join([kind, *others])  # that, or a word such as 'auto'
-        raise ConfigError(f"{key} = {first['input']!r}: must be {message}{_range(field)}") from error
+        raise ConfigError(f"{key} = {first['input']!r}: must be {message}") from error
 
 
-def _locate(model: type[Options], location: Sequence[str | int]) -> tuple[list[str], FieldInfo | None]:
-    """Return where a wrong value is, without what pydantic adds for the members of a union, and its field."""
+def _locate(model: type[Options], location: Sequence[str | int]) -> str:
+    """Return the dotted key of an invalid value, without pydantic's names of union members."""
     parts: list[str] = []
-    field: FieldInfo | None = None
     section: type[Options] | None = model
     for part in location:
         if section is not None or isinstance(part, int):
             parts.append(str(part))
-        if section is not None:
-            field = section.model_fields.get(str(part))
-            kind = field.annotation if field else None
-            section = kind if isinstance(kind, type) and issubclass(kind, Options) else None
-    return parts, field
-
-
-def _range(field: FieldInfo | None) -> str:
-    """Say both ends of a field's range, where it has two."""
-    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    entries = field.metadata if field else ()
-    limits = [(sign, getattr(entry, name, None)) for entry in entries for name, sign in signs.items()]
-    bounds = [f"{sign} {limit}" for sign, limit in limits if limit is not None]
-    return f" (allowed: {' and '.join(bounds)})" if len(bounds) > 1 else ""
+        field = section.model_fields.get(str(part)) if section is not None else None
+        kind = field.annotation if field else None
+        section = kind if isinstance(kind, type) and issubclass(kind, Options) else None
+    return ".".join(parts)
 
 
 def _all_keys(sections: Mapping[str, type[Options]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""labels.parquet, a row per example, and the one rule for which labels look wrong; issues.csv, a row per issue."""
+"""labels.parquet (one row per example), the definition of a label issue, and issues.csv (one row per issue)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
@@ -13,38 +13,43 @@ from torch import Tensor
 
 from unflip.data.arrays import Array
 from unflip.data.files import is_image
-from unflip.errors import RunFolderError
 from unflip.methods.base import LabelStore
+from unflip.runs.layout import reading
 
 REMOVED = "removed"
-"""The ``split`` of examples that people removed."""
+"""The ``split`` of removed examples."""
 HELD = 0.9
-"""The share of wrong labels that people are told where to find."""
+"""The fraction of the label errors that ``ExpectedErrors.most`` refers to."""
+LABEL_COLUMNS = (
+    "index", "id", "split", "given_label", "current_label", "suggested_label", "changed", "prob_suggested",
+    "label_quality", "is_label_issue", "log_odds", "out_of_sample", "reviewed",
+)  # fmt: skip
+"""Columns that every label table has; see :func:`label_table` for all."""
 _NAMED = ("given_label", "current_label", "suggested_label")
 _GIVEN, _CURRENT, _SUGGESTED = range(3)
 
 
 class Assessment(NamedTuple):
-    """What is believed of every example's labels: the given, the current and the suggested one (n, 3)."""
+    """Scores of all examples; (n, 3) tensors have columns for the given, the current and the suggested label."""
 
     probs: Tensor
-    """The method's probabilities of the three; its own if it keeps any, otherwise the model's."""
+    """Probabilities (n, 3) by the method, or by the model if the method has none."""
     network: Tensor
-    """The networks' probabilities of them."""
+    """Probabilities (n, 3) by the networks."""
     gaussian_probs: Tensor | None
-    """The class Gaussians' probabilities of them, if they were asked."""
+    """Probabilities (n, 3) by the class Gaussians, if there are any."""
     top2: Tensor
-    """The two likeliest classes (n, 2), by the views that quality comes from."""
+    """The two most likely classes (n, 2)."""
     top2_probs: Tensor
     """Their probabilities (n, 2)."""
     log_odds: Tensor
-    """Calibrated log-odds that the given label is right, in double precision; NaN where that cannot be said."""
+    """Calibrated log-odds (n,) that the given label is correct, in double precision; NaN if unknown."""
     suggested: Tensor
-    """The label to propose to a person."""
+    """The suggested labels (n,)."""
     out_of_sample: Tensor
-    """Whether quality comes from views alone that had not learned the example's label."""
+    """Whether the scores (n,) come only from models that were not trained on the label."""
     fold: Tensor
-    """Which examples were learned together; -1 where there are no folds."""
+    """The fold of each example (n,); -1 without cross-fitting."""
 
 
 def label_table(
@@ -55,42 +60,45 @@ def label_table(
     ids: Sequence[str] | None = None,
     class_names: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Return one row per example: what its label was, what it is now, and how sure that is.
+    """Return one row per example: its labels, scores and history.
 
     Labels: ``given_label`` is the original, ``current_label`` the one after correction, ``suggested_label`` the one to
-    propose; where somebody decided, both are the decision. ``changed``, ``n_changes`` and ``last_changed_epoch`` (0 for
-    never) are the history. ``top1`` and ``top2`` are the two most likely classes, whatever the label.
+    suggest to a reviewer; both are the reviewed label once there is one. ``changed``, ``n_changes`` and
+    ``last_changed_epoch`` (0 for never) are the history. ``top1`` and ``top2`` are the two most likely classes.
 
-    Scores: ``label_quality`` is the probability that the given label is right, null where it is unknown, 1 where
-    somebody decided; ``log_odds`` are ``log(quality / (1 - quality))``, not rounded. ``out_of_sample`` is whether they
-    come only from views that were not trained on the label. ``is_label_issue`` is the one rule for a label issue:
-    another label is suggested, and nobody has decided. ``prob_...`` are probabilities by the method,
-    ``network_prob_...`` by the networks, ``gaussian_prob_...`` by the class Gaussians.
+    Scores: ``label_quality`` is the probability that the given label is correct, null if unknown, 1 if reviewed;
+    ``log_odds`` is ``log(quality / (1 - quality))``, not rounded. ``out_of_sample`` tells whether they come only from
+    models that were not trained on the label. ``is_label_issue`` defines a label issue: another label is suggested, and
+    the example is not reviewed. ``prob_...`` are probabilities by the method, ``network_prob_...`` by the networks,
+    ``gaussian_prob_...`` by the class Gaussians.
 
-    ``fold`` says which examples trained together; ``reviewed`` marks decisions, removed examples among them.
+    ``fold`` is the fold in cross-fitting; ``reviewed`` marks reviewed examples, including removed ones.
 
     Args:
-        labels: of n examples in k classes.
-        assessment: what is believed of each example.
-        splits: ``train``, ``val`` or ``removed`` for every example.
-        ids: what examples are called; by default their number.
-        class_names: by class number; adds ``given_label_name``, ``current_label_name``, ``suggested_label_name``.
+        labels: the labels of n examples in k classes.
+        assessment: the scores of each example.
+        splits: ``train``, ``val`` or ``removed`` for each example.
+        ids: names of the examples; by default their index.
+        class_names: by class index; adds ``given_label_name``, ``current_label_name``, ``suggested_label_name``.
+
+    Returns:
+        A table with n rows.
     """
     count, history = len(labels), labels.history()
     last_changed = torch.zeros(count, dtype=torch.int32)
     last_changed.scatter_reduce_(0, history["index"], history["epoch"], "amax")
     given, current, trusted = labels.given.cpu(), labels.current.cpu(), labels.trusted.cpu()
     removed = torch.tensor([split == REMOVED for split in splits])
-    decided = trusted | removed
-    suggested = current.where(decided, assessment.suggested.cpu())
+    reviewed = trusted | removed
+    suggested = current.where(reviewed, assessment.suggested.cpu())
     log_odds = assessment.log_odds.cpu().masked_fill(removed, torch.nan)
     quality = log_odds.sigmoid().float().masked_fill(trusted & ~removed, 1.0).numpy()
 
-    def said(view: Tensor | None, of: int) -> Any:
-        if view is None:
+    def prob(probs: Tensor | None, of: int) -> Any:
+        if probs is None:
             return pa.nulls(count, pa.float32())
-        column = view[:, of].cpu()
-        return (column.where(~decided, view[:, _CURRENT].cpu()) if of == _SUGGESTED else column).numpy()
+        column = probs[:, of].cpu()
+        return (column.where(~reviewed, probs[:, _CURRENT].cpu()) if of == _SUGGESTED else column).numpy()
 
     columns: dict[str, Any] = {
         "index": np.arange(count),
@@ -99,14 +107,14 @@ def label_table(
         "given_label": given.numpy(),
         "current_label": current.numpy(),
         "changed": (given != current).numpy(),
-        "prob_current": said(assessment.probs, _CURRENT),
-        "prob_given": said(assessment.probs, _GIVEN),
-        "network_prob_given": said(assessment.network, _GIVEN),
-        "gaussian_prob_given": said(assessment.gaussian_probs, _GIVEN),
+        "prob_current": prob(assessment.probs, _CURRENT),
+        "prob_given": prob(assessment.probs, _GIVEN),
+        "network_prob_given": prob(assessment.network, _GIVEN),
+        "gaussian_prob_given": prob(assessment.gaussian_probs, _GIVEN),
         "suggested_label": suggested.numpy(),
-        "prob_suggested": said(assessment.probs, _SUGGESTED),
-        "network_prob_suggested": said(assessment.network, _SUGGESTED),
-        "gaussian_prob_suggested": said(assessment.gaussian_probs, _SUGGESTED),
+        "prob_suggested": prob(assessment.probs, _SUGGESTED),
+        "network_prob_suggested": prob(assessment.network, _SUGGESTED),
+        "gaussian_prob_suggested": prob(assessment.gaussian_probs, _SUGGESTED),
         "top1": assessment.top2[:, 0].cpu().numpy(),
         "prob_top1": assessment.top2_probs[:, 0].cpu().numpy(),
         "top2": assessment.top2[:, 1].cpu().numpy(),
@@ -114,42 +122,44 @@ def label_table(
         "last_changed_epoch": last_changed.numpy(),
         "n_changes": torch.bincount(history["index"], minlength=count).to(torch.int32).numpy(),
         "label_quality": pa.array(quality, from_pandas=True),
-        "is_label_issue": ((given != suggested) & ~decided).numpy(),
+        "is_label_issue": ((given != suggested) & ~reviewed).numpy(),
         "log_odds": pa.array(log_odds.masked_fill(trusted, torch.nan).numpy(), from_pandas=True),
         "out_of_sample": assessment.out_of_sample.cpu().numpy(),
         "fold": assessment.fold.cpu().to(torch.int16).numpy(),
-        "reviewed": decided.numpy(),
+        "reviewed": reviewed.numpy(),
     }
     if class_names is not None:
         names = pa.array(class_names, pa.string())
-        columns |= {f"{kind}_name": names.take(columns[kind]) for kind in _NAMED}
+        columns |= {
+            f"{kind}_name": names.take(columns[kind]) for kind in ("given_label", "current_label", "suggested_label")
+        }
     return pa.table(columns)
 
 
 def peoples_labels(table: pa.Table) -> Array:
-    """Return the label (n,) that people decided on, or else gave."""
-    decided = table["reviewed"].to_numpy(zero_copy_only=False)
-    labels: Array = np.where(decided, table["current_label"].to_numpy(), table["given_label"].to_numpy())
+    """Return the reviewed labels (n,), or the given ones where there is no review."""
+    reviewed = table["reviewed"].to_numpy(zero_copy_only=False)
+    labels: Array = np.where(reviewed, table["current_label"].to_numpy(), table["given_label"].to_numpy())
     return labels
 
 
 def label_issue_mask(table: pa.Table) -> Array:
-    """Return which given labels (n,) are label issues."""
+    """Return a mask (n,) of label issues."""
     mask: Array = table["is_label_issue"].to_numpy(zero_copy_only=False)
     return mask
 
 
 def lowest_quality_first(table: pa.Table) -> Array:
-    """Return the rows (n,) in order of quality, those without one last; among equals, classes take turns."""
+    """Return the rows (n,) sorted by quality, unknown ones last; ties alternate between classes."""
     return in_turns(table["log_odds"].to_numpy(), table["given_label"].to_numpy())
 
 
 def in_turns(log_odds: Array, given: Array) -> Array:
-    """Return positions (n,) in order of log-odds, NaN last; among equals first one of each class, then a second one."""
+    """Return positions (n,) sorted by log-odds, NaN last; ties alternate between classes, round-robin."""
     if not len(given):
         return np.arange(0)
     classes = np.unique(given, return_inverse=True)[1]
-    order = np.lexsort((classes, log_odds))  # stable: of equals of one class the first comes first
+    order = np.lexsort((classes, log_odds))  # stable: ties within a class stay in order
     values, labels = log_odds[order], classes[order]
     same = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
     tied = np.append(False, same)
@@ -160,17 +170,17 @@ def in_turns(log_odds: Array, given: Array) -> Array:
 
 
 class ExpectedErrors(NamedTuple):
-    """How many wrong labels to expect, by their quality, among those that nobody has decided about."""
+    """Expected number of label errors among the labels that were not reviewed, computed from their quality."""
 
     total: float
     first: tuple[tuple[int, float], ...]
-    """Of the first 100, 1,000, ... of the list, the most doubtful first."""
+    """Expected errors in the first 100, 1,000, ... labels, lowest quality first."""
     most: int
-    """How many of the list hold :data:`HELD` of them."""
+    """How many labels from the top of the list contain the fraction :data:`HELD` of all errors."""
 
 
 def expect_errors(quality: Array) -> ExpectedErrors:
-    """Return how many wrong labels to expect of qualities (m,), NaN where they are not known."""
+    """Return the expected number of label errors given qualities (m,), NaN if unknown: the sum of ``1 - quality``."""
     so_far = wrong_so_far(np.sort(quality[~np.isnan(quality)]))
     total = float(so_far[-1]) if len(so_far) else 0.0
     sizes = [10**power for power in range(2, len(str(len(so_far))))]
@@ -179,31 +189,30 @@ def expect_errors(quality: Array) -> ExpectedErrors:
 
 
 def wrong_share(table: pa.Table) -> float | None:
-    """Return the share of labels to expect wrong among those that were judged; None where none was."""
+    """Return the expected fraction of errors among scored labels that were not reviewed; None if there are none."""
     quality = table["label_quality"].to_numpy()
-    judged = ~table["reviewed"].to_numpy(zero_copy_only=False) & ~np.isnan(quality)
-    return expect_errors(quality[judged]).total / int(judged.sum()) if judged.any() else None
+    scored = ~table["reviewed"].to_numpy(zero_copy_only=False) & ~np.isnan(quality)
+    return expect_errors(quality[scored]).total / int(scored.sum()) if scored.any() else None
 
 
 def wrong_so_far(quality: Array) -> Array:
-    """Return how many labels to expect wrong among each and those before it: the running sum of ``1 - q``."""
+    """Return the expected number of errors among each label and those before it: the running sum of ``1 - q``."""
     sums: Array = np.cumsum(1 - quality.astype(np.float64))
     return sums
 
 
 def names_of(table: pa.Table, column: str) -> pa.ChunkedArray:
-    """Return a column of labels by class name, or by number where classes have no names."""
+    """Return a label column by class name, or by class index if classes have no names."""
     return table[f"{column}_name" if f"{column}_name" in table.column_names else column]
 
 
-def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a Parquet file of a run, all columns or some."""
-    try:
-        return pyarrow.parquet.read_table(path, columns=columns)
-    except FileNotFoundError as error:
-        raise RunFolderError(f"{path.parent}: no {path.name}; is this the folder of a finished run?") from error
-    except (OSError, pa.ArrowException) as error:
-        raise RunFolderError(f"{path}: not a readable Parquet file ({error})") from error
+def read_table(path: Path, columns: Sequence[str] | None = None, required: Sequence[str] = ()) -> pa.Table:
+    """Read all or some columns of a run's Parquet file; those that are ``required`` must exist."""
+    with reading(path, "Parquet file"):
+        table = pyarrow.parquet.read_table(path, columns=columns)
+        if missing := [name for name in columns or required if name not in table.column_names]:
+            raise ValueError(f"no column '{missing[0]}'")
+        return table
 
 
 SCHEMA = pa.schema(
@@ -212,14 +221,14 @@ SCHEMA = pa.schema(
         "reason": pa.string(), "group": pa.int64(),
     }
 )  # fmt: skip
-"""``index`` and ``id`` (``path`` where examples are image files) are null for what is said of a class."""
+"""``index`` and ``id`` (``path`` for image files) are null for issues of a class."""
 
 
 class Issue(NamedTuple):
-    """What is listed under one name, the worst first (m,)."""
+    """Issues of one kind (m,), worst first."""
 
     rows: Array
-    """Of the table of labels; -1 for what is said of a class."""
+    """Rows of the label table; -1 for issues of a class."""
     scores: Array
     flags: Array
     reasons: Sequence[str]
@@ -227,7 +236,7 @@ class Issue(NamedTuple):
 
 
 def issues_table(labels: pa.Table, found: Mapping[str, Issue]) -> pa.Table:
-    """Return all issues as one table; ``labels`` is that of the run."""
+    """Return all issues as one table; ``labels`` is the run's label table."""
     parts = [_part(labels, name, issue) for name, issue in found.items()]
     table = pa.concat_tables([SCHEMA.empty_table(), *parts])
     named = any(is_image(PurePath(name).name) for name in labels["id"].slice(0, 1).to_pylist())
@@ -253,22 +262,21 @@ def _part(labels: pa.Table, name: str, issue: Issue) -> pa.Table:
 
 
 def without_removed(issues: pa.Table, labels: pa.Table) -> pa.Table:
-    """Return the issues about what people have not removed."""
-    removed = np.append(np.array(labels["split"].to_pylist()) == REMOVED, False)  # -1 stands for a class
+    """Return the issues of examples that were not removed."""
+    removed = np.append(np.array(labels["split"].to_pylist()) == REMOVED, False)  # -1 is a class
     return issues.filter(~removed[issues["index"].fill_null(-1).to_numpy()])
 
 
 def read_issues(path: Path) -> pa.Table:
-    """Read the issues of a run; the column ``path`` becomes ``id``, as in the table of labels."""
-    kinds = {field.name: field.type for field in SCHEMA} | {"path": pa.string()}
-    try:
+    """Read a run's issues; the column ``path`` is renamed to ``id``, as in the label table."""
+    types = {field.name: field.type for field in SCHEMA} | {"path": pa.string()}
+    convert = pa.csv.ConvertOptions(
+        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+    )
+    with reading(path, "list of issues"):
         table = pa.csv.read_csv(
-            path,
-            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
-            convert_options=pa.csv.ConvertOptions(
-                column_types=kinds, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-            ),
+            path, parse_options=pa.csv.ParseOptions(newlines_in_values=True), convert_options=convert
         )
-    except (OSError, pa.ArrowException) as error:
-        raise RunFolderError(f"{path}: not a readable list of issues ({error})") from error
-    return table.rename_columns(["id" if name == "path" else name for name in table.column_names])
+        return table.rename_columns(["id" if name == "path" else name for name in table.column_names]).select(
+            SCHEMA.names
+        )

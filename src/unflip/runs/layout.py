@@ -1,17 +1,18 @@
-"""Every file in a run folder, by name, and where a command may write a file of its own."""
+"""The names of all files in a run folder; reading them, and checking output paths."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from unflip.errors import ConfigError, RunFolderError
 from unflip.files import is_marked, is_within
 
 MARKER = "run.json"
-"""Says that the folder is a run, and in which format; written first."""
+"""Marks a run folder and its format; written first."""
 CONFIG = "config.toml"
 RESULT = "result.json"
-"""Written last: a run that has it is finished."""
+"""Written last: the run is finished."""
 METRICS = "metrics.jsonl"
 NOISE = "noise.json"
 SKIPPED = "skipped.csv"
@@ -29,32 +30,50 @@ REPORT = "report.html"
 LABEL_ISSUES = "label_issues.csv"
 ISSUES = "issues.csv"
 DATA = "data"
-"""Data sets of Hugging Face, written as files."""
+"""Hugging Face data sets, written as files."""
 REPLACED = (
     CONFIG, RESULT, METRICS, NOISE, SKIPPED, LABELS, LABELS_CSV, HISTORY, MODEL, FEATURES, LAST_FEATURES,
     GAUSSIANS, TRANSITION, CHECKPOINTS, TENSORBOARD, REPORT, LABEL_ISSUES, ISSUES,
 )  # fmt: skip
-"""What a new run removes of an old one that it replaces."""
+"""Files of an old run that a new one replaces."""
 BOARD_ENDING = ".unflip"
-"""How the names of our files for TensorBoard end."""
+"""Suffix of our TensorBoard files."""
 FOLDERS = (CHECKPOINTS, TENSORBOARD, DATA)
 WITHIN = {
     CHECKPOINTS: re.compile(r"epoch-\d{5}(-phase-\d{3,}-step-\d{8,})?\.safetensors"),
     TENSORBOARD: re.compile(rf"events\.out\.tfevents\.\d+\..+{re.escape(BOARD_ENDING)}"),
 }
-"""Which files in its folders are a run's own, by their whole names."""
+"""Names of a run's files in its folders."""
 EMBEDDED = "embedded.npz"
-"""Features that `unflip clean` computed from images; kept for the next run."""
+"""Features that `unflip clean` computed from images; cached for the next run."""
 DECISIONS = "review.sqlite"
-"""What people decided on the review page; no run removes it."""
+"""Decisions on the review page; never removed."""
 REVIEW_LOCK = ".unflip-review-lock"
-"""Held by the process that serves the review of the run."""
+"""Lock of the process that serves the review page."""
 
 
 def files_within(folder: Path, kind: str) -> Iterator[Path]:
-    """Yield the files of a run in its folder of this kind, one of ``WITHIN``."""
+    """Yield the run's files in one of its folders, ``kind`` in ``WITHIN``."""
     pattern = WITHIN[kind]
     return (path for path in folder.glob("*") if pattern.fullmatch(path.name) and path.is_file())
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[Path]:
+    """Turn any error while a run's file is read into one line that names the file.
+
+    Args:
+        path: the file, which is also the context's value.
+        kind: what it should be, such as "JSON object".
+    """
+    try:
+        yield path
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{path.parent}: no {path.name}; is this the folder of a finished run?") from error
+    except RunFolderError:
+        raise
+    except Exception as error:
+        raise RunFolderError(f"{path}: not a readable {kind} ({error})") from error
 
 
 def check_output(
@@ -65,27 +84,26 @@ def check_output(
     inputs: Iterable[str | Path | None] = (),
     option: str = "--out",
 ) -> None:
-    """Refuse a file that cannot be written, or should not be, before anything is computed.
+    """Raise an error if a file cannot or must not be written, before anything is computed.
 
     Args:
         path: the file to write.
-        suffixes: the endings that it may have, if only some.
-        force: whether a file that is there may be replaced.
-        inputs: what the command reads: never replaced.
-        option: how the command calls the file.
+        suffixes: allowed suffixes; all by default.
+        force: whether to replace an existing file.
+        inputs: files that the command reads; never replaced.
+        option: the name of the option, for errors.
     """
     if suffixes and path.suffix.lower() not in suffixes:
-        *most, last = suffixes
-        allowed = f"{', '.join(most)} or {last}" if most else last
-        raise ConfigError(f"{option} {path}: cannot write '{path.suffix}'; name a {allowed} file")
+        raise ConfigError(f"{option} {path}: cannot write '{path.suffix}'; use {' or '.join(suffixes)}")
     if not path.absolute().parent.is_dir():
-        raise RunFolderError(f"{option} {path}: the folder {path.parent} does not exist; create it first")
-    if path.exists() and not path.is_file():
-        raise RunFolderError(f"{option} {path}: is a folder or no ordinary file; name a file")
-    for given in inputs:
-        if given is not None and path.exists() and is_within(path, Path(given)):
-            raise RunFolderError(f"{option} {path}: is what the command reads; choose another name")
-    if path.exists() and not force:
-        raise RunFolderError(f"{option} {path}: already exists; replace it with --force or choose another name")
+        raise RunFolderError(f"{option} {path}: the folder {path.parent} does not exist")
     if is_marked(path.parent / MARKER) and path.name in (MARKER, *REPLACED):
-        raise RunFolderError(f"{option} {path}: is a file of the run in that folder; choose another name")
+        raise RunFolderError(f"{option} {path}: belongs to the run in that folder; choose another name")
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise RunFolderError(f"{option} {path}: not a regular file")
+    if any(given is not None and is_within(path, Path(given)) for given in inputs):
+        raise RunFolderError(f"{option} {path}: is an input of this command; choose another name")
+    if not force:
+        raise RunFolderError(f"{option} {path}: already exists; replace it with --force")

@@ -1,4 +1,4 @@
-"""model.safetensors: the trained networks with all that is needed to rebuild them and feed them."""
+"""model.safetensors: the trained networks, with everything needed to rebuild them and encode their inputs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from unflip.data.dataset import Encoding
@@ -18,15 +18,16 @@ from unflip.files import write_tensors
 from unflip.nn import networks as registered
 from unflip.nn.base import build_network
 from unflip.nn.ensemble import Ensemble, count_networks
+from unflip.runs.layout import reading
 
 FORMAT = 4
-"""Of model files. It is raised when an older version's files can no longer be read."""
-_ENCODING = "encoding."  # before the names of an encoder's arrays
+"""Version of the model file; raised when older files can no longer be read."""
+_ENCODING = "encoding."  # prefix of the encoder's arrays
 
 
 @dataclass(frozen=True)
 class Model:
-    """Networks that predict together, and what their inputs and outputs mean."""
+    """An ensemble of networks, and what their inputs and outputs mean."""
 
     network: str
     options: Mapping[str, Any]
@@ -35,14 +36,14 @@ class Model:
     class_names: Sequence[str] | None
     standardization: Standardization | None
     state: Mapping[str, Tensor]
-    """Of the networks that predict together, and of the class Gaussians if these do too."""
+    """State dict of the ensemble, including class Gaussians if they take part in predictions."""
     frame: ResizeCrop | None = None
-    """What the networks see of an image file; None where that is all of it, or inputs are no images."""
+    """How image files are resized and cropped; None for other inputs, or if images are used whole."""
     encoding: Encoding | None = None
-    """How examples become the rows that the networks take; None where they are that as they come."""
+    """How examples become rows of features; None if the networks take them as they are."""
 
     def build(self) -> Ensemble:
-        """Return what predicts."""
+        """Return the ensemble, ready to predict."""
         options = registered.load(self.network).Options.model_validate(self.options)
         networks = [
             build_network(self.network, options, self.input_shape, self.num_classes, seed=0, fresh=False).eval()
@@ -71,27 +72,22 @@ class Model:
             description["encoder"] = {"name": self.encoding.encoder, "settings": dict(self.encoding.settings)}
             tensors |= {_ENCODING + name: torch.from_numpy(array) for name, array in self.encoding.arrays.items()}
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        # One entry: safetensors writes several in any order, and equal models have equal files.
+        # A single entry, since safetensors orders several arbitrarily and equal models should have equal files.
         write_tensors(path, tensors, {"model": json.dumps(description)})
-
-
-def _check_format(path: Path, found: int) -> None:
-    if found != FORMAT:
-        raise RunFolderError(
-            f"{path}: a model in format {found}, this version of unflip reads format {FORMAT}; train again, or use the "
-            "version that wrote it"
-        )
 
 
 def load_model(path: Path) -> Model:
     """Read a model; nothing in the file is executed."""
-    if not path.exists():
-        raise RunFolderError(f"{path}: no such file; is this the folder of a finished run?")
-    try:
+    with reading(path, "model"):
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
             description = json.loads(file.metadata()["model"])
-        _check_format(path, description.get("format", 1))
+        version = description.get("format", 1)
+        if version != FORMAT:
+            raise RunFolderError(
+                f"{path}: model format {version}, this version of unflip reads {FORMAT}; train again, or use the "
+                "version that wrote it"
+            )
         standardized, encoder = "inputs.mean" in tensors, description["encoder"]
         arrays = {
             name.removeprefix(_ENCODING): tensors.pop(name).numpy() for name in [*tensors] if name.startswith(_ENCODING)
@@ -107,5 +103,3 @@ def load_model(path: Path) -> Model:
             standardization=Standardization(tensors["inputs.mean"], tensors["inputs.std"]) if standardized else None,
             state={name: value for name, value in tensors.items() if not name.startswith("inputs.")},
         )
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise RunFolderError(f"{path}: not a readable model ({error})") from error
