@@ -282,7 +282,7 @@ def test_every_run_keeps_the_features_of_its_model_and_knows_its_pictures(featur
     assert pictures is not None
     assert of_digits is not None
     assert len(pictures) == 1347 == len(of_digits)
-    with pytest.raises(InputError, match="has it moved"):
+    with pytest.raises(InputError, match="No such file or folder: elsewhere"):
         digits.pictures("elsewhere")
 
 

@@ -135,7 +135,10 @@ def inspect_noise(
     """
     if out is not None:
         check_output(out, (".png",), force=force, inputs=[labels, clean])
-    noisy_raw, (clean_raw, class_names) = read_labels(labels)[:limit], _read_clean(Path(clean))
+    noisy_raw, (clean_raw, class_names) = read_labels(labels), _read_clean(Path(clean))
+    if limit is not None and limit > noisy_raw.size:
+        raise ConfigError(f"--limit {limit}: {labels} has only {noisy_raw.size} labels")
+    noisy_raw = noisy_raw[..., :limit] if noisy_raw.ndim else noisy_raw
     if noisy_raw.ndim != 1 or clean_raw.ndim != 1 or not 0 < len(noisy_raw) <= len(clean_raw):
         raise InputError(f"labels {labels}: shape {noisy_raw.shape} does not match {clean}, {clean_raw.shape}")
     clean_raw = clean_raw[: len(noisy_raw)]

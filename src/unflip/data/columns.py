@@ -96,9 +96,9 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
             pa.csv.ParseOptions(newlines_in_values=True),
             pa.csv.ConvertOptions(column_types=dict.fromkeys(strings, pa.string())),
         )
+        last = [cell for row in table.slice(max(0, len(table) - 1)).to_pylist() for cell in row.values()]
     except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise InputError(f"{what}: {getattr(error, 'strerror', None) or f'not a readable table ({error})'}") from error
-    last = [cell for row in table.slice(max(0, len(table) - 1)).to_pylist() for cell in row.values()]
     if any(isinstance(cell, str) and "\n" in cell for cell in last) and path.read_bytes().count(b'"') % 2:
         raise InputError(f"{what}: a quote in row {len(table) - 1} is never closed; close it, or double it")
     return table

@@ -43,14 +43,20 @@ def figure(
         name: alpha, lambda (from ``results``), curves, shift (from ``runs``), pmd, level-set or boundary.
         out: the picture: .png, .svg or .pdf.
         results: results.jsonl files, or folders of sweeps.
-        runs: folders of finished runs; shift draws the first.
+        runs: folders of finished runs; one for shift.
         where: ``key=value`` conditions that results must meet.
         force: overwrite an existing picture.
     """
     if name not in _NAMES:
         raise ConfigError(unknown("figure", name, _NAMES))
-    if (name in _INFLUENCES and not results) or (name in _OF_RUNS and not runs):
-        raise ConfigError(f"figure {name} needs {'--run' if name in _OF_RUNS else '--results'}")
+    uses = {"--results": name in _INFLUENCES, "--run": name in _OF_RUNS}
+    for option, values in {"--results": results, "--run": runs}.items():
+        if bool(values) != uses[option]:
+            raise ConfigError(f"figure {name} {'needs' if uses[option] else 'does not use'} {option}")
+    if where and not results:
+        raise ConfigError(f"figure {name} does not use --where")
+    if name == "shift" and len(runs) > 1:
+        raise ConfigError(f"figure shift takes one --run, got {len(runs)}")
     check_output(out, FORMATS, force=force, inputs=results)
     if name in _INFLUENCES:
         axis, label = _INFLUENCES[name]

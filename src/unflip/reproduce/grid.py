@@ -35,7 +35,8 @@ class Point:
         presets = [tree.pop("preset") for tree in trees if "preset" in tree]
         try:
             preset = read_preset(str(presets[-1])) if presets else {}
-            return RunConfig.resolve([preset, *trees])
+            explicit = [axis.partition(".")[0] for axis in self.axes if "." in axis]
+            return RunConfig.resolve([preset, *trees], explicit)
         except ConfigError as error:
             raise ConfigError(f"grid {self.grid}, {self}: {error}") from error
 

@@ -36,13 +36,15 @@ def read_results(paths: Iterable[Path]) -> list[Line]:
     lines: dict[tuple[str, str], Line] = {}
     for path in paths:
         file = path / "results.jsonl" if path.is_dir() else path
+        number = 0
         try:
-            for line in map(json.loads, file.read_text("utf-8").splitlines()):
-                lines[line["cell"], json.dumps(line["axes"], sort_keys=True)] = line
+            for number, text in enumerate(file.read_text("utf-8").splitlines(), 1):
+                line = json.loads(text)
+                lines[line["cell"], json.dumps(dict(line["axes"]), sort_keys=True)] = line
         except OSError as error:
             raise InputError(f"results {file}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"results {file}: not a results.jsonl of `unflip paper sweep`") from error
+            raise InputError(f"results {file}, line {number}: not a result of `unflip paper sweep`") from error
     return list(lines.values())
 
 
