@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import re
 import shutil
 import sqlite3
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 import getpass
 import signal
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from unflip.errors import ConfigError, MissingExtraError, RunFolderError
@@ -47,11 +47,17 @@ def review(
         raise MissingExtraError(error.name or "fastapi", "review") from error
     with listen(host, port) as listening, open_review(Path(folder), reviewer=name, data=data, order=order) as opened:
         serving = prepare(opened, listening, host)
-        with suppress(_Ended):
-            for ending in (signal.SIGINT, signal.SIGTERM):
+        handlers = {ending: signal.getsignal(ending) for ending in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for ending in handlers:
                 signal.signal(ending, _end)  # the server shuts down first, then re-raises the signal
             on_ready(serving.address)
             serving.run()
+        except _Ended:
+            pass
+        finally:
+            for ending, handler in handlers.items():
+                signal.signal(ending, handler)
         return len(opened.decisions.decided())
 
 
