@@ -38,7 +38,8 @@ def read_results(paths: Iterable[Path]) -> list[Line]:
         file = path / "results.jsonl" if path.is_dir() else path
         number = 0
         try:
-            for number, text in enumerate(file.read_text("utf-8").splitlines(), 1):
+            for text in file.read_text("utf-8").splitlines():
+                number += 1
                 line = json.loads(text)
                 lines[line["cell"], json.dumps(dict(line["axes"]), sort_keys=True)] = line
         except OSError as error:
