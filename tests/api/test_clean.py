@@ -147,7 +147,7 @@ def test_removed_examples_are_counted_and_are_no_label_issues(cli: Cli, photos: 
     assert " of 118 labels are label issues" in done.out
     assert "; 2 examples removed\n" in done.out
     assert not {row["path"] for row in before[:2]} & {row["path"] for row in rows(again / "label_issues.csv")}
-    assert "2 examples were removed by people" in (again / "report.html").read_text("utf-8")
+    assert "2 examples were removed in review" in (again / "report.html").read_text("utf-8")
 
 
 def test_what_to_type_next_is_quoted_and_class_names_cannot_steer_the_terminal(cli: Cli, tmp_path: Path) -> None:

@@ -613,7 +613,7 @@ def test_features_of_other_sizes_are_refused_with_the_command_that_makes_the_rig
     embed(large, tmp_path / "new.npz", backbone="tiny", device="cpu")
     message = (
         rf"new\.npz: features computed differently from the model's: image_size 40, not 112, image_resize 46, not 112; "
-        rf"make them like those: unflip embed {large} --backbone tiny --image-size 112 --image-resize 112 --out "
+        rf"compute them with: unflip embed {large} --backbone tiny --image-size 112 --image-resize 112 --out "
     )
     with pytest.raises(InputError, match=message):
         predict(trained, tmp_path / "new.npz")
@@ -625,10 +625,10 @@ def test_features_by_other_weights_are_refused(trained: Run, tmp_path: Path) -> 
     save_file({"weight": torch.full((3, 1, 1, 1), 2.0)}, tmp_path / "twice.safetensors")
     options: Any = {"backbone": "tiny", "device": "cpu", "force": True}
     embed(trained.folder.parent / "small", tmp_path / "new.npz", weights=tmp_path / "twice.safetensors", **options)
-    with pytest.raises(InputError, match=r"weights \w{16}, not \w{16}; make them like those: "):
+    with pytest.raises(InputError, match=r"weights \w{16}, not \w{16}; compute them with: "):
         predict(trained, tmp_path / "new.npz")
     embed(trained.folder.parent / "small", tmp_path / "new.npz", resample="bicubic", **options)
-    with pytest.raises(InputError, match="model's: resample bicubic, not bilinear; make them like those: "):
+    with pytest.raises(InputError, match="model's: resample bicubic, not bilinear; compute them with: "):
         predict(trained, tmp_path / "new.npz")
 
 

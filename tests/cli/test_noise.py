@@ -31,7 +31,7 @@ def test_the_numbers_are_those_that_were_measured_and_none_is_cut(
     print_noise(measured, [f"{name}{i}" for i in range(count)])
     title, _, heading, *rows = capsys.readouterr().out.splitlines()
     assert title == f"noise rate {measured.rate:.4f} over 4000 labels, {count} classes"
-    assert ("called instead" in heading) == (5 * count + 23 > width)
+    assert ("wrong labels" in heading) == (5 * count + 23 > width)
     rows = [row for row in rows if row[:1].strip()]  # what a class is called may go on in a second line
     rates = measured.class_rates.sort(descending=True, stable=True)[0][:20] if count > 20 else measured.class_rates
     for row, rate in zip(rows, rates, strict=True):

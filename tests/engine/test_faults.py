@@ -31,8 +31,7 @@ ARGUMENTS += ["--set", "mlp.hidden=[8]", "--device", "cpu", "--quiet"]
 _WRITERS: list[tuple[Any, str]] = [
     (Path, "write_text"),
     (unflip.files, "save_file"),
-    (unflip.data.arrays, "_fill_npy"),
-    (unflip.data.arrays, "_fill_npz"),
+    (unflip.data.arrays, "_write_npy"),
     (pyarrow.parquet, "write_table"),
     (pyarrow.csv, "write_csv"),
     (Path, "write_bytes"),

@@ -245,7 +245,7 @@ def test_small_images_are_scaled_up_and_gray_ones_colored() -> None:
     for shape in [(1, 32, 32), (3, 24, 16), (3, 120, 80)]:
         network(torch.randn(2, *shape))
     assert [shape[2:] for shape in seen] == [(112, 112), (112, 75), (120, 80)]
-    with pytest.raises(ConfigError, match="color or gray, these have 4 channels"):
+    with pytest.raises(ConfigError, match="takes color or gray images, not 4 channels"):
         build_network(NETWORK, networks.load(NETWORK).Options(), (4, 32, 32), 4, seed=0)
 
 

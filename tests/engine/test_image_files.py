@@ -152,7 +152,7 @@ def test_broken_images_can_be_left_out_and_are_listed(
         "--epochs", 1, "--skip-broken", "--set", "data.max_broken=0.5", *settings,
     )  # fmt: skip
     assert told.code == 0, told.err
-    assert f"3 broken images left out: {out / 'skipped.csv'}" in told.out
+    assert f"broken images skipped: 3 ({out / 'skipped.csv'})" in told.out
     with (out / "skipped.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["part"], row["id"]) for row in rows] == [
@@ -167,7 +167,7 @@ def test_broken_images_can_be_left_out_and_are_listed(
     assert "test/a/0.jpg: not an image; to leave such images out: --skip-broken" in refused.err
     told = cli("predict", out, "--data", broken, "--skip-broken")
     assert told.code == 0
-    assert told.err == "left out test/a/0.jpg: not an image\n"
+    assert told.err == "skipped test/a/0.jpg: not an image\n"
     assert [row["id"] for row in csv.DictReader(told.out.splitlines())] == ["test/b/1.jpg", "test/c/2.jpg"]
 
 

@@ -577,7 +577,7 @@ def test_cells_that_kept_only_results_can_be_compared(run: Run, plain: Run, tmp_
         (["RUN", "RUN"], "a comparison needs at least two different runs"),
         (["RUN", "--out", "a.pdf"], "--out a.pdf: cannot write '.pdf'; use .html or .htm"),
         (["RUN", "--out", "no/a.html"], "--out no/a.html: the folder no does not exist"),
-        (["RUN", "PLAIN", "--data", "digits"], "--data is for the report of one run"),
+        (["RUN", "PLAIN", "--data", "digits"], "--data is for the report of a single run"),
         ([], "Missing argument 'RUN...'"),
     ],
 )
@@ -596,7 +596,7 @@ def test_a_wrong_argument_is_one_line(
 
 def test_a_damaged_folder_is_one_line(cli: Cli, features: Path, tmp_path: Path) -> None:
     folder = quick_train(features, tmp_path / "run", method="standard", epochs=1).folder
-    for name, words in (("labels.parquet", "not a readable Parquet file"), ("metrics.jsonl", "not lines of JSON")):
+    for name, words in (("labels.parquet", "not a readable Parquet file"), ("metrics.jsonl", "not a readable JSON Lines file")):
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(b"damaged")
         done = cli("report", folder)

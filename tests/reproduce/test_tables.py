@@ -336,7 +336,7 @@ def test_a_folder_stands_for_its_file_and_doubles_count_once(tmp_path: Path) -> 
 def test_a_bad_file_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "r.jsonl"
     file.write_bytes(content)
-    with pytest.raises(InputError, match=r"results .*r\.jsonl: not a results\.jsonl of `unflip paper sweep`"):
+    with pytest.raises(InputError, match=r"results .*r\.jsonl(, line 1)?: not a result of `unflip paper sweep`"):
         read_results([file])
 
 

@@ -45,7 +45,8 @@ def read_results(paths: Iterable[Path]) -> list[Line]:
         except OSError as error:
             raise InputError(f"results {file}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"results {file}, line {number}: not a result of `unflip paper sweep`") from error
+            place = f"{file}, line {number}" if number else file
+            raise InputError(f"results {place}: not a result of `unflip paper sweep`") from error
     return list(lines.values())
 
 
