@@ -56,7 +56,7 @@ def test_the_examples_in_the_documentation_run(capsys: pytest.CaptureFixture[str
     for block in blocks:
         exec(block, {})
     printed = capsys.readouterr().out
-    assert "'index': 7, 'given': 2" in printed.splitlines()[0]
+    assert "'index': 7, 'given_label': 2" in printed.splitlines()[0]
 
 
 class Noisy:
@@ -174,7 +174,7 @@ def test_a_group_is_not_torn_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"batch_size": 1}, r"optimizer\.batch_size = 1: must be greater than or equal to 2"),
         ({"hidden": ()}, r"mlp\.hidden"),
         ({"val_fraction": 1.0}, r"data\.val_fraction = 1\.0"),
-        ({"settings": {"plc.warmup": 3}}, "section 'plc' is not used by method 'unflip'"),
+        ({"settings": {"plc.warmup": 3}}, "section 'plc' is not used; method 'unflip'"),
         ({"settings": {"select": "best-test"}}, "select = 'best-test' needs a test set"),
         ({"settings": {"select": "noisy-val"}, "val_fraction": 0.0}, "needs validation examples"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
@@ -318,10 +318,10 @@ def test_data_frames_with_texts_categories_dates_and_gaps() -> None:
     assert len(cross_val_score(clone(model), frame, _NAMES, cv=2, error_score="raise")) == 2
     assert len(make_pipeline("passthrough", _quick()).fit(frame, _NAMES).predict(frame[:3])) == 3
     for wrong, message in (
-        (frame[["note"]], "X: no column 'plan', of which the training examples had one; it has note"),
+        (frame[["note"]], "X: no column 'plan'; it has note"),
         (frame.assign(age="old"), "X: column 'age', row 0: 'old' is not a number"),
         (np.zeros((2, 4)), "X: the model was trained on a data frame or on texts; give the same kind"),
-        (list(frame["note"]), "X: no column 'note', of which the training examples had one; it has text"),
+        (list(frame["note"]), "X: no column 'note'; it has text"),
         (frame.set_axis(["note", "note", "plan", "age"], axis=1), "X: cannot be read; make each column all"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}"):

@@ -30,13 +30,13 @@ for module in pkgutil.walk_packages(unflip.__path__, "unflip."):
         assert (error.name or "").split(".")[0] not in (*ABSENT, "unflip"), error
 assert count > 100, count
 
-from unflip.data.columns import read_parquet
+from unflip.data.columns import read_table
 from unflip.api.review import reviewer_name
 
 run = unflip.train("a.npz", "run", preset="features", epochs=1)
 assert run.result["peak_rss_mb"] is None
 assert "peak memory" not in (run.folder / "report.html").read_text("utf-8")
-assert len(read_parquet(run.folder / "labels.parquet")) == 150
+assert len(read_table(run.folder / "labels.parquet")) == 150
 assert reviewer_name(None)
 print("trained")
 """

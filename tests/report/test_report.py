@@ -596,7 +596,10 @@ def test_a_wrong_argument_is_one_line(
 
 def test_a_damaged_folder_is_one_line(cli: Cli, features: Path, tmp_path: Path) -> None:
     folder = quick_train(features, tmp_path / "run", method="standard", epochs=1).folder
-    for name, words in (("labels.parquet", "not a readable Parquet file"), ("metrics.jsonl", "not a readable JSON Lines file")):
+    for name, words in (
+        ("labels.parquet", "not a readable Parquet file"),
+        ("metrics.jsonl", "not a readable JSON Lines file"),
+    ):
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(b"damaged")
         done = cli("report", folder)
