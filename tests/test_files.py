@@ -13,7 +13,8 @@ import torch
 
 from unflip.engine.checkpoints import save_tree
 from unflip.errors import RunFolderError
-from unflip.files import write_atomically, write_json, write_text
+from unflip.files import write_atomically, write_json, write_text, written_together
+from unflip.runs.model_file import load_model
 
 
 class PowerCut(BaseException):
@@ -105,6 +106,18 @@ def test_a_folder_that_is_none_is_an_error(tmp_path: Path, folder: str) -> None:
         write_text(tmp_path / folder / "a.txt", "")
 
 
+def test_a_file_that_may_not_be_read_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"")
+
+    def refuse(*_: object, **__: object) -> None:  # as the system does, but not to the superuser
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(RunFolderError, match=f"^{path}: Permission denied$"):
+        load_model(path)
+
+
 def test_json_is_read_back_and_refuses_nan(tmp_path: Path) -> None:
     content = {"a": None, "b": [1.5, "é"], "c": {"d": 0.1}}
     write_json(tmp_path / "a.json", content)
@@ -122,3 +135,40 @@ def test_files_are_as_readable_as_the_umask_says(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+@pytest.mark.parametrize("turn", [1, 2, 3, 4])
+def test_files_are_written_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool, where: str, turn: int
+) -> None:
+    names = ["a.txt", "b.txt", "c.txt"]
+    if old:
+        for name in names[:2]:
+            (tmp_path / name).write_text("old")
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    owner, count = (os, 0) if where == "fsync" else (Path, 0)
+    plain = getattr(owner, where)
+
+    def fail(*args: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == turn:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return plain(*args)
+
+    def write() -> None:
+        with written_together():
+            for name in names:
+                write_text(tmp_path / name, "new")
+                assert (tmp_path / name).exists() == (name in before)
+
+    monkeypatch.setattr(owner, where, fail)
+    if where == "replace" and turn == 4:
+        write()
+        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "new")
+        return
+    with pytest.raises(RunFolderError, match=r"cannot write .*\.txt: No space left on device"):
+        write()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before

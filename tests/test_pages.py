@@ -48,7 +48,7 @@ def test_labels_go_to_other_tools_and_come_back(
 def test_the_grid_of_table_1_has_its_rows() -> None:
     (text,) = [text for language, text in blocks(DOCS / "table1.md") if language == "toml"]
     Path("table1.toml").write_text(text, "utf-8")
-    points = read_grid("table1.toml").points
+    points = read_grid("table1.toml")
     assert len(points) == 324
     assert {point.configure().common.network for point in points[::100]} == {"preact_resnet34"}
     rows = {(point.axes["data"], point.axes["noise"]) for point in points}

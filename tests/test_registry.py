@@ -42,11 +42,11 @@ def foreign(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_part_is_loaded_by_its_name() -> None:
     from pathlib import Path
 
-    assert Registry("thing", *OWN).load("path") is Path
+    assert Registry("thing", OWN).load("path") is Path
 
 
 def test_listing_imports_nothing() -> None:
-    registry = Registry("thing", *OWN)
+    registry = Registry("thing", OWN)
     assert [entry.summary for entry in registry] == ["a class of the standard library", "is imported by nobody"]
     assert "missing" in registry
     assert "no_such_module_anywhere" not in sys.modules
@@ -54,11 +54,11 @@ def test_listing_imports_nothing() -> None:
 
 def test_an_unknown_name_lists_the_choices_and_the_closest() -> None:
     with pytest.raises(ConfigError, match=r"unknown thing 'pth', did you mean 'path'\?; choose from: missing, path"):
-        Registry("thing", *OWN).load("pth")
+        Registry("thing", OWN).load("pth")
 
 
 def test_another_package_adds_a_part_through_an_entry_point(foreign: list[str]) -> None:
-    registry = Registry("thing", *OWN)
+    registry = Registry("thing", OWN)
     assert registry.names() == ["path", "missing", "added"]
     assert registry.load("added") is sys.modules["foreign_package.part"].Part
     assert next(entry for entry in registry if entry.name == "added").summary == "from foreign_package.part"
@@ -68,21 +68,21 @@ def test_another_package_adds_a_part_through_an_entry_point(foreign: list[str]) 
 def test_our_part_wins_over_a_foreign_one_of_the_same_name(foreign: list[str]) -> None:
     from pathlib import Path
 
-    assert Registry("thing", *OWN).load("path") is Path
+    assert Registry("thing", OWN).load("path") is Path
 
 
 def test_ours_are_listed_first(foreign: list[str]) -> None:
-    registry = Registry("thing", *OWN)
+    registry = Registry("thing", OWN)
     assert [entry.name for entry in registry] == registry.names()
 
 
 def test_a_foreign_name_is_among_the_choices(foreign: list[str]) -> None:
     with pytest.raises(ConfigError, match="did you mean 'added'"):
-        Registry("thing", *OWN).load("addad")
+        Registry("thing", OWN).load("addad")
 
 
 def test_a_family_makes_its_members_by_name() -> None:
-    registry = Registry("thing", *OWN, Entry("int", "numbers", "builtins:int", family=True))
+    registry = Registry("thing", [*OWN, Entry("int", "numbers", "builtins:int", family=True)])
     assert registry.load("int:12") == 12
     assert "int" in registry
     for name in ("int", "path:x", "path:", "itn:3"):
@@ -100,6 +100,6 @@ def test_every_part_of_ours_can_be_loaded_and_has_its_line(registry: Registry) -
 
 @pytest.mark.parametrize("kind", [methods.kind, networks.kind, datasets.kind])
 def test_every_kind_has_a_group_that_a_package_can_name(kind: str, foreign: list[str]) -> None:
-    assert "added" in Registry(kind)
+    assert "added" in Registry(kind, [])
     (group,) = foreign
     assert all(part.isidentifier() for part in group.split("."))  # what the packaging specification allows

@@ -46,6 +46,15 @@ def test_every_cell_of_raw_data_comes_from_its_file(monkeypatch: pytest.MonkeyPa
     assert raw_data_table.fill(page, lines) == page
 
 
+def test_every_cell_of_the_noise_rate_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    noise_rate_table = importlib.import_module("noise_rate_table")
+    lines = [json.loads(line) for line in (RESULTS / "noise-rate.jsonl").read_text("utf-8").splitlines()]
+    page = (ROOT / "docs" / "noise-rate.md").read_text("utf-8")
+    assert page.count("<!-- noise rate -->") == 1
+    assert noise_rate_table.fill(page, lines) == page
+
+
 def test_every_table_of_the_ensemble_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     ensemble_tables = importlib.import_module("ensemble_tables")
@@ -107,7 +116,7 @@ def test_the_picture_of_images_shows_the_curves_of_its_file(monkeypatch: pytest.
 def test_a_sweep_adds_its_cells_to_those_of_an_earlier_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     results, grid = importlib.import_module("images_results"), "images/cifar10"
-    axes = [dict(point.axes) for point in read_grid(grid).points]
+    axes = [dict(point.axes) for point in read_grid(grid)]
 
     def line(place: int, cell: str, last: float) -> dict[str, Any]:
         figures = {"test_accuracy": {"last": last}, "label_accuracy": {}, "quality_auroc": None, "seconds": 1.0}

@@ -88,7 +88,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put_own_files(tmp_path)
     run = unflip.train("data.npz", "run", epochs=1, method="standard", settings=QUICK, device="cpu")
     examples = Examples(Run(run.folder))
-    store = DecisionStore(run.folder / "review.sqlite", fingerprint=examples.fingerprint, count=len(examples))
+    store = DecisionStore(run.folder / "review.sqlite", examples.keys)
     store.decide([Choice(0, 0, State.KEPT, int(examples.given[0]))], person="p", reviewer="me", request="r")
     store.close()
     return tmp_path

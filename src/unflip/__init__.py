@@ -26,23 +26,14 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
-    "Run": "unflip.runs.folder",
-    "UnflipClassifier": "unflip.estimator",
-    "clean": "unflip.api.clean",
-    "corrupt": "unflip.api.corrupt",
-    "embed": "unflip.api.embed",
-    "find_label_errors": "unflip.estimator",
-    "predict": "unflip.api.predict",
-    "train": "unflip.api.train",
-}
+_HOMES = {"Run": "runs.folder", "UnflipClassifier": "estimator", "find_label_errors": "estimator"}
 
 
 def __getattr__(name: str) -> Any:
     # `import unflip` stays light: torch is imported when one of these is first used.
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'unflip' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"unflip.{_HOMES.get(name, f'api.{name}')}"), name)
 
 
 def __dir__() -> list[str]:

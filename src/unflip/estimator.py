@@ -1,12 +1,14 @@
 """UnflipClassifier and find_label_errors: a scikit-learn interface for arrays, data frames and texts."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
@@ -14,18 +16,22 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from unflip.api.options import choose_size
 from unflip.data.arrays import Array
-from unflip.data.columns import TEXT, Table
+from unflip.data.columns import TEXT, Table, without_views
 from unflip.data.dataset import Dataset, Inputs, Split
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.base import restore
+from unflip.encoders.table import columns_of
 from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
 from unflip.engine.run import train_in_memory
-from unflip.errors import UnflipError
+from unflip.errors import UnflipError, UnflipWarning, one_line
 from unflip.methods.unflip.posterior import score_labels
-from unflip.runs.config import RunConfig, Tree, nest
+from unflip.runs.config import Layers, RunConfig, Tree, nest
 from unflip.runs.labels import in_turns, label_issue_mask, wrong_so_far
 
+_ROWS: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # integers are not rounded to floats
+_MAX_DENSE = 2**34  # bytes of a sparse matrix in full
+_LISTED = 10  # columns that an error lists
 _SUM_TOLERANCE = 1e-3  # by which a row of probabilities may miss 1
 
 
@@ -34,8 +40,8 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters:
         method: the method; see ``unflip list methods``.
-        hidden: units of each hidden layer; by default one layer of 64, 128 from 2,000 examples, 256 from 10,000 (256
-            from 2,000 for other methods than ``unflip``).
+        hidden: units of each hidden layer, or of the only one; by default one layer of 64, 128 from 2,000 examples, 256
+            from 10,000 (256 from 2,000 for other methods than ``unflip``).
         epochs: passes over the data; by default 10 for ``unflip``, for other methods enough for about 200 steps and at
             least 15.
         batch_size: examples per step; by default a share of all, between 16 and 320.
@@ -56,10 +62,13 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         suggested_labels_: (n,) the corrected label; without a correction, ``unflip`` keeps the given one and other
             methods suggest the most likely class.
         label_issues_: (n,) whether a given label is a label issue: another one is suggested.
-        noise_rate_: the estimated fraction of wrong labels; NaN if no label was corrected and nothing was held out.
+        noise_rate_: the estimated fraction of wrong labels; NaN if the method neither scores nor corrects labels and
+            nothing was held out.
+        noise_rate_interval_: the range in which the fraction of wrong labels is expected, 93 % of the time; feature-
+            dependent noise that looks like ambiguous examples may exceed it.
         transition_: (k, k) estimated P(given label j | true class i) in row i, column j; each row sums to one.
         n_features_in_: number of columns of X.
-        encoding_: how a data frame or texts become features; None where X holds numbers.
+        encoding_: how a data frame or texts become features; None where X holds numbers without gaps.
 
     Examples:
         >>> from sklearn.datasets import load_iris
@@ -77,7 +86,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self,
         method: str = "unflip",
         *,
-        hidden: tuple[int, ...] | None = None,
+        hidden: tuple[int, ...] | int | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
@@ -105,17 +114,18 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
     ) -> Self:
         """Fit to the examples X and their labels y (n,), numbers or names.
 
-        X holds numbers (n, columns), or is a data frame whose columns may also hold categories, dates, texts and gaps,
-        or is a list of texts.
+        X holds numbers (n, columns), also sparse and with gaps (NaN), or is a data frame, an Arrow table or a data set
+        of Hugging Face whose columns may also hold categories, dates and texts, or is a list of texts.
         ``groups`` (n,) names the group of each example, for instance of near-duplicates: a group is never split between
         training and validation. ``trusted`` (n,) is a mask of labels known to be correct; they are never changed.
         """
         cells = as_table(X)
-        if np.asarray(y).dtype.kind == "O":
+        if getattr(np.asarray(y), "dtype", np.dtype(float)).kind in "OT":
             y = _complete(y, "y")
         if cells is None:
-            features, labels = validate_data(self, X, y, dtype=(np.float32, np.float64))
-            inputs: Inputs = np.require(features, requirements="W")  # torch needs it writable
+            features, labels = validate_data(self, X, y, **_ROWS)
+            features = _dense(features)
+            inputs: Inputs = _with_names(features) if _has_gaps(features) else features
         else:
             check_consistent_length(X, y)
             inputs, labels = cells, column_or_1d(y, warn=True)
@@ -141,6 +151,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(str(error)) from error
         self.model_ = done.model.build()
         self.standardization_, self.encoding_ = done.model.standardization, done.model.encoding
+        self._warn_of_dropped_columns()
         self.label_issues_ = label_issue_mask(done.labels)
         self.labels_ = self.classes_[done.labels["current_label"].to_numpy()]
         self.suggested_labels_ = self.classes_[done.labels["suggested_label"].to_numpy()]
@@ -148,6 +159,8 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self.label_log_odds_ = done.labels["log_odds"].to_numpy()
         unknown = np.full((len(self.classes_), len(self.classes_)), np.nan)
         self.noise_rate_ = np.nan if done.noise is None else done.noise.rate
+        scored = max(1, int(np.isfinite(self.label_log_odds_).sum()))
+        self.noise_rate_interval_ = (float(done.errors[0]) / scored, float(done.errors[-1]) / scored)
         self.transition_ = unknown if done.noise is None else done.noise.matrix.numpy()
         return self
 
@@ -156,6 +169,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         size = choose_size(self.method, count, self.batch_size)
         epochs = size.epochs if self.epochs is None else self.epochs
         hidden = size.hidden if self.hidden is None else self.hidden
+        hidden = (int(hidden),) if isinstance(hidden, int | np.integer) else hidden
         lr = size.lr if self.learning_rate is None else self.learning_rate
         defaults: Tree = {
             "method": self.method,
@@ -168,8 +182,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
             "optimizer": {"batch_size": size.batch_size, "lr": lr},
         }
         typed = [nest(key, value) for key, value in (self.settings or {}).items()]
-        explicit = [key for layer in typed for key, value in layer.items() if isinstance(value, dict)]
-        return RunConfig.resolve([defaults, *typed], explicit)
+        return Layers([defaults], typed, {}).resolve()
 
     def predict_proba(self, X: ArrayLike) -> Array:  # noqa: N803 - scikit-learn's name
         """Return the class probabilities (n, k); columns follow ``classes_``."""
@@ -186,15 +199,34 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
     def _features(self, X: Any) -> Array:  # noqa: N803 - scikit-learn's name
         """Return examples as the network takes them, encoded as in training."""
         if self.encoding_ is None:
-            features = validate_data(self, X, dtype=(np.float32, np.float64), reset=False)
-            return np.require(features, requirements="W")
+            features = _dense(validate_data(self, X, reset=False, **_ROWS))
+            if _has_gaps(features):
+                row = int(np.isnan(features).any(1).argmax())
+                raise ValueError(f"X, row {row}: NaN, but the model was trained without gaps; fill it")
+            return features
         cells = as_table(X, always=True)
+        if cells is None and columns_of(self.encoding_)[0] in _names(self.n_features_in_):
+            cells = _with_names(_dense(validate_data(self, X, reset=False, **_ROWS)))
         if cells is None:
             raise ValueError("X: the model was trained on a data frame or on texts; give the same kind")
         try:
             return restore(self.encoding_).encode(cells).features
         except UnflipError as error:
             raise ValueError(f"X: {error}") from error
+
+    def _warn_of_dropped_columns(self) -> None:
+        columns = [] if self.encoding_ is None else self.encoding_.settings["columns"]
+        dropped = [f"{column['name']} ({column['why']})" for column in columns if column["kind"] == "dropped"]
+        if dropped:
+            numbered = any(column["why"].startswith("looks like an") for column in columns)
+            use = "; to use a column of numbers: settings={'data.numeric': [NAME]}" if numbered else ""
+            warnings.warn(f"X: columns that are not used: {', '.join(dropped)}{use}", UnflipWarning, stacklevel=3)
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that X may be sparse, and have gaps."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
+        return tags
 
     def _remember_columns(self, X: Any, cells: Table) -> None:  # noqa: N803 - scikit-learn's name
         """Set what scikit-learn knows of X's columns, which its own checks would have set."""
@@ -215,18 +247,24 @@ def as_table(X: Any, *, always: bool = False) -> Table | None:  # noqa: N803 - s
 
     A data frame of numbers without gaps is used as it is, unless it is ``always`` to be encoded.
     """
+    if hasattr(X, "with_format"):
+        X = _hugging_face_table(X)
+    if isinstance(X, pa.RecordBatch):
+        X = pa.table(X)
     if isinstance(X, pa.Table):
-        return Table(X)
+        return Table(without_views(X))
     if hasattr(X, "columns") and hasattr(X, "dtypes"):  # pandas and what is like it
-        table = _pandas_table(X) if hasattr(X, "iloc") else X.to_arrow()
+        table = _pandas_table(X) if hasattr(X, "iloc") else without_views(X.to_arrow())
         numbers = all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in table.schema.types)
         plain = numbers and not any(column.null_count for column in table.columns)
         sparse = any(str(kind).startswith("Sparse") for kind in X.dtypes)
         return None if plain and not always and not sparse else Table(table)
-    texts = X.to_numpy() if hasattr(X, "to_numpy") else X
+    texts = X.to_pylist() if isinstance(X, pa.Array | pa.ChunkedArray) else X
+    texts = texts.to_numpy() if hasattr(texts, "to_numpy") else texts
+    texts = list(texts) if isinstance(texts, Sequence) and not isinstance(texts, str) else texts
     if isinstance(texts, np.ndarray):
         texts = texts.tolist() if texts.ndim == 1 and texts.dtype.kind in "OUT" else []
-    if isinstance(texts, list | tuple) and any(isinstance(text, str) for text in texts):
+    if isinstance(texts, list) and any(isinstance(text, str) for text in texts):
         found = [None if _is_missing(text) else text for text in texts]
         if all(text is None or isinstance(text, str) for text in found):  # half a surrogate pair is no text
             whole = [None if text is None else text.encode(errors="replace").decode() for text in found]
@@ -234,10 +272,27 @@ def as_table(X: Any, *, always: bool = False) -> Table | None:  # noqa: N803 - s
     return None
 
 
+def _hugging_face_table(data: Any) -> pa.Table:
+    """Return a data set of Hugging Face as a table."""
+    if not isinstance(data.column_names, list):
+        raise ValueError(f"X: several splits; use one of them, such as X['{next(iter(data.column_names), 'train')}']")
+    if not hasattr(data, "__len__"):
+        raise ValueError("X: a streamed data set; load it without streaming")
+    return data.with_format("arrow")[:]
+
+
 def _pandas_table(frame: Any) -> pa.Table:
     """Return a data frame of pandas as a table; sparse columns are filled."""
     if any(str(kind).startswith("Sparse") for kind in frame.dtypes):
         frame = frame.apply(lambda column: column.sparse.to_dense() if hasattr(column, "sparse") else column)
+    if not frame.shape[1]:
+        raise ValueError("X: no columns; at least one is needed")
+    for place, kind in enumerate(frame.dtypes):
+        if "interval" in str(getattr(getattr(kind, "categories", None), "dtype", kind)):  # as pandas.cut gives them
+            frame = frame.copy(deep=False)
+            frame.isetitem(place, frame.iloc[:, place].astype("string"))
+    if twice := next((name for name in frame.columns[frame.columns.duplicated()]), None):
+        raise ValueError(f"X: two columns are called '{twice}'; rename one of them")
     try:
         return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -249,13 +304,41 @@ def _is_missing(cell: Any) -> bool:
     return cell is None or type(cell).__name__ == "NAType" or (isinstance(cell, float) and cell != cell)
 
 
+def _has_gaps(features: Array) -> bool:
+    return features.dtype.kind == "f" and bool(np.isnan(features.min(initial=0)))
+
+
+def _names(count: int) -> list[str]:
+    return [f"x{place}" for place in range(count)]
+
+
+def _with_names(features: Array) -> Table:
+    """Return an array (n, columns) with gaps as cells to be encoded."""
+    return Table.of_array(features, _names(features.shape[1]), "X")
+
+
+def _dense(features: Any) -> Array:
+    """Return rows that torch can read, which must be writable; sparse ones in full."""
+    if issparse(features):
+        rows, columns = features.shape
+        needed = rows * columns * features.dtype.itemsize
+        if needed > _MAX_DENSE:
+            raise ValueError(
+                f"X: a sparse matrix of {rows:,} x {columns:,} takes {needed / 2**30:,.0f} GiB in full, which networks "
+                "need; reduce its columns first, for instance by TruncatedSVD"
+            )
+        features = features.toarray()
+    return np.require(features, requirements="W")
+
+
 def _complete(column: ArrayLike, name: str) -> Array:
     """Return labels or groups (n,) as an array; refuse gaps and several types."""
-    array: Array = column_or_1d(column, warn=True)
+    array: Array = np.asarray(column)
+    array = column_or_1d(array.astype(object) if array.dtype.kind == "T" else column, warn=True)
     try:
         missing = pa.array(array, from_pandas=True).is_null().to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
-        raise ValueError(f"{name}: must be all numbers or all names ({error})") from error
+        raise ValueError(f"{name}: must be all numbers or all names ({one_line(str(error))})") from error
     if missing.any():
         raise ValueError(f"{name}: example {missing.argmax()} has none; every example needs one")
     return array
@@ -273,7 +356,7 @@ def find_label_errors(
 
     ``features`` are what ``UnflipClassifier.fit`` takes. Instead of them, ``pred_probs`` (n, k) may be the class
     probabilities of your own model, each row by one that was *not* trained on its label, as ``cross_val_predict``
-    gives them; columns follow the sorted classes. Nothing is trained then.
+    gives them; columns follow the sorted classes, or are named by them in a data frame. Nothing is trained then.
     ``parameters`` are those of ``UnflipClassifier``, plus ``groups`` and ``trusted`` of its ``fit``.
     ``.to_pandas()`` turns the table into a data frame.
 
@@ -290,15 +373,16 @@ def find_label_errors(
         raise ValueError("labels: none given; give the label of each example")
     if (features is None) == (pred_probs is None):
         raise ValueError("give either features or pred_probs, the class probabilities of your own model")
-    given = column_or_1d(labels)
-    given = given.astype(given.dtype.newbyteorder("="))  # Arrow knows no other
+    given = np.asarray(labels)
+    given = given.astype(object if given.dtype.kind == "T" else given.dtype.newbyteorder("="))  # what Arrow knows
+    given = _complete(given, "labels")
     if pred_probs is not None:
         if parameters:
             raise ValueError(f"{next(iter(parameters))}: nothing is trained where pred_probs are given; leave it out")
-        suggested, quality, log_odds = _score_own(np.asarray(pred_probs), given)
+        suggested, quality, log_odds = _score_own(pred_probs, given)
     else:
         columns = {name: parameters.pop(name, None) for name in ("groups", "trusted")}
-        model = UnflipClassifier(**parameters).fit(features, labels, **columns)
+        model = UnflipClassifier(**parameters).fit(features, given, **columns)
         suggested, quality, log_odds = model.suggested_labels_, model.label_quality_, model.label_log_odds_
     order = in_turns(log_odds, given)
     return pa.table(
@@ -313,19 +397,23 @@ def find_label_errors(
     )
 
 
-def _score_own(probs: Array, given: Array) -> tuple[Array, Array, Array]:
+def _score_own(pred_probs: Any, given: Array) -> tuple[Array, Array, Array]:
     """Return suggested labels, quality and log-odds (n,) from predicted probabilities (n, k)."""
-    classes, codes = np.unique(given, return_inverse=True)
+    try:
+        probs = np.asarray(pred_probs).astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"pred_probs: must be numbers, one column per class ({one_line(str(error))})") from error
     if probs.ndim != 2 or len(probs) != len(given):
         raise ValueError(
             f"pred_probs: shape {probs.shape} for {len(given)} labels; one row for each, one column per class"
         )
-    if given.dtype.kind in "iu" and len(classes) < probs.shape[1] and 0 <= given.min() <= given.max() < probs.shape[1]:
-        classes, codes = np.arange(probs.shape[1]), given  # classes that no label has
+    classes = _classes_of_columns(pred_probs, probs.shape[1], given)
     if len(classes) != probs.shape[1]:
         raise ValueError(f"pred_probs: {probs.shape[1]} columns for {len(classes)} classes among the labels")
     if len(classes) < 2:
         raise ValueError("labels: 1 class; at least 2 are needed")
+    order = classes.argsort()
+    codes = order[np.searchsorted(classes, given, sorter=order)]
     sums = probs.sum(1)
     if not np.isfinite(probs).all() or (probs < 0).any() or (np.abs(sums - 1) > _SUM_TOLERANCE).any():
         raise ValueError("pred_probs: each row must hold probabilities, from 0 to 1, that add up to 1")
@@ -333,3 +421,30 @@ def _score_own(probs: Array, given: Array) -> tuple[Array, Array, Array]:
         torch.from_numpy(np.require(probs, np.float32, ["C", "W"])), torch.from_numpy(codes.astype(np.int64))
     )
     return classes[suggested.numpy()], log_odds.sigmoid().float().numpy(), log_odds.numpy()
+
+
+def _classes_of_columns(pred_probs: Any, width: int, given: Array) -> Array:
+    """Return the class of each column of probabilities: by the names of the columns, where these are classes."""
+    classes: Array = np.unique(given)
+    if classes.dtype.kind in "iu" and len(classes) < width and 0 <= classes[0] <= classes[-1] < width:
+        classes = np.arange(width)  # some of which no label has
+    columns = getattr(pred_probs, "column_names", getattr(pred_probs, "columns", None))
+    if columns is None:
+        return classes
+    names, known = [str(name) for name in columns], {_called(value): value for value in np.unique(given).tolist()}
+    if all(name.startswith("p_") for name in names):  # as `unflip predict` writes them
+        names = [name.removeprefix("p_") for name in names]
+    if not known.keys() & set(names) or names == [str(place) for place in range(width)]:
+        return classes
+    if missing := [name for name in known if name not in names]:
+        raise ValueError(f"pred_probs: no column for the label {missing[0]}; columns are {', '.join(names[:_LISTED])}")
+    if given.dtype.kind in "OU":
+        return np.array(names, object if given.dtype.kind == "O" else np.str_)
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"pred_probs: the column {unknown[0]} is none of the labels; remove it")
+    return np.array([known[name] for name in names])
+
+
+def _called(label: Any) -> str:
+    """Return the name of a label: 2 and 2.0 are the same."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)

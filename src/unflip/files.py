@@ -2,16 +2,20 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -20,9 +24,13 @@ from torch import Tensor
 from unflip._version import __version__
 from unflip.errors import RunFolderError, check_text, described
 
-_PARTIAL = ".unflip-partial-"
+_OURS = ".unflip-"
+_PARTIAL = f"{_OURS}partial-"
 LOCK = ".unflip-lock"
 """Held by the process that works in a folder; names that begin with ``.unflip-`` are ours everywhere."""
+
+
+_WAITING: ContextVar["list[tuple[Path, Path]] | None"] = ContextVar("waiting", default=None)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -34,6 +42,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """
     with naming_target(path):
         place = Path(tempfile.mkdtemp(dir=path.parent, prefix=_PARTIAL))
+        waiting = _WAITING.get()
         try:
             temporary = place / path.name
             write(temporary)
@@ -41,10 +50,48 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             plain.touch()
             temporary.chmod(plain.stat().st_mode & 0o777)
             _flush(temporary)
-            temporary.replace(path)
+            if waiting is None:
+                temporary.replace(path)
+            else:
+                waiting.append((temporary, path))
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            if waiting is None or (temporary, path) not in waiting:
+                shutil.rmtree(place, ignore_errors=True)
         _flush_entries(path.parent)  # or a power cut may bring back the old file
+
+
+@contextmanager
+def written_together() -> Iterator[None]:
+    """Write all files of the block or none: they are renamed at its end; if one cannot be, the others are put back."""
+    waiting: list[tuple[Path, Path]] = []
+    token = _WAITING.set(waiting)
+    renamed: list[tuple[Path, Path]] = []
+    try:
+        yield
+        for temporary, path in waiting:
+            with naming_target(path):
+                if path.exists():
+                    shutil.copy2(path, _before(temporary))
+                temporary.replace(path)
+                renamed.append((temporary, path))
+        for folder in {path.parent for _, path in waiting}:
+            _flush_entries(folder)
+    except BaseException:
+        for temporary, path in renamed:
+            if _before(temporary).exists():
+                _before(temporary).replace(path)
+            else:
+                path.unlink()
+        raise
+    finally:
+        _WAITING.reset(token)
+        for temporary, _ in waiting:
+            shutil.rmtree(temporary.parent, ignore_errors=True)
+
+
+def _before(temporary: Path) -> Path:
+    """Return where the file that is being replaced is kept."""
+    return temporary.with_name(".before")
 
 
 @contextmanager
@@ -54,6 +101,39 @@ def naming_target(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFolderError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[Path]:
+    """Turn any error while a run's file is read into one line that names the file.
+
+    Args:
+        path: the file, which is also the context's value.
+        kind: what it should be, such as "JSON object".
+    """
+    try:
+        path.open("rb").close()  # safetensors calls every file that it may not read missing
+        yield path
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{path.parent}: no {path.name}; is this the folder of a finished run?") from error
+    except PermissionError as error:
+        raise RunFolderError(f"{path}: {error.strerror}") from error
+    except RunFolderError:
+        raise
+    except Exception as error:
+        raise RunFolderError(f"{path}: not a readable {kind} ({error})") from error
+
+
+def check_format(path: Path, kind: str, version: object, readable: int) -> None:
+    """Raise RunFolderError if a file or folder was written in another format."""
+    if version != readable:
+        other = f"{path}: {kind} format {version}, this version of unflip reads {readable}"
+        raise RunFolderError(f"{other}; train again, or use the version that wrote it")
+
+
+def matching(folder: Path, name: re.Pattern[str]) -> list[Path]:
+    """Return the files in ``folder`` whose whole names match, sorted."""
+    return sorted(path for path in folder.glob("*") if name.fullmatch(path.name) and path.is_file())
 
 
 def remove_partial(folder: Path) -> None:
@@ -100,7 +180,8 @@ class OwnedFolder:
                 self._refuse_foreign(name, owned)
             return
         try:
-            first = next((path.name for path in sorted(self.path.iterdir()) if not _is_left_over(path)), None)
+            # names of ours are left by processes that were killed before they marked the folder
+            first = min((path.name for path in self.path.iterdir() if not path.name.startswith(_OURS)), default=None)
         except OSError as error:
             raise RunFolderError(f"{option} {self.path}: {error.strerror}") from error
         if first is not None:
@@ -110,10 +191,8 @@ class OwnedFolder:
 
     def begin(self) -> None:
         """Create the folder if needed, and mark it as ours."""
-        try:
+        with naming_target(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.path}: {error.strerror}") from error
         if not self.is_marked:
             self.record([])
 
@@ -152,11 +231,6 @@ def is_marked(marker: Path) -> bool:
     return isinstance(content, dict) and "unflip" in content
 
 
-def _is_left_over(path: Path) -> bool:
-    """Whether a process that was killed before it marked the folder may have left this."""
-    return path.name == LOCK or path.name.startswith(_PARTIAL)
-
-
 def _flush_entries(folder: Path) -> None:
     if os.name != "nt":  # Windows cannot open folders
         _flush(folder, os.O_RDONLY)
@@ -187,18 +261,33 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     write_atomically(path, write)
 
 
+def checksum(tensors: Mapping[str, Tensor], text: str) -> int:
+    """Return the CRC-32 of contiguous CPU tensors and a text: safetensors files have none of their own."""
+    value = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        tensor, flat = tensors[name], tensors[name].reshape(-1)
+        if flat.stride() != (1,):  # possible with a single element
+            flat = flat.clone(memory_format=torch.contiguous_format)
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(flat.view(torch.uint8).numpy().data, value)
+    return value
+
+
+def check_checksum(expected: int, tensors: Mapping[str, Tensor], text: str) -> None:
+    """Raise ValueError if a file's content is not what was written."""
+    if checksum(tensors, text) != expected:
+        raise ValueError("its checksum does not match: the file is damaged")
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write ``content`` atomically as indented JSON, without NaN."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
-_FOREVER = -1
-
-
 @contextmanager
 def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
     """Hold the lock at ``path``; if it is taken, raise RunFolderError with the message ``busy``, or wait if None."""
-    lock = FileLock(path, timeout=0 if busy else _FOREVER)
+    lock = FileLock(path, timeout=0 if busy else -1)
     try:
         lock.acquire()
     except Timeout as error:
@@ -209,9 +298,6 @@ def locked(path: Path, *, busy: str | None = None) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
@@ -226,7 +312,7 @@ class Interruption:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note) or signal.SIG_DFL
         return self

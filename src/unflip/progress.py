@@ -1,5 +1,6 @@
 """Progress: a bar on a terminal, one line per epoch elsewhere, nothing if quiet."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +37,12 @@ class Reporter:
 
     def start(self, title: str, epochs: int, first: int) -> None:
         """Start at epoch ``first`` of ``epochs``."""
+        self._title, self._epochs, self._before = title, epochs, first - 1
+        self._began = self._printed = time.monotonic()
+
+    def _speed(self, done: int) -> float:
+        """Return the number of items per second."""
+        return (done - self._before) / max(time.monotonic() - self._began, 1e-9)
 
     def step(self, progress: float) -> None:
         """Report that ``progress`` epochs are done."""
@@ -61,17 +68,11 @@ class Reporter:
 class Lines(Reporter):
     """One line per epoch, for logs."""
 
-    def start(self, title: str, epochs: int, first: int) -> None:
-        """Remember the title."""
-        self._title, self._epochs, self._printed = title, epochs, time.monotonic()
-        self._before, self._began = first - 1, time.monotonic()
-
     def items(self, done: int, total: int, what: str) -> None:
         """Print a line, at most twice a minute, and one at the end."""
         now = time.monotonic()
         if done == total or now - self._printed > _LINE_EVERY:
-            self._printed = now
-            speed = (done - self._before) / max(now - self._began, 1e-9)
+            self._printed, speed = now, self._speed(done)
             left = f", {duration((total - done) / speed)} left" if done < total and speed else ""
             print(f"{self._title} {done}/{total} {what}, {speed:.3g}/s{left}", flush=True)  # noqa: T201
 
@@ -103,8 +104,8 @@ class Bar(Reporter):
 
     def start(self, title: str, epochs: int, first: int) -> None:
         """Draw the bar."""
+        super().start(title, epochs, first)
         self._task = self._bar.add_task(title, total=epochs, completed=first - 1, note="")
-        self._before, self._began = first - 1, time.monotonic()
 
     def step(self, progress: float) -> None:
         """Move the bar, at most ten times per second."""
@@ -115,8 +116,7 @@ class Bar(Reporter):
 
     def items(self, done: int, total: int, what: str) -> None:
         """Move the bar."""
-        speed = (done - self._before) / max(time.monotonic() - self._began, 1e-9)
-        self._bar.update(self._task, completed=done, note=f"{done}/{total} {what}, {speed:.3g}/s")
+        self._bar.update(self._task, completed=done, note=f"{done}/{total} {what}, {self._speed(done):.3g}/s")
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """Show the metrics."""
@@ -134,9 +134,14 @@ def summary(metrics: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
+def is_first_process() -> bool:
+    """Whether this is the process that prints; works before a process group exists."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def make_reporter(quiet: bool) -> Reporter:
-    """Return the reporter that suits standard output."""
-    if quiet:
+    """Return the reporter that suits standard output; only the first process shows anything."""
+    if quiet or not is_first_process():
         return Reporter()
     return Bar() if sys.stdout.isatty() else Lines()
 

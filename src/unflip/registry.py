@@ -1,8 +1,9 @@
 """Registries of parts: name, one-line summary and import path; a module is imported when its part is used."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -28,6 +29,7 @@ class Entry:
         return getattr(importlib.import_module(module), attribute)
 
 
+@dataclass
 class Registry:
     """The parts of one kind, ours and those that other packages add through the entry point ``unflip.<kind>s``.
 
@@ -35,33 +37,31 @@ class Registry:
     ("module:attribute") says where the part is.
     """
 
-    def __init__(self, kind: str, *entries: Entry) -> None:
-        self.kind = kind
-        self._own = {entry.name: entry for entry in entries}
-        self._foreign: dict[str, Entry] | None = None
+    kind: str
+    own: Sequence[Entry]
 
+    @cached_property
     def _entries(self) -> dict[str, Entry]:
-        if self._foreign is None:
-            self._foreign = {
-                point.name: Entry(point.name, f"from {point.dist.name if point.dist else point.module}", point.value)
-                for point in entry_points(group=f"unflip.{self.kind.replace(' ', '_')}s")
-                if point.name not in self._own
-            }
-        return self._own | self._foreign
+        foreign = {
+            point.name: Entry(point.name, f"from {point.dist.name if point.dist else point.module}", point.value)
+            for point in entry_points(group=f"unflip.{self.kind.replace(' ', '_')}s")
+        }
+        own = {entry.name: entry for entry in self.own}
+        return own | foreign | own  # ours first, and ours win
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries().values())
+        return iter(self._entries.values())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries()
+        return name in self._entries
 
     def names(self) -> list[str]:
         """Return all names, ours first."""
-        return list(self._entries())
+        return list(self._entries)
 
     def load(self, name: str) -> Any:
         """Return the part called ``name``; the error for an unknown name suggests the closest one."""
-        entries = self._entries()
+        entries = self._entries
         family, _, member = name.partition(":")
         entry = entries.get(family)
         if entry is None or entry.family != (":" in name):

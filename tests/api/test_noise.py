@@ -104,6 +104,7 @@ def test_a_map_by_class_names_from_a_file(cli: Cli, tmp_path: Path) -> None:
         tmp_path / "l.npy",
     )
     assert answer.code == 0, answer.err
+    assert json.loads((tmp_path / "l.json").read_text())["classes"] == names.tolist()
     labels = np.load(tmp_path / "l.npy")
     wrong = labels != content["train_labels"]
     assert set(content["train_labels"][wrong]) == {0}
@@ -190,8 +191,8 @@ def test_bad_posteriors_are_refused(cli: Cli, data: Path, tmp_path: Path, kind: 
         ("sym:1.5", [], "1.5"),
         ("sym:0", [], "sym:0"),
         ("sym", [], "level"),
-        ("pmd1:0.3 + foo:0.2", [], "character"),
-        ("sym:0.3 + pmd1:0.2", [], "character"),
+        ("pmd1:0.3 + foo:0.2", [], "unknown step 'foo'"),
+        ("sym:0.3 + pmd1:0.2", [], "must be the first step"),
         ("asym:0.3", [], "class map"),
         ("asym:0.3", ["--class-map", "cifar11"], "did you mean 'cifar10'"),
         ("asym:0.3", ["--class-map", "map.json"], "zebra"),

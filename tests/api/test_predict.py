@@ -12,7 +12,7 @@ from unflip import predict
 from unflip.api.predict import Prediction
 from unflip.data.sources import ArraySource
 from unflip.errors import InputError, RunFolderError
-from unflip.nn.ensemble import Ensemble
+from unflip.nn.base import Ensemble
 from unflip.runs.folder import Run
 from unflip.runs.model_file import load_model
 

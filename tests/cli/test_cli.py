@@ -256,7 +256,7 @@ BAD: dict[str, BadCase] = {
     # files
     "missing data": (lambda folder: ["--data", folder / "no.npz"], ["no.npz", "No such file or folder"]),
     "misspelled data set": (lambda folder: ["--data", "digit"], ["No such file or folder: digit"]),
-    "no data": (lambda folder: [], ["missing option --data"]),
+    "no data": (lambda folder: [], ["'data.path' is missing", "--data"]),
     "garbage npz": (data_file("a.npz", b"garbage"), ["a.npz: not a readable .npz file"]),
     "empty npz": (data_file("a.npz", b""), ["a.npz: not a readable .npz file"]),
     "garbage npy": (data_file("a.npy", b"garbage"), ["a.npy: not a readable .npy file"]),
@@ -280,7 +280,6 @@ BAD: dict[str, BadCase] = {
     ),
     "take beyond the data": (good("--limit", 151), ["limit = 151", "150"]),
     # labels
-    "negative label": (one_wrong("train_labels", 7, -1), ["row 7: label -1"]),
     "label NaN": (one_wrong("train_labels", 8, np.nan), ["row 8: label nan"]),
     "label not an integer": (one_wrong("train_labels", 9, 0.5), ["row 9: label 0.5"]),
     "label out of range": (one_wrong("test_labels", 3, 17), ["row 3: label 17"]),
@@ -423,7 +422,7 @@ def test_an_interrupted_run_says_so(cli: Cli, features: Path, tmp_path: Path, mo
     def interrupt(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unflip.engine.run.write_results", interrupt)
+    monkeypatch.setattr("unflip.engine.run.Session.write_results", interrupt)
     done = cli("train", "--data", features, "--out", tmp_path / "run", "--quiet", *SETTINGS)
     assert done == Outcome(130, "", "unflip: stopped\n")
 
@@ -432,3 +431,29 @@ def test_only_the_first_of_several_processes_speaks(cli: Cli, tmp_path: Path, mo
     monkeypatch.setenv("RANK", "1")
     done = cli("train", "--data", tmp_path / "no.npz", "--out", tmp_path / "run")
     assert done == Outcome(2, "", "")
+
+
+INTERRUPT = """
+import sys
+module = sys.argv.pop(1)
+class Interrupt:
+    def find_spec(self, name, *rest):
+        if name == module:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from unflip.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "pydantic", "unflip.cli.app", "torch", "pyarrow", "unflip.api.clean"])
+def test_an_interrupt_while_the_command_is_loading_is_one_line(tmp_path: Path, module: str) -> None:
+    done = spawn_python("-c", INTERRUPT, module, "clean", "digits", "--out", tmp_path / "run", "--dry-run")
+    assert done == (130, "", "unflip: stopped\n")
+
+
+def test_without_a_home_pictures_are_drawn_without_a_word(tmp_path: Path) -> None:
+    words = ["corrupt", "--data", "digits", "--noise", "sym:0.2", "--out", tmp_path / "labels.npy", "--quiet"]
+    done = spawn_python("-m", "unflip", *words, MPLCONFIGDIR="/dev/null/matplotlib")
+    assert (done.code, done.err) == (0, "")
+    assert (tmp_path / "labels.png").exists()

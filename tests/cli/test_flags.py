@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from unflip.api.options import CLEAN, CORRUPT, EMBED, PREDICT, SECTIONS, TRAIN, option_name, option_tree
+from unflip.api.options import CLEAN, CORRUPT, EMBED, NAMES, PREDICT, SECTIONS, TRAIN, option_tree
 from unflip.cli.app import app
 from unflip.cli.flags import takes
 from unflip.errors import ConfigError
@@ -22,7 +22,7 @@ def test_every_option_is_a_field_and_a_flag_with_help_in_a_panel(command: str, k
     for key in keys:
         section, _, field = key.rpartition(".")
         assert SECTIONS[section].model_fields[field].description, key
-        flag = parameters[option_name(key)]
+        flag = parameters[NAMES[key]]
         assert flag.help, key
         assert flag.opts[0].startswith("--")
         assert flag.rich_help_panel in ("Common", "Data", "Training", "Compute")

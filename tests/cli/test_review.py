@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers import Outcome, quick_train
+from reviewing import decided
 from unflip.errors import ConfigError
 from unflip.review.decisions import Choice, State
 from unflip.review.review import open_review
@@ -75,7 +76,7 @@ def test_data_that_has_moved_is_asked_for(cli: Cli, tmp_path: Path) -> None:
         assert review.pictures is not None
         review.decisions.decide([Choice(1, 0, State.KEPT, 0)], person="x", reviewer="ann", request="request")
     assert cli("review", run, "--export", tmp_path / "out.csv").code == 0  # which needs no pictures
-    assert (tmp_path / "out.csv").read_text().splitlines()[0] == "index,path,label,decision"
+    assert (tmp_path / "out.csv").read_text().startswith("index,path,label,decision,given_label,digest\n")
 
 
 def test_rows_that_have_moved_are_asked_for(cli: Cli, features: Path, tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_the_export_is_written_while_others_decide(cli: Cli, features: Path, tmp
         review.decisions.decide(choices, person="x", reviewer="ann", request="request")
         outcome = cli("review", run, "--export", target)
         assert outcome == Outcome(0, f"2 reviewed examples: {target}\n", "")
-    assert target.read_text() == "index,label,decision\n1,0,label\n4,2,label\n"
+    assert decided(target.read_text()) == "index,label,decision\n1,0,label\n4,2,label\n"
     assert_refused(cli("review", run, "--export", tmp_path / "no folder" / "a.csv"), "no folder")
 
 
@@ -115,7 +116,7 @@ def test_an_export_writes_nothing_to_the_run_also_while_decisions_wait_in_the_lo
         assert cli("review", folder, "--export", tmp_path / f"{folder.name}.csv").code == 0
         after = {path: path.stat().st_mtime_ns for path in (folder, *folder.rglob("*")) if path.suffix != ".sqlite-shm"}
         assert after == before
-        assert (tmp_path / f"{folder.name}.csv").read_text() == "index,label,decision\n1,0,label\n"
+        assert decided((tmp_path / f"{folder.name}.csv").read_text()) == "index,label,decision\n1,0,label\n"
 
 
 def test_a_name_of_the_machine_that_cannot_be_listened_on_is_one_line() -> None:

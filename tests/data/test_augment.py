@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unflip.data.decoding import central_boxes, flip_crop, mirror, normalize, random_boxes, random_squares
+from unflip.data.files import squares
+from unflip.data.images import flip_crop, mirror, normalize, random_boxes
+from unflip.data.sources import Standardization
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -78,7 +80,7 @@ def test_normalized_values_are_less_the_mean_in_deviations(dtype: torch.dtype) -
     images = random_images(5, 3, 4, 4, dtype=dtype)
     mean, std = torch.tensor([125.0, 120.0, 110.0]).view(3, 1, 1), torch.tensor([60.0, 61.0, 66.0]).view(3, 1, 1)
     kept = images.clone()
-    found = normalize(images, mean, std)
+    found = normalize(images, Standardization(mean, std))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, ((images.double() - mean) / std).float())
     assert torch.equal(images, kept)
@@ -88,10 +90,10 @@ def test_normalized_values_do_not_depend_on_how_images_lie_in_memory() -> None:
     images = random_images(5, 3, 4, 6)
     last = images.contiguous(memory_format=torch.channels_last)
     mean, std = torch.tensor([125.0, 120.0, 110.0]).view(3, 1, 1), torch.tensor([60.0, 61.0, 66.0]).view(3, 1, 1)
-    found = normalize(last, mean, std)
-    assert torch.equal(found, normalize(images, mean, std))
+    found = normalize(last, Standardization(mean, std))
+    assert torch.equal(found, normalize(images, Standardization(mean, std)))
     assert found.is_contiguous(memory_format=torch.channels_last)
-    assert normalize(last[:0], mean, std).shape == (0, 3, 4, 6)
+    assert normalize(last[:0], Standardization(mean, std)).shape == (0, 3, 4, 6)
 
 
 def sizes(count: int, height: int, width: int) -> Tensor:
@@ -109,12 +111,12 @@ def test_mirrored_images_are_about_every_second_one_and_the_others_stay() -> Non
 
 
 def test_the_central_box_leaves_as_much_on_either_side() -> None:
-    boxes = central_boxes(torch.tensor([[100.0, 60.0], [60.0, 80.0]]), 0.5)
+    boxes = squares(torch.tensor([[100.0, 60.0], [60.0, 80.0]]), 0.5)
     assert boxes.tolist() == [[35, 15, 30, 30], [15, 25, 30, 30]]
 
 
 def test_random_squares_are_as_large_as_the_central_one_and_reach_every_edge() -> None:
-    top, left, tall, wide = random_squares(sizes(4000, 90, 60), 0.8, seeded()).T
+    top, left, tall, wide = squares(sizes(4000, 90, 60), 0.8, seeded()).T
     assert (tall == wide).all()
     assert torch.allclose(tall, torch.tensor(48.0))
     for start, most in ((top, 42.0), (left, 12.0)):

@@ -67,7 +67,7 @@ def test_the_order_of_columns_matters_and_their_place_in_memory_does_not() -> No
 
 @pytest.mark.parametrize("block", [1, 7, 4096])
 def test_keys_are_the_same_in_blocks(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    rows = rows_of(np.float32, 3)
+    rows = rows_of(np.float64, 3)
     monkeypatch.setattr(split, "BLOCK_ROWS", block)
     assert identities(Split(rows, None)).tolist() == row_hashes(rows).tolist()
 

@@ -1,5 +1,6 @@
 """Data sets of Hugging Face, with the real library where it is installed."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from PIL import Image
 import unflip
 from helpers import QUICK, blobs, quick_train, spawn_python
 from unflip.data.hugging_face import write_dataset
-from unflip.errors import InputError
+from unflip.data.loaders import load_raw
+from unflip.data.options import DataOptions
+from unflip.errors import InputError, UnflipWarning
 
 hf = pytest.importorskip("datasets", reason="the library `datasets` is not installed: nothing of it is tested")
 
@@ -115,6 +118,66 @@ def test_its_columns_go_into_the_estimator(tmp_path: Path) -> None:
 def test_nothing_of_ours_imports_the_library() -> None:
     code = "import sys, unflip; unflip.train; unflip.UnflipClassifier; sys.exit(str('datasets' in sys.modules))"
     assert spawn_python("-c", code).err.strip() == "False"
+
+
+NAMES = ["gamma", "alpha", "beta"]
+MORE = ["beta", "delta", "alpha", "gamma"]  # in another order, and one that does not train
+KINDS: dict[str, tuple[Callable[[int], Any], Callable[[], Any]]] = {
+    "vectors": (lambda i: [float(i), 1.0, float(i % 7)], lambda: hf.List(hf.Value("float32"))),
+    "numbers": (lambda i: i / 7, lambda: hf.Value("float32")),
+    "texts": (lambda i: f"text number {i} of a few words", lambda: hf.Value("string")),
+    "images": (lambda i: Image.new("RGB", (8, 8), (i, 255 - i, 2 * i)), lambda: hf.Image()),
+}
+
+
+def of_kind(kind: str, numbers: list[int], names: list[str]) -> Any:
+    example, form = KINDS[kind]
+    columns = {"example": [example(i) for i in range(len(numbers))], "label": numbers}
+    types = hf.Features({"example": form(), "label": hf.ClassLabel(names=names) if names else hf.Value("int64")})
+    return hf.Dataset.from_dict(columns, features=types)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_class_numbers_there_and_back_are_those_of_the_data_set(kind: str, tmp_path: Path) -> None:
+    numbers = [i % 3 for i in range(60)]
+    test = of_kind(kind, [0, 2, 3, 1], MORE)
+    options: dict[str, Any] = {"network": "mlp", "settings": {"data.image_size": 8}} if kind == "images" else {}
+    data = hf.DatasetDict({"test": test, "train": of_kind(kind, numbers, NAMES)})
+    with pytest.warns(UnflipWarning, match="no training examples of 'delta'"):
+        run = train_on(data, tmp_path / "run", epochs=1, method="standard", **options)
+    assert run.class_names == [*NAMES, "delta"]
+    assert run.labels()["given_label"].to_pylist() == numbers
+    assert len(run.result["tests"]["test"]["per_class"]) == 4
+    back = hf.Dataset.from_parquet(str(run.folder / "labels.parquet"), cache_dir=str(tmp_path))
+    for column in ("given_label", "current_label", "suggested_label", "top1", "top2"):
+        assert back.features[column].names == run.class_names
+    assert back["given_label"][:] == numbers
+    assert back["top1_name"][0] == run.class_names[back["top1"][0]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_split_without_class_names_has_the_numbers_of_the_others(kind: str, tmp_path: Path) -> None:
+    data = hf.DatasetDict({"train": of_kind(kind, [0, 1, 2], NAMES), "test": of_kind(kind, [2, 0], [])})
+    raw = load_raw(DataOptions(path=str(write_dataset(data, tmp_path / "data"))))
+    assert raw.class_names == tuple(NAMES)
+    labels = raw.tests["test"].labels
+    assert labels is not None
+    assert labels.tolist() == ["beta", "gamma"]
+
+
+def test_a_file_of_the_library_itself_has_its_classes(tmp_path: Path) -> None:
+    of_kind("numbers", [2, 0, 1, 1], NAMES).to_parquet(str(tmp_path / "train.parquet"))
+    raw = load_raw(DataOptions(path=str(tmp_path / "train.parquet")))
+    assert raw.class_names == tuple(NAMES)
+    assert raw.train.labels is not None
+    assert raw.train.labels.tolist() == ["beta", "gamma", "alpha", "alpha"]
+
+
+def test_a_missing_image_is_named_by_its_row(tmp_path: Path) -> None:
+    types = hf.Features({"image": hf.Image(), "label": hf.Value("int64")})
+    data = hf.Dataset.from_dict({"image": [Image.new("RGB", (8, 8)), None], "label": [0, 1]}, features=types)
+    with pytest.raises(InputError, match="data, split 'train', row 1: no image; drop that row"):
+        write_dataset(data, tmp_path / "data")
 
 
 @pytest.mark.parametrize("column", [[0, None, 1], ["a", None, "b"]])

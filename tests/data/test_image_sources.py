@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from unflip.data.decoding import flip_crop
-from unflip.data.images import ImageSource, byte_normalization
+from unflip.data.images import ImageSource, byte_normalization, flip_crop
 from unflip.data.sources import JoinedSource
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)

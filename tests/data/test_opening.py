@@ -1,5 +1,6 @@
 """Image files: what the network sees of them, whoever reads them; broken ones, small ones, large ones."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,24 @@ import torch
 from PIL import Image
 
 from pictures import write_picture
-from unflip.data.decoding import (
-    central_boxes,
+from unflip.data.dataset import Split
+from unflip.data.files import (
+    IMAGES,
+    ImageFiles,
+    ResizeCrop,
+    Skipped,
+    as_names,
     cut_images,
+    find_files,
     make_pool,
-    mirror,
     open_images,
-    random_boxes,
-    random_squares,
+    read_all,
     sizes_of,
+    skipped_csv,
+    squares,
     to_rgb,
 )
-from unflip.data.files import IMAGES, ImageFiles, ResizeCrop, Skipped, as_names, find_files, skipped_csv
-from unflip.data.images import IMAGENET, FileSource, OpenedImages, open_files
+from unflip.data.images import IMAGENET, FileSource, mirror, open_sets, pictures_of_files, random_boxes
 from unflip.data.options import ImageOptions
 from unflip.errors import ConfigError, InputError
 
@@ -41,8 +47,11 @@ def framed(files: ImageFiles, size: int = 32, resize: int = 40) -> ImageFiles:
     return ImageFiles(files.root, files.names, frame=ResizeCrop(size, resize))
 
 
-def opened(root: Path, **options: Any) -> OpenedImages:
-    return open_files({"train": ImageFiles(root, as_names(find_files(root, IMAGES)))}, ImageOptions(**options))
+def opened(root: Path, **options: Any) -> tuple[Any, ResizeCrop | None]:
+    """Return the inputs of the images in a folder, and their frame."""
+    files = ImageFiles(root, as_names(find_files(root, IMAGES)))
+    sets, frame, _ = open_sets({"train": Split(files, None)}, ImageOptions(**options))
+    return sets["train"].inputs, frame
 
 
 def bytes_of(inputs: torch.Tensor) -> torch.Tensor:
@@ -72,7 +81,7 @@ def test_a_view_is_the_part_that_was_drawn_for_each_image_and_mirrored(large: Im
     with make_pool(1) as pool:
         images = open_images(large, rows.tolist(), pool)
         sizes = sizes_of(images)
-        boxes = random_boxes(sizes, draws) if crop == "resized" else random_squares(sizes, 0.8, draws)
+        boxes = random_boxes(sizes, draws) if crop == "resized" else squares(sizes, 0.8, draws)
         pixels = mirror(cut_images(large, rows.tolist(), images, boxes, ResizeCrop(32, 32), pool), draws)
     torch.testing.assert_close(bytes_of(found), pixels.float(), atol=1e-3, rtol=0)
 
@@ -119,22 +128,50 @@ def test_gray_pictures_palettes_and_transparency_become_three_colors(tmp_path: P
     assert means[3][0] > 190
 
 
+@pytest.mark.parametrize(
+    ("mode", "suffix"),
+    [("RGBA", "png"), ("LA", "png"), ("P", "png"), ("L", "png"), ("RGB", "png"), ("RGBA", "webp"), ("RGBA", "gif")],
+)
+def test_transparent_pixels_are_white_as_viewers_show_them(tmp_path: Path, mode: str, suffix: str) -> None:
+    path = tmp_path / f"icon.{suffix}"
+    icon = Image.new("RGBA", (80, 80), (0, 0, 0, 0))  # black on transparent ground, which is black, too
+    icon.paste((0, 0, 0, 255), (20, 20, 60, 60))
+    if mode in ("L", "RGB"):  # one color is transparent
+        icon.paste((9, 9, 9, 255), (0, 0), icon.getchannel("A").point(lambda alpha: 255 - alpha))
+        icon.convert(mode).save(path, transparency=9 if mode == "L" else (9, 9, 9))
+    else:
+        (icon.quantize() if mode == "P" else icon.convert(mode)).save(path, lossless=True)
+    expected = np.full((80, 80, 3), 255, np.uint8)
+    expected[20:60, 20:60] = 0
+    files = ImageFiles(tmp_path, as_names([path.name]))
+    with make_pool(1) as pool:
+        np.testing.assert_array_equal(read_all(files, None, pool)[0].transpose(1, 2, 0), expected)
+    thumbnail = pictures_of_files([files], files.names.tolist(), "icons").thumbnail(0, 80)
+    assert np.abs(np.asarray(Image.open(BytesIO(thumbnail))).astype(int) - expected)[:, :10].max() < 3
+
+
+def test_half_transparent_pixels_are_half_white_and_opaque_ones_unchanged() -> None:
+    colors = np.random.default_rng(0).integers(0, 256, (9, 9, 4), np.uint8)
+    colors[..., 3] = 255
+    np.testing.assert_array_equal(np.asarray(to_rgb(Image.fromarray(colors))), colors[..., :3])
+    assert to_rgb(Image.new("RGBA", (1, 1), (0, 0, 0, 51))).getpixel((0, 0)) == (204, 204, 204)
+
+
 def test_small_images_of_one_size_are_read_into_memory_as_they_are(tmp_path: Path) -> None:
     for i in range(5):
         write_picture(tmp_path / f"{i}.png", i, (20, 24))
-    found = opened(tmp_path)
-    assert found.frame is None
-    pixels = found.inputs["train"]
+    pixels, frame = opened(tmp_path)
+    assert frame is None
     assert isinstance(pixels, np.ndarray)
     assert pixels.shape == (5, 3, 24, 20)
     np.testing.assert_array_equal(pixels[3], np.array(Image.open(tmp_path / "3.png")).transpose(2, 0, 1))
 
 
 def test_large_images_stay_files_with_the_usual_frame(large: ImageFiles) -> None:
-    found = opened(large.root)
-    assert found.frame == ResizeCrop(224, 256)
-    assert isinstance(found.inputs["train"], ImageFiles)
-    assert found.inputs["train"].shape == (4, 3, 224, 224)
+    inputs, frame = opened(large.root)
+    assert frame == ResizeCrop(224, 256)
+    assert isinstance(inputs, ImageFiles)
+    assert inputs.shape == (4, 3, 224, 224)
 
 
 @pytest.mark.parametrize(
@@ -147,14 +184,14 @@ def test_large_images_stay_files_with_the_usual_frame(large: ImageFiles) -> None
     ],
 )
 def test_a_size_can_be_asked_for(large: ImageFiles, options: dict[str, int], frame: ResizeCrop) -> None:
-    found = opened(large.root, **options)
-    assert found.frame == frame
-    assert isinstance(found.inputs["train"], np.ndarray) == (frame.size <= 64)
-    assert found.inputs["train"].shape == (4, 3, frame.size, frame.size)
+    inputs, found = opened(large.root, **options)
+    assert found == frame
+    assert isinstance(inputs, np.ndarray) == (frame.size <= 64)
+    assert inputs.shape == (4, 3, frame.size, frame.size)
 
 
 def test_images_that_are_read_at_once_show_what_the_others_show(large: ImageFiles) -> None:
-    pixels = opened(large.root, image_size=32, image_resize=40).inputs["train"]
+    pixels, _ = opened(large.root, image_size=32, image_resize=40)
     assert isinstance(pixels, np.ndarray)
     by_batch = bytes_of(FileSource(framed(large), IMAGENET).fetch(torch.arange(4)))
     torch.testing.assert_close(torch.from_numpy(pixels).float(), by_batch, atol=1e-3, rtol=0)
@@ -171,7 +208,7 @@ def test_small_images_of_several_sizes_are_refused_and_the_remedy_works(tmp_path
     message = r"b\.png: 21x24 pixels, .*a\.png has 20x24; to resize all of them: --set data\.image_size=20"
     with pytest.raises(InputError, match=message):
         opened(tmp_path)
-    assert opened(tmp_path, image_size=20).inputs["train"].shape == (2, 3, 20, 20)
+    assert opened(tmp_path, image_size=20)[0].shape == (2, 3, 20, 20)
 
 
 def break_files(root: Path) -> dict[str, str]:
@@ -194,13 +231,15 @@ def break_files(root: Path) -> dict[str, str]:
 def test_broken_images_are_left_out_and_named_where_that_is_wanted(tmp_path: Path) -> None:
     expected = break_files(tmp_path)
     names = as_names(sorted(path.name for path in tmp_path.iterdir()))
-    found = open_files({"train": ImageFiles(tmp_path, names)}, ImageOptions(skip_broken=True, max_broken=1.0))
-    assert [image.id for image in found.skipped] == list(expected)
-    for image in found.skipped:
+    train = Split(ImageFiles(tmp_path, names), None, ids=names)
+    sets, _, skipped = open_sets({"train": train}, ImageOptions(skip_broken=True, max_broken=1.0))
+    assert [image.id for image in skipped] == list(expected)
+    for image in skipped:
         assert expected[image.id] in image.reason
         assert image.part == "train"
-    assert names[found.kept["train"]].tolist() == ["x.jpg", "y.png"]
-    assert len(found.inputs["train"]) == 2
+    assert sets["train"].ids is not None
+    assert sets["train"].ids.tolist() == ["x.jpg", "y.png"]
+    assert len(sets["train"].inputs) == 2
 
 
 @pytest.mark.parametrize("name", ["cut.jpg", "empty.jpg", "words.png", "header.png", "folder.jpg", "missing.jpg"])
@@ -234,12 +273,12 @@ def test_progress_is_told_for_every_image(tmp_path: Path) -> None:
             yield item
 
     files = ImageFiles(tmp_path, as_names(find_files(tmp_path, IMAGES)))
-    open_files({"train": files}, ImageOptions(skip_broken=True), track)
+    open_sets({"train": Split(files, None)}, ImageOptions(skip_broken=True), track)
     assert told == [("checking images", 3)] * 3 + [("reading images", 3)] * 3
 
 
 def test_boxes_of_no_images_are_none() -> None:
-    assert central_boxes(sizes_of([]), 1.0).shape == (0, 4)
+    assert squares(sizes_of([]), 1.0).shape == (0, 4)
 
 
 # EXIF
@@ -294,7 +333,7 @@ def test_the_network_sees_an_image_upright(tmp_path: Path, orientation: int, kin
 def test_small_images_are_read_upright(tmp_path: Path, orientation: int) -> None:
     quadrants(tmp_path / "a" / "turned.png", orientation, (32, 16))
     quadrants(tmp_path / "a" / "upright.png", None, (32, 16))
-    turned, upright = np.asarray(opened(tmp_path / "a").inputs["train"])
+    turned, upright = np.asarray(opened(tmp_path / "a")[0])
     assert np.array_equal(turned, upright)
     quadrants(tmp_path / "b" / "flat.png", None, (16, 32))
     quadrants(tmp_path / "b" / "turned.png", 6, (32, 16))

@@ -9,11 +9,12 @@ import pytest
 
 from helpers import open_dataset, shrink_cifar
 from pictures import COLORS, write_clothing, write_picture, write_webvision
-from unflip.data.loaders.digits import training_images
+from unflip.data.images import Pictures
+from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
-from unflip.data.preview import Pictures, open_pictures
 from unflip.errors import InputError
 from unflip.noise.transition import CIFAR100_SUPERCLASSES
+from unflip.runs.folder import open_pictures
 
 
 def opened(path: Path | str, **options: object) -> tuple[Pictures, list[int]]:
@@ -94,7 +95,7 @@ def test_cifar_also_with_some_examples_of_each_class(tmp_path: Path, monkeypatch
 
 def test_digits_are_ink_on_paper() -> None:
     pictures, _ = opened("digits", limit=50)
-    images = training_images()
+    images = np.asarray(load_raw(DataOptions(path="digits")).train.inputs).reshape(-1, 8, 8)
     for index in (0, 17, 49):
         shown = pixels(pictures.thumbnail(index, 64))[:, :, 0]
         assert np.abs(shown - (255 - images[index] * 255 / 16)).max() <= 1

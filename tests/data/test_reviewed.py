@@ -13,12 +13,17 @@ import torch
 
 from helpers import Crash, Outcome, assert_same_run, blobs, crash_after, quick_train, write_npz
 from unflip.data.labels import read_reviewed
+from unflip.data.matching import Keys
 from unflip.errors import ConfigError, InputError, RunFolderError
 from unflip.methods import methods
 from unflip.runs.labels import label_issue_mask
 
 IDS = ["a.png", "b.png", "sub/c.png", "d.png"]
 NAMES = ["cat", "dog", "7"]
+
+
+def keys_of(ids: list[str] | None, digests: list[str] | None = None) -> Keys:
+    return Keys(ids, digests, np.array([0, 1, 2, 0]), NAMES)
 
 
 def write(path: Path, columns: dict[str, list[Any]]) -> Path:
@@ -47,7 +52,7 @@ def test_a_table_names_examples_by_index_or_path_and_classes_by_name_or_number(
     tmp_path: Path, suffix: str, columns: dict[str, list[Any]]
 ) -> None:
     path = write(tmp_path / f"reviewed{suffix}", columns)
-    labels, removed = read_reviewed(path, 4, IDS, NAMES)
+    labels, removed = read_reviewed(path, keys_of(IDS))
     assert labels.tolist() == [0, -1, 1, -1]
     assert not removed.any()
 
@@ -59,14 +64,14 @@ def test_a_table_may_remove_examples(tmp_path: Path, suffix: str, none: str | No
         "decision": ["label", *["remove"] * 3],
         "label": ["dog", none, none, none],
     }
-    labels, removed = read_reviewed(write(tmp_path / f"reviewed{suffix}", columns), 4, IDS, NAMES)
+    labels, removed = read_reviewed(write(tmp_path / f"reviewed{suffix}", columns), keys_of(IDS))
     assert labels.tolist() == [-1, -1, 1, -1]
     assert removed.tolist() == [True, False, False, True]
 
 
 def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> None:
     path = write(tmp_path / "r.parquet", {"index": [0, 1], "label": [7, 2]})
-    assert read_reviewed(path, 4, None, NAMES).labels.tolist() == [2, 2, -1, -1]
+    assert read_reviewed(path, keys_of(None)).labels.tolist() == [2, 2, -1, -1]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,10 @@ def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> N
         ({"index": [0, 4], "label": ["cat", "cat"]}, "row 1: index '4' is not an integer from 0 to 3"),
         ({"index": ["-1"], "label": ["cat"]}, "row 0: index '-1' is not an integer"),
         ({"index": ["1.5"], "label": ["cat"]}, "row 0: index '1.5' is not an integer"),
-        ({"path": ["a.png", "e.png"], "label": ["cat", "cat"]}, "row 1: the data has no path 'e.png'"),
+        (
+            {"path": ["a.png", "e.png"], "label": ["cat", "cat"]},
+            "1 of 2 decisions match no example of the data, or several: row 1 ('e.png')",
+        ),
         ({"index": [0, 1], "label": ["cat", "dot"]}, "row 1: unknown class 'dot', did you mean 'dog'"),
         ({"index": [0], "label": ["3"]}, "row 0: unknown class '3'; choose from: 7, cat, dog"),
         ({"index": [0], "label": [""]}, "row 0: unknown class ''"),
@@ -86,7 +94,14 @@ def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> N
             {"index": [1, 0, 1], "label": ["cat", "cat", "dog"]},
             "row 2: example 1 has another label in row 0; keep one",
         ),
-        ({"index": [1], "path": ["a.png"], "label": ["cat"]}, "row 0: index 1 is 'b.png' in the data"),
+        (
+            {"index": [1], "path": ["e.png"], "label": ["cat"]},
+            "match no example of the data, or several: row 0 ('e.png')",
+        ),
+        (
+            {"index": [1], "given_label": ["cat"], "label": ["cat"]},
+            "match no example of the data, or several: row 0 (index 1)",
+        ),
         (
             {"index": [0, 1], "label": ["cat", ""], "decision": ["label", "delete"]},
             "row 1: unknown decision 'delete'; choose from: label, remove",
@@ -104,7 +119,7 @@ def test_what_a_table_must_not_hold_is_named_with_its_row(
 ) -> None:
     path = write(tmp_path / "reviewed.csv", columns)
     with pytest.raises(InputError) as error:
-        read_reviewed(path, 4, IDS, NAMES)
+        read_reviewed(path, keys_of(IDS))
     assert str(error.value).startswith(f"reviewed {path}")
     assert said in str(error.value)
 
@@ -113,7 +128,7 @@ def test_what_a_table_must_not_hold_is_named_with_its_row(
     ("name", "content", "said"),
     [
         ("none.csv", None, "No such file or directory"),
-        ("empty.csv", b"", "not a readable table (Empty CSV file)"),
+        ("empty.csv", b"", "not a readable table ("),
         ("labels.txt", b"1\n2\n", "cannot read '.txt'; must be .csv, .parquet or .jsonl"),
         ("broken.parquet", b"PAR1", "not a readable table"),
         ("broken.jsonl", b'{"index": 0, "label": 1}\n{"index"', "not a readable table"),
@@ -127,7 +142,7 @@ def test_files_that_are_no_tables_are_refused_in_one_line(
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError) as error:
-        read_reviewed(tmp_path / name, 4, IDS, NAMES)
+        read_reviewed(tmp_path / name, keys_of(IDS))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -135,9 +150,9 @@ def test_files_that_are_no_tables_are_refused_in_one_line(
 def test_examples_without_or_with_the_same_path_need_an_index(tmp_path: Path) -> None:
     path = write(tmp_path / "reviewed.csv", {"path": ["a"], "label": ["cat"]})
     with pytest.raises(InputError, match="examples of this data have no path; use the column 'index'"):
-        read_reviewed(path, 2, None, NAMES)
-    with pytest.raises(InputError, match="row 0: several examples have the path 'a'; use the column 'index'"):
-        read_reviewed(path, 2, ["a", "a"], NAMES)
+        read_reviewed(path, keys_of(None))
+    with pytest.raises(InputError, match=r"match no example of the data, or several: row 0 \('a'\); remove these rows"):
+        read_reviewed(path, keys_of(["a", "a", "b", "c"]))
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from helpers import blobs, quick_train, write_npz
 from unflip.data.options import DataOptions
-from unflip.data.preview import open_rows
 from unflip.errors import InputError
+from unflip.runs.folder import open_rows
 
 
 def test_they_are_those_of_the_arrays_validation_last(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_tables_columns_have_their_names(tmp_path: Path) -> None:
     rows = open_rows(DataOptions(path=str(tmp_path / "t.csv"), label_column="label"), 12)
     assert rows is not None
     assert rows.values(5) == [("height", 5.0), ("width", -2.5)]
-    assert rows.left_out == 0
+    assert rows.more_columns == 0
 
 
 def test_cells_are_numbers_or_what_people_write(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_of_many_columns_without_names_the_first_are_shown(tmp_path: Path) -> No
     path = write_npz(tmp_path / "a.npz", train=np.ones((4, 100), np.float32), train_labels=np.arange(4) % 2)
     rows = open_rows(DataOptions(path=str(path)), 4)
     assert rows is not None
-    assert len(rows.values(0)) + rows.left_out == 100
+    assert len(rows.values(0)) + rows.more_columns == 100
     assert len(rows.values(0)) < 30
 
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.data.arrays import Shards, open_shards, shard_name
+from unflip.data.arrays import Shards
+from unflip.data.loaders.arrays import open_shards, shard_name
 from unflip.errors import InputError
 
 

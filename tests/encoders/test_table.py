@@ -67,7 +67,7 @@ def lengths(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
         return "lengths", Lengths
 
     monkeypatch.setattr(columns_module, "choose_text_encoder", choose)
-    registry = Registry("text encoder", Entry("lengths", "", f"{__name__}:Lengths"))
+    registry = Registry("text encoder", [Entry("lengths", "", f"{__name__}:Lengths")])
     monkeypatch.setattr(registry, "load", {"lengths": Lengths}.__getitem__)
     monkeypatch.setattr(text_package, "text_encoders", registry)
     return asked
@@ -141,7 +141,8 @@ DISTINCT_INCOMES = [int(x) for x in RANDOM.permutation(np.arange(20_000, 90_000,
         ("dropped", [f"name{i % 450}" for i in range(500)]),  # none frequent
         ("dropped", np.arange(30)),
         ("dropped", np.arange(1, 31)[::-1]),
-        ("dropped", RANDOM.permutation(30) + 500),
+        ("number", RANDOM.permutation(30) + 500),  # ranks, for all we know
+        ("number", RANDOM.permutation(100)[:70]),
         ("dropped", np.sort(RANDOM.permutation(100)[:70])),  # the training part of an index
         ("dropped", np.arange(0, 300, 10)),
         ("dropped", [str(i) for i in range(30)]),
@@ -200,7 +201,7 @@ def test_choices_that_cannot_be_are_refused(choices: dict[str, tuple[str, ...]],
     [[[1], [2]], [{"a": 1}, {"a": 2}], [b"\xff", b"\xfe"], pa.array([(1, 2, 3)] * 2, pa.month_day_nano_interval())],
 )
 def test_nested_cells_and_bytes_are_refused(values: Any) -> None:
-    with pytest.raises(InputError, match=r"column 'tags': cannot encode .*; drop it with --ignore tags"):
+    with pytest.raises(InputError, match=r"column 'tags': cannot encode .*; convert the column, or drop it"):
         fit({"age": [1.0, 2.0], "tags": values})
 
 
@@ -607,7 +608,7 @@ def test_what_it_says() -> None:
         "paid      boolean    1 empty cell filled with 0",
         "since     date       2020-01-01 to 2022-09-26",
         "at        time       00:00:00 to 23:00:00",
-        "row       dropped    looks like an index: 1,000 distinct integers from 1 to 1000",
+        "row       dropped    looks like an index: increases by 1 in each row",
         "const     dropped    always x",
         "empty     dropped    all cells are empty",
         "income    dropped    997 distinct values, none of them frequent; to use it: --categorical income",

@@ -84,7 +84,7 @@ def test_features_are_the_models_and_zeros_for_empty_texts(model: Path) -> None:
 def test_state_names_the_model_and_its_weights(model: Path, tmp_path: Path) -> None:
     encoder = load(model).fit(TEXTS)
     settings, arrays = encoder.state()
-    assert settings["model"] == str(model)
+    assert settings["model"] == f"sentence-transformers:{model}"
     assert not arrays
     restored = load(model).restore(json.loads(json.dumps(settings)), {})
     np.testing.assert_array_equal(restored.encode(TEXTS), encoder.encode(TEXTS))
@@ -162,7 +162,7 @@ def test_without_the_hub_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatc
 def test_a_model_of_the_hub_is_loaded_from_what_was_fetched(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("huggingface_hub"), "snapshot_download", lambda name, **_: str(model))
     encoder = load("some/model").fit(TEXTS)
-    assert encoder.state()[0]["model"] == "some/model"
+    assert encoder.state()[0]["model"] == "sentence-transformers:some/model"
     assert encoder.encode(TEXTS).shape == (len(TEXTS), 16)
 
 

@@ -98,8 +98,8 @@ def test_state_is_json_without_the_vectors_and_gives_the_same_features() -> None
     assert len(json.dumps(settings)) < 200
     restored = WordLlama.restore(json.loads(json.dumps(settings)), {})
     np.testing.assert_array_equal(restored.encode(TEXTS), encoder.encode(TEXTS))
-    with pytest.raises(InputError, match=r"other vectors \(\w+\) than .* \(abc\); install"):
-        WordLlama.restore({**settings, "vectors": "abc"}, {})
+    with pytest.raises(InputError, match=r"wordllama has other weights \(\w+\) than .* \(abc\); restore"):
+        WordLlama.restore({**settings, "weights": "abc"}, {})
 
 
 @needs_wordllama
@@ -155,7 +155,7 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, package:
     with pytest.raises(MissingExtraError, match=message):
         WordLlama.fit(())
     with pytest.raises(MissingExtraError, match=message):
-        WordLlama.restore({"vectors": "abc"}, {})
+        WordLlama.restore({"weights": "abc"}, {})
 
 
 def test_without_a_name_the_best_encoder_that_is_there_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

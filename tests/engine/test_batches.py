@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unflip.compute import prefetched
 from unflip.engine.trainer import cut, repeated, shuffled
-from unflip.parallel import prefetched
 
 LENGTHS, SIZES, PROCESSES = st.integers(1, 80), st.integers(2, 30), st.integers(1, 4)
 

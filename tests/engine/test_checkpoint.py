@@ -12,7 +12,7 @@ from helpers import assert_same_tree, passthrough
 from unflip.engine import checkpoints as module
 from unflip.engine.checkpoints import BestEpoch, Checkpoints, load_tree, save_tree
 from unflip.errors import RunFolderError, UnflipWarning
-from unflip.nn.ensemble import Ensemble
+from unflip.nn.base import Ensemble
 
 TENSORS = st.builds(
     lambda shape, dtype, seed: (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 9).to(dtype),
@@ -94,6 +94,23 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, how: str) -> None:
     with pytest.raises(RunFolderError, match=r"a\.safetensors: not a readable checkpoint") as error:
         load_tree(tmp_path / "a.safetensors")
     assert "\n" not in str(error.value)
+
+
+def test_no_flipped_bit_goes_unnoticed(tmp_path: Path) -> None:
+    path, weights = tmp_path / "a.safetensors", torch.randn(40)
+    save_tree(path, {"x": weights, "y": [torch.tensor(3), "name"], "z": 0.5})
+    content = path.read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            loaded = load_tree(path)
+        except RunFolderError:
+            continue
+        assert torch.equal(loaded["x"], weights)  # it was a space in the header, or the like
+        assert loaded["y"] == [torch.tensor(3), "name"]
+        assert loaded["z"] == 0.5
 
 
 def names(folder: Path) -> list[str]:

@@ -6,11 +6,12 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_score, roc_auc_score, top_k_accuracy_score
 
 from helpers import passthrough
+from unflip.data.dataset import Split
 from unflip.data.sources import ArraySource
 from unflip.engine.distributed import Distributed
-from unflip.engine.evaluation import EvaluationSet, Truth, accuracies, accuracy, full_report
+from unflip.engine.evaluation import Truth, accuracies, accuracy, full_report
 from unflip.engine.inference import batch_size, predict_probs
-from unflip.nn.ensemble import Ensemble
+from unflip.nn.base import Ensemble
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +27,15 @@ def problem(num_classes: int, count: int, seed: int) -> tuple[np.ndarray, np.nda
     return logits.astype(np.float32), labels
 
 
+def labeled(logits: np.ndarray, labels: np.ndarray) -> Split:
+    return Split(logits[:0], labels, opened=ArraySource(logits))
+
+
 @pytest.mark.parametrize("num_classes", [2, 3, 7, 12])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_report_is_that_of_scikit_learn(processes: Distributed, num_classes: int, seed: int) -> None:
     logits, labels = problem(num_classes, 200, seed)
-    report = full_report(
-        Ensemble([passthrough(num_classes)]), EvaluationSet(ArraySource(logits), torch.from_numpy(labels)), processes
-    )
+    report = full_report(Ensemble([passthrough(num_classes)]), labeled(logits, labels), processes)
     predicted = logits.argmax(1)
     assert report["top1"] == pytest.approx(accuracy_score(labels, predicted))
     assert report["balanced"] == pytest.approx(balanced_accuracy_score(labels, predicted))
@@ -45,9 +48,7 @@ def test_the_report_is_that_of_scikit_learn(processes: Distributed, num_classes:
 def test_a_class_without_test_examples_is_none_and_does_not_count(processes: Distributed) -> None:
     logits, labels = problem(4, 60, 0)
     labels[labels == 2] = 1
-    report = full_report(
-        Ensemble([passthrough(4)]), EvaluationSet(ArraySource(logits), torch.from_numpy(labels)), processes
-    )
+    report = full_report(Ensemble([passthrough(4)]), labeled(logits, labels), processes)
     recalls = [float((logits.argmax(1)[labels == label] == label).mean()) for label in (0, 1, 3)]
     assert report["per_class"][2] is None
     assert report["balanced"] == pytest.approx(np.mean(recalls))
@@ -79,7 +80,7 @@ def test_every_test_set_has_its_accuracy(processes: Distributed) -> None:
     tests = {}
     for seed, name in enumerate(["test", "test_hard"]):
         logits, labels = problem(3, 40, seed)
-        tests[name] = EvaluationSet(ArraySource(logits), torch.from_numpy(labels))
+        tests[name] = labeled(logits, labels)
     found = accuracies(Ensemble([passthrough(3)]), Truth(None, tests), processes)
     for seed, name in enumerate(tests):
         logits, labels = problem(3, 40, seed)

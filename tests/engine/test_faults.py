@@ -17,7 +17,6 @@ import pytest
 from safetensors import SafetensorError
 
 import tiny_backbone
-import unflip.data.arrays
 import unflip.files
 from helpers import Crash, Outcome, assert_same_run, blobs, quick_train, write_npz
 from pictures import write_picture
@@ -31,7 +30,8 @@ ARGUMENTS += ["--set", "mlp.hidden=[8]", "--device", "cpu", "--quiet"]
 _WRITERS: list[tuple[Any, str]] = [
     (Path, "write_text"),
     (unflip.files, "save_file"),
-    (unflip.data.arrays, "_write_npy"),
+    (np.lib.format, "write_array"),
+    (np.lib.format, "write_array_header_1_0"),  # of arrays that are written in pieces
     (pyarrow.parquet, "write_table"),
     (pyarrow.csv, "write_csv"),
     (Path, "write_bytes"),
@@ -73,12 +73,9 @@ def halfway(number_of_error: int) -> Break:
             done = plain(*args, **options)
             if next(calls) != number:
                 return done
-            paths = [
-                arg if isinstance(arg, Path) else Path(arg.name)
-                for arg in args
-                if isinstance(arg, Path) or hasattr(arg, "fileno")
-            ]
-            os.truncate(paths[0], paths[0].stat().st_size // 2)
+            paths = [arg if isinstance(arg, Path) else Path(arg.name) for arg in args if hasattr(arg, "name")]
+            if paths:  # else it is a member of an archive
+                os.truncate(paths[0], paths[0].stat().st_size // 2)
             if name == "save_file":
                 raise SafetensorError(f"Error while serializing: I/O error: {reason} (os error {number_of_error})")
             if name in ("write_table", "write_csv"):
@@ -161,7 +158,7 @@ def survive(cli: Cli, monkeypatch: pytest.MonkeyPatch, noisy: Path, out: Path, f
     assert done.err.startswith("unflip: cannot write ")
     assert done.err.endswith("\n")
     if "checkpoints" in done.err:
-        assert "earlier checkpoints are intact: fix the cause and use --resume" in done.err
+        assert "earlier checkpoints are intact: fix the cause and resume with: unflip train --out " in done.err
     assert [path for path in out.rglob(".*") if path.name != ".unflip-lock"] == []
     again = cli("train", "--out", out, "--resume", "--quiet") if Run(out).config_path.exists() else cli(*start)
     assert again == Outcome(0, "", "")
@@ -251,8 +248,9 @@ def test_a_command_that_cannot_write_says_so_and_leaves_what_was_there(
     out = tmp_path / name
     arguments = [*(str(out) if part == "OUT" else part for part in WRITING[name]), "--force"]
     for fault in (*FAULTS, LIMIT):
-        if fault.startswith("crash") or (arguments[0] == "export" and "middle" in fault and out.suffix != ".json"):
-            continue  # `export` chose its writers before they were broken; the limit of a file's size reaches them
+        is_table = arguments[0] in ("export", "predict") and out.suffix != ".json"
+        if fault.startswith("crash") or (is_table and "middle" in fault):
+            continue  # tables chose their writers before they were broken; the limit of a file's size reaches them
         out.write_text("what was there")
         with broken(monkeypatch, fault, 1):
             done = cli(*arguments)

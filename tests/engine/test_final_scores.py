@@ -27,7 +27,7 @@ def test_a_run_on_many_examples_says_the_same(method: str, tmp_path: Path, monke
             np.testing.assert_allclose(large, mine, atol=0.02)
         else:
             assert (large == mine).mean() > 0.98
-    few, many = (run.features for run in runs)
+    few, many = (run.hidden_features for run in runs)
     assert few is not None
     assert many is not None
     np.testing.assert_allclose(many, few, atol=0.05)

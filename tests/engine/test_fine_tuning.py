@@ -16,10 +16,10 @@ from unflip import predict, train
 from unflip.data.images import IMAGENET
 from unflip.engine.distributed import Distributed
 from unflip.engine.prepare import prepare_data
-from unflip.engine.trainer import Trainer
+from unflip.engine.trainer import Trainer, parameter_groups
 from unflip.errors import ConfigError, InputError
 from unflip.nn import networks
-from unflip.nn.backbone import Pretrained, PretrainedOptions, parameter_groups
+from unflip.nn.backbone import Pretrained, PretrainedOptions
 from unflip.nn.base import Members, build_network
 from unflip.nn.efficientnet import EfficientNetLite0Options, efficientnet_lite0
 from unflip.runs.config import RunConfig, nest
@@ -107,7 +107,7 @@ def scale_of(
     """Return the mean and the deviation that a run would standardize with; None if there are none."""
     layer = {"network": network, "data": {"path": str(data), "val_fraction": 0.0}, "select": "last"}
     config = RunConfig.resolve([layer, *(nest(key, value) for key, value in (settings or {}).items())])
-    scale = prepare_data(config, Distributed("cpu")).standardization
+    scale = prepare_data(config, Distributed("cpu"), config.load_data()).standardization
     return None if scale is None else (scale.mean.flatten().tolist(), scale.std.flatten().tolist())
 
 
@@ -234,7 +234,7 @@ def test_the_network_gives_the_backbones_features() -> None:
     images = torch.randn(2, 3, 112, 112)
     with torch.no_grad():
         torch.testing.assert_close(
-            network.encode(images), efficientnet_lite0(None).encode(images), rtol=1e-3, atol=1e-3
+            network.encode(images), efficientnet_lite0(None).network(images), rtol=1e-3, atol=1e-3
         )
 
 

@@ -220,7 +220,7 @@ def test_what_images_a_model_takes_that_are_no_square_is_said(tmp_path: Path) ->
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         for i, size in enumerate(new):
             write_picture(folder / f"{i}.png", i, size)
-        with pytest.raises(InputError, match=rf"'train': {came}, {remedy}"):
+        with pytest.raises(InputError, match=rf"'train': {came}; {remedy}"):
             predict(done, folder)
 
 

@@ -129,8 +129,9 @@ def test_stopped_is_no_error_that_anybody_handles_by_mistake() -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from unflip.runs.folder import Run
-with Run(Path(sys.argv[1])).claimed(resume=False, force=True):
+from unflip.runs.folder import Claim, Run
+with Claim(Run(Path(sys.argv[1])), force=True) as claim:
+    claim.hold()
     print("claimed", flush=True)
     time.sleep(100)
 """
@@ -147,7 +148,7 @@ def test_a_folder_is_refused_while_another_process_has_it_and_free_when_that_was
             quick_train(noisy, tmp_path / "run", epochs=1)
         with pytest.raises(RunFolderError, match="another process is using this run"):
             quick_train(noisy, tmp_path / "run", epochs=1, force=True)
-        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".unflip-lock", "run.json"]
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".unflip-lock"]
     finally:
         holder.kill()
         holder.wait()

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers import blobs
 from unflip.data.sources import ArraySource
 from unflip.engine.distributed import Distributed
-from unflip.engine.trainer import Trainer
+from unflip.engine.trainer import Trainer, lr_factor
 from unflip.errors import DivergedError
 from unflip.methods.base import Batch, EpochOutputs, LabelStore, LossOutput, Method, Phase, TrainContext
 from unflip.nn.base import build_network, unwrap
@@ -70,7 +72,7 @@ def make_trainer(
         epochs=5,
         seed=3,
         batch_size=batch_size,
-        lr_factor=partial(options.lr_factor, epochs=5),
+        lr_factor=partial(lr_factor, options, epochs=5),
         device=processes.device,
     )
     network = network or MLPOptions(hidden=(8,), batch_norm=False)
@@ -370,3 +372,33 @@ def test_training_changes_neither_inputs_nor_given_labels(processes: Distributed
     trainer.train_epoch(1)
     assert torch.equal(trainer.source.fetch(torch.arange(150)), before)
     np.testing.assert_array_equal(trainer.labels.given.numpy(), blobs()["train_labels"])
+
+
+@given(st.integers(1, 200), st.lists(st.integers(1, 150), max_size=4), st.floats(0.1, 1.0), st.integers(0, 10))
+def test_the_schedule_multiplies_after_each_milestone_and_climbs_before(
+    epoch: int, milestones: list[int], gamma: float, warmup: int
+) -> None:
+    options = OptimizerOptions(milestones=tuple(milestones), gamma=gamma, lr_warmup=warmup)
+    expected = 1.0
+    for milestone in milestones:
+        if epoch > milestone:
+            expected *= gamma
+    if epoch <= warmup:
+        expected *= epoch / (warmup + 1)
+    assert lr_factor(options, epoch - 1, 200) == pytest.approx(expected)
+    assert lr_factor(options, epoch - 0.5, 200) == pytest.approx(expected)
+
+
+def test_the_paper_halves_at_40_and_80() -> None:
+    options = OptimizerOptions()
+    assert [lr_factor(options, epoch - 1, 100) for epoch in (1, 40, 41, 80, 81, 100)] == [1, 1, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_a_cosine_climbs_in_the_first_epoch_and_falls_to_nothing() -> None:
+    options = OptimizerOptions(schedule="cosine")
+    factors = [lr_factor(options, progress / 10, 10) for progress in range(101)]
+    assert factors[0] == pytest.approx(0.1)
+    assert factors[50] == pytest.approx(0.5)
+    assert factors[100] == pytest.approx(0.0, abs=1e-12)
+    assert factors[:10] == sorted(factors[:10])
+    assert factors[10:] == sorted(factors[10:], reverse=True)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from issue_inputs import clusters, made, reasons
-from unflip.errors import ConfigError
 from unflip.issues import checks
-from unflip.issues.audit import AuditInput, CheckResult, check_names, run_checks
+from unflip.issues.audit import AuditInput, CheckResult, run_checks
 
 STATS = np.array([0.5, 0.2, 32, 32], np.float32)
 
@@ -92,12 +91,6 @@ def test_a_check_can_be_skipped(name: str) -> None:
     others = [other for other in checks.names() if other != name]
     assert set(run_checks(classes_of_one(), skip=[name])["issue"].to_pylist()) <= set(others)
     assert len(run_checks(classes_of_one(), skip=checks.names())) == 0
-
-
-def test_a_name_that_no_check_has_is_refused() -> None:
-    check_names(checks.names())
-    with pytest.raises(ConfigError, match="outliers"):
-        check_names(["outliers"])
 
 
 def test_issues_list_what_is_flagged_and_what_comes_next() -> None:

@@ -12,9 +12,9 @@ from torch import Tensor
 from epoch_outputs import Unseen
 from helpers import blobs, passthrough, quick_train, write_npz
 from unflip.errors import ConfigError
-from unflip.losses import cross_entropy
 from unflip.methods.base import Batch, LabelStore, Phase, TrainContext
 from unflip.methods.coteaching import Coteaching, CoteachingOptions, forget_rate, noise_rate, pick
+from unflip.methods.losses import cross_entropy
 from unflip.runs.config import RunConfig
 
 BATCHES = st.lists(st.tuples(st.floats(0, 9, width=32), st.booleans()), min_size=1, max_size=20)

@@ -1,6 +1,7 @@
 """DivideMix: its pieces against slow references, who learns when, and the cases that crash the released code."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ from torch import Tensor
 
 from epoch_outputs import Unseen
 from helpers import blobs, capture_trainers, quick_train, write_npz
-from unflip.engine.trainer import Trainer
-from unflip.losses import mix
 from unflip.methods.base import Batch, LabelStore, Phase, TrainContext
 from unflip.methods.dividemix import (
     DivideMix,
@@ -29,6 +28,7 @@ from unflip.methods.dividemix import (
     soft_cross_entropy,
     squared_error,
 )
+from unflip.methods.losses import mix
 from unflip.methods.mddc import Calibrated
 from unflip.nn.base import unwrap
 from unflip.nn.mlp import MLP, MLPOptions
@@ -291,25 +291,21 @@ def test_examples_that_did_not_train_need_a_majority() -> None:
 
 def test_an_idle_network_stays_bit_identical(features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights and batch-norm statistics of the network that does not learn, over every phase of a run."""
-    seen = []
-    begin, end = Trainer._begin_phase, Trainer._end_phase
-    states: list[dict[str, Any]] = []
+    seen, phases = [], DivideMix.phases
 
-    def begun(self: Trainer, epoch: int, phase: Phase) -> Any:
-        states[:] = [{k: v.clone() for k, v in unwrap(net).state_dict().items()} for net in self.networks]
-        return begin(self, epoch, phase)
+    def states(method: DivideMix) -> list[dict[str, Any]]:
+        return [{k: v.clone() for k, v in unwrap(net).state_dict().items()} for net in method.networks]
 
-    def ended(self: Trainer, epoch: int, phase: Phase, *more: Any) -> None:
-        end(self, epoch, phase, *more)
-        (idle,) = {0, 1} - set(phase.learns)
-        same = [
-            all(torch.equal(v, before[k]) for k, v in unwrap(net).state_dict().items())
-            for net, before in zip(self.networks, states, strict=True)
-        ]
-        seen.append((epoch, phase.learns, same[idle], same[1 - idle]))
+    def watched(self: DivideMix, epoch: int, *args: Any) -> Iterator[Phase]:
+        for phase in phases(self, epoch, *args):
+            before = states(self)
+            yield phase
+            (idle,) = {0, 1} - set(phase.learns)
+            pairs = zip(states(self), before, strict=True)
+            same = [all(torch.equal(v, was[k]) for k, v in now.items()) for now, was in pairs]
+            seen.append((epoch, phase.learns, same[idle], same[1 - idle]))
 
-    monkeypatch.setattr(Trainer, "_begin_phase", begun)
-    monkeypatch.setattr(Trainer, "_end_phase", ended)
+    monkeypatch.setattr(DivideMix, "phases", watched)
     quick_train(features, tmp_path / "run", method="dividemix", epochs=4, settings=QUICK | {"mlp.dropout": 0.2})
     assert seen == [(epoch, (network,), True, False) for epoch in range(1, 5) for network in (0, 1)]
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from epoch_outputs import Unseen
-from unflip.losses import generalized_cross_entropy
 from unflip.methods.base import LabelStore, TrainContext
 from unflip.methods.gce import GCE, GCEOptions
+from unflip.methods.losses import generalized_cross_entropy
 
 PROBS = st.lists(st.lists(st.floats(-5, 5), min_size=3, max_size=3), min_size=1, max_size=12)
 

@@ -145,7 +145,7 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
     scores = some_assessment(len(store))
     assert scores.gaussian_probs is not None
     table = label_table(store, scores, splits=["train"] * len(store))
-    assert table.column_names[:5] == ["index", "id", "split", "given_label", "current_label"]
+    assert table.column_names[:5] == ["index", "id", "digest", "split", "given_label"]
     history = rows(store.history())
     for i, row in enumerate(table.to_pylist()):
         given, current, suggested = int(store.initial[i]), int(store.current[i]), int(scores.suggested[i])
@@ -153,6 +153,7 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
         assert row == {
             "index": i,
             "id": str(i),
+            "digest": None,
             "split": "train",
             "given_label": given,
             "current_label": current,
@@ -197,7 +198,8 @@ def test_the_table_has_ids_splits_and_names_where_the_data_has_them() -> None:
         ids=["a", "b", "c"],
         class_names=["cat", "dog"],
     )
-    assert table.column_names[-3:] == ["given_label_name", "current_label_name", "suggested_label_name"]
+    named = ("given_label", "current_label", "suggested_label", "top1", "top2")
+    assert table.column_names[-5:] == [f"{name}_name" for name in named]
     assert table["id"].to_pylist() == ["a", "b", "c"]
     assert table["split"].to_pylist() == ["train", "val", "train"]
     assert table["given_label_name"].to_pylist() == ["cat", "dog", "dog"]

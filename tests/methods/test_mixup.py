@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from unflip.losses import mix
+from unflip.methods.losses import mix
 
 
 def draw(seed: int) -> torch.Generator:

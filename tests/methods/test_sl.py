@@ -4,8 +4,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from unflip.losses import cross_entropy, symmetric_cross_entropy
 from unflip.methods.base import TrainContext
+from unflip.methods.losses import cross_entropy, symmetric_cross_entropy
 from unflip.methods.sl import SL, SLOptions
 
 LOGITS, LABELS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from unflip.methods.unflip import method as module
 from unflip.methods.unflip import posterior as formulas
 from unflip.methods.unflip.folds import members_rows
 from unflip.methods.unflip.method import Unflip, UnflipOptions, Views, count_members
-from unflip.methods.unflip.posterior import PosteriorState, label_odds, label_weights, posterior
+from unflip.methods.unflip.posterior import PosteriorState, label_weights, posterior
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions, StackedMLP
 from unflip.runs.folder import Run
 from unflip.stats.discriminant import fit_discriminant, leave_group_out_log_posterior
-from unflip.stats.stacking import pool
+from unflip.stats.noise_rate import Confident
+from unflip.stats.odds import PlattScaling, pool
 
 CLASSES = 3
 
@@ -338,7 +340,7 @@ def test_a_given_label_counts_less_from_epoch_to_epoch(monkeypatch: pytest.Monke
         assert weight == pytest.approx(1 - (1 - last_weight) * step / 4, abs=1e-5)
 
 
-def test_labels_become_the_most_likely_class_and_people_have_the_last_word() -> None:
+def test_labels_more_likely_wrong_than_right_are_changed_and_people_have_the_last_word() -> None:
     seen = Seen()
     labels, method = some_labels(seen, {7: 2, 8: 0}), ensemble(seen, warmup=1)
     figures = learn(method, seen, labels, epoch=1, steps=60)
@@ -346,7 +348,10 @@ def test_labels_become_the_most_likely_class_and_people_have_the_last_word() -> 
     assert state is not None
     initial = labels.initial[train]
     likely = posterior(state.log_probs, initial, state.informative, state.log_matrix, state.label_weight)
-    expected = likely.argmax(1).where(~labels.trusted[train], initial)
+    others = likely.scatter(1, initial[:, None], 0.0).argmax(1)
+    odds = state.odds(slice(None), initial)
+    scaling = state.fit_scaling(odds, initial, ~labels.trusted[train])
+    expected = others.where((scaling.apply(odds) < 0) & ~labels.trusted[train], initial)
     assert torch.equal(labels.current[train], expected)
     assert figures["changed"] == int((expected != initial).sum()) > 3
     rest = torch.ones(75, dtype=torch.bool)
@@ -454,6 +459,7 @@ def state_of(label_weight: float, offset: Tensor | None = None, background: floa
         prior_trust=1.0,
         target_weight=0.5,
         label_weight=label_weight,
+        confident=Confident(0.1, 0.01, 0.02, 0.0, 9.0),
     )
 
 
@@ -463,7 +469,7 @@ def test_odds_are_those_of_the_posterior(seed: int, label_weight: float) -> None
     log_probs = (2 * torch.randn(8, 3, generator=random)).log_softmax(1)
     labels, share = torch.randint(3, (8,), generator=random), torch.rand(8, generator=random)
     state = state_of(label_weight)
-    got = label_odds(log_probs, labels, share, state.log_matrix, state.label_weight)
+    got = replace(state, log_probs=log_probs, informative=share).odds(slice(None), labels)
     M, g = state.log_matrix.exp().tolist(), min(1.0, label_weight + 0.15)
     for i, y in enumerate(labels.tolist()):
         p, u = log_probs[i].exp().tolist(), float(share[i])
@@ -477,7 +483,8 @@ def test_odds_rise_with_what_views_say_far_beyond_what_probabilities_can_tell_ap
     log_probs = torch.stack([odds, torch.zeros(400), torch.zeros(400)], 1).log_softmax(1)
     labels, state = torch.zeros(400, dtype=torch.long), state_of(0.5)
     for share in (0.0, 0.5, 1.0):
-        got = label_odds(log_probs, labels, torch.full((400,), share), state.log_matrix, state.label_weight)
+        there = replace(state, log_probs=log_probs, informative=torch.full((400,), share))
+        got = there.odds(slice(None), labels)
         assert bool((got.diff() > 0.5).all())
         assert bool(got.isfinite().all())
 
@@ -497,12 +504,14 @@ def test_examples_that_no_member_learned_are_corrected_and_scored_by_the_same_fo
         unmoved = [p[c] / math.exp(float(offset[c])) for c in range(3)]
         informative = 0.8 * unmoved[y] / sum(unmoved)
         share.append(informative / (informative + 0.2 / 3))
-    expected = posterior(probs.log(), labels, torch.tensor(share), state.log_matrix, 0.5).argmax(1)
+    assert method.correct(probs, labels).tolist() == labels.tolist()  # nothing is calibrated yet
+    method.scaling = PlattScaling(1.2, torch.tensor([-0.5, 0.7]))
+    likely = posterior(probs.log(), labels, torch.tensor(share), state.log_matrix, 0.5)
+    likely = likely.scatter(1, labels[:, None], 0.0)
+    expected = likely.argmax(1).where(method.scaling.apply(method.odds(probs, labels)) < 0, labels)
     assert method.correct(probs, labels).tolist() == expected.tolist() != labels.tolist()
-    torch.testing.assert_close(
-        method.odds(probs, labels),
-        label_odds(probs.log(), labels, torch.tensor(share), state.log_matrix, state.label_weight),
-    )
+    there = replace(state, log_probs=probs.log(), informative=torch.tensor(share))
+    torch.testing.assert_close(method.odds(probs, labels), there.odds(slice(None), labels))
     method.small = torch.tensor([False, True, False])  # of such a class nothing can be probs
     assert torch.equal(method.odds(probs, labels).isnan(), labels == 1)
     method.known, method.unknown = torch.tensor([True, False, True]), torch.tensor([1])
@@ -545,7 +554,7 @@ def test_its_state_restores_it() -> None:
 def test_ensembles_are_smaller_where_examples_are_many_or_large() -> None:
     chosen = UnflipOptions()
     assert count_members(chosen, some_context(torch.arange(9_999))) == 8
-    assert count_members(chosen, some_context(torch.arange(10_000))) == 4
+    assert count_members(chosen, some_context(torch.arange(10_000))) == 5
     assert count_members(chosen, some_context(torch.arange(100), of_rows=False)) == 2
     assert count_members(UnflipOptions(members=5), some_context(torch.arange(10_000))) == 5
 
@@ -605,7 +614,7 @@ def test_it_finds_the_wrong_labels_without_any_setting(noisy: tuple[Path, Path],
     run = run_on(noisy, tmp_path / "run")
     quality, right, corrected = scores(run, noisy)
     assert right.mean() < 0.75
-    assert corrected.mean() > 0.98
+    assert corrected.mean() > 0.93  # 400 labels tell that 12 to 34 % are wrong: some are kept in doubt
     assert roc_auc_score(right, quality) > 0.97
     table = run.labels()
     assert set(table["out_of_sample"].to_pylist()) == {True}

@@ -11,7 +11,7 @@ from epoch_outputs import Unseen
 from helpers import Crash, assert_same_run, blobs, crash_after, quick_train, write_npz
 from unflip.methods.base import LabelStore, NetworkOutputs, TrainContext
 from unflip.methods.lrt import LRT, LRTOptions
-from unflip.methods.plc import Warmup, warmup_end
+from unflip.methods.plc import Warmup
 
 CORRECTING = ("plc", "mddc", "cddc", "lrt")
 SECTION = {"lrt": "lrt"}
@@ -34,21 +34,23 @@ class Scored(Unseen):
 
 
 @pytest.mark.parametrize(
-    ("scores", "end"),
+    ("rights", "end"),
     [
-        ([], 10),
-        ([0.1, 0.2, 0.3, 0.4], 10),
-        ([0.3, 0.2, 0.2, 0.1], 4),
-        ([0.1, 0.3, 0.2, 0.3, 0.25], 5),  # as good is not better
-        ([0.1, 0.3, 0.2, 0.2, 0.4, 0.3, 0.3, 0.3], 8),
-        ([0.5] + [0.1] * 20, 4),
+        ((0, 0, 1, 2), 10),
+        ((2, 1, 1, 0), 4),
+        ((0, 1, 0, 1, 0), 5),  # as good is not better
+        ((0, 1, 0, 0, 2, 1, 1, 1), 8),
+        ((2,) + (0,) * 20, 4),
     ],
 )
-def test_the_warm_up_ends_three_epochs_after_the_best_score(scores: list[float], end: int) -> None:
-    assert warmup_end(scores, 10) == end
-    assert warmup_end(scores, 2) == 2  # at the latest
-    if end < 10:
-        assert warmup_end(scores[: end - 1], 10) == 10  # not known before
+def test_the_warm_up_ends_three_epochs_after_the_best_score(rights: tuple[int, ...], end: int) -> None:
+    warmup, short = Warmup("auto", 30), Warmup("auto", 6)
+    for epoch, right in enumerate(rights, 1):
+        assert warmup.end == (10 if epoch <= end else end)  # not known before
+        warmup.observe(epoch, Scored(right))
+        short.observe(epoch, Scored(right))
+    assert warmup.end == end
+    assert short.end == 2  # at the latest
 
 
 def test_a_warm_up_of_given_length_looks_at_nothing() -> None:

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers import passthrough
-from unflip.nn.base import Network, build_network
-from unflip.nn.ensemble import Ensemble, count_networks
+from unflip.nn.base import Ensemble, Network, build_network, count_networks
 from unflip.nn.mlp import MLPOptions
 from unflip.stats.discriminant import Discriminant, fit_discriminant
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from unflip.errors import ConfigError, MissingExtraError, UnflipWarning
 from unflip.nn import openvino
-from unflip.nn.backbone import Backbone
+from unflip.nn.efficientnet import EfficientNetLite0, EfficientNetLite0Options
 from unflip.nn.openvino import compile_backbone
 
 needs_openvino = pytest.mark.skipif(
@@ -29,36 +29,29 @@ WITH_BFLOAT16, WITHOUT = (
 DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 
 
-def of(network: nn.Module, encode: Callable[[Tensor], Tensor] | None = None) -> Backbone:
-    network.eval()
-    return Backbone(encode or network, network, (127.0,) * 3, (128.0,) * 3, 32)
-
-
-def small() -> Backbone:
+def small() -> nn.Module:
     torch.manual_seed(0)
-    network = nn.Sequential(
-        nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU6(), nn.Conv2d(32, 48, 3), nn.AdaptiveAvgPool2d(1)
-    )
-    return of(network, lambda images: network(images).flatten(1))
+    layers = [nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU6(), nn.Conv2d(32, 48, 3)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
 
 
-def efficientnet_lite0() -> Backbone:
-    package = pytest.importorskip("efficientnet_lite_pytorch")
+def efficientnet_lite0() -> nn.Module:
+    pytest.importorskip("efficientnet_lite_pytorch")
     torch.manual_seed(0)
-    network = package.EfficientNet.from_name("efficientnet-lite0", image_size=None)
-    return of(network, lambda images: network.extract_features(images).mean((2, 3)))
+    options = EfficientNetLite0Options(pretrained=False)
+    return EfficientNetLite0(options, (3, 64, 64), 2).encoder.eval()
 
 
 @needs_openvino
 @pytest.mark.parametrize("make", [small, efficientnet_lite0])
-def test_features_are_those_of_pytorch_for_batches_of_any_length(make: Callable[[], Backbone]) -> None:
+def test_features_are_those_of_pytorch_for_batches_of_any_length(make: Callable[[], nn.Module]) -> None:
     backbone = make()
     with warnings.catch_warnings(action="error"):
         encode = compile_backbone(backbone, 64)
-    assert encode is not backbone.encode
+    assert encode is not backbone
     images = torch.randn(16, 3, 64, 64)
     with torch.inference_mode():
-        wanted = backbone.encode(images)
+        wanted = backbone(images)
         kept = [
             (count, encode(images[:count].contiguous(memory_format=layout)))
             for count in (16, 5, 1, 16)
@@ -109,10 +102,10 @@ class Odd(nn.Module):
 @needs_openvino
 @pytest.mark.parametrize("what", ["depends on the number of images", "raises", "constant"])
 def test_a_network_that_cannot_be_converted_stays_with_pytorch_and_one_line_says_so(what: str) -> None:
-    backbone = of(Odd(what))
+    backbone = Odd(what).eval()
     with pytest.warns(UnflipWarning, match="OpenVINO cannot run this network") as caught:
         encode = compile_backbone(backbone, 32)
-    assert encode is backbone.encode
+    assert encode is backbone
     assert len(caught) == 1
     assert "\n" not in str(caught[0].message)
     assert len(str(caught[0].message)) < 300
@@ -122,14 +115,14 @@ def test_where_openvino_is_missing_pytorch_computes_and_bfloat16_is_refused(monk
     monkeypatch.setitem(sys.modules, "openvino", None)
     backbone = small()
     with warnings.catch_warnings(action="error"):
-        assert compile_backbone(backbone, 32) is backbone.encode
+        assert compile_backbone(backbone, 32) is backbone
     with pytest.raises(MissingExtraError, match="openvino is not installed"):
         compile_backbone(backbone, 32, "bfloat16")
 
 
 def test_only_on_a_processor() -> None:
-    backbone = of(nn.Conv2d(3, 3, 1, device="meta"))
-    assert compile_backbone(backbone, 32) is backbone.encode
+    backbone = nn.Conv2d(3, 3, 1, device="meta")
+    assert compile_backbone(backbone, 32) is backbone
     with pytest.raises(ConfigError, match="is for features on a CPU"):
         compile_backbone(backbone, 32, "bfloat16")
 
@@ -148,7 +141,7 @@ def test_bfloat16_where_the_processor_has_it() -> None:
         pytest.skip(str(error))
     images = torch.randn(7, 3, 32, 32)
     with torch.inference_mode():
-        wanted, found = backbone.encode(images), encode(images)
+        wanted, found = backbone(images), encode(images)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, wanted, atol=0.05, rtol=0.05)
     assert not torch.equal(found, wanted)
@@ -160,7 +153,7 @@ def test_bfloat16_is_not_given_up_quietly_for_a_network_that_cannot_be_converted
 ) -> None:
     monkeypatch.setattr(openvino, "check_openvino", lambda _: None)
     with pytest.raises(ConfigError, match="precision bfloat16: OpenVINO cannot run this network"):
-        compile_backbone(of(Odd("raises")), 32, "bfloat16")
+        compile_backbone(Odd("raises").eval(), 32, "bfloat16")
 
 
 def test_a_processor_without_bfloat16_is_not_even_tried() -> None:
@@ -199,12 +192,10 @@ def test_openvino_tells_nobody(tmp_path: Path) -> None:
         "import socket, sys, torch\n"
         "def refuse(*_, **__): raise SystemExit('a connection was made')\n"
         "socket.socket.connect = refuse\n"
-        "from unflip.nn.backbone import Backbone\n"
         "from unflip.nn.openvino import compile_backbone\n"
         "assert 'openvino' not in sys.modules\n"
         "network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())\n"
-        "backbone = Backbone(network, network.eval(), (0.0,) * 3, (1.0,) * 3, 32)\n"
-        "assert compile_backbone(backbone, 32) is not network\n"
+        "assert compile_backbone(network.eval(), 32) is not network\n"
         "assert not [name for name in sys.modules if name.startswith('openvino_telemetry')]\n"
     )
     home = {**os.environ, "HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path), "CI": ""}

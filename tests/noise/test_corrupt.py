@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from unflip.compute import generator
 from unflip.errors import ConfigError, InputError
 from unflip.noise.corrupt import ClassRelations, NoisyLabels, corrupt
 from unflip.noise.recipe import parse
 from unflip.noise.transition import CIFAR100_SUPERCLASSES, NAMED_MAPS, symmetric
-from unflip.seeding import generator
 
 N, K = 20_000, 10
 POSTERIOR = (8 * torch.randn(N, K, generator=generator(0, "posterior"))).softmax(dim=1)

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unflip.compute import generator
 from unflip.errors import InputError
 from unflip.noise.pmd import BinaryPmd, keep_probability, pmd_bound, smallest_c1, top_two
-from unflip.seeding import generator
 
 ETA = torch.linspace(0, 1, 2001, dtype=torch.float64)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from unflip.compute import generator
 from unflip.errors import InputError
 from unflip.noise.transition import (
     CIFAR100_CLASSES,
@@ -11,7 +12,6 @@ from unflip.noise.transition import (
     pairs_map,
     resolve_map,
 )
-from unflip.seeding import generator
 
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

@@ -5,9 +5,9 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
+from unflip.compute import generator
 from unflip.errors import InputError
 from unflip.noise.transition import apply_matrix, asymmetric, measure_noise, pair, symmetric
-from unflip.seeding import generator
 
 
 def slow_symmetric(k: int, level: float) -> list[list[float]]:

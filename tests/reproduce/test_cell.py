@@ -14,7 +14,7 @@ from unflip.reproduce.grid import read_grid
 
 def name_of(folder: Path, axes: str = 'data = ["blobs.npz"]', config: str = "") -> str:
     grid = read_grid(str(write_grid(folder / "grid.toml", axes, config=config)))
-    return find_cell(grid.points[0], folder, folder, Fingerprints(folder / "fingerprints.json")).name
+    return find_cell(grid[0], folder, folder, Fingerprints(folder / "fingerprints.json")).name
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_the_cell_depends_on_what_affects_results(folder: Path, config: str, sam
             "epochs = 2\n", "epochs = 2\n" if config == "epochs = 2" else f"epochs = 2\n{config}\n"
         )
     )
-    point = read_grid(str(grid)).points[0]
+    point = read_grid(str(grid))[0]
     found = find_cell(point, folder, folder, Fingerprints(folder / "none.json")).name
     assert (found == name_of(folder)) is same
 

@@ -10,11 +10,11 @@ from helpers import blobs, write_npz
 from sweeps import write_grid
 from unflip.errors import ConfigError, InputError
 from unflip.reproduce.cell import Fingerprints, find_cell
-from unflip.reproduce.grid import Grid, read_grid
+from unflip.reproduce.grid import Point, read_grid
 from unflip.reproduce.grids import grid_names, grid_text
 
 
-def read(path: Path, text: str) -> Grid:
+def read(path: Path, text: str) -> list[Point]:
     path.write_text(text)
     return read_grid(str(path))
 
@@ -23,15 +23,15 @@ def test_every_combination_is_a_point_and_the_last_axis_changes_fastest(tmp_path
     grid = read_grid(
         str(write_grid(tmp_path / "mine.toml", 'method = ["gce", "sl"]\nseed = [3, 4]\ndata = ["digits"]'))
     )
-    assert grid.name == "mine"
-    assert [tuple(point.axes.values()) for point in grid.points] == [
+    assert {point.grid for point in grid} == {"mine"}
+    assert [tuple(point.axes.values()) for point in grid] == [
         ("gce", 3, "digits"),
         ("gce", 4, "digits"),
         ("sl", 3, "digits"),
         ("sl", 4, "digits"),
     ]
-    assert [point.position for point in grid.points] == [0, 1, 2, 3]
-    common = grid.points[3].configure().common
+    assert [point.position for point in grid] == [0, 1, 2, 3]
+    common = grid[3].configure().common
     assert (common.method, common.seed, common.data.path, common.epochs) == ("sl", 4, "digits", 2)
 
 
@@ -55,12 +55,12 @@ def test_precedence_is_preset_config_block_axes(tmp_path: Path) -> None:
         epochs = [5]
         """,
     )
-    configs = [point.configure() for point in grid.points]
+    configs = [point.configure() for point in grid]
     assert [config.common.epochs for config in configs] == [4, 5, 5]
     assert [config.common.method for config in configs] == ["plc", "plc", "sl"]
     for config in configs:
         assert (config.common.optimizer.lr, config.common.optimizer.batch_size) == (0.03, 32)
-    assert list(grid.points[0].axes) == ["seed", "method"]
+    assert list(grid[0].axes) == ["seed", "method"]
 
 
 def test_a_named_value_shows_its_name_and_may_set_several_keys(tmp_path: Path) -> None:
@@ -76,16 +76,16 @@ def test_a_named_value_shows_its_name_and_may_set_several_keys(tmp_path: Path) -
         "30% sym." = { noise = "sym:0.3", data.limit = 500, preset = "demo" }
         """,
     )
-    assert [tuple(point.axes.values()) for point in grid.points] == [
+    assert [tuple(point.axes.values()) for point in grid] == [
         ("small", "none"),
         ("small", "30% sym."),
         ("large", "none"),
         ("large", "30% sym."),
     ]
-    last = grid.points[3].configure()
+    last = grid[3].configure()
     assert last.tree()["mlp"]["hidden"] == [64, 64]
     assert (last.common.noise.recipe, last.common.data.limit, last.common.epochs) == ("sym:0.3", 500, 40)
-    assert grid.points[2].configure().common.noise.recipe is None
+    assert grid[2].configure().common.noise.recipe is None
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_bad_file_is_one_line(tmp_path: Path, text: str, message: str) -> None
 def test_a_bad_value_is_reported_with_its_point(tmp_path: Path, axes: str, message: str) -> None:
     grid = read(tmp_path / "a.toml", f'config.data = "digits"\n[axes]\n{axes}\n')
     with pytest.raises(ConfigError, match=message):
-        grid.points[0].configure()
+        grid[0].configure()
 
 
 def test_a_missing_file_is_reported_with_its_point(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_missing_file_is_reported_with_its_point(tmp_path: Path) -> None:
     grid = read(tmp_path / "g.toml", 'config.data = "a.npz"\n[axes.noise]\n"I 35%" = { data.labels = "no.npy" }\n')
     message = rf"grid g, noise = I 35%: data\.labels no\.npy is not in --data-root {tmp_path}"
     with pytest.raises(InputError, match=message):
-        find_cell(grid.points[0], tmp_path / "cells", tmp_path, Fingerprints(tmp_path / "f.json"))
+        find_cell(grid[0], tmp_path / "cells", tmp_path, Fingerprints(tmp_path / "f.json"))
 
 
 def test_an_unknown_name_lists_the_choices(tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_every_built_in_grid_has_a_description_and_resolves(name: str, data_root
         pytest.skip("the networks of this grid are timm's: pip install 'unflip[timm]'")
     assert grid_text(name).startswith("# ")
     grid, fingerprints = read_grid(name), Fingerprints(tmp_path / "fingerprints.json")
-    cells = [find_cell(point, tmp_path, data_root, fingerprints) for point in grid.points]
+    cells = [find_cell(point, tmp_path, data_root, fingerprints) for point in grid]
     assert len({cell.name for cell in cells}) == len(cells)
-    for point, cell in zip(grid.points, cells, strict=True):
+    for point, cell in zip(grid, cells, strict=True):
         recipe = cell.config["noise"].get("recipe")
         assert {"data", "method", "seed"} <= set(point.axes)
         if "+" in str(point.axes.get("noise")):  # "II 35% + 30% asym.": named after its noise
@@ -184,7 +184,7 @@ def test_every_built_in_grid_has_a_description_and_resolves(name: str, data_root
 
 def test_the_feature_grids_hold_the_30_settings_of_tables_1_and_2_with_every_one_network_method() -> None:
     for data in ("CIFAR-10", "CIFAR-100"):
-        points = read_grid(f"features/{data.lower().replace('-', '')}").points
+        points = read_grid(f"features/{data.lower().replace('-', '')}")
         methods = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
         expected = itertools.product((0, 1, 2), methods, [data], TABLE_1 | TABLE_2)
         actual = [tuple(point.axes[axis] for axis in ("seed", "method", "data", "noise")) for point in points]
@@ -194,7 +194,7 @@ def test_the_feature_grids_hold_the_30_settings_of_tables_1_and_2_with_every_one
 def test_the_ablation_costs_nothing_beside_the_feature_grids(data_root: Path, tmp_path: Path) -> None:
     fingerprints = Fingerprints(tmp_path / "fingerprints.json")
     names = {
-        name: {find_cell(point, tmp_path, data_root, fingerprints).name for point in read_grid(name).points}
+        name: {find_cell(point, tmp_path, data_root, fingerprints).name for point in read_grid(name)}
         for name in ("features/cifar10", "features/cifar100", "features/ablation")
     }
     assert names["features/ablation"] < names["features/cifar10"] | names["features/cifar100"]

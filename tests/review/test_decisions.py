@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from reviewing import new_request
+from unflip.data.matching import Keys
 from unflip.errors import InputError, RunFolderError
 from unflip.review.decisions import Choice, Decision, DecisionStore, NotSavedError, State
 
@@ -19,8 +20,11 @@ COUNT = 4
 ANN, BOB = "a" * 32, "b" * 32
 
 
-def opened(path: Path, fingerprint: str = "these") -> DecisionStore:
-    return DecisionStore(path, fingerprint=fingerprint, count=COUNT)
+KEYS = Keys([f"{i}.png" for i in range(COUNT)], None, np.zeros(COUNT, np.int64), [f"class {i}" for i in range(12)])
+
+
+def opened(path: Path, keys: Keys = KEYS) -> DecisionStore:
+    return DecisionStore(path, keys)
 
 
 @pytest.fixture
@@ -173,7 +177,7 @@ def test_a_decision_is_in_the_file_before_it_is_acknowledged(store: DecisionStor
     decide(store, ANN, (3, 0), label=2)
     with sqlite3.connect(path) as other:  # another process would see the same
         assert other.execute("SELECT example, version, state, label FROM decisions").fetchall() == [
-            (3, 1, "accepted", 2)
+            (1, 1, "accepted", "class 2")
         ]
         assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     other.close()
@@ -208,10 +212,22 @@ def test_a_version_that_nobody_made_is_refused(store: DecisionStore) -> None:
     assert np.count_nonzero(store.states) == 0
 
 
-def test_decisions_about_other_examples_are_not_taken_for_these(store: DecisionStore, path: Path) -> None:
+def test_decisions_follow_their_examples_and_those_about_others_are_kept(store: DecisionStore, path: Path) -> None:
+    decide(store, ANN, (0, 0), (3, 0), label=2)
+    decide(store, ANN, (1, 0), label=11)
     store.close()
-    with pytest.raises(RunFolderError, match="other examples"):
-        opened(path, "those")
+    ids, names = ["new.png", "3.png", "1.png"], KEYS.class_names[:3]
+    store = opened(path, Keys(ids, None, np.zeros(3, np.int64), names))
+    assert store.states.tolist() == [0, State.ACCEPTED, 0]  # the class of 1.png is gone, and so is 0.png
+    assert [(one.example.id, one.label) for one in store.orphans()] == [("0.png", "class 2"), ("1.png", "class 11")]
+    decide(store, BOB, (0, 0), (1, 1), label=1)
+    store.close()
+    for _ in range(2):
+        store = opened(path, KEYS)
+        labels = [held.label if (held := store.current(i)) else None for i in range(COUNT)]
+        assert labels == [2, 11, None, 1]
+        assert [one.example.id for one in store.orphans()] == ["new.png"]
+        store.close()
 
 
 @pytest.mark.parametrize("content", ["other database", "text", "later format", "folder"])

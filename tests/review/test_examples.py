@@ -15,6 +15,7 @@ from unflip.review.decisions import State
 from unflip.review.examples import Examples, Filter
 from unflip.runs.folder import Run
 
+DECIDED = (State.ACCEPTED, State.KEPT, State.CHANGED, State.REMOVED)
 CLASSES = st.none() | st.integers(0, 9)
 FILTERS = st.builds(
     Filter,
@@ -23,7 +24,7 @@ FILTERS = st.builds(
     suggested=CLASSES,
     label_class=CLASSES,
     below=st.none() | st.sampled_from([0.01, 0.5, 1.0]),
-    states=st.none() | st.frozensets(st.sampled_from(list(State))),
+    state=st.sampled_from(["any", "decided", *(state.name.lower() for state in State)]),
     issue=st.none(),
 )
 
@@ -35,7 +36,7 @@ def passes(wanted: Filter, row: dict[str, Any], state: int) -> bool:
         and wanted.suggested in (None, row["suggested_label"])
         and wanted.label_class in (None, row["given_label"], row["suggested_label"])
         and (wanted.below is None or row["label_quality"] < wanted.below)
-        and (wanted.states is None or State(state) in wanted.states)
+        and (wanted.state in ("any", State(state).name.lower()) or (wanted.state == "decided" and state in DECIDED))
     )
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from reviewing import Client, served
-from unflip.data.loaders.digits import training_labels
+from unflip.data.loaders import load_raw
+from unflip.data.options import DataOptions
 from unflip.review import Order
-from unflip.review.informative import classes_in_turns, information_density, most_informative_first, uncertainty
+from unflip.review.examples import classes_in_turns, information_density, most_informative_first, uncertainty
 from unflip.runs.folder import Run
 
 
@@ -64,21 +65,23 @@ def test_classes_take_turns() -> None:
 
 def test_it_ranks_all_examples_and_wrong_suggestions_first(trained: Path) -> None:
     run = Run(trained)
-    table, truth = run.labels(), training_labels()[:400]
+    table, truth = run.labels(), load_raw(DataOptions(path="digits")).train.labels
+    assert truth is not None
+    truth = truth[:400]
     wrong = table["suggested_label"].to_numpy() != truth
     for pool in (10_000, 50, 1):
-        for features in (run.features, None):
+        for features in (run.hidden_features, None):
             order = most_informative_first(table, features, pool)
             assert sorted(order.tolist()) == list(range(400))
-    order = most_informative_first(table, run.features)
+    order = most_informative_first(table, run.hidden_features)
     assert wrong[order[:50]].mean() > 2 * wrong.mean()
     reviewed = np.arange(400) % 2 == 0
     decided = table.set_column(table.column_names.index("reviewed"), "reviewed", [reviewed])
-    assert not reviewed[most_informative_first(decided, run.features)[:200]].any()
+    assert not reviewed[most_informative_first(decided, run.hidden_features)[:200]].any()
 
 
 def test_the_page_follows_the_requested_order(run: Path) -> None:
-    table, features = Run(run).labels(), Run(run).features
+    table, features = Run(run).labels(), Run(run).hidden_features
     expected = most_informative_first(table, features).tolist()
     with served(run, order=Order.INFORMATIVE) as (address, _):
         client = Client(address)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from helpers import quick_train
-from reviewing import Client, issue, served, write_issues
-from unflip.review.examples import ExampleIssue, Issues
+from reviewing import Client, decided, issue, served, write_issues
+from unflip.review.examples import Issues
 from unflip.runs.folder import Run
 
 
@@ -25,11 +25,12 @@ def found(run: Path) -> Path:
 
 def test_issues_come_by_name_by_example_and_by_group(found: Path) -> None:
     issues = Issues(Run(found).issues())
-    assert issues.counts() == [("outlier", 3), ("near_duplicate", 5)]
-    assert issues.examples("outlier").tolist() == [7, 3, 9]
-    assert issues.examples("near_duplicate").tolist() == [40, 41, 7, 8, 20]  # groups stay together
-    assert issues.of(3) == [ExampleIssue("outlier", 'far, "very"', None)]
-    outlier, duplicate = ExampleIssue("outlier", "far from 'all'", None), ExampleIssue("near_duplicate", "copy 4", 2)
+    assert list(issues.lists) == ["outlier", "near_duplicate"]
+    assert issues.lists["outlier"].tolist() == [7, 3, 9]
+    assert issues.lists["near_duplicate"].tolist() == [40, 41, 7, 8, 20]  # groups stay together
+    assert issues.of(3) == [{"name": "outlier", "reason": 'far, "very"', "group": None}]
+    outlier = {"name": "outlier", "reason": "far from 'all'", "group": None}
+    duplicate = {"name": "near_duplicate", "reason": "copy 4", "group": 2}
     assert issues.of(7) == [outlier, duplicate]
     assert issues.of(11) == issues.of(399) == []
     assert issues.group(20) == [7, 8, 20]
@@ -38,7 +39,7 @@ def test_issues_come_by_name_by_example_and_by_group(found: Path) -> None:
 
 def test_a_run_without_issues_has_none(run: Path) -> None:
     issues = Issues(Run(run).issues())
-    assert (issues.counts(), issues.of(0), issues.group(0)) == ([], [], [])
+    assert (issues.lists, issues.of(0), issues.group(0)) == ({}, [], [])
     with served(run) as (address, _):
         client = Client(address)
         assert client.get("/api/about").json["issues"] == []
@@ -80,10 +81,10 @@ def test_a_removal_is_a_decision_that_can_be_taken_back_and_is_exported(found: P
         text = client.get("/api/export.csv").body.decode()
         ids = [review.examples.ids[i] for i in (7, 8, 20)]
         rows = [f"7,{ids[0]},{given},label", f"8,{ids[1]},,remove", f"20,{ids[2]},,remove"]
-        assert text.splitlines() == ["index,id,label,decision", *rows]
+        assert decided(text).splitlines() == ["index,id,label,decision", *rows]
         client.undo()
         assert len(client.undo().json["written"]) == 2  # both at once
-        assert client.get("/api/export.csv").body.decode() == "index,id,label,decision\n"
+        assert decided(client.get("/api/export.csv").body.decode()) == "index,id,label,decision\n"
         assert client.decide("remove", (3, 0), label=1).status == 400
     (tmp_path / "reviewed.csv").write_text(text)
     again = quick_train("digits", tmp_path / "again", limit=400, reviewed=tmp_path / "reviewed.csv", epochs=1)

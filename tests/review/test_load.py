@@ -135,8 +135,11 @@ def survive(run: Path, *, seconds: float, kills: int) -> dict[str, Any]:
         assert server.end(signal.SIGTERM) == 0
     assert not (run / "review.sqlite-wal").exists()  # an orderly end leaves one file
     with sqlite3.connect(run / "review.sqlite") as file:
-        columns = "id, example, version, state, label, reviewer"
-        kept = {row[0]: row for row in file.execute(f"SELECT {columns} FROM decisions")}
+        columns = "id, place, version, state, label, reviewer"
+        rows = file.execute(f"SELECT {columns} FROM decisions JOIN examples ON example = number").fetchall()
+        kept: dict[int, tuple[Any, ...]] = {
+            row[0]: (*row[:4], None if row[4] is None else int(row[4]), row[5]) for row in rows
+        }
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     file.close()
     acknowledged = [row for person in people for row in person.acknowledged]
@@ -146,8 +149,8 @@ def survive(run: Path, *, seconds: float, kills: int) -> dict[str, Any]:
     assert len({row["id"] for row in acknowledged}) == len(acknowledged)  # nobody was told the same thing
     assert sorted(kept) == list(range(1, len(kept) + 1))
     by_example: dict[int, list[int]] = {}
-    for row in kept.values():
-        by_example.setdefault(row[1], []).append(row[2])
+    for _, example, version, *_ in kept.values():
+        by_example.setdefault(example, []).append(version)
     assert all(sorted(versions) == list(range(1, len(versions) + 1)) for versions in by_example.values())
     waits = sorted(wait for person in people for wait in person.waits)
     return {

@@ -2,15 +2,16 @@
 
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
 
-from helpers import blobs, forget_quality, quick_train, write_npz
+from helpers import Outcome, blobs, forget_quality, quick_train, write_npz
 from pictures import write_picture
-from reviewing import Client, new_request, served
+from reviewing import Client, decided, new_request, served
 from unflip import train
 
 
@@ -159,7 +160,7 @@ def test_a_second_round_keeps_what_the_first_decided(run: Path, tmp_path: Path) 
         second = client.get("/api/export.csv").body.decode()
         ids = review.examples.ids
     wanted = {3: other[3], 4: given[4], 5: None, 8: None, 9: given[9], 20: given[20]}
-    assert second.splitlines()[1:] == [
+    assert decided(second).splitlines()[1:] == [
         f"{i},{ids[i]},,remove" if label is None else f"{i},{ids[i]},{names[label]},label"
         for i, label in wanted.items()
     ]
@@ -205,7 +206,10 @@ def test_features_without_pictures_have_rows_and_neighbors(tmp_path: Path) -> No
         assert [value for _, value in detail["values"]] == pytest.approx(blobs()["train"][4].tolist())
         assert client.get("/picture/0000000000000000/small/3").status == 404
         client.decide("keep", (4, 0))
-        assert client.get("/api/export.csv").body.decode() == f"index,label,decision\n4,{detail['given_label']},label\n"
+        assert (
+            decided(client.get("/api/export.csv").body.decode())
+            == f"index,label,decision\n4,{detail['given_label']},label\n"
+        )
 
 
 def test_a_manifest_has_pictures_paths_and_a_broken_file_is_one_missing_picture(tmp_path: Path) -> None:
@@ -225,7 +229,23 @@ def test_a_manifest_has_pictures_paths_and_a_broken_file_is_one_missing_picture(
         assert (missing.status, missing.json) == (404, {"error": "the image of example 6 cannot be read"})
         (row,) = client.decide("choose", (6, 0), label=1).json["written"]
         assert (
-            client.get("/api/export.csv").body.decode()
+            decided(client.get("/api/export.csv").body.decode())
             == f"index,path,label,decision\n6,pictures/6.png,{['green', 'red'][1]},label\n"
         )
         assert row["index"] == 6
+
+
+def test_a_run_is_not_replaced_while_it_is_reviewed_and_no_decision_is_lost(
+    cli: Callable[..., Outcome], run: Path, tmp_path: Path
+) -> None:
+    with served(run) as (address, _):
+        client = Client(address)
+        assert client.decide("accept", (3, 0)).status == 200
+        for command in (["clean", "digits"], ["train", "--data", "digits"]):
+            done = cli(*command, "--out", run, "--force", "--epochs", 1, "--device", "cpu")
+            assert done.code == 2
+            assert done.err.endswith("run: is under review; end `unflip review` first\n")
+        assert client.decide("keep", (4, 0)).status == 200
+    assert cli("review", run, "--export", tmp_path / "reviewed.csv").code == 0
+    with (tmp_path / "reviewed.csv").open() as file:
+        assert [int(row["index"]) for row in csv.DictReader(file)] == [3, 4]

@@ -10,7 +10,7 @@ from helpers import blobs, quick_train, write_npz
 from reviewing import Client, served
 from unflip.encoders.wordllama import WordLlama
 from unflip.errors import InputError
-from unflip.review.words import pieces
+from unflip.review.review import pieces
 
 
 @given(text=st.text(max_size=40), cuts=st.lists(st.integers(0, 40), max_size=8))

@@ -5,7 +5,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,16 @@ from helpers import Outcome, quick_train
 from pictures import write_picture
 from unflip.errors import ConfigError, InputError, RunFolderError, UnflipWarning
 from unflip.runs import folder as module
-from unflip.runs.folder import Run
+from unflip.runs.folder import Claim, Run
 from unflip.runs.model_file import load_model
 from unflip.stats.gaussians import fit_gaussians
+
+
+@contextmanager
+def claimed(run: Run, *, resume: bool, force: bool) -> Iterator[None]:
+    with Claim(run, resume=resume, force=force) as claim:
+        claim.hold()
+        yield
 
 
 @pytest.fixture
@@ -53,13 +61,15 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="is a file; name a folder"):
         Run(tmp_path / "file").check_free(resume=False, force=False)
-    with pytest.raises(RunFolderError, match=r"cannot write .*sub: Not a directory"):
-        Run(tmp_path / "file" / "sub").claimed(resume=False, force=False).__enter__()
+    with pytest.raises(RunFolderError, match=r"file is a file; name a folder"):
+        Claim(Run(tmp_path / "file" / "sub")).hold()
 
 
 def test_force_removes_the_run_and_nothing_else(finished: Run) -> None:
-    with finished.claimed(resume=False, force=True):
-        assert sorted(path.name for path in finished.folder.iterdir()) == [".unflip-lock", "notes.txt", "run.json"]
+    with claimed(finished, resume=False, force=True):
+        finished.clear()
+        left = sorted(path.name for path in finished.folder.iterdir())
+        assert left == [".unflip-lock", ".unflip-review-lock", "notes.txt", "run.json"]
 
 
 def test_force_leaves_what_somebody_put_into_the_folders_of_a_run(finished: Run) -> None:
@@ -67,7 +77,8 @@ def test_force_leaves_what_somebody_put_into_the_folders_of_a_run(finished: Run)
     for name in mine:
         (finished.folder / name).parent.mkdir(exist_ok=True)
         (finished.folder / name).write_text("mine")
-    with finished.claimed(resume=False, force=True):
+    with claimed(finished, resume=False, force=True):
+        finished.clear()
         assert [(finished.folder / name).read_text() for name in mine] == ["mine"] * len(mine)
         assert not (finished.checkpoints / "epoch-00001.safetensors").exists()
         with pytest.raises(RunFolderError, match=r"embedded\.npz: is in the way, and was not written by unflip"):
@@ -79,7 +90,7 @@ def test_force_removes_nothing_if_a_file_of_somebody_is_in_the_way(finished: Run
     (finished.folder / name).parent.mkdir(exist_ok=True)
     (finished.folder / name).write_text("mine")
     refused = pytest.raises(RunFolderError, match="is in the way, and was not written by unflip; move it elsewhere")
-    with refused, finished.claimed(resume=False, force=True):
+    with refused, claimed(finished, resume=False, force=True):
         pass
     assert finished.is_finished
     assert (finished.checkpoints / "epoch-00001.safetensors").exists()
@@ -130,14 +141,16 @@ def test_what_cannot_be_removed_is_named_and_the_folder_still_holds_the_run(
     monkeypatch.setattr(Path, "unlink", unlink)
     said = r"epoch-00001\.safetensors: Operation not permitted"
     for part in (said, said.replace("epoch-00001\\.safetensors", "metrics.jsonl")):
-        with pytest.raises(RunFolderError, match=part), finished.claimed(resume=False, force=True):
-            pass
+        with pytest.raises(RunFolderError, match=part), claimed(finished, resume=False, force=True):
+            finished.clear()
         assert finished.is_finished
         assert finished.config_path.exists()
         plain(finished.checkpoints / "epoch-00001.safetensors", missing_ok=True)
     monkeypatch.undo()
-    with finished.claimed(resume=False, force=True):
-        assert not finished.exists
+    with claimed(finished, resume=False, force=True):
+        finished.clear()
+        assert not finished.is_finished
+        assert not finished.config_path.exists()
 
 
 def test_a_finished_run_without_its_configuration_is_not_replaced_without_force(finished: Run) -> None:
@@ -181,24 +194,28 @@ def test_resuming_removes_only_what_a_kill_left_half_written(finished: Run) -> N
         (folder / ".unflip-partial-abc123").mkdir()
         (folder / ".unflip-partial-abc123" / ".tmpWEX9u6").write_text("half")
     (finished.folder / ".gitignore").write_text("mine")
-    with finished.claimed(resume=True, force=False):
-        assert {path.name for path in finished.folder.iterdir()} == before | {".unflip-lock", ".gitignore"}
+    with claimed(finished, resume=True, force=False):
+        assert {path.name for path in finished.folder.iterdir()} == before | {
+            ".unflip-lock",
+            ".unflip-review-lock",
+            ".gitignore",
+        }
         assert [path.name for path in finished.checkpoints.iterdir()] == ["epoch-00001.safetensors"]
 
 
 def test_a_second_claim_is_refused_until_the_first_ends(finished: Run) -> None:
     refused = pytest.raises(RunFolderError, match=r"run: another process is using this run; wait until")
-    with finished.claimed(resume=True, force=False):
+    with claimed(finished, resume=True, force=False):
         for force in (True, False):
-            with refused, finished.claimed(resume=not force, force=force):
+            with refused, claimed(finished, resume=not force, force=force):
                 pass
         assert finished.is_finished  # the refused --force removed nothing
-    with finished.claimed(resume=True, force=False):
+    with claimed(finished, resume=True, force=False):
         pass
 
 
 def test_a_claim_that_had_to_wait_for_nothing_still_finds_a_run_that_came_meanwhile(finished: Run) -> None:
-    with pytest.raises(RunFolderError, match="already contains a run"), finished.claimed(resume=False, force=False):
+    with pytest.raises(RunFolderError, match="already contains a run"), claimed(finished, resume=False, force=False):
         pass
 
 
@@ -226,16 +243,16 @@ def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
 def test_features_are_kept_in_half_precision_and_mapped(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.begin()
-    before = run.features
+    before = run.hidden_features
     assert before is None
     run.write_features(torch.tensor([[1.0, 1e9], [-1e9, 0.25]]), None)
-    features = run.features
+    features = run.hidden_features
     assert features is not None
     assert features.dtype == np.float16
     assert features.tolist() == [[1.0, 65504.0], [-65504.0, 0.25]]
     assert torch.from_numpy(features).shape == (2, 2)  # torch warns of an array that cannot be written
     features[0, 0] = 7.0
-    again, for_gaussians = run.features, run.gaussian_features
+    again, for_gaussians = run.hidden_features, run.gaussian_features
     assert again is not None
     assert for_gaussians is not None
     assert again[0, 0] == 1.0
@@ -246,7 +263,7 @@ def test_features_of_the_last_epoch_stay_only_while_they_are_others(tmp_path: Pa
     run = Run(tmp_path)
     run.begin()
     run.write_features(torch.zeros(2, 3), torch.ones(2, 3))
-    best, last = run.features, run.gaussian_features
+    best, last = run.hidden_features, run.gaussian_features
     assert best is not None
     assert last is not None
     assert best.max() == 0
@@ -264,7 +281,7 @@ def test_features_that_are_too_large_are_left_out_aloud(tmp_path: Path, monkeypa
     monkeypatch.setattr(module, "MAX_FEATURES_GB", 1e-9)
     with pytest.warns(UnflipWarning, match=r"features.npy would take 0\.0 GB, more than 1e-09: not stored"):
         run.write_features(torch.zeros(2, 3), None)
-    assert run.features is None
+    assert run.hidden_features is None
 
 
 def test_every_run_keeps_the_features_of_its_model_and_knows_its_pictures(features: Path, tmp_path: Path) -> None:
@@ -274,11 +291,11 @@ def test_every_run_keeps_the_features_of_its_model_and_knows_its_pictures(featur
     network = model.build().networks[0]
     assert model.standardization is not None
     expected = network.encode((inputs - model.standardization.mean) / model.standardization.std)
-    torch.testing.assert_close(torch.from_numpy(run.features).float(), expected, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(torch.from_numpy(run.hidden_features).float(), expected, rtol=2e-3, atol=2e-3)
     assert run.pictures() is None
     assert run.config.common.method == "standard"
     digits = quick_train(Path("digits"), tmp_path / "digits", method="standard", epochs=1)
-    pictures, of_digits = digits.pictures(), digits.features
+    pictures, of_digits = digits.pictures(), digits.hidden_features
     assert pictures is not None
     assert of_digits is not None
     assert len(pictures) == 1347 == len(of_digits)
@@ -331,7 +348,7 @@ def test_a_run_in_another_format_or_without_its_marker_is_refused_in_one_line(
         path.unlink()
     else:
         path.write_text(json.dumps(json.loads(path.read_text()) | marker))
-    said = "run format 99, this version of unflip reads 3; train again"
+    said = "run format 99, this version of unflip reads 4; train again"
     if marker is None:
         said = f"{run.folder}: no run.json; is this the folder of a finished run?"
     for arguments in (

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from unflip.runs.labels import Issue, issues_table, read_issues, without_removed
+from unflip.runs.labels import Issue, issues_table, read_issues
 
 
 @pytest.fixture
@@ -23,13 +23,13 @@ def found(rows: list[int], groups: list[int] | None = None) -> Issue:
 
 
 def test_what_is_written_is_read_again(labels: pa.Table, tmp_path: Path) -> None:
-    table = issues_table(labels, {"outlier": found([3, 1]), "class_quality": found([-1]), "copy": found([2], [7])})
+    table = issues_table(labels, {"outlier": found([3, 0]), "class_quality": found([-1]), "copy": found([2], [7])})
     assert table.column_names[1] == "path"
     pa.csv.write_csv(table, tmp_path / "issues.csv")
     again = read_issues(tmp_path / "issues.csv")
     assert again.column_names == ["index", "id", "issue", "score", "flag", "reason", "group"]
     assert again.rename_columns(table.column_names).to_pylist() == table.to_pylist()
-    assert again["index"].to_pylist() == [3, 1, None, 2]
+    assert again["index"].to_pylist() == [3, 0, None, 2]
     assert again["group"].to_pylist() == [None, None, None, 7]
 
 
@@ -39,7 +39,7 @@ def test_removed_examples_are_no_issues(labels: pa.Table) -> None:
         "copy": found([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 1, 2]),
         "class_quality": found([-1]),
     }
-    kept = without_removed(issues_table(labels, given), labels)
+    kept = issues_table(labels, given)
     rows = list(zip(kept["issue"].to_pylist(), kept["index"].to_pylist(), strict=True))
     assert rows == [("outlier", 3), ("copy", 0), ("copy", 2), ("copy", 3), ("copy", 5), ("class_quality", None)]
-    assert without_removed(issues_table(labels, {}), labels).num_rows == 0
+    assert issues_table(labels, {}).num_rows == 0

@@ -11,8 +11,7 @@ from safetensors.torch import save_file
 from helpers import assert_same_tree
 from unflip.data.sources import Standardization
 from unflip.errors import RunFolderError
-from unflip.nn.base import build_network
-from unflip.nn.ensemble import Ensemble
+from unflip.nn.base import Ensemble, build_network
 from unflip.nn.mlp import MLPOptions
 from unflip.runs.model_file import FORMAT, Model, load_model
 
@@ -87,4 +86,24 @@ def test_a_model_in_another_format_is_refused_in_one_line(tmp_path: Path, found:
         description["format"] = found
     save_file(tensors, path, {"model": json.dumps(description)})
     with pytest.raises(RunFolderError, match=f"model format {found or 1}, this version of unflip reads {FORMAT}"):
+        load_model(path)
+
+
+def test_a_model_with_a_single_column_is_read(tmp_path: Path) -> None:
+    mean, std = (torch.ones(1).as_strided((1,), (0,)) for _ in range(2))  # contiguous, with a stride of 0
+    Model("mlp", {}, (1,), 2, None, Standardization(mean, std), {}).save(tmp_path / "model.safetensors")
+    loaded = load_model(tmp_path / "model.safetensors").standardization
+    assert loaded is not None
+    assert loaded.mean.tolist() == [1.0]
+
+
+def test_a_flipped_bit_in_the_weights_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    some_model().save(path)
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(
+        RunFolderError, match=r"not a readable model \(its checksum does not match: the file is damaged"
+    ):
         load_model(path)

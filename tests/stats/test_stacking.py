@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
-from unflip.stats import stacking as module
-from unflip.stats.stacking import pool, stack
+from unflip.stats import odds as module
+from unflip.stats.odds import pool, stack
 
 
 def views_and_labels(

@@ -190,7 +190,7 @@ def _is_masked(name: str, args: Any) -> bool:
 @contextmanager
 def accelerated(*, half: bool = False) -> Iterator[Accelerator]:
     """Let every run compute on the pretended accelerator; with ``half``, training passes in bfloat16."""
-    from unflip import parallel
+    from unflip import compute
     from unflip.engine.distributed import Distributed
 
     accelerator, start = Accelerator(), Distributed.__init__
@@ -220,7 +220,7 @@ def accelerated(*, half: bool = False) -> Iterator[Accelerator]:
         for maker in ("tensor", "as_tensor"):  # which torch does not show to modes
             patch.setattr(torch, maker, made(getattr(torch, maker)))
         patch.setattr(  # a mode is entered for one thread
-            parallel, "ThreadPoolExecutor", partial(ThreadPoolExecutor, initializer=accelerator.__enter__)
+            compute, "ThreadPoolExecutor", partial(ThreadPoolExecutor, initializer=accelerator.__enter__)
         )
         if half:
             patch.setattr(_FabricModule, "__call__", in_half)

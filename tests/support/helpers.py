@@ -91,7 +91,7 @@ def quick_train(
     from unflip.api.train import layers_of
     from unflip.engine.run import train_run
     from unflip.runs.config import check_section, read_toml
-    from unflip.runs.folder import Run
+    from unflip.runs.folder import Claim, Run
     from unflip.runs.options import Execution
 
     run = Run(Path(out))
@@ -99,7 +99,8 @@ def quick_train(
     tree = option_tree(TRAIN, {"settings": QUICK | (settings or {}), "device": "cpu"} | options)
     execution = check_section(Execution, tree.pop("execution"))
     config = layers_of(data, tree, read_toml(run.config_path) if resume else None).resolve()
-    return train_run(run, config, execution, resume=resume, force=force)
+    with Claim(run, resume=resume, force=force) as claim:
+        return train_run(claim, config, execution)
 
 
 def forget_quality(folder: Path, rows: Sequence[int]) -> None:
@@ -116,18 +117,17 @@ def forget_quality(folder: Path, rows: Sequence[int]) -> None:
     pyarrow.parquet.write_table(table, folder / "labels.parquet")
 
 
-def open_dataset(options: Any, seed: int = 0, noise: Any = None, estimate: Any = None, **own: Any) -> "Dataset":
+def open_dataset(options: Any, seed: int = 0, noise: Any = None, **own: Any) -> "Dataset":
     """Load, encode, corrupt and split a data set; ``own`` are options of loaders by name."""
     from unflip.data.corrupt import corrupt_labels
     from unflip.data.labeling import label_data
     from unflip.data.loaders import load_raw
     from unflip.data.split import split
     from unflip.encoders.table import encode_raw
-    from unflip.engine.prepare import find_posterior
 
     data = label_data(encode_raw(load_raw(options, own), options), options)
     if noise is not None and noise.recipe is not None:
-        data = corrupt_labels(data, noise, find_posterior(data, noise, estimate), seed)
+        data = corrupt_labels(data, noise, None, seed)
     return split(data, options.val_fraction, seed)
 
 

@@ -87,6 +87,11 @@ def issue(
     return Issue(np.array(rows), scores, flags, reasons, None if groups is None else np.array(groups))
 
 
+def decided(export: str) -> str:
+    """Return an export without what identifies the examples besides index and name."""
+    return "".join(line.rsplit(",", 2)[0] + "\n" for line in export.splitlines())
+
+
 def new_request() -> str:
     return f"request-{next(_numbers):08}"
 

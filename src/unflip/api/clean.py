@@ -9,38 +9,30 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.csv
 
-from unflip.api.embed import EMBEDDING_USES, EmbedPlan, check_images_only, plan_embedding
-from unflip.api.options import CLEAN, AuditOptions, EmbeddingOptions, choose_size, option_tree
-from unflip.api.report import report_finished
-from unflip.data.columns import Table
+from unflip.api.embed import EmbedPlan, plan_embedding, read_data
+from unflip.api.options import CLEAN, AuditOptions, SourceOptions, choose_size, option_tree
+from unflip.compute import find_device
+from unflip.data import datasets
+from unflip.data.columns import Table, column_names
 from unflip.data.dataset import Dataset, Inputs
 from unflip.data.files import ImageFiles, Skipped
 from unflip.data.labeling import choose_labels, label_data
-from unflip.data.loaders import check_used, load_raw
-from unflip.data.options import DataOptions
+from unflip.data.loaders import load_raw
+from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
 from unflip.engine.run import train_run
-from unflip.errors import InputError, Stopped
-from unflip.files import write_atomically
-from unflip.issues.audit import AuditInput, check_names, run_checks
+from unflip.errors import ConfigError, InputError, Stopped, unknown
+from unflip.issues import checks
+from unflip.issues.audit import AuditInput, run_checks
 from unflip.issues.duplicates import DuplicateIndex, find_duplicates
-from unflip.parallel import find_device
-from unflip.progress import make_reporter
+from unflip.progress import Track, is_first_process, make_reporter
+from unflip.report.run_report import report_finished
 from unflip.runs import layout
-from unflip.runs.config import RunConfig, Tree, check_section, make_layers
-from unflip.runs.folder import Run
-from unflip.runs.labels import (
-    REMOVED,
-    ExpectedErrors,
-    expect_errors,
-    label_issue_mask,
-    lowest_quality_first,
-    names_of,
-    without_removed,
-)
+from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_preset
+from unflip.runs.folder import Claim, Run
+from unflip.runs.labels import REMOVED, ExpectedErrors, expect_errors, list_label_issues, write_table
 from unflip.runs.options import Execution
 
 SURE = 0.05
@@ -54,7 +46,6 @@ class CleanResult:
     run: Run
     data: str
     """The training data; for images, their features."""
-    of_images: bool
     count: int
     """Number of training and validation examples."""
     label_issues: pa.Table
@@ -97,6 +88,8 @@ class CleanPlan:
     what: str
     """The data, in a few words."""
     audit: AuditOptions
+    track: Track
+    """Shows progress."""
     examples: Mapping[str, Inputs] = field(default_factory=dict)
     """The original examples of each part, unless they are images."""
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -116,34 +109,37 @@ class CleanPlan:
         common = self.config.common
         steps = [f"train {common.method} for {common.epochs} epochs"]
         if self.embedding is not None:
-            done = " (cached)" if self.embedding.is_done else ""
+            done = "" if self.embedding.finished is None else " (cached)"
             steps.insert(0, f"{self.embedding.encoder.describe()[0]}{done}")
         return f"{self.what}: {', then '.join(steps)}"
 
     def execute(self) -> CleanResult:
         """Train, and write the run, its report, the label issues and the other issues."""
-        raw, examples = self.raw, self.examples
-        if self.embedding is not None:
-            self.run.begin()
-            self.run.own(layout.EMBEDDED)
-            embedded = self.embedding.run(make_reporter(self.execution.quiet))
-            raw, examples = embedded.features, embedded.examples
-        raw, duplicates = self._find_duplicates(raw, examples)
-        try:
-            train_run(self.run, self.config, self.execution, raw=raw, force=self.force)
-        except Stopped as stop:
-            cached = "the features are cached: " if self.embedding else ""
-            raise Stopped(f"stopped; {cached}start again with --force", stop.signal) from stop
-        result = self._find_issues(raw, duplicates)
-        report_finished(self.run)
-        return result
+        with Claim(self.run, force=self.force) as claim:
+            raw, examples = self.raw, self.examples
+            if self.embedding is not None:
+                claim.hold().begin()
+                self.run.own(layout.EMBEDDED)
+                embedded = self.embedding.run()
+                raw, examples = embedded.features, embedded.examples
+            raw, duplicates = self._find_duplicates(raw, examples)
+            try:
+                data = self.config.load_data(raw, self.track)
+                train_run(claim, self.config, self.execution, data=data)
+            except Stopped as stop:
+                cached = "the features are cached: " if self.embedding else ""
+                raise Stopped(f"stopped; {cached}start again with --force", stop.signal) from stop
+            result = self._find_issues(raw, duplicates)
+            if is_first_process():
+                report_finished(self.run)
+            return result
 
     def _find_duplicates(self, raw: Dataset, examples: Mapping[str, Inputs]) -> tuple[Dataset, DuplicateIndex | None]:
         """Find near-duplicates before training: they must share a fold."""
         skip = self.audit.skip_check
         if "near_duplicate" in skip and "leakage" in skip:
             return raw, None
-        duplicates = find_duplicates(raw, examples, make_reporter(self.execution.quiet).track)
+        duplicates = find_duplicates(raw, examples, self.track)
         data = self.config.common.data
         if data.reviewed is not None:
             duplicates = duplicates.without(label_data(replace(raw, tests={}), data).removed.numpy())
@@ -156,12 +152,10 @@ class CleanPlan:
         run, table = self.run, self.run.labels()
         of_images = raw.encoding is not None and raw.encoding.encoder == "images"
         id_name = "path" if of_images and raw.train.ids is not None else "id"
-        label_issues = _list_label_issues(table, id_name, self.texts)
-        write_atomically(run.own(layout.LABEL_ISSUES), lambda path: pa.csv.write_csv(label_issues, path))
-        track = make_reporter(self.execution.quiet).track
-        issues = run_checks(AuditInput(table, run.class_names, raw, duplicates), self.audit.skip_check, track)
-        issues = without_removed(issues, table)
-        write_atomically(run.own(layout.ISSUES), lambda path: pa.csv.write_csv(issues, path))
+        label_issues = list_label_issues(table, id_name, self.texts)
+        write_table(run.own(layout.LABEL_ISSUES), label_issues)
+        issues = run_checks(AuditInput(table, run.class_names, raw, duplicates), self.audit.skip_check, self.track)
+        write_table(run.own(layout.ISSUES), issues)
         removed = pa.compute.equal(table["split"], REMOVED)
         remaining = table.filter(pa.compute.invert(removed))
         reviewed = remaining.filter(remaining["reviewed"])
@@ -169,7 +163,6 @@ class CleanPlan:
         return CleanResult(
             run=run,
             data=self.config.common.data.path,
-            of_images=of_images,
             count=len(remaining),
             label_issues=label_issues,
             sure=int((label_issues["label_quality"].to_numpy() < SURE).sum()),
@@ -219,61 +212,64 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
 
     The arguments are those of :func:`clean`.
     """
-    run = Run(Path(out))
-    run.check_free(resume=False, force=force)
-    tree = option_tree(CLEAN, options)
+    run, tree = Run(Path(out)), option_tree(CLEAN, options)
     execution = check_section(Execution, tree.pop("execution", {}))
-    typed_data, typed_embedding = tree.pop("data", {}), tree.pop("embedding", {})
     audit = check_section(AuditOptions, tree.pop("audit", {}))
-    check_names(audit.skip_check)
+    run.check_free(resume=False, force=force)
     find_device(execution.device)
-    backbone = check_section(EmbeddingOptions, typed_embedding)
-    data_options = check_section(DataOptions, {"path": str(Path(data)), **typed_data}, "data.")
-    raw = load_raw(data_options)
-    check_used(data_options, typed_data, EMBEDDING_USES if raw.holds_images else ())
-    if not raw.holds_images:
-        check_images_only({"embedding": typed_embedding}, data)
-    if raw.train.labels is None and data_options.labels is None:
-        raise InputError(f"{data_options.path}: {raw.unlabeled}; add a label column, or a file of labels with --labels")
-    examples, source = choose_labels(raw, data_options)
+    track = make_reporter(execution.quiet).track
+    names = checks.names()
+    if wrong := [name for name in audit.skip_check if name not in names]:
+        raise ConfigError(unknown("check", wrong[0], names))
+    sources, embedding_tree = check_section(SourceOptions, tree.pop("sources", {})), tree.pop("embedding", {})
+    layers = make_layers(tree, config=sources.config, settings=sources.settings)
+    merged = layers.merged()
+    loaders = [key for key in merged if key in datasets]
+    parts = {key: check_section(datasets.load(key).Options, merged[key], f"{key}.") for key in loaders}
+    sections = {"data": merged["data"], "embedding": embedding_tree}
+    raw, data_options, backbone = read_data(data, sections, layers.typed("data"), parts)
+    chosen, source = choose_labels(raw, data_options)
+    examples = chosen.train
     assert examples.labels is not None
     classes = len(np.unique(examples.labels))
     if classes < 2:
         raise InputError(f"{source}: {classes} class among {len(examples.labels)} labels; at least two are needed")
     count = len(examples.inputs) + (len(raw.val.inputs) if raw.val else 0)
     if raw.holds_images:
-        track = make_reporter(execution.quiet).track
-        embedding = plan_embedding(
-            raw, run.folder / layout.EMBEDDED, data_options, backbone, execution, track=track
-        )  # fmt: skip
+        embedding = plan_embedding(raw, run.folder / layout.EMBEDDED, data_options, backbone, execution)
         _check_labels(embedding, data_options)
-        own = {"path": str(embedding.out), "labels": data_options.labels, "reviewed": data_options.reviewed}
-        config = _configure(own, count, tree, of_columns=False)
+        of_files = {*ImageOptions.model_fields, "label_column"}
+        own = data_options.model_dump(mode="json", exclude_unset=True, exclude=of_files)
+        config = _configure(layers, own | {"path": str(embedding.out)}, count, of_columns=False)
         what = f"{raw.name}: {count:,} images in {classes} classes"
-        return CleanPlan(run, config, execution, raw, embedding, force, what, audit)
-    own = data_options.model_dump(mode="json", exclude_defaults=True)
-    config = _configure(own, count, tree, of_columns=isinstance(raw.train.inputs, Table))
+        return CleanPlan(run, config, execution, raw, embedding, force, what, audit, track)
+    own = data_options.model_dump(mode="json", exclude_unset=True)
+    config = _configure(layers, own, count, of_columns=isinstance(raw.train.inputs, Table))
     encoded = encode_raw(raw, data_options)
     if data_options.reviewed is not None:  # fail before the plan is printed
         label_data(replace(encoded, tests={}), data_options)
     width = int(np.prod(encoded.train.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples with {width} features in {classes} classes"
     originals = _pictures(raw) or {name: part.inputs for name, part in raw.parts().items()}
-    return CleanPlan(run, config, execution, encoded, None, force, what, audit, originals, _texts(raw, encoded))
+    return CleanPlan(run, config, execution, encoded, None, force, what, audit, track, originals, _texts(raw, encoded))
 
 
-def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunConfig:
-    """Return the preset ``features`` with sizes for ``count`` examples, overridden by the options in ``tree``."""
-    method = tree.get("method", "unflip")
-    size = choose_size(method, count)
-    settings = {"optimizer.batch_size": size.batch_size, "optimizer.lr": size.lr, "mlp.hidden": list(size.hidden)}
+def _configure(layers: Layers, data: Tree, count: int, *, of_columns: bool) -> RunConfig:
+    """Return the preset ``features`` with sizes for ``count`` examples, overridden by the options of the user."""
+    merged = layers.merged()
+    method, optimizer = merged.get("method", "unflip"), merged.get("optimizer", {})
+    size = choose_size(method, count, optimizer.get("batch_size") if isinstance(optimizer, dict) else None)
+    usual: Tree = {"method": method, "epochs": size.epochs, "seed": 0, "select": "last"}
+    usual |= {"optimizer": {"batch_size": size.batch_size, "lr": size.lr}, "mlp": {"hidden": list(size.hidden)}}
     if method == "unflip":
-        settings["data.standardize"] = "auto"
+        usual["data"] = {"standardize": "auto"}
     elif of_columns:  # which have units of their own
-        settings["data.standardize"] = "per-feature"
+        usual["data"] = {"standardize": "per-feature"}
+    files = [read_preset("features"), usual, *layers.files]
     given = {key: value for key, value in data.items() if value is not None}
-    flags = {"method": method, "epochs": size.epochs, "seed": 0, "select": "last"} | tree | {"data": given}
-    config = make_layers(flags, preset="features", settings=settings).resolve()
+    config = replace(layers, files=files, flags=layers.flags | {"data": given}).resolve()
+    if config.common.network != "mlp":
+        raise ConfigError(f"network = {config.common.network!r}: clean trains on features; use `unflip train`")
     config.check()
     return config
 
@@ -281,10 +277,12 @@ def _configure(data: Tree, count: int, tree: Tree, *, of_columns: bool) -> RunCo
 def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
     """Check the labels before images are embedded, which may take long.
 
-    With ``skip_broken``, the rows that reviewed labels refer to are not known yet.
+    With ``skip_broken``, the rows that reviewed labels refer to are not known yet, nor are the images' digests.
     """
-    reviewed = None if options.skip_broken else options.reviewed
-    own = DataOptions(path=options.path, labels=options.labels, reviewed=reviewed, standardize="off")
+    reviewed = options.reviewed
+    if reviewed is not None and (options.skip_broken or _has_digests(Path(reviewed))):
+        reviewed = None
+    own = options.model_copy(update={"reviewed": reviewed, "standardize": "off"})
     sets = {
         name: replace(part, inputs=np.arange(len(part.inputs), dtype=np.float32)[:, None])
         for name, part in embedding.sets.items()
@@ -292,22 +290,25 @@ def _check_labels(embedding: EmbedPlan, options: DataOptions) -> None:
     label_data(replace(embedding.raw.with_parts(sets), normalization=None), own)
 
 
+def _has_digests(reviewed: Path) -> bool:
+    return reviewed.suffix.lower() in (".csv", ".parquet") and "digest" in column_names(
+        reviewed, f"reviewed {reviewed}"
+    )
+
+
 def _pictures(features: Dataset) -> dict[str, Inputs]:
     """Return the image files that features were computed from, by part; empty if any of them is gone."""
     pictures: dict[str, Inputs] = {}
     try:
         images = load_raw(DataOptions(path=features.images_path)).parts() if features.images_path else {}
-    except InputError:
+        for name, part in features.parts().items():
+            files = images[name].inputs
+            if not isinstance(files, ImageFiles) or part.ids is None:
+                return {}
+            row_of = {str(file): row for row, file in enumerate(files.names.tolist())}
+            pictures[name] = files[np.array([row_of[str(file)] for file in part.ids.tolist()])]
+    except (InputError, KeyError):  # the data, a split or an image is gone
         return {}
-    for name, part in features.parts().items():
-        files = images[name].inputs if name in images else None
-        if not isinstance(files, ImageFiles) or part.ids is None:
-            return {}
-        row_of = {str(file): row for row, file in enumerate(files.names.tolist())}
-        rows = [row_of.get(str(file), -1) for file in part.ids.tolist()]
-        if min(rows, default=0) < 0:
-            return {}
-        pictures[name] = files[np.array(rows)]
     return pictures
 
 
@@ -316,17 +317,3 @@ def _texts(raw: Dataset, encoded: Dataset) -> dict[str, list[str]]:
     names = text_columns(encoded.encoding) if encoded.encoding is not None else ()
     tables = [part.inputs.table for part in (raw.train, raw.val) if part and isinstance(part.inputs, Table)]
     return {name: [text for table in tables for text in table[name].to_pylist()] for name in names}
-
-
-def _list_label_issues(table: pa.Table, id_name: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
-    """Return the label issues, lowest quality first, with the examples' texts."""
-    columns = {
-        "index": table["index"],
-        id_name: table["id"],
-        "given_label": names_of(table, "given_label"),
-        "suggested_label": names_of(table, "suggested_label"),
-        "label_quality": table["label_quality"],
-    }
-    columns |= {f"{name}_" if name in columns else name: pa.array(cells) for name, cells in texts.items()}
-    order = lowest_quality_first(table)
-    return pa.table(columns).take(order[label_issue_mask(table)[order]])

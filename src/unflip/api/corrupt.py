@@ -7,21 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from unflip.api.options import CORRUPT, option_tree
 from unflip.data.arrays import Array, read_npz, write_array
 from unflip.data.corrupt import corrupt_labels, needs_posterior
 from unflip.data.dataset import Dataset
 from unflip.data.labeling import label_data
-from unflip.data.labels import are_misleading, find_classes, read_labels, to_class_numbers
+from unflip.data.labels import (
+    are_misleading,
+    as_names,
+    find_classes,
+    number_names,
+    read_labels,
+    to_class_numbers,
+    whole_number,
+)
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.encoders.table import encode_raw
 from unflip.engine.distributed import Distributed
-from unflip.engine.prepare import find_posterior, posterior_fit
+from unflip.engine.prepare import find_posterior
 from unflip.errors import ConfigError, InputError
-from unflip.files import write_json, write_text
+from unflip.files import write_json, write_text, written_together
 from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.report.figures import PmdCurve, draw_noise
@@ -80,9 +87,8 @@ def corrupt(
     if save_posterior is not None and not needs_posterior(noise_options):
         raise ConfigError(f"--save-posterior: the recipe {noise} has no pmd step")
     processes = Distributed(execution.device, threads=execution.threads)
-    estimate = posterior_fit(common.seed, processes, quiet=execution.quiet)
     before = label_data(encode_raw(load_raw(data_options), data_options), data_options)
-    posterior = find_posterior(before, noise_options, estimate)
+    posterior = find_posterior(before, noise_options, common.seed, processes, quiet=execution.quiet)
     after = corrupt_labels(before, noise_options, posterior, common.seed)
     truth = before.truth
     measured = measure_noise(truth, after.given, after.num_classes)
@@ -90,18 +96,23 @@ def corrupt(
     curve = None
     if posterior is not None and (kind := recipe.steps[0].pmd_kind) is not None:
         curve = PmdCurve(kind, after.noise_record["steps"][0]["factor"], posterior)
-    if save_posterior and posterior is not None:
-        write_array(Path(save_posterior), posterior.numpy())
-    draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
-    write_json(record, after.noise_record)
-    _write_labels(out, after.given, after)  # last, so that labels always have a record
+    with written_together():
+        if save_posterior and posterior is not None:
+            write_array(Path(save_posterior), posterior.numpy())
+        draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
+        write_json(record, after.noise_record | ({"classes": after.class_names} if after.class_names else {}))
+        _write_labels(out, after)  # last, so that labels always have a record
     return CorruptResult(out, record, picture, measured, after.class_names)
 
 
-def _write_labels(out: Path, labels: Tensor, data: Dataset) -> None:
-    numbers = labels.numpy().astype(np.min_scalar_type(data.num_classes - 1))
+def _write_labels(out: Path, data: Dataset) -> None:
+    numbers = data.given.numpy().astype(np.min_scalar_type(data.num_classes - 1))
     if out.suffix.lower() == ".npy":
-        write_array(out, np.array(data.class_names)[numbers] if are_misleading(data.class_names or ()) else numbers)
+        names = data.class_names or ()
+        if names and all(name == str(whole_number(name)) for name in names):
+            write_array(out, np.array([int(name) for name in names])[numbers])
+        else:
+            write_array(out, np.array(names)[numbers] if are_misleading(names) else numbers)
         return
     lines = [data.class_names[i] for i in numbers] if data.class_names else [str(i) for i in numbers]
     if out.suffix.lower() == ".csv":
@@ -112,18 +123,10 @@ def _write_labels(out: Path, labels: Tensor, data: Dataset) -> None:
         write_text(out, "\n".join(lines) + "\n")
 
 
-@dataclass(frozen=True)
-class InspectResult:
-    """The noise between two sets of labels."""
-
-    measured: NoiseProfile
-    class_names: tuple[str, ...] | None
-
-
 def inspect_noise(
     labels: Path, clean: str | Path, *, limit: int | None = None, out: Path | None = None, force: bool = False
-) -> InspectResult:
-    """Compare labels with the true ones.
+) -> tuple[NoiseProfile, tuple[str, ...] | None]:
+    """Compare labels with the true ones; return the noise, and the class names if there are any.
 
     Args:
         labels: the labels to inspect: .npy, .csv or .txt.
@@ -144,6 +147,8 @@ def inspect_noise(
     clean_raw = clean_raw[: len(noisy_raw)]
     if class_names is None and (noisy_raw.dtype.kind == "U") != (clean_raw.dtype.kind == "U"):
         raise InputError(f"labels {labels}: must be names, or numbers, as in {clean}")
+    if class_names is None and (class_names := number_names([noisy_raw, clean_raw], f"labels {labels}")) is not None:
+        noisy_raw, clean_raw = (np.asarray(as_names(column)) for column in (noisy_raw, clean_raw))
     num_classes, names = find_classes(np.concatenate([noisy_raw, clean_raw]), class_names, f"labels {labels}")
     if num_classes < 2:
         raise InputError(f"labels {labels}: {num_classes} class; at least two are needed")
@@ -152,7 +157,7 @@ def inspect_noise(
     measured = measure_noise(clean_labels, noisy_labels, num_classes)
     if out is not None:
         draw_noise(out, clean_labels, noisy_labels, measured.matrix, class_names=names)
-    return InspectResult(measured, names)
+    return measured, names
 
 
 def _read_clean(path: Path) -> tuple[Array, tuple[str, ...] | None]:

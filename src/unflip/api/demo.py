@@ -1,6 +1,5 @@
 """demo: compare methods on handwritten digits with label noise."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from unflip.api.corrupt import corrupt
@@ -16,17 +15,11 @@ NOISE = "pmd1:0.35"
 METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 
 
-@dataclass(frozen=True)
-class DemoResult:
-    """The runs by method, a figure and a page that compare them."""
+def demo(out: str | Path, *, quiet: bool = True) -> dict[str, Run]:
+    """Corrupt a third of the labels where digits resemble each other, and train each method on them.
 
-    runs: dict[str, Run]
-    picture: Path
-    page: Path
-
-
-def demo(out: str | Path, *, quiet: bool = True) -> DemoResult:
-    """Corrupt a third of the labels where digits resemble each other, and train each method on them."""
+    Writes the runs, which are returned by method, a figure (``demo.png``) and a page (``comparison.html``).
+    """
     folder = OwnedFolder(Path(out), _MARKER, METHODS)
     folder.check([*_FILES, *METHODS])
     folder.begin()
@@ -40,4 +33,5 @@ def demo(out: str | Path, *, quiet: bool = True) -> DemoResult:
         for method in METHODS
     }  # fmt: skip
     draw_demo(picture, runs)
-    return DemoResult(runs, picture, write_comparison(list(runs.values()), page))
+    write_comparison(list(runs.values()), page)
+    return runs

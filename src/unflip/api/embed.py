@@ -7,23 +7,25 @@ interrupted call can be resumed (:class:`PartFiles`).
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 import torch
 
 from unflip.api.options import EMBED, EmbeddingOptions, option_tree
+from unflip.compute import Cluster, find_device, find_ray
 from unflip.data.arrays import Array, Pieces, read_npz, write_npz
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Inputs, Split
-from unflip.data.decoding import BrokenImageError, make_pool
-from unflip.data.files import ImageFiles, ResizeCrop, Skipped
+from unflip.data.files import BrokenImageError, ImageFiles, ResizeCrop, Skipped, make_pool
 from unflip.data.images import check_broken
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.loaders.arrays import FeatureOrigin, feature_folder, is_file, read_origin, write_features, write_labels
@@ -39,16 +41,14 @@ from unflip.encoders.image import (
     image_options,
     read_batches,
 )
-from unflip.encoders.table import encode_raw
-from unflip.engine.distributed import Distributed
-from unflip.errors import ConfigError, InputError, RunFolderError, Stopped
+from unflip.encoders.table import columns_of, encode_raw
+from unflip.errors import ConfigError, InputError, RunFolderError, Stopped, UnflipWarning
 from unflip.files import LOCK, Interruption, locked, naming_target, remove_partial
-from unflip.parallel import Cluster, find_ray
-from unflip.progress import Reporter, Track, make_reporter, untracked
+from unflip.options import Options
+from unflip.progress import Track, make_reporter
 from unflip.runs.config import Tree, check_section
 from unflip.runs.layout import check_output
 from unflip.runs.options import Execution
-from unflip.stats.discriminant import evenly_spaced
 
 EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Data options that apply to images of every loader."""
@@ -68,7 +68,6 @@ class EmbedResult:
         path: the file, or the folder of shards.
         features: the data set of features.
         examples: the raw examples of each split.
-        origin: how the features were computed, with the images that could not be read.
         reused: whether the features were already there.
         seconds: duration.
         how: the encoding, line by line.
@@ -77,7 +76,6 @@ class EmbedResult:
     path: Path
     features: Dataset
     examples: Mapping[str, Inputs]
-    origin: FeatureOrigin
     reused: bool
     seconds: float
     how: Sequence[str]
@@ -85,7 +83,7 @@ class EmbedResult:
     @property
     def skipped(self) -> tuple[Skipped, ...]:
         """Images that could not be read."""
-        return self.origin.skipped
+        return self.features.skipped
 
     @property
     def counts(self) -> dict[str, int]:
@@ -113,20 +111,14 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
     out = Path(out)
     _check_target(out, force=True, inputs=[data])
     tree = option_tree(EMBED, options)
-    typed = tree.get("data", {})
-    data_options = check_section(DataOptions, {"path": str(Path(data)), **typed}, "data.")
-    raw = load_raw(data_options)
-    check_used(data_options, typed, EMBEDDING_USES if raw.holds_images else ())
     execution = check_section(Execution, tree.get("execution", {}))
-    reporter = make_reporter(execution.quiet)
-    embedding = check_section(EmbeddingOptions, tree.get("embedding", {}))
+    raw, data_options, embedding = read_data(data, tree)
     if isinstance(raw.train.inputs, Table):
-        check_images_only(tree, data)
         _check_target(out, force=force)
-        return _encode_table(raw, out, data_options, reporter)
-    plan = plan_embedding(raw, out, data_options, embedding, execution, track=reporter.track)
-    _check_target(out, force=force or plan.is_done)
-    return plan.run(reporter)
+        return _encode_table(raw, out, data_options, make_reporter(execution.quiet).track)
+    plan = plan_embedding(raw, out, data_options, embedding, execution)
+    _check_target(out, force=force or plan.finished is not None)
+    return plan.run()
 
 
 def _check_target(out: Path, *, force: bool, inputs: Sequence[str | Path] = ()) -> None:
@@ -141,36 +133,50 @@ def _check_target(out: Path, *, force: bool, inputs: Sequence[str | Path] = ()) 
         raise RunFolderError(f"--out {out}: already holds features; replace them with --force")
 
 
-def check_images_only(tree: Tree, data: str | Path) -> None:
-    """Raise ConfigError if options of backbones were given for data without images."""
-    if typed := tree.get("embedding"):
-        raise ConfigError(f"--{next(iter(typed)).replace('_', '-')} is for images, and {data} holds none")
+def read_data(
+    data: str | Path,
+    tree: Tree,
+    typed: Collection[str] | None = None,
+    parts: Mapping[str, Options] = MappingProxyType({}),
+) -> tuple[Dataset, DataOptions, EmbeddingOptions]:
+    """Read the data, and check the sections of ``tree`` that apply to it.
+
+    Args:
+        data: the file, folder or name.
+        tree: with the sections ``data`` and ``embedding``.
+        typed: the keys of ``data`` that must have an effect; by default all of them.
+        parts: options of loaders by name.
+    """
+    own, backbone = tree.get("data", {}), tree.get("embedding", {})
+    embedding = check_section(EmbeddingOptions, backbone)
+    if not isinstance(own, dict):
+        raise ConfigError(f"data = {own!r}: must be a section")
+    options = check_section(DataOptions, {**own, "path": str(Path(data))}, "data.")
+    raw = load_raw(options, parts)
+    check_used(options, own if typed is None else typed, EMBEDDING_USES if raw.holds_images else ())
+    if backbone and not raw.holds_images:
+        raise ConfigError(f"--{next(iter(backbone)).replace('_', '-')} is for images, and {data} holds none")
+    return raw, options, embedding
 
 
-def _encode_table(raw: Dataset, out: Path, options: DataOptions, reporter: Reporter) -> EmbedResult:
+def _encode_table(raw: Dataset, out: Path, options: DataOptions, track: Track) -> EmbedResult:
     started = time.perf_counter()
-    features = encode_raw(raw, options, reporter.track)
+    features = encode_raw(raw, options, track)
     assert features.encoding is not None
+    if raw.train.labels is None and raw.label_column is None and Path(options.path).is_file():
+        used = ", ".join(columns_of(features.encoding))
+        text = f"{options.path}: {raw.unlabeled}; now these columns become features: {used}"
+        warnings.warn(text, UnflipWarning, stacklevel=3)
     rows = {name: part.inputs for name, part in features.parts().items() if isinstance(part.inputs, np.ndarray)}
-    digest = blake2b(json.dumps([features.encoding.encoder, dict(features.encoding.settings)]).encode(), digest_size=8)
-    for name, array in rows.items():
-        digest.update(f"{name} {len(array)}".encode() + np.ascontiguousarray(array).data)
-    data = str(Path(options.path).resolve())
-    origin = FeatureOrigin(features.encoding, data, digest.hexdigest(), clean_val=raw.clean_val)
+    origin = FeatureOrigin(features.encoding, str(Path(options.path).resolve()), "", clean_val=raw.clean_val)
     write_features(out, rows, features.parts(), raw.class_names, origin)
     seconds, how = time.perf_counter() - started, restore(features.encoding).describe()
     examples = {name: part.inputs for name, part in raw.parts().items()}
-    return EmbedResult(out, replace(features, name=out.name), examples, origin, False, seconds, how)
+    return EmbedResult(out, replace(features, name=out.name), examples, False, seconds, how)
 
 
 def plan_embedding(
-    raw: Dataset,
-    out: Path,
-    options: DataOptions,
-    embedding: EmbeddingOptions,
-    execution: Execution,
-    *,
-    track: Track = untracked,
+    raw: Dataset, out: Path, options: DataOptions, embedding: EmbeddingOptions, execution: Execution
 ) -> "EmbedPlan":
     """Choose the encoder, and find out which images it has yet to embed.
 
@@ -179,8 +185,7 @@ def plan_embedding(
         out: the feature file, or the folder of shards.
         options: with which ``raw`` was loaded.
         embedding: backbone, weights and backend.
-        execution: device and threads.
-        track: progress callback.
+        execution: device, threads, and whether progress is shown.
     """
     if embedding.address is not None and embedding.backend != "ray":
         raise ConfigError(f"--address {embedding.address} needs --backend ray")
@@ -188,7 +193,9 @@ def plan_embedding(
         find_ray(embedding.address)
     if not raw.holds_images:
         raise InputError(f"data {options.path}: holds no images; there is nothing to embed")
-    device = Distributed(execution.device, threads=execution.threads).device
+    if execution.threads is not None:
+        torch.set_num_threads(execution.threads)
+    device = torch.device(find_device(execution.device))
     raw.check_trainable(options.path)
     assert isinstance(raw.train.inputs, np.ndarray | ImageFiles)
     encoder = ImageEncoder.choose(
@@ -204,13 +211,13 @@ def plan_embedding(
     data = str(Path(options.path).resolve())
     settings = {key: value for key, value in encoding.settings.items() if key != "weights_file"}
     recipe = json.dumps([encoding.encoder, settings, data, "image_stats"])
-    parts = _split_into_parts(sets, recipe, options.workers, track, skip_missing=options.skip_broken)
+    parts = _split_into_parts(sets, recipe, options, make_reporter(execution.quiet).track)
     digest = blake2b("".join(part.file for part in parts).encode(), digest_size=8).hexdigest()
     origin = FeatureOrigin(encoding, data, digest, class_map=raw.class_map, clean_val=raw.clean_val)
     files = PartFiles(out.with_name(f"{out.name}.parts"), parts)
     encoder.to(device, embedding.batch_size)
     plan = EmbedPlan(out, origin, raw, sets, files, options, embedding, execution, encoder)
-    if not plan.is_done:
+    if plan.finished is None:
         plan.check_sample()
     return plan
 
@@ -241,13 +248,9 @@ class EmbedPlan:
     execution: Execution
     encoder: ImageEncoder
 
-    @property
-    def is_done(self) -> bool:
-        """Whether ``out`` already holds the features of these images."""
-        return self._finished is not None
-
     @cached_property
-    def _finished(self) -> FeatureOrigin | None:
+    def finished(self) -> FeatureOrigin | None:
+        """How the features in ``out`` were computed, if they are those of these images already."""
         try:
             origin = read_origin(self.out)
         except InputError:  # something else, or damaged
@@ -259,18 +262,18 @@ class EmbedPlan:
     def check_sample(self) -> None:
         """Read some images of each split, so that broken data is reported before anything is written or replaced."""
         for name, images in self._files.items():
-            rows = evenly_spaced(len(images), SAMPLE_IMAGES, torch.device("cpu"))
-            batches = read_batches(
-                self.encoder.source(images, self.options.workers), rows.split(self.encoder.batch_size)
-            )
+            count = min(len(images), SAMPLE_IMAGES)
+            rows = torch.arange(count) * len(images) // count
+            source = self.encoder.source(images, self.options.workers)
+            batches = read_batches(source, rows.split(self.encoder.batch_size))
             broken = {row: reason for _, reasons in batches for row, reason in reasons.items()}
             if len(rows) == len(images) or not self.options.skip_broken:
                 check_broken(name, images, broken, self.options)
 
-    def run(self, reporter: Reporter) -> EmbedResult:
+    def run(self) -> EmbedResult:
         """Compute the missing parts, write the file, and update its labels."""
-        started, reused = time.perf_counter(), self.is_done
-        origin = self._finished or self._embed(reporter)
+        started, reused = time.perf_counter(), self.finished is not None
+        origin = self.finished or self._embed()
         readable = self._readable(origin.skipped)
         written = load_raw(self.options.model_copy(update={"path": str(self.out)})).parts()
         sets = {
@@ -280,16 +283,11 @@ class EmbedPlan:
         changed = any(not np.array_equal(part.labels, written[name].labels) for name, part in sets.items())  # type: ignore[arg-type]
         if reused and changed:
             write_labels(self.out, sets, self.raw.class_names, origin)
-        features = replace(
-            self.raw.with_parts(sets),
-            normalization=None,
-            images_path=self.origin.data,
-            skipped=origin.skipped,
-            encoding=self.origin.encoding,
-        )
+        features = replace(self.raw.with_parts(sets), normalization=None, encoding=self.origin.encoding)
+        features = replace(features, images_path=origin.data, skipped=origin.skipped)
         examples = {name: part.inputs for name, part in readable.items()}
         seconds, how = time.perf_counter() - started, self.encoder.describe()
-        return EmbedResult(self.out, features, examples, origin, reused, seconds, how)
+        return EmbedResult(self.out, features, examples, reused, seconds, how)
 
     @property
     def _files(self) -> dict[str, ImageFiles]:
@@ -303,12 +301,14 @@ class EmbedPlan:
             sets[name] = sets[name][np.array([str(image) not in broken for image in self._files[name].names])]
         return sets
 
-    def _embed(self, reporter: Reporter) -> FeatureOrigin:
+    def _embed(self) -> FeatureOrigin:
         """Compute the missing parts, and write the file."""
         with self.files.at_work():
-            missing = self.files.missing()
-            broken = {name: self.files.broken(name, missing) for name in self.sets}
-            done = self.files.total - sum(map(len, missing))
+            finished, done, reporter = self.files.finished, self.files.done, make_reporter(self.execution.quiet)
+            missing = [part for part in self.files.parts if part not in finished]
+            broken: dict[str, dict[int, str]] = {name: {} for name in self.sets}
+            for part in finished:
+                broken[part.set] |= self.files.broken(part)
 
             def advance(count: int) -> None:
                 nonlocal done
@@ -370,16 +370,11 @@ class Part:
         """Name of the file of its features."""
         return f"{self.fingerprint}-{self.set}-{self.start:09}.npz"
 
-    def __len__(self) -> int:
-        return len(self.images)
 
-
-def _split_into_parts(
-    sets: Mapping[str, Split], recipe: str, workers: int | None, track: Track, *, skip_missing: bool
-) -> list[Part]:
+def _split_into_parts(sets: Mapping[str, Split], recipe: str, options: DataOptions, track: Track) -> list[Part]:
     """Split the images into parts; the fingerprint of a file is its name, size and modification time.
 
-    A missing file is an error here, before anything is computed, unless ``skip_missing``.
+    A missing file is an error here, before anything is computed, unless broken images are skipped.
     """
 
     def make_part(first: tuple[str, int]) -> Part:
@@ -388,11 +383,11 @@ def _split_into_parts(
         assert isinstance(inputs, np.ndarray | ImageFiles)
         images = inputs[start : start + PART]
         digest = blake2b(json.dumps([recipe, name]).encode(), digest_size=8)
-        digest.update(_file_states(images, skip_missing) if isinstance(images, ImageFiles) else images.tobytes())
+        digest.update(images.tobytes() if isinstance(images, np.ndarray) else _file_states(images, options.skip_broken))
         return Part(name, start, images, digest.hexdigest())
 
     starts = [(name, start) for name, part in sets.items() for start in range(0, len(part.inputs), PART)]
-    with make_pool(workers) as pool:
+    with make_pool(options.workers) as pool:
         return [*track(pool.map(make_part, starts), "checking images", len(starts))]
 
 
@@ -419,16 +414,21 @@ class PartFiles:
     @property
     def total(self) -> int:
         """Number of images."""
-        return sum(map(len, self.parts))
+        return sum(len(part.images) for part in self.parts)
 
-    def missing(self) -> list[Part]:
-        """Return the parts to be computed."""
-        return [part for part in self.parts if not (self.folder / part.file).exists()]
+    @property
+    def finished(self) -> list[Part]:
+        """The parts that are computed."""
+        return [part for part in self.parts if (self.folder / part.file).exists()]
+
+    @property
+    def done(self) -> int:
+        """Number of images in finished parts."""
+        return sum(len(part.images) for part in self.finished)
 
     def describe(self) -> str:
         """Return how many images are done, and how to resume."""
-        done = self.total - sum(map(len, self.missing()))
-        return f"{done} of {self.total} images are done; run the same command again to resume"
+        return f"{self.done} of {self.total} images are done; run the same command again to resume"
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -439,13 +439,10 @@ class PartFiles:
             try:
                 with naming_target(self.folder):
                     remove_partial(self.folder)
-                    names = {part.file for part in self.parts}
-                    for path in self.folder.glob(_PART_FILES):
-                        if path.name not in names:  # of other images
-                            path.unlink()
+                    self._unlink(keep={part.file for part in self.parts})
                 yield
             except (InputError, RunFolderError) as error:
-                if len(self.missing()) < len(self.parts):
+                if self.done:
                     kind = InputError if isinstance(error, InputError) else RunFolderError
                     raise kind(f"{error}; {self.describe()}") from error
                 self._remove()
@@ -454,19 +451,13 @@ class PartFiles:
 
     def write(self, part: Part, embedded: Embedded) -> None:
         """Save the features of a part."""
-        content = {"features": embedded.features, "digests": embedded.digests, "image_stats": embedded.image_stats}
-        content["broken"] = np.array([*embedded.broken.keys()], np.int64)
-        content["reasons"] = np.array([*embedded.broken.values()], np.str_)
-        write_npz(self.folder / part.file, content)
+        rows, reasons = np.array([*embedded.broken], np.int64), np.array([*embedded.broken.values()], np.str_)
+        write_npz(self.folder / part.file, embedded._asdict() | {"broken": rows, "reasons": reasons})
 
-    def broken(self, name: str, missing: Sequence[Part]) -> dict[int, str]:
-        """Return why images of a split could not be read, by row; those of ``missing`` parts are unknown."""
-        reasons: dict[int, str] = {}
-        for part in self.parts:
-            if part.set == name and part not in missing:
-                rows = (self._read(part, "broken") + part.start).tolist()
-                reasons |= dict(zip(rows, self._read(part, "reasons").tolist(), strict=True))
-        return reasons
+    def broken(self, part: Part) -> dict[int, str]:
+        """Return why images of a finished part could not be read, by row in its split."""
+        rows = (self._read(part, "broken") + part.start).tolist()
+        return dict(zip(rows, self._read(part, "reasons").tolist(), strict=True))
 
     def read(self, name: str, what: str) -> Array:
         """Return the ``digests`` or ``image_stats`` of a split, without images that could not be read."""
@@ -482,8 +473,13 @@ class PartFiles:
     def _read(self, part: Part, what: str) -> Array:
         return read_npz(self.folder / part.file, only=(what,))[what]
 
+    def _unlink(self, keep: Collection[str] = ()) -> None:
+        for file in self.folder.glob(_PART_FILES):
+            if file.name not in keep:
+                file.unlink(missing_ok=True)
+
     def _remove(self) -> None:
         with suppress(OSError):  # with other files in it
-            for file in [*self.folder.glob(_PART_FILES), self.folder / LOCK]:
-                file.unlink(missing_ok=True)
+            self._unlink()
+            (self.folder / LOCK).unlink(missing_ok=True)
             self.folder.rmdir()

@@ -1,22 +1,19 @@
 """export: a run's labels in the formats of other tools."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 
+from unflip.data.columns import Rows
 from unflip.data.files import is_image
-from unflip.data.preview import Rows
 from unflip.errors import ConfigError, unknown
-from unflip.files import write_atomically, write_text
+from unflip.files import write_text
 from unflip.runs.folder import Run
-from unflip.runs.labels import REMOVED, label_issue_mask, names_of
+from unflip.runs.labels import REMOVED, label_issue_mask, names_of, write_table
 from unflip.runs.layout import check_output
 
 _SUFFIXES = {
@@ -66,14 +63,15 @@ def export(
     table, issues = run.labels(), run.issues()
     flagged = None if issues is None else issues.filter(pc.and_(issues["flag"], issues["index"].is_valid()))
     if form == "label-studio":
-        tasks = _tasks(table, flagged, run.result["method"], prefix, _rows(run, data))
+        rows = run.rows(data) if _holds_cells(run) else None
+        tasks = _tasks(run, table, flagged, prefix, rows)
         write_text(out, json.dumps(tasks, ensure_ascii=False, indent=1) + "\n")
         return len(tasks)
     if form == "cleanlab":
         table = _as_cleanlab(table, flagged)
     elif flagged is not None:
         table = table.append_column("issues", pa.array([";".join(names) for names in _names(table, flagged)]))
-    write_atomically(out, lambda path: _WRITERS[out.suffix.lower()](table, path))
+    write_table(out, table)
     return len(table)
 
 
@@ -83,19 +81,6 @@ def _names(table: pa.Table, flagged: pa.Table) -> list[list[str]]:
     for index, name in zip(flagged["index"].to_pylist(), flagged["issue"].to_pylist(), strict=True):
         names[index][name] = None
     return list(map(list, names))
-
-
-def _write_jsonl(table: pa.Table, path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for batch in table.to_batches(10_000):
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
-
-
-_WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
-    ".csv": pyarrow.csv.write_csv,
-    ".parquet": pyarrow.parquet.write_table,
-    ".jsonl": _write_jsonl,
-}
 
 
 def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
@@ -112,18 +97,15 @@ def _as_cleanlab(table: pa.Table, flagged: pa.Table | None) -> pa.Table:
     return pa.table(columns)
 
 
-def _rows(run: Run, data: str | None) -> Rows | None:
-    """Return the texts or cells of a run on texts or a table; None for other runs."""
+def _holds_cells(run: Run) -> bool:
+    """Whether the run was trained on texts or a table; unknown, so no, if its model was not stored."""
     encoding = None if run.text_columns is None else run.model.encoding
-    if encoding is None or encoding.encoder == "images":
-        return None
-    return run.rows(data)
+    return encoding is not None and encoding.encoder != "images"
 
 
-def _tasks(
-    table: pa.Table, flagged: pa.Table | None, method: str, prefix: str, rows: Rows | None
-) -> list[dict[str, Any]]:
+def _tasks(run: Run, table: pa.Table, flagged: pa.Table | None, prefix: str, rows: Rows | None) -> list[dict[str, Any]]:
     """Return one Label Studio task per example; docs/exchange.md has the labeling interface for them."""
+    version = f"unflip {run.result['method']}"
     names = None if flagged is None else _names(table, flagged)
     columns = ("index", "id", "split", "label_quality", "reviewed", "prob_suggested")
     labels = {name: names_of(table, name).cast(pa.string()) for name in ("given_label", "suggested_label")}
@@ -133,10 +115,10 @@ def _tasks(
         if example["split"] == REMOVED:
             continue
         name = example["id"]
-        kind = "image" if rows is None and is_image(PurePath(name).name) else "text"
+        kind = "image" if rows is None and is_image(name) else "text"
         choices = {"choices": [example["suggested_label"]]}
         prediction = {
-            "model_version": f"unflip {method}",
+            "model_version": version,
             "score": example["prob_suggested"],
             "result": [{"type": "choices", "from_name": "label", "to_name": kind, "value": choices}],
         }

@@ -84,7 +84,10 @@ TRAIN = (
     "execution.checkpoint_minutes", "execution.keep_checkpoints", *_COMPUTE,
 )  # fmt: skip
 """Options of `train`."""
-CLEAN = (*_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "audit.skip_check", *_CLUSTER, *_COMPUTE)
+CLEAN = (
+    *_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "data.limit", "audit.skip_check", "sources.config",
+    "sources.settings", *_CLUSTER, *_COMPUTE,
+)  # fmt: skip
 """Options of `clean`."""
 EMBED = (
     *_BACKBONE, "data.image_resize", "data.resample", *_EXAMPLES, "embedding.batch_size", *_CLUSTER, *_COMPUTE,
@@ -97,16 +100,9 @@ CORRUPT = (
 PREDICT = ("data.skip_broken", "embedding.weights", "execution.device")
 """Options of `predict`."""
 
-_NAMES = {"noise.recipe": "noise"}
-
-
-def option_name(key: str) -> str:
-    """Return the keyword argument of a dotted key: its last part, with one exception.
-
-    >>> option_name("data.label_column"), option_name("noise.recipe")
-    ('label_column', 'noise')
-    """
-    return _NAMES.get(key, key.rpartition(".")[2])
+NAMES = {f"{section}.{key}".lstrip("."): key for section, model in SECTIONS.items() for key in model.model_fields}
+NAMES["noise.recipe"] = "noise"
+"""The keyword argument of each dotted key: its last part, with one exception."""
 
 
 def option_tree(keys: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +115,7 @@ def option_tree(keys: Sequence[str], options: Mapping[str, Any]) -> dict[str, An
     Raises:
         ConfigError: for an unknown option.
     """
-    known = {option_name(key): key for key in keys}
+    known = {NAMES[key]: key for key in keys}
     tree: dict[str, Any] = {}
     for name, value in options.items():
         if name not in known:

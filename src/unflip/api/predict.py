@@ -12,9 +12,9 @@ from torch import Tensor
 from unflip.data.arrays import Shards
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Inputs
-from unflip.data.decoding import OtherSizeError
-from unflip.data.files import Skipped
-from unflip.data.labeling import make_source, open_sets
+from unflip.data.files import OtherSizeError, Skipped
+from unflip.data.images import open_sets
+from unflip.data.labeling import make_source
 from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.data.sources import check_finite
@@ -85,6 +85,8 @@ def predict(
         Probabilities (n, k) with ids and class names.
     """
     model = (run if isinstance(run, Run) else Run(Path(run))).model
+    if weights is not None:
+        model = _with_weights(model, weights)
     options = _data_options(model, str(data), skip_broken=skip_broken)
     check_used(options, ["skip_broken"] if skip_broken else [])
     raw = load_raw(options)
@@ -103,7 +105,7 @@ def predict(
         raise InputError(f"{what}: images of several sizes; the model takes {model.input_shape}") from error
     processes = Distributed(device)
     ids = opened[part].ids
-    inputs, remarks = _encode(opened[part].inputs, raw, model, f"data {data}", weights, processes.device, track)
+    inputs, remarks = _encode(opened[part].inputs, raw, model, f"data {data}", processes.device, track)
     if inputs.shape[1:] != model.input_shape:
         raise InputError(f"{what}: examples of shape {inputs.shape[1:]}; the model takes {model.input_shape}")
     if isinstance(inputs, np.ndarray | Shards):
@@ -129,14 +131,15 @@ def _data_options(model: Model, data: str, *, skip_broken: bool) -> DataOptions:
     return options.model_copy(update={"columns": encoding and columns_of(encoding)})
 
 
+def _with_weights(model: Model, weights: str | Path) -> Model:
+    encoding = model.encoding
+    if encoding is None or encoding.encoder != "images":
+        raise ConfigError(f"--weights {weights} is not used: this model has no backbone")
+    return replace(model, encoding=replace(encoding, settings={**encoding.settings, "weights_file": str(weights)}))
+
+
 def _encode(
-    inputs: Inputs,
-    raw: Dataset,
-    model: Model,
-    what: str,
-    weights: str | Path | None,
-    device: torch.device,
-    track: Track,
+    inputs: Inputs, raw: Dataset, model: Model, what: str, device: torch.device, track: Track
 ) -> tuple[Inputs, tuple[str, ...]]:
     """Return new examples as the model takes them, and remarks about them.
 
@@ -144,12 +147,8 @@ def _encode(
     """
     encoding = model.encoding
     encoder = None if encoding is None else encoding.encoder
-    if weights is not None and encoder != "images":
-        raise ConfigError(f"--weights {weights} is not used: this model has no backbone")
     if raw.holds_images:
         if encoding is not None and encoder == "images":
-            if weights is not None:
-                encoding = replace(encoding, settings={**encoding.settings, "weights_file": str(weights)})
             return ImageEncoder.restore(encoding).to(device).encode(inputs, track).features, ()
         if len(model.input_shape) == 1:
             raise InputError(f"{what}: images; the model takes {_takes(model)}")
@@ -194,6 +193,6 @@ def _check_encoding(trained: Encoding | None, raw: Dataset, what: str) -> None:
         message = f"unknown encoder of {which}; predictions are only valid if both were computed in the same way"
         warnings.warn(message, UnflipWarning, stacklevel=3)
     elif differences := trained.differences(raw.encoding):
-        command = embed_command(trained, raw.images_path or "IMAGES") if trained.encoder == "images" else None
-        hint = f"; compute them with: {command}" if command else ""
+        of_images = trained.encoder == "images"
+        hint = f"; compute them with: {embed_command(trained, raw.images_path or 'IMAGES')}" if of_images else ""
         raise InputError(f"{what}: features computed differently from the model's: {', '.join(differences)}{hint}")

@@ -3,9 +3,12 @@
 import getpass
 import signal
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+import numpy as np
+
+from unflip.data.matching import Keys
 from unflip.errors import ConfigError, MissingExtraError, RunFolderError
 from unflip.files import write_text
 from unflip.review import Order
@@ -13,6 +16,7 @@ from unflip.review.decisions import DecisionStore
 from unflip.review.examples import Examples
 from unflip.review.review import as_csv, finished_run, open_review, settled
 from unflip.runs import layout
+from unflip.runs.folder import Run
 from unflip.runs.layout import check_output
 
 
@@ -47,14 +51,12 @@ def review(
         raise MissingExtraError(error.name or "fastapi", "review") from error
     with listen(host, port) as listening, open_review(Path(folder), reviewer=name, data=data, order=order) as opened:
         serving = prepare(opened, listening, host)
-        handlers = {ending: signal.getsignal(ending) for ending in (signal.SIGINT, signal.SIGTERM)}
+        # The server shuts down first, then re-raises the signal.
+        handlers = {ending: signal.signal(ending, _end) for ending in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for ending in handlers:
-                signal.signal(ending, _end)  # the server shuts down first, then re-raises the signal
-            on_ready(serving.address)
-            serving.run()
-        except _Ended:
-            pass
+            with suppress(_Ended):
+                on_ready(serving.address)
+                serving.run()
         finally:
             for ending, handler in handlers.items():
                 signal.signal(ending, handler)
@@ -65,15 +67,16 @@ def export_review(folder: str | Path, out: Path, *, force: bool = False) -> int:
     """Write the reviewed labels to a .csv file for ``--reviewed``; return their number."""
     folder = Path(folder)
     check_output(out, (".csv",), force=force, option="--export")
-    examples = Examples(finished_run(folder))
     log = folder / layout.DECISIONS
-    if not log.exists() or not log.stat().st_size:
+    has_log = log.exists() and log.stat().st_size > 0
+    # A run that is being replaced, or was killed while it was, keeps its decisions.
+    examples = Examples(finished_run(folder)) if Run(folder).is_finished or not has_log else None
+    if not has_log:
         raise RunFolderError(f"{folder}: not reviewed yet; start with `unflip review {folder}`")
-    with closing(
-        DecisionStore(log, fingerprint=examples.fingerprint, count=len(examples), read_only=True)
-    ) as decisions:
+    nothing = Keys(None, None, np.zeros(0, np.int64), ())
+    with closing(DecisionStore(log, nothing if examples is None else examples.keys, read_only=True)) as decisions:
         write_text(out, as_csv(examples, decisions))
-        return len(settled(examples, decisions))
+        return len(decisions.orphans()) + (0 if examples is None else len(settled(examples, decisions)))
 
 
 def reviewer_name(given: str | None) -> str:

@@ -1,6 +1,6 @@
 """train: train on data with noisy labels."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from unflip.api.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
 from unflip.api.options import TRAIN, EmbeddingOptions, SourceOptions, option_tree
-from unflip.api.report import report_finished
+from unflip.compute import find_device
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset
 from unflip.data.hugging_face import write_dataset
@@ -19,11 +19,11 @@ from unflip.encoders.columns import ColumnChoices
 from unflip.encoders.table import TableEncoder
 from unflip.engine.run import train_run
 from unflip.errors import ConfigError, one_line
-from unflip.parallel import find_device
-from unflip.progress import make_reporter
+from unflip.progress import is_first_process, make_reporter
+from unflip.report.run_report import report_finished
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, network_section, read_toml
-from unflip.runs.folder import Run
+from unflip.runs.folder import Claim, Run
 from unflip.runs.options import Execution
 
 
@@ -62,26 +62,33 @@ def train(
     run = Run(Path(out))
     tree = option_tree(TRAIN, {"method": method, "epochs": epochs, "seed": seed, **options})
     execution = check_section(Execution, tree.pop("execution", {}))
-    run.check_free(resume=resume, force=force)
+    with Claim(run, resume=resume, force=force) as claim:
+        find_device(execution.device)
+        _train(claim, data, tree, execution)
+        if is_first_process():
+            report_finished(run)
+    return run
+
+
+def _train(claim: Claim, data: Any, tree: Tree, execution: Execution) -> None:
+    """Write a data set that is not a file, embed images, and train."""
+    run = claim.run
     if data is not None and not isinstance(data, str | Path):
         own = tree.setdefault("data", {})
-        run.begin()
+        claim.hold().begin()
         columns = {"label_column": own.pop("label_column", None), "ignore": own.pop("ignore", ())}
         data = write_dataset(data, run.own(layout.DATA), **columns)
     embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))
-    layers = layers_of(data, tree, read_toml(run.config_path) if resume else None)
-    if resume:
-        train_run(run, layers.resolve(), execution, resume=True)
-    else:
-        plan = plan_training(run, layers, embedding, execution)
-        raw = plan.raw
-        if plan.embedding is not None:
-            run.begin()
-            run.own(layout.EMBEDDED)
-            raw = plan.embedding.run(make_reporter(execution.quiet)).features
-        train_run(run, plan.config, execution, raw=raw, force=force)
-    report_finished(run)
-    return run
+    layers = layers_of(data, tree, read_toml(run.config_path) if claim.resume else None)
+    if claim.resume:
+        train_run(claim, layers.resolve(), execution)
+        return
+    config, raw, plan = plan_training(run, layers, embedding, execution)
+    if plan is not None:
+        claim.hold().begin()
+        run.own(layout.EMBEDDED)
+        raw = plan.run().features
+    train_run(claim, config, execution, data=config.load_data(raw, make_reporter(execution.quiet).track))
 
 
 def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **options: Any) -> str:
@@ -92,16 +99,14 @@ def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **
     run, tree = Run(Path(out)), option_tree(TRAIN, options)
     execution = check_section(Execution, tree.pop("execution", {}))
     run.check_free(resume=False, force=force)
+    find_device(execution.device)
     embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))
     layers = layers_of(data, tree)
-    plan = plan_training(run, layers, embedding, execution)
-    plan.config.check()
-    find_device(execution.device)
+    config, raw, plan = plan_training(run, layers, embedding, execution)
     own = layers.resolve().common.data
-    raw = load_raw(own, plan.config.parts) if plan.raw is None else plan.raw
-    examples, _ = choose_labels(raw, own)
+    examples = choose_labels(raw, own)[0].train
     assert examples.labels is not None
-    lines = [] if plan.embedding is None else plan.embedding.encoder.describe()
+    lines = [] if plan is None else plan.encoder.describe()
     if isinstance(raw.train.inputs, Table):
         choices = ColumnChoices(numeric=own.numeric, categorical=own.categorical, text_column=own.text_column)
         lines = TableEncoder.fit(raw.train.inputs, choices, own.text_encoder).describe()
@@ -110,41 +115,31 @@ def dry_run(data: str | Path | None, out: str | Path, *, force: bool = False, **
         names = np.array(raw.class_names)[names]
     lines.append(f"{len(examples.labels):,} training examples in {len(names)} classes:")
     lines += [f"  {one_line(str(name))} {count:,}" for name, count in zip(names, counts, strict=True)]
-    return "\n".join([plan.config.to_toml(), *(f"# {line}" for line in lines)])
+    return "\n".join([config.to_toml(), *(f"# {line}" for line in lines)])
 
 
-@dataclass(frozen=True)
-class TrainPlan:
-    """The configuration of a run, and its data."""
-
-    config: RunConfig
-    raw: Dataset | None
-    """The data, if it was already read."""
-    embedding: EmbedPlan | None
-    """How images become features; None if the run trains on the data itself."""
-
-
-def plan_training(run: Run, layers: Layers, embedding: EmbeddingOptions, execution: Execution) -> TrainPlan:
-    """Resolve a run's configuration; raise ConfigError if an option is not used.
+def plan_training(
+    run: Run, layers: Layers, embedding: EmbeddingOptions, execution: Execution
+) -> tuple[RunConfig, Dataset, EmbedPlan | None]:
+    """Return a run's configuration, its data and, if images become features, how; raise if an option is not used.
 
     The default network takes rows of features, so images are embedded first unless a network is chosen.
     """
     config = layers.resolve()
+    config.check()
     data = config.common.data
-    has_network = any("network" in layer for layer in layers.trees)
-    raw = None if has_network else load_raw(data, config.parts)
-    of_images = raw is not None and raw.holds_images
-    check_used(data, layers.typed("data"), EMBEDDING_USES if of_images else ())
-    if raw is None or not of_images:
+    raw = load_raw(data, config.parts)
+    embeds = raw.holds_images and not any("network" in layer for layer in layers.trees)
+    check_used(data, layers.typed("data"), EMBEDDING_USES if embeds else ())
+    if not embeds:
         if unused := next(iter(embedding.model_fields_set), None):
             raise ConfigError(f"--{unused.replace('_', '-')} is not used: this run does not embed images")
-        return TrainPlan(config, raw, None)
+        return config, raw, None
     choose_labels(raw, data)  # fail before images are embedded
-    track = make_reporter(execution.quiet).track
-    plan = plan_embedding(raw, run.folder / layout.EMBEDDED, data, embedding, execution, track=track)
+    plan = plan_embedding(raw, run.folder / layout.EMBEDDED, data, embedding, execution)
     defaults = {name: field.default for name, field in ImageOptions.model_fields.items()} | {"label_column": None}
     own = data.model_copy(update=defaults | {"path": str(plan.out)})
-    return TrainPlan(replace(config, common=config.common.model_copy(update={"data": own})), raw, plan)
+    return replace(config, common=config.common.model_copy(update={"data": own})), raw, plan
 
 
 def layers_of(data: str | Path | None, tree: Tree, base: Tree | None = None) -> Layers:

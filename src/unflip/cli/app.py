@@ -1,18 +1,26 @@
-"""All commands, and ``unflip list``."""
+"""All commands, ``unflip list``, and ``main``, which runs a command and prints errors as one line."""
 
-from typing import Annotated
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from io import TextIOWrapper
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from unflip._version import __version__
 from unflip.cli.clean import clean
-from unflip.cli.embed import embed
 from unflip.cli.finished import export, predict, report, review
 from unflip.cli.noise import corrupt, inspect
 from unflip.cli.paper import paper_app
-from unflip.cli.train import demo, train
-from unflip.errors import ConfigError, unknown
+from unflip.cli.train import demo, embed, train
+from unflip.errors import ConfigError, Stopped, UnflipError, UnflipWarning, one_line, unknown
 
+_INTERRUPTED = 130
+_show_other: Callable[..., None] = warnings.showwarning
 KINDS = ("methods", "networks", "backbones", "text-encoders", "data", "checks", "presets", "grids")
 _CALIBRATED = "  Append -m or -c to any method for mean- or covariance-based calibration, such as gce-m"
 
@@ -49,10 +57,7 @@ def _root(
 
 @app.command("list")
 def list_parts(
-    kind: Annotated[
-        str | None,
-        typer.Argument(help=f"{', '.join(KINDS)}; all by default.", metavar="[KIND]"),
-    ] = None,
+    kind: Annotated[str | None, typer.Argument(help=f"{', '.join(KINDS)}; all by default.", metavar="[KIND]")] = None,
 ) -> None:
     """List available methods, networks, backbones, checks, presets and more."""
     if kind is not None and kind not in KINDS:
@@ -88,3 +93,69 @@ def _rows(kind: str) -> list[tuple[str, str]]:
         names, text = (preset_names, preset_text) if kind == "presets" else (grid_names, grid_text)
         return [(name, text(name).splitlines()[0].lstrip("# ")) for name in names()]
     return [(entry.name, entry.summary) for entry in registries[kind]]
+
+
+def run() -> None:
+    """Run the command line; user errors are printed as one line, with exit code 2."""
+    _replace_unknown_characters()
+    warnings.simplefilter("always", UnflipWarning)
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # broken images are reported by us
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where there is no home for its cache
+    warnings.showwarning = partial(_show_warning, set())
+    # typer vendors click from 0.26 on, so find the base class through typer
+    usage_error: type[Any] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+    try:
+        code = app(standalone_mode=False)
+    except typer.Exit as stop:
+        code = stop.exit_code
+    except Stopped as stop:
+        _print_error(str(stop))
+        _end(128 + stop.signal)
+    except (KeyboardInterrupt, typer.Abort):
+        code = _INTERRUPTED
+    except UnflipError as error:
+        code = _print_error(str(error))
+    except BrokenPipeError:  # the reader of our output is gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except UnicodeEncodeError as error:
+        code = _print_error(f"cannot encode a file name ({error.reason}); rename the file")
+    except OSError as error:
+        code = _print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except usage_error as error:
+        code = _print_error(error.format_message())
+    if code == _INTERRUPTED:  # newer versions of typer return it
+        _print_error("stopped")
+    _end(code or 0)
+
+
+def _end(code: int) -> NoReturn:
+    """Exit; in distributed runs immediately, since communication threads may abort a slow exit."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _replace_unknown_characters() -> None:
+    """Print ? for characters that the output encoding lacks, as on Windows."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
+
+
+def _print_error(message: str) -> int:
+    """Print a message as one line, by the first process only; return the exit code of errors."""
+    if message and int(os.environ.get("RANK", "0")) == 0:
+        print(f"unflip: {one_line(message)}", file=sys.stderr)  # noqa: T201
+    return 2
+
+
+def _show_warning(shown: set[str], message: Warning | str, category: type[Warning], *place: object) -> None:
+    """Print our warnings as one line, each once, and others as usual."""
+    if not issubclass(category, UnflipWarning):
+        _show_other(message, category, *place)
+    elif str(message) not in shown:
+        shown.add(str(message))
+        _print_error(str(message))

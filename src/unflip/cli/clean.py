@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unflip.api.options import CLEAN, COLUMNS, option_name
-from unflip.cli.flags import Quiet, takes
+from unflip.api.options import CLEAN, COLUMNS, NAMES
+from unflip.cli.flags import DryRun, Quiet, takes
 from unflip.errors import one_line
 
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ def clean(
     ],
     out: Annotated[Path, typer.Option(help="Folder for the run, the lists of issues and the report.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out; keep its features.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and how columns are encoded; write nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
@@ -58,7 +56,7 @@ def clean(
 
 def _column_flags(options: Mapping[str, Any]) -> list[str]:
     """Return the typed flags that say where labels are and what a table's columns are."""
-    names = [name for name in ("labels", *map(option_name, COLUMNS)) if options.get(name)]
+    names = [name for name in ("labels", *(NAMES[key] for key in COLUMNS)) if options.get(name)]
     values = [(name, options[name] if isinstance(options[name], list | tuple) else [options[name]]) for name in names]
     return [word for name, cells in values for cell in cells for word in (f"--{name.replace('_', '-')}", str(cell))]
 
@@ -111,7 +109,8 @@ def _expected(result: "CleanResult") -> list[str]:
     if rows > listed:
         fraction = expect_errors(result.label_issues["label_quality"].to_numpy()).total / result.expected.total
         where = f"; the list contains {fraction:.0%} of them" if listed else ""
-    return [f"  estimated label errors: {errors:,}{where}"]
+    interval = result.run.result["label_errors"]
+    return [f"  estimated label errors: {errors:,} ({interval['low']:,.0f} to {interval['high']:,.0f}){where}"]
 
 
 def _issues(result: "CleanResult") -> list[str]:

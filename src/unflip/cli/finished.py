@@ -14,10 +14,7 @@ from unflip.review import Order
 @takes(PREDICT)
 def predict(
     run: FinishedRun,
-    data: Annotated[
-        str,
-        typer.Option(help="New examples of the kind that the run was trained on; labels are not needed."),
-    ],
+    data: Annotated[str, typer.Option(help="New examples of the same kind as in training; no labels needed.")],
     out: Annotated[Path | None, typer.Option(help="Output file, .csv or .parquet; by default standard output.")] = None,
     part: Annotated[str | None, typer.Option(help="Set to predict; by default the first test set.")] = None,
     force: Force = False,
@@ -25,11 +22,10 @@ def predict(
 ) -> None:
     """Predict classes and probabilities of new examples."""
     import pyarrow.csv
-    import pyarrow.parquet
 
     from unflip.api.predict import predict as predict_task
-    from unflip.files import write_atomically
     from unflip.progress import make_reporter
+    from unflip.runs.labels import write_table
     from unflip.runs.layout import check_output
 
     if out is not None:
@@ -40,18 +36,14 @@ def predict(
     table = prediction.table()
     if out is None:
         pyarrow.csv.write_csv(table, sys.stdout.buffer)
-    elif out.suffix.lower() == ".parquet":
-        write_atomically(out, lambda path: pyarrow.parquet.write_table(table, path))
     else:
-        write_atomically(out, lambda path: pyarrow.csv.write_csv(table, path))
+        write_table(out, table)
 
 
 def export(
     run: FinishedRun,
     out: Annotated[Path, typer.Option(help="Output file: .csv, .parquet, .jsonl, or .json for Label Studio.")],
-    form: Annotated[
-        str, typer.Option("--format", help="csv, parquet, jsonl, label-studio or cleanlab.", metavar="FORMAT")
-    ] = "csv",
+    form: Annotated[str, typer.Option("--format", help="csv, parquet, jsonl, label-studio or cleanlab.")] = "csv",
     prefix: Annotated[str, typer.Option(help="Label Studio: URL or folder before each image path.")] = "",
     data: Moved = None,
     force: Force = False,
@@ -68,9 +60,7 @@ def export(
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.", metavar="RUN...")],
-    out: Annotated[
-        Path | None, typer.Option(help="The page; by default RUN/report.html, or comparison.html for several runs.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Page; by default RUN/report.html or comparison.html.")] = None,
     data: Moved = None,
     force: Force = False,
 ) -> None:
@@ -87,28 +77,20 @@ def review(
     run: FinishedRun,
     data: Moved = None,
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 0,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; other machines can reach any but the default.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address; other machines can reach any but the default.")] = "127.0.0.1",
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     reviewer: Annotated[str | None, typer.Option(help="Reviewer name; by default your login name.")] = None,
-    order: Annotated[
-        Order,
-        typer.Option(help="Start with the lowest quality, or with the most informative examples."),
-    ] = Order.LOWEST_QUALITY,
-    export: Annotated[
-        Path | None, typer.Option(help="Write the reviewed labels to this .csv file (for --reviewed) and exit.")
-    ] = None,
+    order: Annotated[Order, typer.Option(help="Initial order of the examples.")] = Order.LOWEST_QUALITY,
+    export: Annotated[Path | None, typer.Option(help="Write the reviewed labels to this .csv file and exit.")] = None,
     force: Force = False,
 ) -> None:
     """Review label issues in the browser.
 
     Example: unflip review runs/first
     """
-    from unflip.api.review import export_review, reviewer_name
+    from unflip.api.review import export_review
     from unflip.api.review import review as review_task
 
-    reviewer_name(reviewer)
     if export is not None:
         count = export_review(run, export, force=force)
         print(f"{count:,} reviewed examples: {export}")  # noqa: T201

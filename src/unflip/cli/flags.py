@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from unflip.api.options import SECTIONS, option_name
-from unflip.errors import one_line
+from unflip.api.options import NAMES, SECTIONS
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 Device = Annotated[str, typer.Option(help="Device: auto (a GPU if available), cpu, cuda or mps.", metavar="DEVICE")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; write nothing.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Moved = Annotated[str | None, typer.Option(help="Where the run's data is now, if it has moved.", metavar="PATH")]
 FinishedRun = Annotated[Path, typer.Argument(help="Folder of a finished run.", metavar="RUN")]
@@ -39,7 +39,7 @@ def takes(keys: Sequence[str], **defaults: str) -> Callable[[Callable[..., None]
         keys: the dotted keys of the options, as in ``unflip.api.options``; parameters of the command take precedence.
         defaults: descriptions of defaults for ``--help``, by name, where they differ from the field's.
     """
-    names = {option_name(key): key for key in keys}
+    names = {NAMES[key]: key for key in keys}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [
@@ -76,7 +76,7 @@ def _flag(name: str, key: str, default: str | None) -> inspect.Parameter:
     section, _, field_name = key.rpartition(".")
     field = SECTIONS[section].model_fields[field_name]
     kind, metavar = _type_of(field)
-    help_text = one_line(field.description or "").split(". ")[0].removesuffix(".")
+    help_text = " ".join((field.description or "").split()).split(". ")[0].removesuffix(".")
     value = field.default if default is None and isinstance(field.default, str | int | float) else None
     option = typer.Option(
         *_SPELLINGS.get(name, (f"--{name.replace('_', '-')}",)),  # explicit, so that flags have no --no-...

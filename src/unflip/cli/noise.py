@@ -45,9 +45,7 @@ def corrupt(
 
 def inspect(
     labels: Annotated[Path, typer.Argument(help="Noisy labels: .npy, .csv or .txt.")],
-    clean: Annotated[
-        Path, typer.Option(help="True labels: .npy, .csv, .txt, or data with labels, such as an .npz or digits.")
-    ],
+    clean: Annotated[Path, typer.Option(help="True labels: .npy, .csv, .txt, or labeled data, such as digits.")],
     limit: Annotated[int | None, typer.Option(help="Compare the first N labels only.", min=1)] = None,
     out: Annotated[Path | None, typer.Option(help="Save a picture of the transition matrix (.png).")] = None,
     force: Force = False,
@@ -55,8 +53,7 @@ def inspect(
     """Measure label noise: the noise rate, overall and per class, and the transition matrix."""
     from unflip.api.corrupt import inspect_noise
 
-    result = inspect_noise(labels, clean, limit=limit, out=out, force=force)
-    print_noise(result.measured, result.class_names)
+    print_noise(*inspect_noise(labels, clean, limit=limit, out=out, force=force))
 
 
 def print_noise(measured: "NoiseProfile", class_names: "Sequence[str] | None") -> None:

@@ -31,20 +31,16 @@ Where = Annotated[
 @paper_app.command()
 def sweep(
     grids: Annotated[
-        list[str], typer.Argument(help="Grids: FILE.toml, or names from `unflip list grids`.", metavar="GRID...")
+        list[str], typer.Argument(help="TOML files, or names from `unflip list grids`.", metavar="GRID...")
     ],
     out: Annotated[Path, typer.Option(help="Output folder; an earlier sweep there is resumed.")],
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Cells to run at a time; by default one per GPU, else one per core.")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Cells at a time; by default one per GPU or core.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per cell.")] = 1,
     backend: Annotated[str, typer.Option(help="local or ray.", metavar="BACKEND")] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="Address of a Ray cluster; by default one is started on this machine.")
-    ] = None,
+    address: Annotated[str | None, typer.Option(help="Ray cluster; by default one is started here.")] = None,
     data_root: Annotated[Path, typer.Option(help="Folder to which data paths in grids are relative.")] = Path(),
     keep: Annotated[
-        str, typer.Option(help="Files of finished cells to keep: all (except checkpoints), or results.", metavar="WHAT")
+        str, typer.Option(help="Files to keep: all (except checkpoints) or results.", metavar="WHAT")
     ] = "all",
     device: Device = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and their state; run nothing.")] = False,
@@ -85,7 +81,7 @@ def sweep(
 def table(
     name: Annotated[str, typer.Argument(help="Number of a table of the paper: 1 to 6.")],
     results: Results = None,
-    form: Annotated[str, typer.Option("--format", help="text, markdown, latex or csv.", metavar="FORMAT")] = "text",
+    form: Annotated[str, typer.Option("--format", help="text, markdown or latex.", metavar="FORMAT")] = "text",
     show: Annotated[
         str,
         typer.Option(
@@ -95,15 +91,13 @@ def table(
         ),
     ] = "selected",
     paper: Annotated[bool, typer.Option(help="Show the paper's numbers.")] = True,
-    methods: Annotated[
-        str | None,
-        typer.Option(help="Methods, separated by commas; by default the paper's; all: also others with results."),
-    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas; default: the paper's.")] = None,
     where: Where = None,
 ) -> None:
     """Print a table of the paper next to your results, with differences and missing cells.
 
-    Without --results it is the paper's table alone. Example: unflip paper table 1 --results sweep --format markdown
+    Without --results it is the paper's table alone; --methods all adds every method with results.
+    Example: unflip paper table 1 --results sweep --format markdown
     """
     from unflip.reproduce.table_text import table as make_table
 
@@ -113,10 +107,7 @@ def table(
 
 @paper_app.command()
 def figure(
-    name: Annotated[
-        str,
-        typer.Argument(help="alpha, lambda (need --results), curves, shift (need --run), pmd, level-set or boundary."),
-    ],
+    name: Annotated[str, typer.Argument(help="alpha, lambda, curves, shift, pmd, level-set or boundary.")],
     out: Annotated[Path, typer.Option(help="Output picture: .png, .svg or .pdf.")],
     results: Results = None,
     run: Annotated[list[Path] | None, typer.Option(help="Folder of a finished run; repeatable.")] = None,
@@ -125,6 +116,7 @@ def figure(
 ) -> None:
     """Draw a figure: influence of alpha or lambda, learning curves, class Gaussians, PMD noise, level sets, boundaries.
 
+    alpha and lambda need --results; curves and shift need --run.
     Example: unflip paper figure shift --run runs/mddc --out shift.png
     """
     from unflip.reproduce.figures import figure as draw_figure

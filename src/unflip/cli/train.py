@@ -1,18 +1,46 @@
-"""``unflip train`` and ``unflip demo``."""
+"""``unflip embed``, ``unflip train`` and ``unflip demo``."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unflip.api.options import TRAIN
-from unflip.cli.flags import Quiet, takes
+from unflip.api.options import EMBED, TRAIN
+from unflip.cli.flags import DryRun, Quiet, takes
 from unflip.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from unflip.runs.folder import Run
+
+
+@takes(EMBED)
+def embed(
+    data: Annotated[str, typer.Argument(help="Images (a folder per class, a list of paths, CIFAR), texts or a table.")],
+    out: Annotated[Path, typer.Option(help="Feature file, .npz; every command takes it as --data.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace another file at --out.")] = False,
+    quiet: Quiet = False,
+    **options: Any,
+) -> None:
+    """Compute features of images, texts or columns once; training on them then takes seconds.
+
+    Images are embedded by a pretrained network. Labels, class names, paths, splits and the encoder are saved with the
+    features. An interrupted call is resumed by the same command.
+    Example: unflip embed photos --out features.npz, then: unflip train --data features.npz --preset features --out run
+    """
+    from unflip.api.embed import embed as embed_task
+
+    result = embed_task(data, out, force=force, quiet=quiet, **options)
+    for image in result.skipped:
+        print(f"left out {image.id}: {image.reason}", file=sys.stderr)  # noqa: T201
+    if quiet:
+        return
+    counts = ", ".join(f"{count} {name}" for name, count in result.counts.items())
+    how = "already done" if result.reused else f"{result.seconds:.1f} s"
+    labeled = result.features.train.labels is not None
+    after = "unflip clean {} --out runs/first" if labeled else "unflip predict RUN --data {}"
+    lines = [f"{result.path}: {counts}; {result.num_features} features; {how}", *(f"  {line}" for line in result.how)]
+    print("\n".join([*lines, f"  next: {after.format(result.path)}"]))  # noqa: T201
 
 
 @takes(TRAIN)
@@ -27,10 +55,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in --out.")] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the configuration, columns and classes; write nothing."),
-    ] = False,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     **options: Any,
 ) -> None:
@@ -50,7 +75,7 @@ def train(
         from unflip.api.train import train as train_task
 
         text = summary(train_task(data, out, resume=resume, force=force, quiet=quiet, **options))
-    from unflip.engine.distributed import is_first_process
+    from unflip.progress import is_first_process
 
     if not quiet and is_first_process():
         print(text)  # noqa: T201
@@ -86,28 +111,23 @@ def demo(
 ) -> None:
     """Compare methods on handwritten digits with label noise; takes about a minute."""
     from rich.console import Console
+    from rich.table import Table
 
     from unflip.api.demo import METHODS, NOISE
     from unflip.api.demo import demo as demo_task
 
     console = Console(quiet=quiet, highlight=False)
     console.print(f"Handwritten digits with label noise {NOISE}: digits are mistaken for similar ones.")
-    result = demo_task(out, quiet=quiet)
+    runs = demo_task(out, quiet=quiet)
     last = out / METHODS[-1]
-    console.print(_table(result.runs))
-    console.print(f"Figure: {result.picture}\nLabels: {last / 'labels.csv'}")
-    console.print(f"Comparison: {result.page}\nReport: {last / 'report.html'}")
-
-
-def _table(runs: "dict[str, Run]") -> "Table":
-    from rich.table import Table
-
-    given = next(iter(runs.values())).result["label_accuracy_all"]["given"]
-    table = Table(title=f"Label noise: {1 - given:.1%}")
+    noise = 1 - runs[METHODS[-1]].result["label_accuracy_all"]["given"]
+    table = Table(title=f"Label noise: {noise:.1%}")
     for heading in ("method", "test accuracy", "last epoch", "label accuracy", "seconds"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
     for method, run in runs.items():
-        result, test = run.result, run.result["test_accuracy"]
-        scores = (test["selected"], test["last"], result["label_accuracy_all"]["current"])
-        table.add_row(method, *(f"{score:.1%}" for score in scores), f"{result['seconds']:.1f}")
-    return table
+        done, test = run.result, run.result["test_accuracy"]
+        scores = (test["selected"], test["last"], done["label_accuracy_all"]["current"])
+        table.add_row(method, *(f"{score:.1%}" for score in scores), f"{done['seconds']:.1f}")
+    console.print(table)
+    console.print(f"Figure: {out / 'demo.png'}\nLabels: {last / 'labels.csv'}")
+    console.print(f"Comparison: {out / 'comparison.html'}\nReport: {last / 'report.html'}")

@@ -2,23 +2,25 @@
 
 from unflip.registry import Entry, Registry
 
-_LOADERS = "unflip.data.loaders"
+_IN = "unflip.data.loaders"
 datasets = Registry(
     "data set",
-    Entry("texts", ".txt files: one folder per class, or train/CLASS, val/, test/", f"{_LOADERS}.class_folders:texts"),
-    Entry("images", "images: one folder per class, or train/CLASS, val/, test/", f"{_LOADERS}.class_folders:images"),
-    Entry("manifest", "images in a .csv or .parquet table: path,label[,split]", f"{_LOADERS}.table:manifest"),
-    Entry("table", "a .csv, .parquet or .jsonl table with a column of labels", f"{_LOADERS}.table:table"),
-    Entry(
-        "arrays",
-        "features: an .npz, an .npy, or a folder of .npy files",
-        f"{_LOADERS}.arrays:arrays",
-        suffixes=(".npz", ".npy"),
-    ),
-    Entry("cifar10", "CIFAR-10: the folder of its official files, binary or Python", f"{_LOADERS}.cifar:CIFAR10"),
-    Entry("cifar100", "CIFAR-100: the folder of its official files, binary or Python", f"{_LOADERS}.cifar:CIFAR100"),
-    Entry("webvision", "WebVision 1.0's folder: 50 classes of its Google images", f"{_LOADERS}.webvision:webvision"),
-    Entry("clothing1m", "Clothing1M's folder of key lists, labels and images", f"{_LOADERS}.clothing1m:clothing1m"),
-    Entry("digits", "1,797 handwritten digits, built in, with clean labels", f"{_LOADERS}.digits:digits"),
+    [
+        Entry("texts", ".txt files: one folder per class, or train/CLASS, val/, test/", f"{_IN}.class_folders:texts"),
+        Entry("images", "images: one folder per class, or train/CLASS, val/, test/", f"{_IN}.class_folders:images"),
+        Entry("manifest", "images in a .csv or .parquet table: path,label[,split]", f"{_IN}.table:manifest"),
+        Entry("table", "a .csv, .parquet or .jsonl table with a column of labels", f"{_IN}.table:table"),
+        Entry(
+            "arrays",
+            "features: an .npz, an .npy, or a folder of .npy files",
+            f"{_IN}.arrays:arrays",
+            suffixes=(".npz", ".npy"),
+        ),
+        Entry("cifar10", "CIFAR-10: the folder of its official files, binary or Python", f"{_IN}.cifar:CIFAR10"),
+        Entry("cifar100", "CIFAR-100: the folder of its official files, binary or Python", f"{_IN}.cifar:CIFAR100"),
+        Entry("webvision", "WebVision 1.0's folder: 50 classes of its Google images", f"{_IN}.web_images:webvision"),
+        Entry("clothing1m", "Clothing1M's folder of key lists, labels and images", f"{_IN}.web_images:clothing1m"),
+        Entry("digits", "1,797 handwritten digits, built in, with clean labels", f"{_IN}.digits:digits"),
+    ],
 )
 """Loaders by name; a target is an instance of :class:`unflip.data.loaders.Loader`."""

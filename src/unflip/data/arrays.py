@@ -22,7 +22,7 @@ def read_array(path: Path, mmap_mode: Any = None) -> Array:
     try:
         array = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
     except Exception as error:  # numpy raises almost anything for a damaged file: its headers are Python literals
-        raise _unreadable(path, ".npy", error) from error
+        raise unreadable(path, ".npy file", error) from error
     if not isinstance(array, np.ndarray):
         array.close()
         raise InputError(f"{path}: not an .npy file, but an .npz file; rename it")
@@ -49,12 +49,12 @@ def read_npz(
             names = [name for name in file.files if only is None or name in only]
             return {name: mapped[name] if name in mapped else file[name] for name in names}
     except Exception as error:
-        raise _unreadable(path, ".npz", error) from error
+        raise unreadable(path, ".npz file", error) from error
 
 
-def _unreadable(path: Path, kind: str, error: Exception) -> InputError:
-    missing = isinstance(error, OSError) and error.strerror
-    return InputError(f"{path}: {missing or f'not a readable {kind} file ({error})'}")
+def unreadable(what: str | Path, kind: str, error: Exception) -> InputError:
+    """Return the error for a file that cannot be opened, or is not of its kind."""
+    return InputError(f"{what}: {getattr(error, 'strerror', None) or f'not a readable {kind} ({error})'}")
 
 
 def _map_entry(path: Path, entry: zipfile.ZipInfo) -> Array | None:
@@ -176,30 +176,3 @@ class Shards:
             for array, first in zip(self._arrays, self._starts.tolist(), strict=False)
         ]
         return Shards([array for array in cut if len(array)] or cut[:1])
-
-
-def shard_name(name: str, number: int) -> str:
-    """Return the file name of a shard.
-
-    >>> shard_name("train", 3)
-    'train-00003.npy'
-    """
-    return f"{name}-{number:05}.npy"
-
-
-def open_shards(folder: Path, name: str) -> Shards | None:
-    """Map the files ``NAME-00000.npy``, ``NAME-00001.npy``, ...; None without any, InputError if one is missing."""
-    files = sorted(folder.glob(f"{name}-{'[0-9]' * 5}.npy"))
-    if not files:
-        return None
-    arrays: list[Array] = []
-    for number, file in enumerate(files):
-        if file.name != shard_name(name, number):
-            raise InputError(f"{folder}: {shard_name(name, number)} is missing")
-        array = read_array(file, mmap_mode="r")
-        first = arrays[0] if arrays else array
-        if array.ndim < 2 or (array.shape[1:], array.dtype) != (first.shape[1:], first.dtype):
-            expected = f"{first.shape}, {first.dtype} in {files[0].name}"
-            raise InputError(f"{file}: shape {array.shape}, type {array.dtype}, unlike {expected}")
-        arrays.append(array)
-    return Shards(arrays)

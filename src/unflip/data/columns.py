@@ -1,23 +1,32 @@
-"""Tables in .csv, .parquet and .jsonl files: how they are read, and which of their columns have a role."""
+"""Tables in .csv, .parquet and .jsonl files: how they are read, which columns have a role, and rows for pages."""
 
 import csv
-from collections.abc import Collection, Sequence
+import math
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unflip.data.arrays import Array
-from unflip.errors import InputError, unknown
+from unflip.data.arrays import Array, unreadable
+from unflip.errors import InputError, UnflipWarning
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Columns = dict[str, list[Any]]
+Cell = float | str
 TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 TEXT = "text"
 """The name of the only column of text data that is not a table."""
+_NAMED, _UNNAMED = 200, 24  # columns to show, with and without names
+_LONG = 40  # a cell of this many characters is a text, if the columns of texts are unknown
+_EXACT = 2**53  # integers up to this are exact as floats
+_FIRST = 100  # rows that are looked at to find out what a file holds
 _LARGEST_BLOCK = 2**31 - 1  # bytes that pyarrow can parse at once
 
 
@@ -35,6 +44,10 @@ class Table:
             start, stop, _ = rows.indices(len(self.table))
             return Table(self.table.slice(start, max(0, stop - start)))
         return Table(self.table.filter(rows) if rows.dtype == bool else self.table.take(rows))
+
+    def cells(self, row: int) -> list[Any]:
+        """Return the cells of one row."""
+        return [column[row].as_py() for column in self.table.columns]
 
     @classmethod
     def of_array(cls, rows: Array, names: Sequence[str], what: str) -> "Table":
@@ -73,7 +86,6 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
         as_text: columns of a .csv to read as strings; by default all of them.
     """
     import pyarrow as pa
-    import pyarrow.csv
     import pyarrow.json
     import pyarrow.parquet
 
@@ -83,47 +95,105 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
     try:
         if suffix == ".parquet":
             with pa.parquet.ParquetFile(path) as file:
-                return file.read()
-        # In one block, since a row may be longer than the default block.
-        size = min(path.stat().st_size + 1, _LARGEST_BLOCK)
+                return without_views(file.read())
         if suffix == ".jsonl":
-            return pa.json.read_json(path, pa.json.ReadOptions(block_size=size))
+            return pa.json.read_json(path, pa.json.ReadOptions(block_size=_block_size(path.stat().st_size)))
         header = column_names(path, what)
-        strings = header if as_text is None else as_text
-        table = pa.csv.read_csv(
-            path,
-            pa.csv.ReadOptions(block_size=size),
-            pa.csv.ParseOptions(newlines_in_values=True),
+        return _read_csv(path.read_bytes().strip(b"\r\n") + b"\n", header, header if as_text is None else as_text, what)
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+        raise unreadable(what, "table", error) from error
+
+
+def _read_csv(content: bytes, header: Sequence[str], strings: Collection[str], what: str) -> "pa.Table":
+    """Parse a .csv: in a single column a blank line is an empty cell, otherwise blank lines are skipped and counted."""
+    import pyarrow as pa
+    import pyarrow.csv
+
+    def parse(*, skip_blank: bool) -> "pa.Table":
+        return pa.csv.read_csv(
+            pa.BufferReader(content),
+            pa.csv.ReadOptions(block_size=_block_size(len(content))),
+            pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=skip_blank),
             pa.csv.ConvertOptions(column_types=dict.fromkeys(strings, pa.string())),
         )
-        last = [cell for row in table.slice(max(0, len(table) - 1)).to_pylist() for cell in row.values()]
-    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
-        raise InputError(f"{what}: {getattr(error, 'strerror', None) or f'not a readable table ({error})'}") from error
-    if any(isinstance(cell, str) and "\n" in cell for cell in last) and path.read_bytes().count(b'"') % 2:
+
+    table = parse(skip_blank=len(header) != 1)
+    last = [cell for row in table.slice(max(0, len(table) - 1)).to_pylist() for cell in row.values()]
+    if any(isinstance(cell, str) and "\n" in cell for cell in last) and content.count(b'"') % 2:
         raise InputError(f"{what}: a quote in row {len(table) - 1} is never closed; close it, or double it")
+    doubled = b"\n\n" in content or b"\n\r\n" in content  # or within a cell
+    if doubled and (blank := len(parse(skip_blank=False)) - len(table)):
+        text = f"{what}: {blank} blank lines are skipped, and not counted in the numbers of rows"
+        warnings.warn(text, UnflipWarning, stacklevel=4)
     return table
 
 
+def without_views(table: "pa.Table") -> "pa.Table":
+    """Return a table whose views of strings and bytes, which pyarrow cannot filter, are plain columns."""
+    import pyarrow as pa
+
+    plain = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
+    for place, field in enumerate(table.schema):
+        if str(field.type) in plain:
+            table = table.set_column(place, field.name, table.column(place).cast(plain[str(field.type)]))
+    return table
+
+
+def _block_size(size: int) -> int:
+    """Return the block to parse, in bytes: everything at once, since a row may be longer than the default block."""
+    return min(size + 1, _LARGEST_BLOCK)
+
+
 def column_names(path: Path, what: str = "") -> list[str]:
-    """Return the column names of a .csv or .parquet file without reading its rows.
+    """Return the column names of a .csv or .parquet file without reading all of its rows.
 
     Raises InputError for a .csv that is not separated by commas.
     """
     import pyarrow.parquet
 
-    try:
-        if path.suffix.lower() == ".parquet":
+    if path.suffix.lower() == ".parquet":
+        with _readable(path, what):
             return list(pyarrow.parquet.read_schema(path).names)
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:  # the rows may be ignored
-            header = next((row for row in csv.reader(file) if row), [])
-    except (OSError, ValueError, csv.Error) as error:
-        raise InputError(
-            f"{what or path}: {getattr(error, 'strerror', None) or f'not a readable table ({error})'}"
-        ) from error
-    separator = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
-    if separator is not None:
-        raise InputError(f"{what or path}: columns are separated by {separator!r}; separate them by commas")
+    rows = _first_rows(path, what)
+    header, widths = rows[0], {*map(len, rows)}
+    for mark in (mark for mark in ";\t|" if any(mark in cell for cell in header)):
+        others = {*map(len, _first_rows(path, what, mark))}
+        if len(header) == 1 or (len(others) == 1 and (len(widths) > 1 or max(others) > len(header))):
+            raise InputError(f"{what or path}: columns are separated by {mark!r}; separate them by commas")
     return header
+
+
+def first_cells(path: Path, column: str) -> list[Any]:
+    """Return the first cells of a column of a .csv or .parquet file, without empty ones."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    if path.suffix.lower() != ".parquet":
+        header, *rows = _first_rows(path)
+        return [row[place] for row in rows if (place := header.index(column)) < len(row) and row[place]]
+    with _readable(path), pyarrow.parquet.ParquetFile(path) as file:
+        batches = [pa.Table.from_batches([batch]) for batch in islice(file.iter_batches(_FIRST, columns=[column]), 1)]
+    return [cell for table in batches for cell in decode_text(table, str(path))[column].to_pylist() if cell]
+
+
+def _first_rows(path: Path, what: str = "", separator: str = ",") -> list[list[str]]:
+    """Return the header and the first rows of a .csv file, up to one that Python's parser takes for broken."""
+    rows: list[list[str]] = []
+    with _readable(path, what), path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        try:
+            rows += islice(filter(None, csv.reader(file, delimiter=separator)), _FIRST + 1)
+        except csv.Error:  # such as a cell of more than 131,072 characters
+            if not rows:
+                raise
+    return rows or [[]]
+
+
+@contextmanager
+def _readable(path: Path, what: str = "") -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, csv.Error) as error:  # pyarrow's errors are among them
+        raise unreadable(what or path, "table", error) from error
 
 
 def decode_text(table: "pa.Table", what: str) -> "pa.Table":
@@ -133,10 +203,9 @@ def decode_text(table: "pa.Table", what: str) -> "pa.Table":
 
     for place, field in enumerate(table.schema):
         try:
+            table.column(place).validate(full=True)
             if types.is_binary(field.type) or types.is_large_binary(field.type):
-                table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
-            else:
-                table.column(place).validate(full=True)
+                table = table.set_column(place, field.name, table.column(place).cast(pa.large_string()))
         except pa.ArrowException as error:
             raise InputError(f"{what}, column '{field.name}': not text in UTF-8; convert it or ignore it") from error
     return table
@@ -159,37 +228,71 @@ def read_columns(path: Path, names: Collection[str], what: str) -> tuple[Columns
     if twice := {header[place] for place in present if header.count(header[place]) > 1}:
         raise InputError(f"{what}: two columns '{min(twice)}'; rename one of them")
     chosen = decode_text(table.select(present), what)
-    columns = {header[place]: column.to_pylist() for place, column in zip(present, chosen.columns, strict=True)}
-    return {
-        name: [cell.strip() if isinstance(cell, str) else cell for cell in cells] for name, cells in columns.items()
-    }, header
+    columns: Columns = {}
+    for place, column in zip(present, chosen.columns, strict=True):
+        columns[header[place]] = [cell.strip() if isinstance(cell, str) else cell for cell in column.to_pylist()]
+    return columns, header
 
 
-def find_label_column(path: Path, header: Sequence[str], name: str | None) -> str | None:
-    """Return the label column: the one called ``name`` or, by default, `label` in any case; None without one."""
-    if name is not None:
-        if name not in header:
-            raise InputError(f"{path}: --label-column: {unknown('column', name, header)}")
-        return name
-    matches = [column for column in header if column.lower() == "label"]
-    if len(matches) > 1:
-        raise InputError(f"{path}: columns {' and '.join(matches)}; choose one with --label-column")
-    return matches[0] if matches else None
+class Rows:
+    """The values of a run's examples, by row of its labels.
+
+    Args:
+        row_of: returns the values of an example.
+        width: the number of columns.
+        names: of the columns, if they have any.
+        texts: the columns of texts; if unknown, long cells are texts.
+    """
+
+    def __init__(
+        self,
+        row_of: Callable[[int], Sequence[Cell]],
+        width: int,
+        names: Sequence[str] | None,
+        texts: Sequence[str] | None = None,
+    ) -> None:
+        self._row_of = row_of
+        self._names = list(names or ())
+        self._texts = texts
+        self._titles = list(names or [f"column {i}" for i in range(width)])[: _NAMED if names else _UNNAMED]
+        self.more_columns = width - len(self._titles)
+        """The number of columns that are not shown."""
+
+    def values(self, index: int) -> list[tuple[str, Cell]]:
+        """Return (name, value) of each column to show: numbers as floats, everything else as text."""
+        return list(zip(self._titles, self._row_of(index), strict=False))
+
+    def text(self, index: int) -> str | None:
+        """Return the longest text of an example; None without one."""
+        named = self.named_text(index)
+        return None if named is None else named[1]
+
+    def words(self, index: int) -> str:
+        """Return an example as text: a line ``name: value`` for each column, or the value of a single column."""
+        cells = [(name, value if isinstance(value, str) else f"{value:.15g}") for name, value in self.values(index)]
+        return cells[0][1] if len(cells) == 1 else "\n".join(f"{name}: {value}" for name, value in cells)
+
+    def cell(self, index: int, column: str) -> Cell:
+        """Return the value of one column of an example."""
+        return self._row_of(index)[self._names.index(column)]
+
+    def named_text(self, index: int) -> tuple[str, str] | None:
+        """Return the longest text of an example, after the name of its column; None without one."""
+        if self._texts == () or not self._names:
+            return None
+        length = 0 if len(self._names) == 1 else _LONG
+        texts = [
+            (name, value)
+            for name, value in zip(self._names, self._row_of(index), strict=True)
+            if isinstance(value, str) and (len(value) >= length if self._texts is None else name in self._texts)
+        ]
+        return max(texts, key=lambda cell: len(cell[1]), default=None)
 
 
-def check_filled(path: Path, columns: Columns) -> None:
-    """Raise InputError for a missing value, with its row and column."""
-    for name, cells in columns.items():
-        row = next((i for i, cell in enumerate(cells) if cell is None or cell == ""), None)
-        if row is not None:
-            raise InputError(f"{path}, row {row}: column '{name}' is empty; fill it, or remove the column")
-
-
-def rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
-    """Return the rows of each split, sorted by its name; `train` is always there, even without rows."""
-    splits = np.array(cells, np.str_)
-    wrong = ~(np.isin(splits, ("train", "val")) | np.char.startswith(splits, "test"))
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(f"{path}, row {row}: split '{splits[row]}'; must be train, val or test (or test2, ...)")
-    return {split: (splits == split).nonzero()[0] for split in sorted({"train", *splits.tolist()})}
+def as_cell(value: object) -> Cell:
+    """Return a value to show: numbers as floats, everything else as text."""
+    if value is None:
+        return ""
+    if (type(value) is int and abs(value) <= _EXACT) or (isinstance(value, float) and math.isfinite(value)):
+        return float(value)
+    return str(value)

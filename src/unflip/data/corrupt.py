@@ -1,7 +1,6 @@
 """corrupt: adds noise to the labels of a data set; reads the files and class maps that a recipe needs."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from unflip.data.dataset import Dataset
 from unflip.data.files import read_text
 from unflip.data.options import CROSS_FIT, IN_SAMPLE, NoiseOptions
 from unflip.errors import ConfigError, InputError, unknown
-from unflip.noise.checks import check_posterior
 from unflip.noise.corrupt import ClassRelations, corrupt
+from unflip.noise.pmd import check_posterior
 from unflip.noise.recipe import parse
 from unflip.noise.transition import CIFAR100_SUPERCLASSES, NAMED_MAPS, resolve_map
 
@@ -51,7 +50,7 @@ def corrupt_labels(data: Dataset, options: NoiseOptions, posterior: Tensor | Non
         seed=seed,
         posterior=posterior,
         base_labels=data.given,
-        relations=_relations(options, data.num_classes, data.class_names, data.class_map),
+        relations=_relations(options, data),
     )
     clean = data.given if data.clean is None and data.own_labels else data.clean
     train = replace(data.train, labels=made.labels.numpy(), truth=None if clean is None else clean.numpy())
@@ -70,17 +69,15 @@ def read_posterior(path: Path) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
 
-def _relations(
-    options: NoiseOptions, num_classes: int, class_names: Sequence[str] | None, default_map: str | None
-) -> ClassRelations:
-    name = options.class_map or default_map
+def _relations(options: NoiseOptions, data: Dataset) -> ClassRelations:
+    name = options.class_map or data.class_map
     class_map = superclasses = matrix = None
     if name == "cifar100":
         superclasses = CIFAR100_SUPERCLASSES
     elif name in NAMED_MAPS:
         class_map = NAMED_MAPS[name]
     elif name is not None:
-        class_map = resolve_map(_read_map(Path(name)), class_names or [str(i) for i in range(num_classes)])
+        class_map = resolve_map(_read_map(Path(name)), data.class_names or [str(i) for i in range(data.num_classes)])
     if options.matrix is not None:
         array = read_array(Path(options.matrix))
         if array.dtype.kind not in "fiu":

@@ -31,6 +31,8 @@ class Split:
         truth: the labels before other labels or noise replaced them (n,). For evaluation only.
         ids: names of the examples (n,).
         digests: hashes of the images or texts that features were computed from (n,); equal for equal ones.
+        contents: hashes of the examples before they were encoded (n,), the same whatever data they are part of; None
+            if they are image files.
         image_stats: of features of images (n, 4): mean and standard deviation of the brightness, from 0 to 1, width and
             height of the image.
         groups: the column or array that `data.groups` names (n,), if the data has it.
@@ -44,6 +46,7 @@ class Split:
     truth: Array | None = None
     ids: Array | None = None
     digests: Array | None = None
+    contents: Array | None = None
     image_stats: Array | None = None
     groups: Array | None = None
     duplicates: Array | None = None
@@ -119,6 +122,7 @@ class Dataset:
         images_path: the path of the pictures: of the data itself, or of the images that features were computed from.
         skipped: broken images.
         encoding: the encoder that made the features, if known.
+        content_kind: what the contents are hashes of; only those of one kind can be compared.
         as_pixels: converts a row to a picture, (h, w) of bytes.
         num_classes: set, as all fields below, once the data is labeled.
         own_labels: whether the given labels are those of the data itself, not of another file.
@@ -146,6 +150,7 @@ class Dataset:
     images_path: str | None = None
     skipped: tuple[Skipped, ...] = ()
     encoding: Encoding | None = None
+    content_kind: str = ""
     as_pixels: Callable[[Array], Array] | None = None
 
     num_classes: int = 0
@@ -188,6 +193,11 @@ class Dataset:
         """Their names, if they have any."""
         return None if self.train.ids is None else tuple(map(str, self.train.ids.tolist()))
 
+    def content_digests(self) -> list[str] | None:
+        """Return the digests of their contents, if these are known; see :class:`unflip.data.matching.Keys`."""
+        contents = self.train.contents
+        return None if contents is None else [f"{self.content_kind}-{value:016x}" for value in contents.tolist()]
+
     @property
     def trains(self) -> Tensor:
         """Mask of the training examples (n,)."""
@@ -195,8 +205,8 @@ class Dataset:
 
     def splits(self) -> list[str]:
         """Return ``train``, ``val`` or ``removed`` for every example."""
-        kinds = np.where(self.is_val.cpu().numpy(), "val", "train")
-        return np.where(self.removed.cpu().numpy(), "removed", kinds).tolist()  # type: ignore[no-any-return]
+        masks = [mask.cpu().numpy() for mask in (self.removed, self.is_val)]
+        return np.select(masks, ["removed", "val"], "train").tolist()  # type: ignore[no-any-return]
 
     def parts(self) -> dict[str, Split]:
         """Return every split by name."""
@@ -219,6 +229,7 @@ class Dataset:
             labels=np.concatenate([self.given.numpy(), val_labels]),
             truth=None if truth is None else np.concatenate([truth, val_labels]),
             ids=joined_ids(self.train, self.val),
+            contents=joined_contents(self.train, self.val),
             groups=None,  # there is nothing left to split
         )
         if same is not None:
@@ -255,3 +266,10 @@ def joined_ids(train: Split, val: Split | None) -> Array | None:
     ids = np.empty(len(train.ids) + len(others), object)
     ids[:] = [*train.ids.tolist(), *others]
     return ids
+
+
+def joined_contents(train: Split, val: Split | None) -> Array | None:
+    """Return the contents of training and validation examples; None if they are not known."""
+    parts = [part.contents for part in (train, val) if part is not None]
+    known = [contents for contents in parts if contents is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None

@@ -3,17 +3,20 @@
 The library is never imported here: a caller who has its objects has imported it.
 """
 
-import csv
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unflip.data.arrays import Array, write_npz
-from unflip.data.decoding import to_upright_rgb
+from unflip.data.files import to_upright_rgb
+from unflip.data.labels import declare_classes
 from unflip.errors import InputError, unknown
 from unflip.files import write_atomically
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _LABELS = ("label", "labels")
 _VECTORS = ("List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D", "Array5D")
@@ -23,8 +26,8 @@ _SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val"}
 def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, ignore: Collection[str] = ()) -> Path:
     """Write a ``Dataset`` (all for training) or a ``DatasetDict`` into ``folder``.
 
-    A column of images becomes ``manifest.csv`` and PNG files, a column of vectors ``data.npz``; otherwise all columns
-    become ``data.parquet``.
+    A column of images becomes ``manifest.parquet`` and PNG files, a column of vectors ``data.npz``; otherwise all
+    columns become ``data.parquet``. Each file declares the classes of a ``ClassLabel``, in its order.
 
     Args:
         data: the data set, not streamed.
@@ -37,9 +40,8 @@ def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, i
     """
     kind = type(data)
     if kind.__module__.split(".")[0] != "datasets" or "Iterable" in kind.__name__:
-        raise InputError(
-            f"data: cannot read a {kind.__name__}; must be a path, a name, or a data set without streaming"
-        )
+        allowed = "must be a path, a name, or a data set without streaming"
+        raise InputError(f"data: cannot read a {kind.__name__}; {allowed}")
     parts = {_split(str(name)): part for name, part in (data if isinstance(data, Mapping) else {"train": data}).items()}
     if "train" not in parts:
         raise InputError(f"data: no split 'train' among {', '.join(map(str, data))}")
@@ -53,11 +55,13 @@ def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, i
     chosen = images or vectors
     if len(chosen) > 1:
         raise InputError(f"data: several columns of images or vectors ({', '.join(chosen)}); ignore={chosen[1:]!r}?")
+    classes = _classes(parts, label)
+    labels = {split: _labels(part, label, classes) for split, part in parts.items()}
     if images:
-        return _write_images(parts, images[0], label, folder)
+        return _write_images(parts, images[0], labels, classes, folder)
     if vectors:
-        return _write_vectors(parts, vectors[0], label, folder)
-    return _write_table(parts, list(features), label, folder)
+        return _write_vectors(parts, vectors[0], labels, classes, folder)
+    return _write_table(parts, list(features), labels, classes, folder)
 
 
 def _split(name: str) -> str:
@@ -78,10 +82,12 @@ def _find_label(types: Mapping[str, Any], name: str | None) -> str:
     return label
 
 
-def _labels(part: Any, column: str) -> Array:
-    """Return class names where they are known, else the labels themselves."""
+def _labels(part: Any, column: str, classes: Sequence[str]) -> Array:
+    """Return class names where a split, or else another one (``classes``), has any; otherwise the labels themselves."""
     cells = list(part[column][:])
     names = getattr(part.features[column], "names", None)
+    if names is None and classes and all(isinstance(cell, int) for cell in cells):
+        names = classes
     wrong = next((i for i, cell in enumerate(cells) if cell is None or (names and not 0 <= cell < len(names))), None)
     if wrong is not None:
         raise InputError(f"data, row {wrong}: label {cells[wrong]} is not a class; drop that row")
@@ -89,53 +95,65 @@ def _labels(part: Any, column: str) -> Array:
     return labels if names is None else np.array(names, np.str_)[labels]
 
 
-def _write_images(parts: Mapping[str, Any], image: str, label: str, folder: Path) -> Path:
-    labels = {split: _labels(part, label).tolist() for split, part in parts.items()}
-    rows: list[tuple[str, str, str]] = []
+def _classes(parts: Mapping[str, Any], column: str) -> list[str]:
+    """Return the classes of a ``ClassLabel`` in order, then those that only other splits have; none without names."""
+    declared = (getattr(parts[split].features[column], "names", None) for split in sorted(parts, key="train".__ne__))
+    return list(dict.fromkeys(name for names in declared for name in names or ()))
+
+
+def _write_images(
+    parts: Mapping[str, Any], image: str, labels: Mapping[str, Array], classes: Sequence[str], folder: Path
+) -> Path:
+    import pyarrow as pa
+
+    rows: list[dict[str, str]] = []
     for split, part in parts.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
-        for number, name in enumerate(labels[split]):
-            path = f"{split}/{number:07d}.png"
-            to_upright_rgb(part[number][image]).save(folder / path)
-            rows.append((path, str(name), split))
-
-    def write(temporary: Path) -> None:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([("path", "label", "split"), *rows])
-
-    write_atomically(folder / "manifest.csv", write)
-    return folder / "manifest.csv"
+        for number, name in enumerate(labels[split].tolist()):
+            path, picture = f"{split}/{number:07d}.png", part[number][image]
+            if picture is None:
+                raise InputError(f"data, split '{split}', row {number}: no image; drop that row")
+            to_upright_rgb(picture).save(folder / path)
+            rows.append({"path": path, "label": str(name), "split": split})
+    return _write_parquet(pa.Table.from_pylist(rows), classes, folder / "manifest.parquet")
 
 
-def _write_table(parts: Mapping[str, Any], columns: list[str], label: str, folder: Path) -> Path:
+def _write_table(
+    parts: Mapping[str, Any], columns: list[str], labels: Mapping[str, Array], classes: Sequence[str], folder: Path
+) -> Path:
     """Write the columns of features, with the labels as ``label`` and the split of each row as ``split``."""
     import pyarrow as pa
-    import pyarrow.parquet
 
     if (taken := next((name for name in columns if name.lower() in ("label", "split")), None)) is not None:
         raise InputError(f"data: column name '{taken}' is reserved; rename it")
     tables = []
     for split, part in parts.items():
-        labels = pa.array(_labels(part, label))
-        cells = part.with_format("arrow")[:].select(columns)
-        tables.append(cells.append_column("label", labels).append_column("split", pa.array([split] * len(labels))))
+        cells = part.with_format("arrow")[:].select(columns).append_column("label", pa.array(labels[split]))
+        tables.append(cells.append_column("split", pa.array([split] * len(cells))))
     folder.mkdir(parents=True, exist_ok=True)
     whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(None)
-    write_atomically(folder / "data.parquet", lambda path: pyarrow.parquet.write_table(whole, path))
-    return folder / "data.parquet"
+    return _write_parquet(whole, classes, folder / "data.parquet")
 
 
-def _write_vectors(parts: Mapping[str, Any], column: str, label: str, folder: Path) -> Path:
-    arrays: dict[str, Array] = {}
+def _write_parquet(table: "pa.Table", classes: Sequence[str], path: Path) -> Path:
+    import pyarrow.parquet
+
+    declared = declare_classes(table, ["label"], classes) if classes else table
+    write_atomically(path, lambda temporary: pyarrow.parquet.write_table(declared, temporary))
+    return path
+
+
+def _write_vectors(
+    parts: Mapping[str, Any], column: str, labels: Mapping[str, Array], classes: Sequence[str], folder: Path
+) -> Path:
+    arrays = {f"{split}_labels": own for split, own in labels.items()}
+    if classes:
+        arrays["class_names"] = np.array(classes, np.str_)
     for split, part in parts.items():
-        arrays[f"{split}_labels"] = _labels(part, label)
         try:
             arrays[split] = np.asarray(part.with_format("numpy")[column][:]).astype(np.float32)
         except ValueError as error:
             raise InputError(f"data, split '{split}': vectors of different lengths in '{column}'") from error
-    names = getattr(parts["train"].features[label], "names", None)
-    if names is not None:
-        arrays["class_names"] = np.array(names, np.str_)
     folder.mkdir(parents=True, exist_ok=True)
     write_npz(folder / "data.npz", arrays)
     return folder / "data.npz"

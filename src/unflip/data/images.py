@@ -1,69 +1,81 @@
-"""Images as inputs: small ones are kept in memory, large ones are decoded batch by batch."""
+"""Images: small ones are kept in memory, large ones are decoded batch by batch; augmentation; thumbnails for pages."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, Self
+from io import BytesIO
+from math import log
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from unflip.data import decoding
 from unflip.data.arrays import Array
-from unflip.data.decoding import BrokenImageError
-from unflip.data.files import ImageFiles, ResizeCrop, Skipped
+from unflip.data.dataset import Split
+from unflip.data.files import (
+    BrokenImageError,
+    ImageFiles,
+    ResizeCrop,
+    Skipped,
+    cut_images,
+    find_broken,
+    make_pool,
+    open_images,
+    read_all,
+    reason_of,
+    sizes_of,
+    squares,
+    to_upright_rgb,
+)
 from unflip.data.options import Crop, ImageOptions
 from unflip.data.sources import Standardization
 from unflip.errors import ConfigError, InputError
 from unflip.progress import Track, untracked
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_QUALITY = 85  # of JPEG thumbnails
 _SMALL = 64  # images up to this side, in pixels, are kept in memory
+_TRIES = 10  # draws of a crop's shape, before the largest central one is used
 _LARGE = 224  # default side of the crops of larger ones
 
 
-class OpenedImages(NamedTuple):
-    """Image files after checking, and small images after reading.
-
-    Attributes:
-        inputs: by split: bytes (n, 3, h, w) of small images, files with a frame of large ones.
-        kept: by split: mask of the images that can be decoded.
-        skipped: the others.
-        frame: None if images keep their own size.
-    """
-
-    inputs: dict[str, Array | ImageFiles]
-    kept: dict[str, Array]
-    skipped: tuple[Skipped, ...]
-    frame: ResizeCrop | None
-
-
-def open_files(parts: Mapping[str, ImageFiles], options: ImageOptions, track: Track = untracked) -> OpenedImages:
-    """Find broken images, choose the size, and read small images.
+def open_sets(
+    sets: Mapping[str, Split], options: ImageOptions, track: Track = untracked
+) -> tuple[dict[str, Split], ResizeCrop | None, tuple[Skipped, ...]]:
+    """Open image files: find broken ones, choose the size, and read small images; other inputs are left unchanged.
 
     With ``skip_broken`` every image is decoded once here, and skipped if that fails. Without it, missing files of a
     list are an error here, and an undecodable image stops the run in the first epoch.
+
+    Returns:
+        The splits, with bytes (n, 3, h, w) of small images and files with a frame of large ones; that frame, None if
+        images keep their own size; the broken images, which are not in the splits.
     """
-    with decoding.make_pool(options.workers) as pool:
-        kept, skipped = {}, []
-        for part, files in parts.items():
+    parts = {key: part.inputs for key, part in sets.items() if isinstance(part.inputs, ImageFiles) and len(part.inputs)}
+    if not parts:
+        return dict(sets), None, ()
+    opened, skipped = dict(sets), []
+    with make_pool(options.workers) as pool:
+        for key, files in parts.items():
             wrong = {}
             if options.skip_broken or files.listed_in is not None:
-                wrong = decoding.find_broken(files, pool, decode=options.skip_broken, track=track)
-            check_broken(part, files, wrong, options)
-            kept[part] = np.ones(len(files), bool)
-            kept[part][list(wrong)] = False
-            skipped += [Skipped(part, str(files.names[index]), reason) for index, reason in wrong.items()]
-        readable = {part: files[kept[part]] for part, files in parts.items()}
-        frame = _choose_frame(next(iter(readable.values())), options, pool)
-        inputs: dict[str, Array | ImageFiles] = {}
-        for part, files in readable.items():
-            if frame is None or frame.size <= _SMALL:
-                inputs[part] = decoding.read_all(files, frame, pool, track)
-            else:
-                inputs[part] = replace(files, frame=frame)
-    return OpenedImages(inputs, kept, tuple(skipped), frame)
+                wrong = find_broken(files, pool, decode=options.skip_broken, track=track)
+            check_broken(key, files, wrong, options)
+            kept = np.delete(np.arange(len(files)), list(wrong))
+            opened[key] = sets[key][kept]
+            skipped += [Skipped(key, str(files.names[index]), reason) for index, reason in wrong.items()]
+            parts[key] = files[kept]
+        frame = _choose_frame(next(iter(parts.values())), options, pool)
+        small = frame is None or frame.size <= _SMALL
+        for key, files in parts.items():
+            inputs = read_all(files, frame, pool, track) if small else replace(files, frame=frame)
+            opened[key] = replace(opened[key], inputs=inputs)
+    return opened, frame, tuple(skipped)
 
 
 def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options: ImageOptions) -> None:
@@ -83,7 +95,7 @@ def check_broken(part: str, files: ImageFiles, wrong: Mapping[int, str], options
 def _choose_frame(files: ImageFiles, options: ImageOptions, pool: Executor) -> ResizeCrop | None:
     size = options.image_size
     if size is None:
-        first = decoding.open_images(files, [0], pool)[0]
+        first = open_images(files, [0], pool)[0]
         if max(first.size) <= _SMALL:
             return None
         size = _LARGE
@@ -102,10 +114,10 @@ def are_small(images: Array | ImageFiles) -> bool:
     """Whether the first readable image is small enough to be kept in memory."""
     if not isinstance(images, ImageFiles):
         return max(map(int, images.shape[2:])) <= _SMALL
-    with decoding.make_pool(1) as pool:
+    with make_pool(1) as pool:
         for index in range(len(images)):
             with suppress(InputError):
-                return max(decoding.open_images(images, [index], pool)[0].size) <= _SMALL
+                return max(open_images(images, [index], pool)[0].size) <= _SMALL
     return False
 
 
@@ -128,13 +140,13 @@ class ImageSource:
 
     def fetch(self, indices: Tensor) -> Tensor:
         """Return the images at ``indices``, normalized."""
-        return _normalize(self._bytes(indices), self._standardize)
+        return normalize(self._bytes(indices), self._standardize)
 
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return a random view of the images at ``indices``, normalized."""
         images = self._bytes(indices)
-        images = decoding.flip_crop(images, generator, pad=self._shift) if self.augments else images
-        return _normalize(images, self._standardize)
+        images = flip_crop(images, generator, pad=self._shift) if self.augments else images
+        return normalize(images, self._standardize)
 
     def to(self, device: torch.device) -> Self:
         """Move the images, as bytes, to ``device``."""
@@ -175,13 +187,11 @@ class FileSource:
         assert files.frame is not None
         self.shape = files.shape[1:]
         self.augments = augment
-        self._files = files
-        self._frame = files.frame
-        self._share = files.frame.size / files.frame.resize
+        self._files, self._frame = files, files.frame
         self._crop = crop
         self._standardize = standardize
         self._device = torch.device("cpu")
-        self._pool = decoding.make_pool(workers)
+        self._pool = make_pool(workers)
         self.sizes = np.zeros((len(files), 2), np.float32)
         """Width and height of each upright image that was read so far (n, 2)."""
 
@@ -190,13 +200,13 @@ class FileSource:
 
     def fetch(self, indices: Tensor) -> Tensor:
         """Return the central crops of the images at ``indices``, normalized."""
-        return _normalize(self._read(indices, None), self._standardize)
+        return normalize(self._read(indices, None), self._standardize)
 
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return random crops of the images at ``indices``, normalized."""
         if not self.augments:
             return self.fetch(indices)
-        return _normalize(decoding.mirror(self._read(indices, generator), generator), self._standardize)
+        return normalize(mirror(self._read(indices, generator), generator), self._standardize)
 
     def to(self, device: torch.device) -> Self:
         """Move batches, as bytes, to ``device``."""
@@ -206,27 +216,156 @@ class FileSource:
 
     def _read(self, indices: Tensor, generator: torch.Generator | None) -> Tensor:
         rows = indices.tolist()
-        images = decoding.open_images(self._files, rows, self._pool)
-        sizes = decoding.sizes_of(images)
+        images = open_images(self._files, rows, self._pool)
+        sizes = sizes_of(images)
         self.sizes[rows] = sizes.flip(0).T.numpy()
-        if generator is None:
-            boxes = decoding.central_boxes(sizes, self._share)
-        elif self._crop == "random":
-            boxes = decoding.random_squares(sizes, self._share, generator)
+        if generator is None or self._crop == "random":
+            boxes = squares(sizes, self._frame.size / self._frame.resize, generator)
         else:
-            boxes = decoding.random_boxes(sizes, generator)
-        return decoding.cut_images(self._files, rows, images, boxes, self._frame, self._pool).to(self._device)
-
-
-def _normalize(images: Tensor, by: Standardization) -> Tensor:
-    return decoding.normalize(images, by.mean, by.std)
+            boxes = random_boxes(sizes, generator)
+        return cut_images(self._files, rows, images, boxes, self._frame, self._pool).to(self._device)
 
 
 def byte_normalization(mean: tuple[float, ...], std: tuple[float, ...]) -> Standardization:
     """Convert mean and standard deviation per channel of values from 0 to 1 to those of bytes (c, 1, 1)."""
-    shape = (-1, 1, 1)
-    return Standardization(255 * torch.tensor(mean).view(shape), 255 * torch.tensor(std).view(shape))
+    return Standardization(*(255 * torch.tensor(values).view(-1, 1, 1) for values in (mean, std)))
 
 
 IMAGENET = byte_normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation of ImageNet's training images, which most pretrained networks expect."""
+
+
+def flip_crop(images: Tensor, generator: torch.Generator, *, size: int | None = None, pad: int = 4) -> Tensor:
+    """Pad each image (n, c, h, w) with zeros, crop it at random, and mirror it with probability 1/2.
+
+    ``size`` is the side of the crop, by default the images' own. One gather does both: a mirrored crop reads its
+    columns in reverse.
+    """
+    count, channels, height, width = images.shape
+    tall, wide = size or height, size or width
+    tops = _integers(count, height + 2 * pad - tall, generator).to(images.device)
+    lefts = _integers(count, width + 2 * pad - wide, generator).to(images.device)
+    flips = _integers(count, 1, generator).bool().to(images.device)
+    rows = tops[:, None] + torch.arange(tall, device=images.device)  # (n, tall)
+    columns = torch.arange(wide, device=images.device)
+    columns = lefts[:, None] + torch.where(flips[:, None], wide - 1 - columns, columns)  # (n, wide)
+    places = rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]  # (n, tall, wide)
+    padded = F.pad(images, (pad, pad, pad, pad)).flatten(2)
+    places = places.view(count, 1, -1).expand(-1, channels, -1)
+    return padded.gather(2, places).view(count, channels, tall, wide)
+
+
+def normalize(images: Tensor, by: Standardization) -> Tensor:
+    """Return ``(images - mean) / std`` as float32; mean and std, (c, 1, 1), are in the images' own units.
+
+    For bytes, converting first and working in place is several times faster than type promotion; so is, for
+    channels-last images, broadcasting over whole rows instead of three channels.
+    """
+    result = images.to(torch.float32, copy=True)
+    if result.is_contiguous() or not result.is_contiguous(memory_format=torch.channels_last):
+        return result.sub_(by.mean).div_(by.std)
+    count, channels, height, width = result.shape
+    mean, std = (value.flatten().expand(channels).repeat(width) for value in (by.mean, by.std))
+    result.permute(0, 2, 3, 1).view(count, height, width * channels).sub_(mean).div_(std)
+    return result
+
+
+def mirror(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Mirror each image (n, c, h, w) with probability 1/2."""
+    flips = _integers(len(images), 1, generator).bool().to(images.device)
+    return torch.where(flips[:, None, None, None], images.flip(3), images)
+
+
+def random_boxes(
+    sizes: Tensor,
+    generator: torch.Generator,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Tensor:
+    """Draw boxes (n, 4) of whole pixels in images of ``sizes`` (2, n), as in Szegedy et al. (2015).
+
+    Args:
+        sizes: heights and widths (2, n).
+        generator: of random numbers.
+        scale: range of a box's share of the area.
+        ratio: range of its width over its height; a shape that does not fit is drawn again.
+    """
+    heights, widths = sizes
+    count = len(heights)
+    area = (heights * widths)[:, None] * _uniform((count, _TRIES), *scale, generator)
+    aspect = _uniform((count, _TRIES), log(ratio[0]), log(ratio[1]), generator).exp()
+    tall, wide = (area / aspect).sqrt().round(), (area * aspect).sqrt().round()
+    fits = (tall >= 1) & (tall <= heights[:, None]) & (wide >= 1) & (wide <= widths[:, None])
+    first = fits.int().argmax(1, keepdim=True)
+    tall, wide, fits = (values.gather(1, first)[:, 0] for values in (tall, wide, fits))
+    nearest = (widths / heights).clamp(*ratio)
+    tall = torch.where(fits, tall, torch.minimum(heights, (widths / nearest).round()))
+    wide = torch.where(fits, wide, torch.minimum(widths, (heights * nearest).round()))
+    where = torch.where(fits, _uniform((2, count), 0.0, 1.0, generator), 0.5)
+    top = (where[0] * (heights - tall + 1)).floor().minimum(heights - tall)
+    left = (where[1] * (widths - wide + 1)).floor().minimum(widths - wide)
+    return torch.stack([top, left, tall, wide], 1)
+
+
+def _integers(count: int, high: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(0, high + 1, (count,), generator=generator)
+
+
+def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
+    return low + (high - low) * torch.rand(shape, generator=generator)
+
+
+class Pictures:
+    """The pictures of a run's examples, by row of its labels, read on demand.
+
+    Args:
+        count: the number of examples.
+        media_type: of thumbnails: ``image/jpeg`` for files, ``image/png`` for arrays.
+        read: returns the picture of an example; its second argument is the size of the thumbnail.
+    """
+
+    def __init__(self, count: int, media_type: str, read: Callable[[int, int], "Image"]) -> None:
+        self._count, self.media_type, self._read = count, media_type, read
+
+    def __len__(self) -> int:
+        return self._count
+
+    def thumbnail(self, index: int, size: int) -> bytes:
+        """Return the encoded picture of an example, scaled down to sides of at most ``size`` pixels."""
+        if not 0 <= index < self._count:
+            raise InputError(f"picture {index}: there are {self._count}, counted from 0")
+        image = self._read(index, size)
+        if max(image.size) > size:
+            image.thumbnail((size, size))
+        content = BytesIO()
+        if self.media_type == "image/jpeg":
+            image.save(content, "JPEG", quality=_QUALITY)
+        else:
+            image.save(content, "PNG", optimize=True)
+        return content.getvalue()
+
+
+def pictures_of_files(parts: Sequence[ImageFiles], ids: Sequence[str], data: str) -> Pictures:
+    """Return the pictures of the files called ``ids``; by name, since a run has no rows for broken files."""
+    roots = {str(name): files.root for files in parts for name in files.names.tolist()}
+    if (missing := next((name for name in ids if name not in roots), None)) is not None:
+        raise InputError(f"data {data}: no image {missing}, which the run had; is it another data set?")
+
+    def read(index: int, size: int) -> "Image":
+        from PIL import Image
+
+        path = roots[ids[index]].joinpath(ids[index])
+        try:
+            with path.open("rb") as file:
+                image = Image.open(file)
+                image.draft("RGB", (size, size))
+                return to_upright_rgb(image)
+        except Exception as error:  # image libraries raise all kinds of errors for broken files
+            raise InputError(f"{path}: {reason_of(error)}") from error
+
+    return Pictures(len(ids), "image/jpeg", read)
+
+
+def bytes_to_pixels(image: Array) -> Array:
+    """Convert (c, h, w) to what Pillow takes: (h, w, 3), or (h, w) for one channel."""
+    return np.ascontiguousarray(image.transpose(1, 2, 0).squeeze(2) if len(image) == 1 else image.transpose(1, 2, 0))

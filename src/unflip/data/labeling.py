@@ -1,10 +1,11 @@
 """Labeling: chooses and checks the labels, numbers the classes, and makes inputs ready for networks."""
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from unicodedata import normalize
+from unicodedata import category, normalize
 
 import numpy as np
 import torch
@@ -12,10 +13,20 @@ from torch import Tensor
 
 from unflip.data.arrays import Array, Shards
 from unflip.data.columns import Table
-from unflip.data.dataset import Dataset, Inputs, Split, joined_ids
-from unflip.data.files import ImageFiles, ResizeCrop, Skipped
-from unflip.data.images import FileSource, ImageSource, open_files
-from unflip.data.labels import are_misleading, are_names, find_classes, read_labels, read_reviewed, to_class_numbers
+from unflip.data.dataset import Dataset, Inputs, Split
+from unflip.data.files import ImageFiles
+from unflip.data.images import FileSource, ImageSource, open_sets
+from unflip.data.labels import (
+    are_misleading,
+    are_names,
+    as_names,
+    find_classes,
+    number_names,
+    read_labels,
+    read_reviewed,
+    to_class_numbers,
+)
+from unflip.data.matching import Keys
 from unflip.data.options import DataOptions
 from unflip.data.sources import (
     ArraySource,
@@ -23,16 +34,17 @@ from unflip.data.sources import (
     Source,
     Standardization,
     check_finite,
+    check_varied,
     fit_standardization,
 )
-from unflip.data.split import same_examples
-from unflip.errors import ConfigError, InputError, UnflipWarning
+from unflip.data.split import group_numbers, identities, rank_in_class, same_examples
+from unflip.errors import ConfigError, InputError, UnflipWarning, one_line
 from unflip.progress import Track, untracked
 from unflip.stats.discriminant import evenly_spaced, fit_discriminant, leave_group_out_log_posterior, tempered_nll
 
 _ALL_DISTINCT = 100  # up to this many labels may all differ
 _LISTED = 5  # classes that an error lists
-_GAP = 10  # see _number_classes
+_SIGNS = 3  # -1, 0 and 1 are classes
 SCALE_SAMPLE = 4000  # examples used to choose a scale
 
 
@@ -47,30 +59,36 @@ def label_data(
         track: shows the progress of reading images.
         standardization: of rows; by default fitted to the training examples.
     """
-    train, what = choose_labels(raw, options)
-    num_classes, names = _number_classes(raw, train, options, what)
+    raw, what = choose_labels(raw, options)
+    num_classes, names = _number_classes(raw, options, what)
     _warn_of_one_class(names or (), what)
-    sets, frame, skipped = open_sets(replace(raw, train=train).parts(), options, track)
+    sets, frame, skipped = open_sets(raw.parts(), options, track)
     train = sets["train"]
     assert train.labels is not None
     given = to_class_numbers(train.labels, num_classes, names, what)
     clean = None if train.truth is None else to_class_numbers(train.truth, num_classes, names, "train_labels")
     if (present := len(given.unique())) < 2:
         raise InputError(f"{what}: {present} class among {len(given)} labels; at least two are needed")
-    labels = {
-        key: given if key == "train" else _evaluation_labels(part, key, num_classes, names, train.inputs, options.path)
-        for key, part in sets.items()
-    }
+    labels = {"train": given}
     for key, part in sets.items():
+        if key != "train":
+            own = _evaluation_labels(part, key, train.inputs, options.path)
+            labels[key] = _evaluated_classes(own, num_classes, names, f"{options.path}, '{key}_labels'")
         if isinstance(part.inputs, np.ndarray | Shards):
             check_finite(part.inputs, f"{options.path}, '{key}'")
+    if options.classes is None:
+        _warn_of_untrained(labels, given if clean is None else torch.cat([given, clean]), names, options.path)
+    if isinstance(train.inputs, np.ndarray | Shards):
+        check_varied(train.inputs, f"{options.path}, 'train'")
     standardization = raw.normalization or standardization
     if isinstance(train.inputs, np.ndarray | Shards) and standardization is None and options.standardize != "off":
         standardization = fit_standardization(train.inputs, one_scale=options.standardize == "global")
+    content_kind = _content_kind(raw, train)
     ready = {
         key: replace(
             part,
             inputs=np.empty((0, 0)),  # free the memory
+            contents=_contents(part),
             opened=make_source(raw, part.inputs, standardization, options),
             labels=labels[key].numpy(),
             truth=None if key != "train" or clean is None else clean.numpy(),
@@ -80,13 +98,16 @@ def label_data(
     count = len(given) + len(labels.get("val", ()))
     reviewed, removed = None, torch.zeros(count, dtype=torch.bool)
     if options.reviewed is not None:
-        ids, classes = joined_ids(ready["train"], ready.get("val")), names or [str(i) for i in range(num_classes)]
-        reviewed, removed = read_reviewed(Path(options.reviewed), count, as_strings(ids), classes)
+        whole = replace(raw.with_parts(ready), content_kind=content_kind, class_names=names, tests={}).joined()
+        classes = names or [str(i) for i in range(num_classes)]
+        keys = Keys(whole.ids, whole.content_digests(), whole.given.numpy(), classes)
+        reviewed, removed = read_reviewed(Path(options.reviewed), keys)
     return replace(
         raw.with_parts(ready),
         clean_val=raw.val is not None and (raw.clean_val or clean is not None),
         images_path=raw.images_path or (options.path if raw.holds_images or raw.as_pixels else None),
         skipped=(*raw.skipped, *skipped),
+        content_kind=content_kind,
         num_classes=num_classes,
         class_names=names,
         own_labels=options.labels is None,
@@ -99,8 +120,25 @@ def label_data(
     )
 
 
-def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Split, str]:
-    """Return the training examples with the labels to train with, and the name of these labels in errors.
+def _content_kind(raw: Dataset, train: Split) -> str:
+    """Return what the contents of examples are hashes of: cells, images in some size, or rows of so many numbers."""
+    if train.contents is not None or isinstance(train.inputs, ImageFiles):
+        return raw.content_kind
+    if train.digests is not None:
+        settings = raw.encoding.settings if raw.encoding is not None else {}
+        return "-".join(["image", *(str(settings.get(key)) for key in ("image_size", "image_resize", "resample"))])
+    return f"row{int(np.prod(train.inputs.shape[1:]))}"
+
+
+def _contents(part: Split) -> Array | None:
+    """Return the contents of examples (n,): see :class:`Split`."""
+    if part.contents is not None or (part.digests is None and not isinstance(part.inputs, np.ndarray | Shards)):
+        return part.contents
+    return identities(part)
+
+
+def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Dataset, str]:
+    """Return the data with the labels and examples to train with, and the name of these labels in errors.
 
     The labels are checked here, before images are read or encoded, which may take long.
     """
@@ -118,12 +156,35 @@ def choose_labels(raw: Dataset, options: DataOptions) -> tuple[Split, str]:
         train = replace(train, groups=_find_groups(options, train))
     if train.labels is None:
         raise InputError(f"{options.path}: {raw.unlabeled}; give a file with --labels")
-    _number_classes(raw, train, options, what)
+    raw = _name_numbers(replace(raw, train=train), options, what)
+    _number_classes(raw, options, what)
     if len(train.labels) > _ALL_DISTINCT and len(np.unique(train.labels)) == len(train.labels):
         raise InputError(f"{what}: all {len(train.labels):,} labels differ, so they are not classes; use other labels")
     if options.per_class is not None:
-        train = train[_first_of_each(train.labels, options.per_class)]
-    return train, what
+        first = rank_in_class(group_numbers(train.labels)).numpy() < options.per_class
+        raw = replace(raw, train=raw.train[first])
+    return raw, what
+
+
+def _name_numbers(raw: Dataset, options: DataOptions, what: str) -> Dataset:
+    """Return data whose labels are other numbers than 0 to k - 1, such as years, with these numbers as class names.
+
+    Classes are those that the data declares, else those that occur among the training labels.
+    """
+    train = raw.train
+    if options.classes or raw.class_names or train.labels is None:
+        return raw
+    names = number_names([labels for labels in (train.labels, train.truth) if labels is not None], what)
+    if names is None:
+        return raw
+    if names == tuple(map(str, range(-1, len(names) - 1))) and len(names) > _SIGNS:
+        text = f"{what}: -1 is a class like the others; if it means that there is no label, drop these examples"
+        warnings.warn(text, UnflipWarning, stacklevel=3)
+    parts = {
+        key: replace(part, labels=as_names(part.labels), truth=as_names(part.truth))
+        for key, part in raw.parts().items()
+    }
+    return replace(raw.with_parts(parts), class_names=names)
 
 
 def _other_labels(raw: Dataset, train: Split, options: DataOptions, what: str) -> Array:
@@ -159,37 +220,26 @@ def _one_per_example(values: Array, train: Split, options: DataOptions, what: st
     if values.ndim != 1 or len(values) < count or (len(values) > count and options.limit is None):
         few = values.ndim == 1 and 0 < len(values) < count
         hint = f"; if they belong to the first examples: --limit {len(values)}" if few else ""
+        hint = f"; is the first of them, '{values[0]}', a header?" if values.shape == (count + 1,) else hint
         raise InputError(f"{what}: {' x '.join(map(str, values.shape))} {noun} for {count} examples{hint}")
     return values[:count]
 
 
-def _first_of_each(labels: Array, count: int) -> Array:
-    """Return a mask of the examples that are among the first ``count`` of their label."""
-    _, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    order = numbers.argsort(kind="stable")
-    rank: Array = np.empty(len(labels), np.int64)
-    rank[order] = np.arange(len(labels)) - np.repeat(counts.cumsum() - counts, counts)
-    return rank < count
-
-
-def _number_classes(raw: Dataset, train: Split, options: DataOptions, what: str) -> tuple[int, tuple[str, ...] | None]:
+def _number_classes(raw: Dataset, options: DataOptions, what: str) -> tuple[int, tuple[str, ...] | None]:
     """Return the number of classes and, if they have any, their names; raise InputError for labels of no class.
 
     If classes are not declared and the data's own labels are names, these are the class names, in alphabetical order,
-    also for other labels that replace them. A class number far above the number of distinct labels is an error.
+    also for other labels that replace them. Those of validation and test sets are matched by name.
     """
+    train = raw.train
     assert train.labels is not None
     declared = options.classes or raw.class_names or None
     if declared is None:
-        _check_kinds(raw, train, what)
-        declared = tuple(sorted({*_names_in(train.truth), *_names_in(train.labels)} - {""})) or None
+        _check_kinds(raw, what)
+        own = [train.truth, *(part.labels for part in raw.parts().values())]
+        declared = tuple(sorted({name for labels in own for name in _names_in(labels)} - {""})) or None
     num_classes, names = find_classes(train.labels, declared, what)
-    numbers = to_class_numbers(train.labels, num_classes, names, what)
-    if declared is None and len(numbers) and num_classes > 2 * (distinct := len(numbers.unique())) + _GAP:
-        raise InputError(
-            f"{what}, row {int(numbers.argmax())}: label {num_classes - 1}, but only {distinct} distinct labels; "
-            f"number the classes from 0, or declare them: --set data.classes={num_classes}"
-        )
+    to_class_numbers(train.labels, num_classes, names, what)
     return num_classes, names
 
 
@@ -203,11 +253,12 @@ def as_strings(ids: Array | None) -> list[str] | None:
     return None if ids is None else [str(name) for name in ids.tolist()]
 
 
-def _check_kinds(raw: Dataset, train: Split, what: str) -> None:
+def _check_kinds(raw: Dataset, what: str) -> None:
     """Raise InputError if some labels are names and others numbers, without names for the numbers.
 
     Numbers may replace names: `unflip corrupt` numbers the names in alphabetical order.
     """
+    train = raw.train
     own = train.labels if train.truth is None else train.truth
     assert own is not None
     others = {f"'{key}_labels'": part.labels for key, part in raw.parts().items() if key != "train"}
@@ -222,19 +273,38 @@ def _check_kinds(raw: Dataset, train: Split, what: str) -> None:
 
 
 def _warn_of_one_class(names: Sequence[str], what: str) -> None:
-    """Warn of class names that differ in case or Unicode form only."""
+    """Warn of class names that look the same."""
     spellings: dict[str, list[str]] = {}
     for name in names:
-        spellings.setdefault(normalize("NFKC", name).casefold(), []).append(f"'{name}'")
+        spellings.setdefault(_folded(name), []).append(f"'{one_line(name)}'")
     if same := [" and ".join(group) for group in spellings.values() if len(group) > 1]:
-        text = f"{what}: class names that differ in case or Unicode form only: {', '.join(same[:_LISTED])}"
+        kinds = "case, Unicode form, invisible characters or leading zeros"
+        text = f"{what}: class names that differ in {kinds} only: {', '.join(same[:_LISTED])}"
         warnings.warn(text, UnflipWarning, stacklevel=3)
 
 
-def _evaluation_labels(
-    part: Split, key: str, num_classes: int, names: tuple[str, ...] | None, train_inputs: Inputs, path: str
-) -> Tensor:
-    """Return the class numbers (n,) of a validation or test set, after checking the shape of its examples."""
+def _folded(name: str) -> str:
+    """Return a name without what people overlook.
+
+    >>> _folded("ZERO\\u200b  width"), _folded("007")
+    ('zero width', '7')
+    """
+    visible = "".join(char for char in normalize("NFKC", name).casefold() if category(char) != "Cf")
+    return re.sub(r"^0+(?=\d)", "", " ".join(visible.split()))
+
+
+def _warn_of_untrained(labels: Mapping[str, Tensor], trained: Tensor, names: Sequence[str] | None, path: str) -> None:
+    """Warn of classes that occur in validation or test sets only."""
+    for key, own in labels.items():
+        if others := sorted({*own.unique().tolist()} - {*trained.unique().tolist()}):
+            listed = ", ".join(f"'{names[number]}'" if names else str(number) for number in others[:_LISTED])
+            more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+            text = f"{path}, '{key}': no training examples of {listed}{more}; they cannot be predicted"
+            warnings.warn(text, UnflipWarning, stacklevel=3)
+
+
+def _evaluation_labels(part: Split, key: str, train_inputs: Inputs, path: str) -> Array:
+    """Return the labels of a validation or test set, after checking that it has some and the shape of its examples."""
     if not len(part.inputs):
         raise InputError(f"{path}: '{key}' has no examples; remove it")
     shape, train_shape = part.inputs.shape[1:], train_inputs.shape[1:]
@@ -243,19 +313,14 @@ def _evaluation_labels(
         raise InputError(f"{path}, '{key}': examples of shape {shape}, but {train_shape} in training{hint}")
     if part.labels is None:
         raise InputError(f"{path}: '{key}' has no labels; add '{key}_labels' or remove it")
-    return to_class_numbers(part.labels, num_classes, names, f"{path}, '{key}_labels'")
+    return part.labels
 
 
-def open_sets(
-    sets: Mapping[str, Split], options: DataOptions, track: Track = untracked
-) -> tuple[dict[str, Split], ResizeCrop | None, tuple[Skipped, ...]]:
-    """Open image files with :func:`unflip.data.images.open_files`; other inputs are returned unchanged."""
-    files = {key: part.inputs for key, part in sets.items() if isinstance(part.inputs, ImageFiles) and len(part.inputs)}
-    if not files:
-        return dict(sets), None, ()
-    opened = open_files(files, options, track)
-    ready = {key: replace(sets[key][opened.kept[key]], inputs=inputs) for key, inputs in opened.inputs.items()}
-    return {**sets, **ready}, opened.frame, opened.skipped
+def _evaluated_classes(labels: Array, num_classes: int, names: Sequence[str] | None, what: str) -> Tensor:
+    try:
+        return to_class_numbers(labels, num_classes, names, what)
+    except InputError as error:
+        raise InputError(f"{error} (declare a class without training examples: data.classes)") from error
 
 
 def make_source(raw: Dataset, inputs: Inputs, standardize: Standardization | None, options: DataOptions) -> Source:

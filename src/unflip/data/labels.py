@@ -1,10 +1,13 @@
-"""Labels: read from files (.npy, .csv, .txt), converted to class numbers; reviewed labels."""
+"""Labels: read from files, converted to class numbers; reviewed labels; classes that a schema declares."""
 
 import csv
 import io
-from collections.abc import Collection, Sequence
+import json
+import warnings
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
@@ -14,13 +17,16 @@ from torch import Tensor
 from unflip.data.arrays import Array, decoded, read_array, stripped
 from unflip.data.columns import Columns, column_names, read_columns
 from unflip.data.files import read_text
-from unflip.errors import InputError, unknown
+from unflip.data.matching import Keys, Matcher, Reference
+from unflip.errors import InputError, UnflipWarning, unknown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NAMING = ("index", "path", "id")
 """Columns that identify the example of a row."""
 LABEL, REMOVE = "label", "remove"
 """Values of the column ``decision``: the example has this label, or is removed."""
-_MAX_CLASSES = 1_000_000
 _LISTED = 5  # examples without a label that an error lists
 _COMPARED = 50  # classes that an error compares with
 _REMOVED = -1  # stands for a label
@@ -57,6 +63,8 @@ def read_labels(
         return np.empty(0, np.int64)
     if "" in cells:
         raise _empty(what, cells.index(""))
+    if len(cells) > 1 and not _is_number(cells[0]) and cells[0] not in names and all(map(_is_number, cells[1:])):
+        raise InputError(f"{what}: the first line, '{cells[0]}', is no number like the others; remove it if a header")
     return numbers_or_names(cells, names)
 
 
@@ -65,7 +73,7 @@ def _read_label_csv(path: Path, ids: Sequence[str] | None, count: int | None, wh
     if "label" not in header:
         if len(header) > 1:
             raise InputError(f"{what}: no column 'label' among {', '.join(header)}")
-        return [row[0].strip() for row in csv.reader(io.StringIO(read_text(path, what))) if row]
+        return [row[0].strip() if row else "" for row in csv.reader(io.StringIO(read_text(path, what).rstrip()))]
     columns, _ = read_columns(path, (*NAMING, *_PANDAS_INDEX, "label"), what)
     cells = columns.pop("label")
     first = columns.pop(header[0]) if header[0] in _PANDAS_INDEX else None
@@ -122,15 +130,47 @@ def find_classes(
     if isinstance(declared, int):
         return declared, None
     if declared is not None:
-        wrong = next((name for name in declared if not name or declared.count(name) > 1), None)
+        counts = Counter(declared)
+        wrong = next((name for name in declared if not name or counts[name] > 1), None)
         if wrong is not None:
             raise InputError(f"{what}: class name '{wrong}'; class names must be unique and not empty")
         return len(declared), declared
     if are_names(labels):
         names = tuple(sorted(set(labels.tolist())))
         return len(names), names
-    numbers = to_class_numbers(labels, _MAX_CLASSES, None, what)
-    return (int(numbers.max()) + 1 if len(numbers) else 0), None
+    number_names([labels], what)  # raises an error for other numbers than integers
+    return (int(labels.max()) + 1 if len(labels) else 0), None
+
+
+def number_names(columns: Sequence[Array], what: str) -> tuple[str, ...] | None:
+    """Return the classes of labels that are other integers than 0 to k - 1, in order; None for these, and for names.
+
+    >>> number_names([np.array([2025, 2024, 2025])], "labels")
+    ('2024', '2025')
+    """
+    if any(are_names(labels) for labels in columns):
+        return None
+    for labels in columns:
+        _check_kind(labels, what)
+        if labels.dtype.kind == "f" and (wrong := ~np.isfinite(labels) | (labels != np.floor(labels))).any():
+            row = int(wrong.argmax())
+            raise InputError(f"{what}, row {row}: label {labels[row]} is not an integer; labels are integers or names")
+    values = np.unique(np.concatenate(columns)).tolist()
+    return None if values == list(range(len(values))) else tuple(str(int(value)) for value in values)
+
+
+def as_names(labels: Array | None) -> Array | None:
+    """Return numbers as class names; names unchanged."""
+    if labels is None or are_names(labels):
+        return labels
+    values, places = np.unique(labels, return_inverse=True)
+    names = [str(value if (number := whole_number(value)) is None else number) for value in values.tolist()]
+    return np.array(names, np.str_)[places]
+
+
+def _check_kind(labels: Array, what: str) -> None:
+    if labels.ndim != 1 or labels.dtype.kind not in "iufbU":
+        raise InputError(f"{what}: shape {labels.shape}, type {labels.dtype}; labels must be (n,), integers or names")
 
 
 def to_class_numbers(labels: Array, num_classes: int, names: Sequence[str] | None, what: str) -> Tensor:
@@ -145,8 +185,7 @@ def to_class_numbers(labels: Array, num_classes: int, names: Sequence[str] | Non
     Returns:
         Integers from 0 to k - 1 (n,).
     """
-    if labels.ndim != 1 or labels.dtype.kind not in "iufbU":
-        raise InputError(f"{what}: shape {labels.shape}, type {labels.dtype}; labels must be (n,), integers or names")
+    _check_kind(labels, what)
     if are_names(labels):
         return _names_to_numbers(labels, names or list(map(str, range(num_classes))), what)
     values = labels.astype(np.float64) if labels.dtype.kind == "f" else labels.astype(np.int64)
@@ -194,10 +233,8 @@ def find_examples(columns: Columns, count: int, ids: Sequence[str] | None, what:
         if index is None or not 0 <= index < count:
             raise InputError(f"{what}, row {row}: index {cell!r} is not an integer from 0 to {count - 1}")
         if by_name and ids is not None and str(columns[by_name][row]) != ids[index]:
-            raise InputError(
-                f"{what}, row {row}: index {index} is '{ids[index]}' in the data, but {by_name} is "
-                f"'{columns[by_name][row]}'; remove the wrong column"
-            )
+            names = f"'{ids[index]}' in the data, but {by_name} is '{columns[by_name][row]}'"
+            raise InputError(f"{what}, row {row}: index {index} is {names}; remove the wrong column")
         indices.append(index)
     return indices
 
@@ -211,15 +248,13 @@ def _find_names(cells: Sequence[Any], ids: Sequence[str] | None, column: str, wh
     if ids is None:
         raise InputError(f"{what}: examples of this data have no {column}; use the column 'index'")
     places = {name: place for place, name in enumerate(ids)}
-    unique = len(places) == len(ids)
-    indices = []
+    counts = Counter(ids)
     for row, name in enumerate(map(str, cells)):
-        if name not in places:
+        if counts[name] == 0:
             raise InputError(f"{what}, row {row}: the data has no {column} '{name}'")
-        if not unique and ids.count(name) > 1:
+        if counts[name] > 1:
             raise InputError(f"{what}, row {row}: several examples have the {column} '{name}'; use the column 'index'")
-        indices.append(places[name])
-    return indices
+    return [places[str(name)] for name in cells]
 
 
 def whole_number(cell: Any) -> int | None:
@@ -242,38 +277,115 @@ class Reviewed(NamedTuple):
     removed: Tensor
 
 
-def read_reviewed(path: Path, count: int, ids: Sequence[str] | None, names: Sequence[str]) -> Reviewed:
-    """Read reviewed labels from a table (index or path, label[, decision]).
+def read_reviewed(path: Path, keys: Keys) -> Reviewed:
+    """Read reviewed labels from a table (index or path, label[, decision, given_label, digest]).
 
-    A label is a class name or, if no class has that name, a class number; a decision is ``label`` or ``remove``.
+    A label is a class name or, if no class has that name, a class number; a decision is ``label`` or ``remove``. Rows
+    with a digest, as the review page exports them, may be about examples that the data does not have: they are listed
+    in a warning, and only an error if there are no others.
 
     Args:
         path: a .csv, .parquet or .jsonl file.
-        count: the number of examples.
-        ids: their names, if they have any: what ``path`` (or ``id``) refers to.
-        names: of the classes.
+        keys: what identifies the examples.
     """
-    what = f"reviewed {path}"
-    columns, header = read_columns(path, (*NAMING, "label", "decision"), what)
+    what, names = f"reviewed {path}", keys.class_names
+    columns, header = read_columns(path, (*NAMING, "label", "decision", "given_label", "digest"), what)
     if "label" not in columns or not ("index" in columns or name_column(columns)):
         missing = "'label'" if "label" not in columns else "'index' or 'path'"
         raise InputError(f"{what}: no column {missing} among {', '.join(header)}")
     known = {name: number for number, name in enumerate(names)}
-    labels, removed = torch.full((count,), -1), torch.zeros(count, dtype=torch.bool)
+    labels, removed = torch.full((len(keys.given),), -1), torch.zeros(len(keys.given), dtype=torch.bool)
     seen: dict[int, tuple[int, int]] = {}
     decisions = columns.get("decision", [LABEL] * len(columns["label"]))
-    for row, index in enumerate(find_examples(columns, count, ids, what)):
+    references = _references(columns, keys, what)
+    matcher, unknown_examples = Matcher(keys), []
+    for row, wanted in enumerate(references):
         cell, decision = columns["label"][row], decisions[row]
         if decision not in (LABEL, REMOVE):
             raise InputError(f"{what}, row {row}: {unknown('decision', str(decision), (LABEL, REMOVE))}")
-        label = _REMOVED if decision == REMOVE else known.get(str(cell), whole_number(cell))
+        index = matcher.find(wanted)
+        if index is None:
+            unknown_examples.append(row)
+            continue
+        label = _REMOVED if decision == REMOVE else _class_of(cell, known)
         if label is None or (decision == LABEL and not 0 <= label < len(names)):
-            raise InputError(
-                f"{what}, row {row}: {unknown('class', str(cell), names[:_COMPARED])} (declare a class without "
-                "training examples: data.classes)"
-            )
+            message = unknown("class", str(cell), names[:_COMPARED])
+            raise InputError(f"{what}, row {row}: {message} (declare a class without training examples: data.classes)")
         first, before = seen.setdefault(index, (row, label))
         if before != label:
             raise InputError(f"{what}, row {row}: example {index} has another label in row {first}; keep one of them")
         labels[index], removed[index] = label, decision == REMOVE
+    _tell_unknown(unknown_examples, references, what)
     return Reviewed(labels, removed)
+
+
+def _references(columns: Columns, keys: Keys, what: str) -> list[Reference]:
+    """Return what each row says about its example; raise InputError for an index that cannot be one."""
+    name = name_column(columns)
+    if name is not None and keys.ids is None and "index" not in columns and "digest" not in columns:
+        raise InputError(f"{what}: examples of this data have no {name}; use the column 'index'")
+
+    def cell(column: str | None, row: int) -> str | None:
+        value = columns[column][row] if column in columns else None
+        return None if value is None or value == "" else str(value)
+
+    references = []
+    for row in range(len(columns["label"])):
+        text, others = cell("index", row), (cell(name, row), cell("given_label", row), cell("digest", row))
+        index = None if text is None else whole_number(text)
+        is_named = others[2] is not None or (others[0] is not None and keys.ids is not None)
+        if (text is not None and index is None) or (
+            not is_named and not 0 <= (-1 if index is None else index) < len(keys.given)
+        ):
+            raise InputError(
+                f"{what}, row {row}: index {text or ''!r} is not an integer from 0 to {len(keys.given) - 1}"
+            )
+        references.append(Reference(index, *others))
+    return references
+
+
+def _tell_unknown(rows: Sequence[int], references: Sequence[Reference], what: str) -> None:
+    """Name the decisions about examples that the data does not have: an error unless they came from the review page."""
+    if not rows:
+        return
+    shown = []
+    for row in rows[:_LISTED]:
+        by_name = references[row].id
+        shown.append(f"row {row} ({f'{by_name!r}' if by_name is not None else f'index {references[row].index}'})")
+    more = f" and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
+    text = f"{what}: {len(rows)} of {len(references)} decisions match no example of the data, or several: "
+    text += f"{', '.join(shown)}{more}"
+    if len(rows) == len(references) or any(references[row].digest is None for row in rows):
+        raise InputError(f"{text}; remove these rows, or use the data that was reviewed")
+    warnings.warn(f"{text}; they are not used", UnflipWarning, stacklevel=3)
+
+
+def _class_of(cell: Any, known: Mapping[str, int]) -> int | None:
+    """Return the class with a name or, if not all are called by numbers, with that number."""
+    number = whole_number(cell)
+    named = next((known[name] for name in (str(cell), str(number)) if name in known), None)
+    if named is not None or all(whole_number(name) is not None for name in known):
+        return named
+    return number
+
+
+def declare_classes(table: "pa.Table", columns: Collection[str], names: Sequence[str]) -> "pa.Table":
+    """Return a table whose schema says, as Hugging Face's ``ClassLabel``, which classes the numbers in columns mean."""
+    features = {column: {"names": [*names], "_type": "ClassLabel"} for column in columns}
+    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def declared_classes(path: Path, column: str) -> tuple[str, ...] | None:
+    """Return the classes of a column of a .parquet file, in order, if its schema declares any (``ClassLabel``)."""
+    import pyarrow.parquet
+
+    if path.suffix.lower() != ".parquet":
+        return None
+    try:
+        features = json.loads((pyarrow.parquet.read_schema(path).metadata or {})[b"huggingface"])["info"]["features"]
+        feature = (
+            features[column] if column in features else {name.lower(): features[name] for name in features}[column]
+        )
+        return tuple(map(str, feature["names"]))
+    except (KeyError, TypeError, ValueError):
+        return None

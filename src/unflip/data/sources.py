@@ -72,42 +72,32 @@ class ArraySource:
     deviation ``jitter``.
     """
 
-    prefetch = 0
+    prefetch, augments = 0, False
 
     def __init__(self, array: Array | Shards, standardize: Standardization | None = None, jitter: float = 0.0) -> None:
         self.shape = array.shape[1:]
-        self.augments = False
         self._jitter = jitter
         self._standardize = standardize
-        self._scale = standardize
-        self._factors: list[Tensor] = []
+        self._factor: Tensor | None = None
         self._device = torch.device("cpu")
-        self._array: Array | Shards | None = array
-        self._inputs: Tensor | None = None
-        if not isinstance(array, np.memmap | Shards):
-            self._inputs, self._array = self._finish(array), None
-        self._length = len(array)
-        self.host_indices = self._inputs is None
+        self.host_indices = isinstance(array, np.memmap | Shards)
+        self._rows: Array | Shards | Tensor = array if self.host_indices else self._finish(np.asarray(array))
 
     def _finish(self, rows: Array) -> Tensor:
         if self._standardize is None:
             return torch.from_numpy(np.asarray(rows, np.float32))
         double = self._standardize.mean.dtype == torch.float64
         inputs = self._standardize(torch.from_numpy(np.asarray(rows, np.float64 if double else np.float32))).float()
-        for factor in self._factors:
-            inputs *= factor
-        return inputs
+        return inputs if self._factor is None else inputs.mul_(self._factor)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._rows)
 
     def fetch(self, indices: Tensor) -> Tensor:
         """Return the rows at ``indices``."""
-        if self._inputs is not None:
-            indices = indices.to(self._inputs.device)
-            return self._inputs.index_select(0, indices)  # takes a third of the time of self._inputs[indices]
-        assert self._array is not None
-        return self._finish(np.asarray(self._array[indices.cpu().numpy()])).to(self._device)
+        if isinstance(self._rows, Tensor):  # index_select takes a third of the time of self._rows[indices]
+            return self._rows.index_select(0, indices.to(self._rows.device))
+        return self._finish(np.asarray(self._rows[indices.cpu().numpy()])).to(self._device)
 
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return the rows at ``indices``, with jitter if there is any."""
@@ -119,18 +109,19 @@ class ArraySource:
 
     def rescale(self, standardize: Standardization) -> None:
         """Change the scales, but not the means; mapped rows are rounded like those in memory."""
-        assert self._scale is not None
-        factor, self._scale = (self._scale.std / standardize.std).float(), standardize
-        if self._inputs is None:
-            self._factors.append(factor)
+        assert self._standardize is not None
+        factor = (self._standardize.std / standardize.std).float()
+        if isinstance(self._rows, Tensor):
+            self._rows *= factor.to(self._rows.device)
+            self._standardize = standardize
         else:
-            self._inputs *= factor.to(self._inputs.device)
+            self._factor = factor
 
     def to(self, device: torch.device) -> Self:
         """Move the rows or, of a memory map, the batches to ``device``."""
         self._device = device
-        if self._inputs is not None:
-            self._inputs = self._inputs.to(device)
+        if isinstance(self._rows, Tensor):
+            self._rows = self._rows.to(device)
         return self
 
 
@@ -207,6 +198,13 @@ def check_finite(array: Array | Shards, what: str) -> None:
             value = rows[row].ravel()[~finite[row]][0]
             rule = "is too large for float32" if np.isfinite(value) else "must be finite"
             raise InputError(f"{what}, row {start + row}: {value} among the features {rule}")
+
+
+def check_varied(array: Array | Shards, what: str) -> None:
+    """Raise InputError for examples that are all the same: nothing can be learned from them."""
+    first = np.asarray(array[:1])
+    if len(array) and not any((rows != first).any() for _, rows in chunks(array)):
+        raise InputError(f"{what}: the features of all {len(array)} examples are the same; nothing tells them apart")
 
 
 def fit_standardization(array: Array | Shards, *, one_scale: bool) -> Standardization:

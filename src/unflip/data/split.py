@@ -8,11 +8,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from unflip.compute import generator
 from unflip.data.arrays import Array, Shards
 from unflip.data.dataset import Dataset, Split
 from unflip.data.files import ImageFiles
 from unflip.errors import InputError
-from unflip.seeding import generator
 
 
 def split(data: Dataset, fraction: float, seed: int) -> Dataset:
@@ -36,7 +36,20 @@ def split(data: Dataset, fraction: float, seed: int) -> Dataset:
     initial = given if data.reviewed is None else torch.where(data.reviewed < 0, given, data.reviewed)
     if len(initial[result.trains].unique()) < 2:
         raise InputError(f"{data.name}: fewer than two classes in {int(result.trains.sum())} training examples")
+    if data.same is not None:
+        _check_groups(initial[result.trains], data.same[result.trains], data.name)
     return result
+
+
+def _check_groups(labels: Tensor, same: Tensor, name: str) -> None:
+    """Raise InputError if groups leave at most one class in several of them: no label could be checked by others."""
+    classes = torch.unique(torch.stack([labels, same]), dim=1)[0]
+    if int((classes.bincount() > 1).sum()) > 1 or int((labels.bincount() > 1).sum()) <= 1:
+        return
+    whole = f"all {len(labels)} examples" if len(same.unique()) == 1 else "all examples of a class"
+    raise InputError(
+        f"{name}: {whole} are in one group, or copies, so there is nothing to check their labels by; use smaller groups"
+    )
 
 
 def untorn(is_val: Tensor, same: Tensor) -> Tensor:
@@ -50,7 +63,7 @@ def untorn(is_val: Tensor, same: Tensor) -> Tensor:
 
 
 def group_numbers(groups: Array) -> Tensor:
-    """Return the number (n,) of each example's group."""
+    """Return the number (n,) of each example's group, or label."""
     return torch.from_numpy(np.unique(groups, return_inverse=True)[1])
 
 
@@ -71,13 +84,23 @@ def stratified_split(
     if groups is not None:
         return _grouped_split(labels, num_classes, fraction, seed, groups)
     order = torch.randperm(len(labels), generator=generator(seed, "split"))
-    order = order[labels[order].argsort(stable=True)]  # by class, random within
-    counts = torch.bincount(labels, minlength=num_classes)
-    position = torch.arange(len(labels)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    chosen = position < (counts * fraction + 0.5).long().repeat_interleave(counts)
-    is_val = torch.zeros(len(labels), dtype=torch.bool)
-    is_val[order[chosen]] = True
+    room = (labels.bincount(minlength=num_classes) * fraction + 0.5).long()
+    is_val = torch.empty(len(labels), dtype=torch.bool)
+    is_val[order] = rank_in_class(labels[order]) < room[labels[order]]
     return is_val
+
+
+def rank_in_class(labels: Tensor) -> Tensor:
+    """Return how many of the examples before each one have its label (n,).
+
+    >>> rank_in_class(torch.tensor([2, 0, 2, 2, 0]))
+    tensor([0, 0, 1, 2, 1])
+    """
+    counts = labels.bincount()
+    starts = counts.cumsum(0) - counts
+    rank = torch.empty_like(labels)
+    rank[labels.argsort(stable=True)] = torch.arange(len(labels)) - starts.repeat_interleave(counts)
+    return rank
 
 
 def _grouped_split(labels: Tensor, num_classes: int, fraction: float, seed: int, groups: Tensor) -> Tensor:
@@ -101,14 +124,14 @@ _BY_CHANCE = 0.01  # expected number of equal pairs from which on they are no du
 
 
 def identities(part: Split) -> Array:
-    """Return a key per example (n,), equal for equal examples: its digest, or a 64-bit hash of its row in float32."""
+    """Return a key per example (n,), equal for equal examples: its digest, or a 64-bit hash of its row in float64."""
     if part.digests is not None:
         return part.digests
     assert isinstance(part.inputs, np.ndarray | Shards)
     keys = np.empty(len(part.inputs), np.uint64)
     for start in range(0, len(keys), BLOCK_ROWS):
         rows = np.asarray(part.inputs[start : start + BLOCK_ROWS])
-        keys[start : start + BLOCK_ROWS] = row_hashes(rows.astype(np.float32) + 0.0 if rows.dtype.kind == "f" else rows)
+        keys[start : start + BLOCK_ROWS] = row_hashes(rows.astype(np.float64) + 0.0 if rows.dtype.kind == "f" else rows)
     return keys
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from unflip.data.arrays import Array
 from unflip.data.dataset import Encoding
 from unflip.encoders import encoders, text_encoders
-from unflip.errors import UnflipWarning
+from unflip.errors import InputError, UnflipWarning
 from unflip.progress import Track, untracked
 
 _MAX_CHARS = 1 << 20  # of texts that are encoded at a time, which bounds memory
@@ -93,9 +93,19 @@ class TextEncoder(ABC):
         """Return JSON-serializable settings, and arrays, from which :meth:`restore` rebuilds the encoder."""
 
     @classmethod
-    @abstractmethod
     def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Rebuild an encoder from its :meth:`state`; raise InputError if the package or the weights differ."""
+        """Rebuild an encoder from its :meth:`state`; raise InputError if the package or the weights differ.
+
+        This is for pretrained encoders, to which nothing is fitted; others override it.
+        """
+        encoder = cls.fit(())
+        own = encoder.state()[0]
+        if own["weights"] != settings.get("weights"):
+            raise InputError(
+                f"{own['model']} has other weights ({own['weights']}) than the features were computed with "
+                f"({settings.get('weights')}); restore that version, or train again"
+            )
+        return encoder
 
     def top_words(self, text: str, direction: Array, top: int) -> tuple[tuple[int, int], ...]:
         """Return the spans of the ``top`` words with the largest contribution to ``features @ direction``.

@@ -9,7 +9,7 @@ training did.
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Self
@@ -28,9 +28,9 @@ _MAX_CATEGORIES = 50  # categories with a feature of their own
 _MIN_COVERAGE = 0.05  # share of filled cells that these must cover
 _TEXT_WORDS = 3.0  # mean number of words from which distinct strings are texts
 _SAMPLE_ROWS = 20_000  # evenly spaced rows to distinguish texts from categories
-_MIN_CONSECUTIVE = 10  # rows from which consecutive integers are an index
-_MIN_DENSE = 50  # rows from which distinct integers that fill half of their range are an index
-_ID_NAME = re.compile(r"(?i:(?:^|[\W_])(?:id|idx|index|key|guid|uuid)$)|[a-z](?:Id|ID)$")  # not `paid`
+_MIN_CONSECUTIVE = 10  # rows from which integers at equal steps are an index
+_MIN_DENSE = 50  # rows from which increasing integers that fill half of their range are an index
+_ID_NAME = re.compile(r"(?i:(?:^|[\W_])(?:id|idx|index|key|guid|uuid|unnamed: 0)$)|[a-z](?:Id|ID)$|^$")  # not `paid`
 _LOCAL_NUMBER = r"^[^\w\s]{0,2}\s?(\d[\d.,' ]*|\d{1,4}[./-]\s?\w{1,9}[./-]\s?\d{1,4}\b.*)\s?([%\p{Sc}]|[A-Z]{3})?$"
 _MAX_INTEGER = 2.0**53  # up to which float64 represents integers exactly
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -44,20 +44,20 @@ class ColumnChoices:
     categorical: tuple[str, ...] = ()
     text_column: tuple[str, ...] = ()
 
-    def of(self, name: str) -> str | None:
-        """Return the field that contains a column, if any."""
-        return next((field.name for field in fields(self) if name in getattr(self, field.name)), None)
-
-    def check(self, columns: Iterable[str]) -> None:
-        """Raise InputError if a column does not exist or is declared twice."""
-        columns, chosen = list(columns), dict[str, str]()
-        for field in fields(self):
-            flag = f"--{field.name.replace('_', '-')}"
-            for name in getattr(self, field.name):
+    def by_column(self, columns: Sequence[str]) -> dict[str, str]:
+        """Return the field that names each declared column; raise InputError if it does not exist or has two."""
+        chosen: dict[str, str] = {}
+        for kind in (field.name for field in fields(self)):
+            for name in getattr(self, kind):
                 if name not in columns:
-                    raise InputError(f"{flag}: {unknown('column', name, columns)}")
-                if chosen.setdefault(name, flag) != flag:
-                    raise InputError(f"column '{name}' is named by {chosen[name]} and {flag}; name it once")
+                    raise InputError(f"{_flag(kind)}: {unknown('column', name, columns)}")
+                if (other := chosen.setdefault(name, kind)) != kind:
+                    raise InputError(f"column '{name}' is named by {_flag(other)} and {_flag(kind)}; name it once")
+        return chosen
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
@@ -122,24 +122,14 @@ class Measured(Column):
         """One, plus one for the indicator."""
         return 1 + self.gaps
 
-    @cached_property
-    def _transformers(self) -> tuple[Any, Any]:
-        from sklearn.impute import SimpleImputer
-        from sklearn.preprocessing import StandardScaler
-
-        scaler = StandardScaler()
-        scaler.mean_, scaler.scale_ = np.array([self.center]), np.array([self.scale])
-        fill = (self.fill - self.center) / self.scale
-        imputer = SimpleImputer(strategy="constant", fill_value=fill, add_indicator=self.gaps)
-        return scaler, imputer.fit([[0.0], [np.nan]])
-
     def encode(self, cells: pa.Array, track: Track) -> tuple[Array, Counter[str]]:
         """Standardize and impute in float64; values beyond the range of float32 are clipped."""
-        values = reading.to_floats(cells, self.kind, self.name)
-        scaler, imputer = self._transformers
-        features = imputer.transform(scaler.transform(np.clip(values, -_FLOAT32_MAX, _FLOAT32_MAX)[:, None]))
-        empty = 0 if self.gaps else int(np.isnan(values).sum())
-        return np.clip(features, -_FLOAT32_MAX, _FLOAT32_MAX), Counter({"empty cell": empty})
+        values = np.clip(reading.to_floats(cells, self.kind, self.name), -_FLOAT32_MAX, _FLOAT32_MAX)
+        empty = np.isnan(values)
+        values = (np.where(empty, self.fill, values) - self.center) / self.scale
+        features = np.column_stack([values, empty] if self.gaps else [values])
+        gaps = 0 if self.gaps else int(empty.sum())
+        return np.clip(features, -_FLOAT32_MAX, _FLOAT32_MAX), Counter({"empty cell": gaps})
 
 
 @dataclass(frozen=True)
@@ -266,7 +256,7 @@ def _fit_measured(name: str, cells: pa.Array, kind: str, *, declared: bool) -> C
     if kind == "number" and not declared:
         if bool(((filled == 0) | (filled == 1)).all()):
             fill = float(2 * filled.sum() > len(filled))
-            why = f"{_count(gaps, 'empty cell')} filled with {fill:.0f}" if gaps else "only 0 and 1"
+            why = f"{count_of(gaps, 'empty cell')} filled with {fill:.0f}" if gaps else "only 0 and 1"
             return Measured(name, "boolean", why, center=0.0, scale=1.0, fill=fill, gaps=gaps > 0)
         if not gaps and (reason := _identifier(name, filled, low, high)) is not None:
             return _dropped(name, reason)
@@ -275,9 +265,8 @@ def _fit_measured(name: str, cells: pa.Array, kind: str, *, declared: bool) -> C
     median = float(np.clip(np.median(clipped), low, high))
     why = f"{_format(low, kind)} to {_format(high, kind)}"
     if gaps:
-        why = f"{_count(gaps, 'empty cell')} filled with the median, {_format(median, kind)}"
-    center, scale = float(scaler.mean_[0]), float(scaler.scale_[0])
-    return Measured(name, kind, why, center=center, scale=scale, fill=median, gaps=gaps > 0)
+        why = f"{count_of(gaps, 'empty cell')} filled with the median, {_format(median, kind)}"
+    return Measured(name, kind, why, float(scaler.mean_[0]), float(scaler.scale_[0]), fill=median, gaps=gaps > 0)
 
 
 def _identifier(name: str, values: Array, low: float, high: float) -> str | None:
@@ -286,10 +275,11 @@ def _identifier(name: str, values: Array, low: float, high: float) -> str | None
     whole = span < _MAX_INTEGER and (values == np.floor(values)).all()
     if count < 2 or not whole or len(np.unique(values)) < count:
         return None
-    if (count >= _MIN_CONSECUTIVE and span == count) or (count >= _MIN_DENSE and span <= 2 * count):
-        return f"looks like an index: {count:,} distinct integers from {low:.0f} to {high:.0f}"
-    if count >= _MIN_CONSECUTIVE and (steps := np.diff(values))[0] > 0 and bool((steps == steps[0]).all()):
-        return f"looks like an index: increases by {steps[0]:.0f} in each row"
+    steps = np.diff(values)
+    if count >= _MIN_CONSECUTIVE and bool((steps == steps[0]).all()):
+        return f"looks like an index: {'increases' if steps[0] > 0 else 'decreases'} by {abs(steps[0]):.0f} in each row"
+    if count >= _MIN_DENSE and bool((steps > 0).all()) and span <= 2 * count:
+        return f"looks like an index: increases from {low:.0f} to {high:.0f}"
     return f"looks like an identifier: {count:,} distinct integers" if _ID_NAME.search(name) else None
 
 
@@ -319,10 +309,10 @@ def _fit_category(name: str, cells: pa.Array, *, declared: bool) -> Column:
         return _dropped(name, f"looks like an identifier: {distinct:,} distinct values")
     if not declared and sum(counts[value] for value in frequent) / filled < _MIN_COVERAGE:
         return _dropped(name, f"{distinct:,} distinct values, none of them frequent; to use it: --categorical {name}")
-    why = f"{_count(distinct, 'value')}: {', '.join(map(shorten, frequent[:4]))}{', ...' * (distinct > 4)}"
+    why = f"{count_of(distinct, 'value')}: {', '.join(map(shorten, frequent[:4]))}{', ...' * (distinct > 4)}"
     if distinct - len(frequent) > 1:
         why += f"; the {distinct - len(frequent):,} rarest share a feature"
-    why += f"; {_count(gaps, 'empty cell')}" if gaps else ""
+    why += f"; {count_of(gaps, 'empty cell')}" if gaps else ""
     return Category(name, "category", why, values=values, rare=rare[0] if rare else None, gaps=gaps > 0)
 
 
@@ -330,12 +320,9 @@ def _warn_of_local_numbers(name: str, values: list[str]) -> None:
     """Warn if most of the values are numbers or dates in a local format, such as ``1.234,5`` or ``31.12.2024``."""
     share = pc.mean(pc.match_substring_regex(pa.array(values), _LOCAL_NUMBER)).as_py()
     if share >= 0.5 and len(values) >= 5:
-        warnings.warn(
-            f"column '{name}': {share:.0%} of the values look like numbers or dates; write them as 1234.5 or "
-            f"2024-12-31, or use --categorical {name}",
-            UnflipWarning,
-            stacklevel=2,
-        )
+        advice = f"write them as 1234.5 or 2024-12-31, or use --categorical {name}"
+        text = f"column '{name}': {share:.0%} of the values look like numbers or dates; {advice}"
+        warnings.warn(text, UnflipWarning, stacklevel=2)
 
 
 def _are_texts(cells: pa.Array) -> bool:
@@ -362,7 +349,7 @@ def _fit_text(name: str, cells: pa.Array, text_encoder: str | None) -> Column:
     encoder_name, encoder_class = choose_text_encoder(text_encoder)
     encoder = encoder_class.fit(texts.fill_null("").to_pylist())
     why = f"{reading.average_words(_sample(cells)):.0f} words on average; {encoder.width} features by {encoder_name}"
-    why += f"; {_count(empty, 'empty cell')}" if empty else ""
+    why += f"; {count_of(empty, 'empty cell')}" if empty else ""
     return Text(name, "text", why, encoder=encoder, encoder_name=encoder_name, gaps=empty > 0)
 
 
@@ -372,7 +359,8 @@ def _filled(cells: pa.Array) -> Array:
     return filled
 
 
-def _count(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
+    """Return a number with a noun, in the plural unless it is one."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unflip.compute import Cluster, find_device, prefetched
 from unflip.data.arrays import Array
 from unflip.data.dataset import Encoding
-from unflip.data.decoding import BrokenImageError
-from unflip.data.files import ImageFiles
+from unflip.data.files import BrokenImageError, ImageFiles
 from unflip.data.images import FileSource, ImageSource, are_small, with_margin
 from unflip.data.options import DataOptions
 from unflip.data.sources import Source, Standardization
@@ -32,7 +32,6 @@ from unflip.errors import ConfigError, InputError, RunFolderError, UnflipError, 
 from unflip.nn import backbones
 from unflip.nn.backbone import Backbone, hash_weights
 from unflip.nn.openvino import Encode, Precision, compile_backbone
-from unflip.parallel import Cluster, find_device, prefetched
 from unflip.progress import Track, untracked
 
 Advance = Callable[[int], None]  # called with the number of images done, 0 now and then so that it can stop the work
@@ -102,15 +101,13 @@ class ImageEncoder(Encoder):
     def restore(cls, encoding: Encoding) -> Self:
         """Load the same backbone; raise InputError if its weights are missing or have changed."""
         settings = ImageSettings(**encoding.settings)
-        path = settings.weights_file
+        name, path = settings.backbone, settings.weights_file
         if path is not None and not Path(path).is_file():
-            raise InputError(f"no such file: {path}, the weights of {settings.backbone}; give them with --weights")
-        backbone = _load(settings.backbone, path)
+            raise InputError(f"no such file: {path}, the weights of {name}; give them with --weights")
+        backbone = _load(name, path)
         if (digest := hash_weights(backbone.network)) != settings.weights:
-            raise InputError(
-                f"the model was trained on features of {settings.backbone} with weights {settings.weights}, and "
-                f"{path or 'its package'} holds {digest}; give the same weights with --weights"
-            )
+            trained = f"the model was trained on features of {name} with weights {settings.weights}"
+            raise InputError(f"{trained}, and {path or 'its package'} holds {digest}; give the same with --weights")
         return cls(settings, backbone)
 
     def encoding(self) -> Encoding:
@@ -134,8 +131,7 @@ class ImageEncoder(Encoder):
         source = self.source(inputs)
         rows = torch.arange(len(source)).split(self.batch_size)
         batches = prefetched((partial(source.fetch, indices) for indices in rows), source.prefetch)
-        features = [self.encode_batch(images) for images in track(batches, "embedding", len(rows))]
-        return Encoded(np.concatenate(features))
+        return Encoded(np.concatenate([self.encode_batch(images) for images in track(batches, "embedding", len(rows))]))
 
     def source(self, images: Array | ImageFiles, workers: int | None = None) -> FileSource | ImageSource:
         """Return a source of images that are normalized for the backbone."""
@@ -165,7 +161,7 @@ class ImageEncoder(Encoder):
     @cached_property
     def _network(self) -> Encode:
         """The backbone, compiled on a CPU."""
-        return compile_backbone(self._backbone, self.settings.image_size, self.settings.precision)
+        return compile_backbone(self._backbone.network, self.settings.image_size, self.settings.precision)
 
     @cached_property
     def _normalization(self) -> Standardization:

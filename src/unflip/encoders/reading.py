@@ -49,7 +49,7 @@ def kind_of(kind: pa.DataType, name: str) -> str:
         return "date"
     if types.is_time(kind):
         return "time"
-    raise InputError(f"column '{name}': cannot encode {kind}; drop it with --ignore {name}")
+    raise InputError(f"column '{name}': cannot encode {kind}; convert the column, or drop it")
 
 
 def to_floats(cells: pa.Array, kind: str, name: str) -> Array:

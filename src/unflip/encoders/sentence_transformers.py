@@ -51,25 +51,12 @@ class SentenceTransformers(TextEncoder):
 
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
         """Return the name of the model, and a hash of its weights and vocabulary."""
-        return {"model": self.name, "weights": self._digest(), "features": self.width}, {}
-
-    def _digest(self) -> str:
         from unflip.nn.backbone import hash_weights
 
         vocabulary: dict[str, int] = getattr(getattr(self._model, "tokenizer", None), "get_vocab", dict)()
         settings = json.dumps([sorted(vocabulary.items()), self._model.max_seq_length])
-        return hash_weights(self._model, settings)
-
-    @classmethod
-    def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Load the model; raise InputError if its weights have changed."""
-        encoder = cls.fit(())
-        if (digest := encoder._digest()) != settings.get("weights"):
-            raise InputError(
-                f"{_FAMILY}:{cls.name} has other weights ({digest}) than the features were computed with "
-                f"({settings.get('weights')}); restore that model, or train again"
-            )
-        return encoder
+        weights = hash_weights(self._model, settings)
+        return {"model": f"{_FAMILY}:{self.name}", "weights": weights, "features": self.width}, {}
 
 
 def named(name: str) -> type[SentenceTransformers]:

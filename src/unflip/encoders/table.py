@@ -1,6 +1,7 @@
 """Encoder of tables; :mod:`unflip.encoders.columns` infers the kind of each column and encodes it."""
 
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Self
@@ -14,7 +15,7 @@ from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.options import DataOptions
 from unflip.data.split import row_hashes
 from unflip.encoders.base import Encoded, Encoder
-from unflip.encoders.columns import Column, ColumnChoices, fit_column, restore_column, shorten
+from unflip.encoders.columns import Column, ColumnChoices, count_of, fit_column, restore_column, shorten
 from unflip.encoders.reading import kind_of, normalize_cells
 from unflip.errors import InputError, UnflipWarning, one_line
 from unflip.progress import Track, untracked
@@ -45,8 +46,8 @@ class TableEncoder(Encoder):
     def fit(cls, cells: Table, choices: ColumnChoices = _INFER_ALL, text_encoder: str | None = None) -> Self:
         """Infer the kinds of the columns that ``choices`` does not declare, and fit their encodings."""
         header = cells.table.column_names
-        choices.check(header)
-        columns = tuple(fit_column(name, cells.table[name], choices.of(name), text_encoder) for name in header)
+        declared = choices.by_column(header)
+        columns = tuple(fit_column(name, cells.table[name], declared.get(name), text_encoder) for name in header)
         if not any(column.width for column in columns):
             reasons = ", ".join(f"{column.name} ({column.why})" for column in columns[:_MAX_LISTED])
             raise InputError(
@@ -74,20 +75,14 @@ class TableEncoder(Encoder):
             kind_of(cells.type, column.name)
             features[:, end : end + column.width], unseen = column.encode(cells, track)
             end += column.width
-            remarks += [
-                f"{one_line(column.name)}: {count:,} {what}{'' if count == 1 else 's'}"
-                for what, count in unseen.items()
-                if count
-            ]
+            remarks += [f"{one_line(column.name)}: {count_of(n, what)}" for what, n in unseen.items() if n]
         return Encoded(features, tuple(remarks))
 
     def encoding(self) -> Encoding:
         """Return the state of the columns; the names of arrays begin with the position of their column."""
-        arrays = {
-            f"{place}/{key}": array
-            for place, column in enumerate(self.columns)
-            for key, array in column.arrays().items()
-        }
+        arrays: dict[str, Array] = {}
+        for place, column in enumerate(self.columns):
+            arrays |= {f"{place}/{key}": array for key, array in column.arrays().items()}
         return Encoding("table", {"columns": [column.settings() for column in self.columns]}, arrays)
 
     @classmethod
@@ -101,10 +96,8 @@ class TableEncoder(Encoder):
 
     def describe(self) -> list[str]:
         """Return the kind of each column, and the reason."""
-        names = [shorten(column.name, 40) for column in self.columns]
-        widest = max(map(len, names), default=0)
-        rows = zip(names, self.columns, strict=True)
-        return [f"{name:<{widest}}  {column.kind:<9}  {column.why}" for name, column in rows]
+        widest = max((len(shorten(column.name, 40)) for column in self.columns), default=0)
+        return [f"{shorten(column.name, 40):<{widest}}  {column.kind:<9}  {column.why}" for column in self.columns]
 
 
 def columns_of(encoding: Encoding) -> tuple[str, ...]:
@@ -133,8 +126,9 @@ def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> 
         parts = {name: _encoded(part, encoder, track) for name, part in raw.parts().items()}
     except InputError as error:
         raise InputError(f"{options.path}: {error}") from error
-    train, val = parts.pop("train"), parts.pop("val", None)
-    return replace(raw, train=train, val=val, tests=parts, encoding=encoder.encoding())
+    names = "\n".join(sorted(raw.train.inputs.table.column_names))
+    kind = f"cells-{blake2b(names.encode(errors='replace'), digest_size=4).hexdigest()}"
+    return replace(raw.with_parts(parts), encoding=encoder.encoding(), content_kind=kind)
 
 
 def _warn_of_label_copies(train: Split, encoder: TableEncoder, path: str) -> None:
@@ -150,12 +144,9 @@ def _warn_of_label_copies(train: Split, encoder: TableEncoder, path: str) -> Non
         cells = normalize_cells(column)
         pairs = pa.table({"cell": cells, "label": train.labels}).group_by(["cell", "label"]).aggregate([])
         if len(pairs) == len(cells.unique()) == num_classes > 1:
-            warnings.warn(
-                f"{path}: the column '{name}' has one value for each class, so no label contradicts it; drop it with "
-                f"--ignore {name} if it was derived from the label",
-                UnflipWarning,
-                stacklevel=3,
-            )
+            text = f"{path}: the column '{name}' has one value for each class, so no label contradicts it; "
+            text += f"drop it with --ignore {name} if it was derived from the label"
+            warnings.warn(text, UnflipWarning, stacklevel=3)
 
 
 def _encoded(part: Split, encoder: TableEncoder, track: Track) -> Split:
@@ -164,7 +155,31 @@ def _encoded(part: Split, encoder: TableEncoder, track: Track) -> Split:
     digests = part.digests
     if texts := text_columns(encoder.encoding()):  # different texts may have equal features
         digests = row_hashes(np.column_stack([row_hashes(features), *(_hashes(part.inputs, name) for name in texts)]))
-    return replace(part, inputs=features, digests=digests)
+    return replace(part, inputs=features, digests=digests, contents=_contents(part.inputs))
+
+
+def _contents(cells: Table) -> Array:
+    """Return a hash per row (n,) of its cells, by column name."""
+    table = cells.table
+    hashes = [_cell_hashes(table[name].combine_chunks()) for name in sorted(table.column_names)]
+    return row_hashes(np.column_stack(hashes)) if hashes else np.zeros(len(cells), np.uint64)
+
+
+def _cell_hashes(cells: pa.Array) -> Array:
+    """Return a hash per cell (n,); numbers have the same as integers, as fractions and as text."""
+    if pa.types.is_nested(cells.type):
+        cells = pa.array(map(str, cells.to_pylist()))
+    codes = cells.dictionary_encode()
+    texts = [str(value) for value in codes.dictionary.to_pylist()]
+    hashes = np.array([_hash(text) for text in texts] + [0], np.uint64)
+    of_cells: Array = hashes[codes.indices.fill_null(len(texts)).to_numpy()]
+    return of_cells
+
+
+def _hash(text: str) -> int:
+    with suppress(ValueError):
+        text = repr(float(text) + 0.0)  # no negative zero
+    return int.from_bytes(blake2b(text.encode(errors="replace"), digest_size=8).digest())
 
 
 def _hashes(cells: Table, column: str) -> Array:

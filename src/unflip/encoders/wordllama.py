@@ -43,29 +43,21 @@ class WordLlama(TextEncoder):
 
     def encode_block(self, texts: list[str]) -> Array:
         """Return the mean token vector of each text."""
-        from scipy.sparse import csr_array
-
         words = [text.split() for text in texts]
-        flat = list(itertools.chain.from_iterable(words))
-        if not flat:
+        numbers = {word: number for number, word in enumerate(dict.fromkeys(itertools.chain.from_iterable(words)))}
+        if not numbers:
             return np.zeros((len(texts), self.width), np.float32)
-        numbers = {word: number for number, word in enumerate(dict.fromkeys(flat))}
         sums, tokens = self._sums(list(numbers))
-        indices = np.fromiter(map(numbers.__getitem__, flat), np.int32, len(flat))
-        bag = csr_array((np.ones(len(flat)), indices, _starts([len(of) for of in words])), (len(texts), len(numbers)))
+        bag = _bag([[numbers[word] for word in of] for of in words], len(numbers))
         means: Array = (bag @ sums) / np.maximum(bag @ tokens, 1)[:, None]
         return means.astype(np.float32)
 
     def _sums(self, words: list[str]) -> tuple[Array, Array]:
         """Return the sums of the words' token vectors (n, d), and the numbers of tokens (n,)."""
-        from scipy.sparse import csr_array
-
         tokens = [one.ids for one in self._tokenizer.encode_batch_fast(words, add_special_tokens=False)]
-        lengths = [len(ids) for ids in tokens]
-        ids = np.fromiter(itertools.chain.from_iterable(tokens), np.int32, sum(lengths))
-        used, columns = np.unique(ids, return_inverse=True)
-        bag = csr_array((np.ones(len(ids)), columns.astype(np.int32), _starts(lengths)), (len(words), len(used)))
-        return bag @ self._vectors[used].astype(np.float64), np.array(lengths, np.float64)
+        bag = _bag(tokens, len(self._vectors))
+        used = np.unique(bag.indices)
+        return bag[:, used] @ self._vectors[used].astype(np.float64), bag.sum(1)
 
     def top_words(self, text: str, direction: Array, top: int) -> tuple[tuple[int, int], ...]:
         """Rank words by the sum of their token vectors' products with ``direction``, which is exact for a mean."""
@@ -86,24 +78,16 @@ class WordLlama(TextEncoder):
 
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
         """Return a hash of the vectors instead of the vectors."""
-        return {"vectors": self._digest, "features": self.width}, {}
-
-    @classmethod
-    def restore(cls, settings: Mapping[str, Any], arrays: Mapping[str, Array]) -> Self:
-        """Load the package's vectors; raise InputError if they have changed."""
-        encoder = cls.fit(())
-        if encoder.state()[0] != dict(settings):
-            raise InputError(
-                f"the installed wordllama has other vectors ({encoder._digest}) than the features were computed with "
-                f"({settings.get('vectors')}); install that version, or train again"
-            )
-        return encoder
+        return {"model": "wordllama", "weights": self._digest, "features": self.width}, {}
 
 
-def _starts(lengths: Sequence[int]) -> Array:
-    starts: Array = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=starts[1:])
-    return starts
+def _bag(members: Sequence[Sequence[int]], width: int) -> Any:
+    """Return a sparse matrix (n, width) of how often each number is a member."""
+    from scipy.sparse import csr_array
+
+    starts = np.cumsum([0, *map(len, members)])
+    indices = np.fromiter(itertools.chain.from_iterable(members), np.int32, int(starts[-1]))
+    return csr_array((np.ones(len(indices)), indices, starts), (len(members), width))
 
 
 def _folder() -> Path:

@@ -17,14 +17,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from unflip.compute import generator
 from unflip.data.dataset import Dataset
 from unflip.errors import RunFolderError, UnflipWarning
-from unflip.files import naming_target, write_tensors
-from unflip.nn.ensemble import Ensemble
+from unflip.files import check_checksum, checksum, matching, naming_target, write_tensors
+from unflip.nn.base import Ensemble
 from unflip.runs import layout
-from unflip.seeding import generator
 
-FORMAT = 8
+FORMAT = 9
 """The checkpoint format; incremented when older files can no longer be read."""
 MAX_OVERHEAD = 0.02
 """Fraction of the run time that end-of-epoch checkpoints may take."""
@@ -41,7 +41,7 @@ class BestEpoch:
     epoch: int = 0
     score: float = float("-inf")
     state: dict[str, Tensor] = field(default_factory=dict)
-    """The model's state dict; see :class:`unflip.nn.ensemble.Ensemble`."""
+    """The model's state dict; see :class:`unflip.nn.base.Ensemble`."""
 
     def update(self, epoch: int, score: float, model: Ensemble) -> None:
         """Keep a copy of the model's state if its score is higher than that of every earlier epoch."""
@@ -153,29 +153,30 @@ class Checkpoints:
 
     def load_last(self) -> Any | None:
         """Return the last readable checkpoint, with a warning if a newer one is damaged; None if there are none."""
-        failure: RunFolderError | None = None
+        failures: list[RunFolderError] = []
         for path in reversed(self._paths()):
             try:
                 tree = load_tree(path)
             except RunFolderError as error:
-                failure = failure or error
+                failures.append(error)
                 continue
-            if failure is not None:
-                warnings.warn(f"{failure}; resuming from the earlier {path.name}", UnflipWarning, stacklevel=2)
+            if failures:
+                warnings.warn(f"{failures[0]}; resuming from the earlier {path.name}", UnflipWarning, stacklevel=2)
             return tree
-        if failure is not None:
-            raise RunFolderError(f"{failure}, and there is no other; start over with --force") from failure
+        if failures:
+            raise RunFolderError(f"{failures[0]}, and there is no other; start over with --force") from failures[0]
         return None
 
     def _paths(self) -> list[Path]:
-        return sorted(layout.files_within(self.folder, layout.CHECKPOINTS))
+        return matching(self.folder, layout.WITHIN[layout.CHECKPOINTS])
 
 
 def save_tree(path: Path, tree: Any) -> None:
     """Write nested dicts and lists of tensors, numbers, strings and None."""
     tensors: dict[str, Tensor] = {}
     structure = json.dumps(_encode(tree, "", tensors))
-    write_tensors(path, tensors, {"format": str(FORMAT), "structure": structure})
+    metadata = {"format": str(FORMAT), "structure": structure, "checksum": str(checksum(tensors, structure))}
+    write_tensors(path, tensors, metadata)
 
 
 def load_tree(path: Path) -> Any:
@@ -186,6 +187,7 @@ def load_tree(path: Path) -> Any:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         if metadata.get("format", "1") != str(FORMAT):
             raise ValueError(f"format {metadata.get('format', '1')}, this version of unflip reads {FORMAT}")
+        check_checksum(int(metadata["checksum"]), tensors, metadata["structure"])
         return _decode(json.loads(metadata["structure"]), tensors)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise RunFolderError(f"{path}: not a readable checkpoint ({error})") from error

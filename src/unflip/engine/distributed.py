@@ -8,9 +8,9 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins.precision import MixedPrecision
 from torch import Tensor
 
+from unflip.compute import find_device
 from unflip.errors import ConfigError
 from unflip.nn.openvino import check_trial
-from unflip.parallel import find_device
 
 
 class Distributed:
@@ -26,6 +26,7 @@ class Distributed:
         count: the number of processes.
         rank: the number of this process, from 0.
         is_first: whether this is the process that writes files and prints.
+        scaler: scales the gradients of float16; its state is part of a checkpoint.
     """
 
     def __init__(self, device: str = "auto", precision: str = "float32", threads: int | None = None) -> None:
@@ -44,12 +45,9 @@ class Distributed:
         )
         self.fabric.launch()
         self.device, self.count, self.rank = self.fabric.device, self.fabric.world_size, self.fabric.global_rank
-        self.is_first = self.rank == 0
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether no wrapping is needed: its overhead is noticeable in small networks."""
-        return self.count == 1 and self.device.type == "cpu" and self.precision == "float32"
+        self.is_first, self.scaler = self.rank == 0, self.fabric.strategy.precision
+        # no wrapping is needed, whose overhead is noticeable in small networks
+        self._is_plain = self.count == 1 and self.device.type == "cpu" and self.precision == "float32"
 
     def setup(self, network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
         """Move a network to the device, and wrap it for several processes and mixed precision.
@@ -59,8 +57,7 @@ class Distributed:
         """
         if self._is_plain:
             return network, optimizer
-        wrapped, wrapped_optimizer = self.fabric.setup(network, optimizer)
-        return wrapped, wrapped_optimizer
+        return self.fabric.setup(network, optimizer)  # type: ignore[no-any-return]
 
     def backward(self, loss: Tensor) -> None:
         """Compute gradients, scaled if the precision requires it."""
@@ -72,15 +69,7 @@ class Distributed:
     def unscale(self, optimizer: Any) -> None:
         """Undo the gradient scaling of float16."""
         if not self._is_plain:
-            self.fabric.strategy.precision.unscale_gradients(optimizer.optimizer)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the precision: the gradient scale of float16."""
-        return self.fabric.strategy.precision.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
-        self.fabric.strategy.precision.load_state_dict(state)
+            self.scaler.unscale_gradients(optimizer.optimizer)
 
     def interleave(self, share: Tensor, total: int) -> Tensor:
         """Undo :func:`unflip.engine.trainer.cut`: return the first ``total`` rows in the original order."""
@@ -101,25 +90,10 @@ class Distributed:
         """Return the mean of ``tensor`` over the processes."""
         return self.fabric.all_reduce(tensor, reduce_op="mean") if self.count > 1 else tensor  # type: ignore[return-value]
 
-    def seed_layers(self, seed: int) -> None:
-        """Seed the generator that layers such as dropout draw from.
-
-        ``torch.manual_seed`` seeds every backend, which takes as long as a step of a small network.
-        """
-        torch.default_generator.manual_seed(seed)
-        if self.device.type != "cpu":
-            getattr(torch, self.device.type).manual_seed(seed)
-
     def synchronize_buffers(self, network: torch.nn.Module) -> None:
         """Copy the first process's batch-norm statistics to every process."""
-        if self.count > 1:
-            for buffer in network.buffers():
-                self.broadcast(buffer)
-
-
-def is_first_process() -> bool:
-    """Whether this is the process that prints; works before a process group exists."""
-    return int(os.environ.get("RANK", "0")) == 0
+        for buffer in network.buffers():
+            self.broadcast(buffer)
 
 
 def find_precision(precision: str, accelerator: str) -> str:

@@ -3,7 +3,7 @@
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -14,10 +14,8 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from unflip._version import __version__
-from unflip.data.arrays import Array
-from unflip.data.dataset import Dataset
+from unflip.data.dataset import Dataset, Split
 from unflip.data.loaders import is_built_in
-from unflip.data.sources import Source
 from unflip.engine.checkpoints import RunState
 from unflip.engine.distributed import Distributed
 from unflip.engine.inference import predict_probs
@@ -25,19 +23,9 @@ from unflip.engine.scoring import FinalScores
 from unflip.engine.trainer import Trainer
 from unflip.errors import ConfigError
 from unflip.methods.base import LabelStore
-from unflip.nn.ensemble import Ensemble
+from unflip.nn.base import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import RunConfig
-
-
-@dataclass(frozen=True)
-class EvaluationSet:
-    """Test examples with their labels (n,)."""
-
-    source: Source
-    labels: Tensor
-    leaked: Array | None = None
-    """Whether each example leaked from the training set (n,), if that was checked."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +33,15 @@ class Truth:
     """The clean labels (n,) of a run's examples, if known, and its test sets."""
 
     clean: Tensor | None
-    tests: dict[str, EvaluationSet]
+    tests: dict[str, Split]
     clean_val: bool = False
     """Whether the validation labels are known to be correct; see :func:`effective_rule`."""
 
     @classmethod
     def of(cls, dataset: Dataset, processes: Distributed) -> "Truth":
         """Take the truth from a data set and move it to the device."""
-        device, tests = processes.device, {}
-        for name, test in dataset.tests.items():
-            tests[name] = EvaluationSet(test.source.to(device), test.class_numbers.to(device), test.leaked)
+        device = processes.device
+        tests = {name: replace(test, opened=test.source.to(device)) for name, test in dataset.tests.items()}
         return cls(None if dataset.clean is None else dataset.clean.to(device), tests, dataset.clean_val)
 
     def label_accuracy(self, labels: Tensor, rows: Tensor | None = None) -> float | None:
@@ -80,7 +67,7 @@ class Truth:
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
     """Return the fraction of examples whose most probable class is their label."""
-    return float((probs.argmax(1) == labels).float().mean())
+    return float((probs.argmax(1) == labels.to(probs.device)).float().mean())
 
 
 def evaluate(trainer: Trainer, truth: Truth) -> dict[str, Any]:
@@ -104,11 +91,12 @@ def evaluate(trainer: Trainer, truth: Truth) -> dict[str, Any]:
 def accuracies(model: Ensemble, truth: Truth, processes: Distributed) -> dict[str, float]:
     """Return the accuracy on every test set."""
     return {
-        name: accuracy(predict_probs(model, test.source, processes), test.labels) for name, test in truth.tests.items()
+        name: accuracy(predict_probs(model, test.source, processes), test.class_numbers)
+        for name, test in truth.tests.items()
     }
 
 
-def full_report(model: Ensemble, test: EvaluationSet, processes: Distributed) -> dict[str, Any]:
+def full_report(model: Ensemble, test: Split, processes: Distributed) -> dict[str, Any]:
     """Return ``top1``, ``top5``, ``balanced`` and ``per_class`` accuracy on a test set.
 
     A class without test examples has the accuracy None and does not count in the balanced one. With up to five
@@ -116,13 +104,13 @@ def full_report(model: Ensemble, test: EvaluationSet, processes: Distributed) ->
     ``top1_without_leakage`` the accuracy on the others.
     """
     probs = predict_probs(model, test.source, processes)
-    num_classes = probs.shape[1]
-    correct = (probs.argmax(1) == test.labels).float()
-    counts = test.labels.bincount(minlength=num_classes).tolist()
-    hits = test.labels.bincount(correct, minlength=num_classes).tolist()
+    num_classes, labels = probs.shape[1], test.class_numbers.to(probs.device)
+    correct = (probs.argmax(1) == labels).float()
+    counts = labels.bincount(minlength=num_classes).tolist()
+    hits = labels.bincount(correct, minlength=num_classes).tolist()
     per_class = [hit / count if count else None for hit, count in zip(hits, counts, strict=True)]
     known = [value for value in per_class if value is not None]
-    top5 = probs.topk(min(5, num_classes)).indices.eq(test.labels[:, None]).any(1)
+    top5 = probs.topk(min(5, num_classes)).indices.eq(labels[:, None]).any(1)
     report: dict[str, Any] = {"top1": float(correct.mean()), "top5": float(top5.float().mean())}
     report |= {"balanced": sum(known) / len(known), "per_class": per_class}
     if test.leaked is not None:
@@ -145,11 +133,13 @@ def selection_score(rule: str, metrics: Mapping[str, Any]) -> float:
 def check_selection(rule: str, *, has_val: bool, has_truth: bool, has_test: bool) -> None:
     """Raise ConfigError if the data lacks what a selection rule needs."""
     if rule in ("noisy-val", "clean-val") and not has_val:
-        raise ConfigError(f"select = '{rule}' needs validation examples; raise data.val_fraction or try --select last")
+        raise ConfigError(
+            f"select = '{rule}' needs validation examples; raise data.val_fraction or try --set select=last"
+        )
     if rule == "clean-val" and not has_truth:
-        raise ConfigError("select = 'clean-val' needs clean labels, and the data has none; try --select noisy-val")
+        raise ConfigError("select = 'clean-val' needs clean labels, and the data has none; try --set select=noisy-val")
     if rule == "best-test" and not has_test:
-        raise ConfigError("select = 'best-test' needs a test set, and the data has none; try --select noisy-val")
+        raise ConfigError("select = 'best-test' needs a test set, and the data has none; try --set select=noisy-val")
 
 
 def effective_rule(rule: str, *, clean_val: bool) -> str:
@@ -157,9 +147,8 @@ def effective_rule(rule: str, *, clean_val: bool) -> str:
     return "clean-val" if rule == "noisy-val" and clean_val else rule
 
 
-def protocol(rule: str, *, clean_val: bool = False) -> str:
-    """Describe how the model was selected, and whether that used the truth."""
-    rule = effective_rule(rule, clean_val=clean_val)
+def protocol(rule: str) -> str:
+    """Describe how the model was selected, by the rule that applies, and whether that used the truth."""
     return f"{rule} (uses the truth: {USES_TRUTH[rule]})" if rule in USES_TRUTH else rule
 
 
@@ -179,6 +168,7 @@ def make_result(
         tests: the result of :func:`full_report` by test set.
     """
     common, labels, train, noise = config.common, trainer.labels, trainer.method.context.train, scores.noise
+    rule = effective_rule(common.select, clean_val=truth.clean_val)
     selected = state.metrics[state.best.epoch - 1]
     test_series = [line["test_accuracy"] for line in state.metrics]
     best = max(test_series) if truth.tests else None
@@ -194,12 +184,17 @@ def make_result(
         "classes": list(dataset.class_names or ()) or [str(i) for i in range(dataset.num_classes)],
         "seed": common.seed,
         "epochs": common.epochs,
-        "selection": effective_rule(common.select, clean_val=truth.clean_val),
-        "protocol": protocol(common.select, clean_val=truth.clean_val),
+        "selection": rule,
+        "protocol": protocol(rule),
         "selected_epoch": state.best.epoch,
         "noise": common.noise.recipe,
         "noise_rate": None if given_accuracy is None else 1.0 - given_accuracy,
         "noise_rate_estimate": None if noise is None else noise.rate,
+        "label_errors": {
+            "expected": float(scores.errors.mean()),
+            "low": float(scores.errors[0]),
+            "high": float(scores.errors[-1]),
+        },
         "noise_rate_by_class": None if noise is None else noise.class_rates.tolist(),
         "transition_error": _transition_error(noise, truth, labels, rows),
         "test_accuracy": {"selected": selected["test_accuracy"], "last": test_series[-1], "best": best},

@@ -7,12 +7,11 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from unflip.compute import prefetched
 from unflip.data.sources import Source
 from unflip.engine.distributed import Distributed
 from unflip.methods.base import NetworkOutputs
-from unflip.nn.base import unwrap
-from unflip.nn.ensemble import Ensemble
-from unflip.parallel import prefetched
+from unflip.nn.base import Ensemble, unwrap
 from unflip.stats.gaussians import NotFiniteError
 
 _BATCH, _VALUES = 1024, 2**23  # maximum number of examples, and of input values, per batch

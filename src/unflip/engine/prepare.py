@@ -1,33 +1,25 @@
-"""What a run needs: its data (load, encode, corrupt, scale, split), posteriors for pmd noise, trainer and model."""
+"""What a run needs: its data (corrupt, scale, split), posteriors for pmd noise, trainer and model."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.arrays import Shards
+from unflip.compute import derive, generator
 from unflip.data.corrupt import corrupt_labels, given_posterior, needs_posterior
 from unflip.data.dataset import Dataset
-from unflip.data.images import IMAGENET
-from unflip.data.labeling import label_data, settle_scale
-from unflip.data.loaders import load_raw
+from unflip.data.labeling import settle_scale
 from unflip.data.options import IN_SAMPLE, NoiseOptions
-from unflip.data.sources import Source, Standardization
+from unflip.data.sources import Source
 from unflip.data.split import split
-from unflip.encoders.table import encode_raw
 from unflip.engine.checkpoints import BestEpoch
 from unflip.engine.distributed import Distributed
 from unflip.engine.evaluation import check_selection
 from unflip.engine.inference import forward
-from unflip.engine.trainer import Trainer
-from unflip.errors import InputError
+from unflip.engine.trainer import Trainer, lr_factor
 from unflip.methods import find_method
-from unflip.methods.base import EpochOutputs, LabelStore, Standard, TrainContext
-from unflip.nn import networks
-from unflip.nn.backbone import PretrainedOptions
+from unflip.methods.base import LabelStore, Standard, TrainContext
 from unflip.nn.base import Network, build_network, initial_seed
 from unflip.nn.mlp import MLPOptions
 from unflip.options import Options
@@ -35,79 +27,46 @@ from unflip.progress import Reporter, make_reporter
 from unflip.runs.config import RunConfig
 from unflip.runs.model_file import Model
 from unflip.runs.options import OptimizerOptions
-from unflip.seeding import derive, generator
 
 FOLDS = 5
 EPOCHS = 10  # per fold; the released generator trains one network for 25 epochs
-PosteriorEstimator = Callable[[Source, Tensor, int, str], Tensor]
-"""(inputs, clean labels, number of classes, CROSS_FIT or IN_SAMPLE) -> class probabilities (n, k)."""
 
 
-def prepare_data(
-    config: RunConfig, processes: Distributed, raw: Dataset | None = None, *, quiet: bool = True
-) -> Dataset:
-    """Load, encode, corrupt, scale and split the data of a run.
+def prepare_data(config: RunConfig, processes: Distributed, data: Dataset, *, quiet: bool = True) -> Dataset:
+    """Corrupt and split the labeled data of a run.
 
     Args:
         config: the run's configuration.
         processes: the device on which posteriors for pmd noise are estimated.
-        raw: the output of a loader, if the data is loaded already.
+        data: from ``config.load_data``.
         quiet: show no progress.
     """
-    common, track = config.common, make_reporter(quiet or not processes.is_first).track
-    raw = load_raw(common.data, config.parts) if raw is None else raw
-    normalization = _network_normalization(config, raw)
-    if raw.holds_images and normalization is not None:
-        raw = replace(raw, normalization=normalization)
-    raw = encode_raw(raw, common.data, track)
-    data = label_data(raw, common.data, track, normalization).joined()  # validation labels are corrupted, too
+    common = config.common
     if common.noise.recipe is not None:
-        estimate = posterior_fit(common.seed, processes, quiet=quiet)
-        data = corrupt_labels(data, common.noise, find_posterior(data, common.noise, estimate), common.seed)
-    if common.data.standardize == "auto":
-        data = settle_scale(data)  # from the noisy labels: it must not depend on clean ones
+        posterior = find_posterior(data, common.noise, common.seed, processes, quiet=quiet)
+        data = corrupt_labels(data, common.noise, posterior, common.seed)  # those for validation, too
+        data = settle_scale(data) if common.data.standardize == "auto" else data
     dataset = split(data, common.data.val_fraction, common.seed)
-    check_selection(
-        common.select,
-        has_val=bool(dataset.is_val.any()),
-        has_truth=dataset.clean is not None or dataset.clean_val,
-        has_test=bool(dataset.tests),
-    )
+    has_val, has_truth = bool(dataset.is_val.any()), dataset.clean is not None or dataset.clean_val
+    check_selection(common.select, has_val=has_val, has_truth=has_truth, has_test=bool(dataset.tests))
     return dataset
 
 
-def _network_normalization(config: RunConfig, raw: Dataset) -> Standardization | None:
-    """Return the normalization that the network's pretrained weights need; None if the data determines it.
+def find_posterior(
+    data: Dataset, noise: NoiseOptions, seed: int, processes: Distributed, *, quiet: bool
+) -> Tensor | None:
+    """Return the posteriors (n, k) that a noise recipe needs, read or estimated; None if it needs none.
 
-    Arrays of images must be bytes for such weights, unless ``data.standardize`` is off.
+    They are estimated in float32, so that the noise does not depend on the precision of the run.
     """
-    common, options = config.common, config.network_options
-    constants = networks.load(common.network).normalization
-    own = None if constants is None else Standardization(*(torch.full((1, 1, 1), value) for value in constants))
-    if raw.holds_images:
-        return own
-    if not isinstance(options, PretrainedOptions) or not options.pretrained or common.data.standardize == "off":
-        return None
-    arrays = {name: part.inputs for name, part in raw.parts().items() if isinstance(part.inputs, np.ndarray | Shards)}
-    if "train" not in arrays or arrays["train"].ndim != 4:
-        return None
-    for name, array in arrays.items():
-        if array.dtype != np.uint8:
-            raise InputError(
-                f"{common.data.path}, '{name}': type {array.dtype}, and {common.network} needs images of type uint8; "
-                "if they are normalized already, --set data.standardize=off"
-            )
-    if own is not None or arrays["train"].shape[1] == 3:
-        return own or IMAGENET
-    return Standardization(*(value.mean().view(1, 1, 1) for value in (IMAGENET.mean, IMAGENET.std)))
-
-
-def find_posterior(data: Dataset, noise: NoiseOptions, estimate: PosteriorEstimator) -> Tensor | None:
-    """Return the posteriors (n, k) that a noise recipe needs, read or estimated; None if it needs none."""
     if not needs_posterior(noise):
         return None
-    given = given_posterior(noise, data)
-    return estimate(data.source, data.truth, data.num_classes, noise.posterior) if given is None else given
+    if (given := given_posterior(noise, data)) is not None:
+        return given
+    if processes.precision != "float32":
+        processes = Distributed(processes.device.type)
+    fit = PosteriorFit(seed, processes, make_reporter(quiet))
+    return fit(data.source, data.truth, data.num_classes, noise.posterior)
 
 
 def make_model(config: RunConfig, dataset: Dataset, best: BestEpoch) -> Model:
@@ -143,7 +102,7 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
         epochs=common.epochs,
         seed=common.seed,
         batch_size=common.optimizer.batch_size,
-        lr_factor=lambda progress: common.optimizer.lr_factor(progress, common.epochs),
+        lr_factor=partial(lr_factor, common.optimizer, epochs=common.epochs),
         device=device,
         has_val=bool(dataset.is_val.any()),
         of_rows=len(dataset.source.shape) == 1,
@@ -157,7 +116,7 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
 
     return Trainer(
         spec.build(config.parts, context),
-        spec.build_networks(config.parts, context, build),
+        spec.method.build_networks(config.parts[spec.name], context, build),
         dataset.source.to(device),
         LabelStore(dataset.given.to(device), dataset.num_classes, reviewed),
         common.optimizer,
@@ -165,17 +124,6 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
         reporter,
         dataset.is_val.nonzero()[:, 0].to(device),
     )
-
-
-class Recorded(Standard):
-    """Cross-entropy that keeps the probabilities of the training passes."""
-
-    records_probs = True
-
-    def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
-        """Keep the probabilities of the last epoch."""
-        self.last_probs = observed.probs
-        return {}
 
 
 @dataclass(frozen=True)
@@ -203,30 +151,26 @@ class PosteriorFit:
         source, clean = source.to(self.processes.device), clean.to(self.processes.device)
         rows = torch.arange(len(clean), device=clean.device)
         if kind == IN_SAMPLE:
-            return self._train(source, clean, num_classes, rows, "in-sample posterior").last_probs.float().cpu()
+            probs = self._train(source, clean, num_classes, rows, "in-sample posterior").progress.probs
+            assert probs is not None
+            return probs.float().cpu()
         fold = torch.randperm(len(clean), generator=generator(self.seed, "folds")).to(clean.device) % FOLDS
         logits = torch.zeros(len(clean), num_classes, device=clean.device)
         for number in range(FOLDS):
             held_out, title = rows[fold == number], f"posterior, fold {number + 1} of {FOLDS}"
-            method = self._train(source, clean, num_classes, rows[fold != number], title, number)
-            logits[held_out] = forward(method.networks[0], source, held_out, self.processes).logits
+            (network,) = self._train(source, clean, num_classes, rows[fold != number], title, number).networks
+            logits[held_out] = forward(network, source, held_out, self.processes).logits
         return (logits.double() / temperature(logits, clean)).softmax(1).float().cpu()
 
     def _train(
         self, source: Source, labels: Tensor, num_classes: int, rows: Tensor, title: str, number: int = 0
-    ) -> Recorded:
+    ) -> Trainer:
         """Train on the examples at ``rows``; the seed depends on the ``number`` of the fold."""
-        seed = derive(self.seed, "posterior", number)
-        context = TrainContext(
-            num_classes=num_classes,
-            train=rows,
-            epochs=self.epochs,
-            seed=seed,
-            batch_size=self.optimizer.batch_size,
-            lr_factor=lambda progress: self.optimizer.lr_factor(progress, self.epochs),
-            device=self.processes.device,
-        )
-        method = Recorded(Options(), context)
+        seed, size = derive(self.seed, "posterior", number), self.optimizer.batch_size
+        schedule = partial(lr_factor, self.optimizer, epochs=self.epochs)
+        context = TrainContext(num_classes, rows, self.epochs, seed, size, schedule, self.processes.device)
+        method = Standard(Options(), context)
+        method.records_probs = True
         network = build_network("mlp", self.network, source.shape, num_classes, initial_seed(seed, 0))
         store = LabelStore(labels, num_classes)
         trainer = Trainer(method, [network], source, store, self.optimizer, self.processes, self.reporter)
@@ -234,15 +178,7 @@ class PosteriorFit:
             self.reporter.start(title, self.epochs, 1)
             for line in trainer.fit():
                 self.reporter.epoch(line)
-        return method
-
-
-def posterior_fit(seed: int, processes: Distributed, *, quiet: bool) -> PosteriorFit:
-    """Return the estimator of posteriors; always in float32, so that the noise does not depend on the run's options."""
-    if processes.precision != "float32":
-        processes = Distributed(processes.device.type)
-    reporter = make_reporter(quiet or not processes.is_first)
-    return PosteriorFit(seed, processes, reporter)
+        return trainer
 
 
 def temperature(logits: Tensor, labels: Tensor) -> float:

@@ -17,19 +17,11 @@ from unflip.data.dataset import Dataset
 from unflip.data.files import skipped_csv
 from unflip.engine.checkpoints import BestEpoch, Checkpoints, EpochProgress, RunState, data_fingerprint, difference
 from unflip.engine.distributed import Distributed
-from unflip.engine.evaluation import (
-    Truth,
-    accuracy,
-    effective_rule,
-    evaluate,
-    full_report,
-    make_result,
-    selection_score,
-)
-from unflip.engine.inference import forward, predict_probs
+from unflip.engine.evaluation import Truth, effective_rule, evaluate, full_report, make_result, selection_score
+from unflip.engine.inference import forward
 from unflip.engine.prepare import make_model, make_trainer, prepare_data
 from unflip.engine.scoring import score_examples
-from unflip.engine.trainer import Trainer, finite
+from unflip.engine.trainer import finite
 from unflip.errors import ConfigError, RunFolderError, Stopped
 from unflip.files import Interruption, naming_target, write_json, write_text
 from unflip.nn.base import unwrap
@@ -37,57 +29,50 @@ from unflip.noise.transition import NoiseProfile
 from unflip.progress import Reporter, make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, read_toml
-from unflip.runs.folder import Run
+from unflip.runs.folder import Claim, Run
 from unflip.runs.labels import label_table
 from unflip.runs.model_file import Model
 from unflip.runs.options import Execution
 
 
-def train_run(
-    run: Run,
-    config: RunConfig,
-    execution: Execution,
-    *,
-    raw: Dataset | None = None,
-    resume: bool = False,
-    force: bool = False,
-) -> Run:
+def train_run(claim: Claim, config: RunConfig, execution: Execution, *, data: Dataset | None = None) -> Run:
     """Train all epochs, write everything but the report, and return the finished run.
 
     Args:
-        run: the run folder.
+        claim: the run folder, and whether the run in it is resumed, from its last checkpoint, or replaced.
         config: the run's configuration.
         execution: device, threads and checkpoints; they do not affect the results.
-        raw: the data, if it is loaded already; otherwise it is loaded from ``config.common.data.path``.
-        resume: resume the run in the folder from its last checkpoint.
-        force: replace a run that is already in the folder.
+        data: from ``config.load_data``; by default it is loaded here.
     """
-    run.check_free(resume=resume, force=force, inputs=config.inputs())
-    if resume:
+    run = claim.run
+    run.check_free(resume=claim.resume, force=claim.force, inputs=config.inputs())
+    if claim.resume:
         _check_same(run, config)
         if run.is_finished and run.result["epochs"] >= config.common.epochs:
             return run
     config.check()
     processes = Distributed(execution.device, config.common.precision, execution.threads)
-    dataset = prepare_data(config, processes, raw, quiet=execution.quiet)
+    if data is None:
+        data = config.load_data(track=make_reporter(execution.quiet).track)
+    dataset = prepare_data(config, processes, data, quiet=execution.quiet)
     session = Session(run, config, dataset, processes, execution)
-    with run.claimed(resume=resume, force=force) if processes.is_first else nullcontext():
-        if resume:
-            session.load()
-        if processes.is_first:
-            session.write_start()
-        board = tensorboard(run.folder / layout.TENSORBOARD, enabled=processes.is_first)
-        signals = session.interruption if processes.count == 1 else nullcontext()
-        with session.reporter, board as write, signals:
-            done = len(session.state.metrics)
-            session.reporter.start(config.common.method, config.common.epochs, done + 1)
-            for line in session.trainer.fit(done + 1, session.unfinished, session.after_step):
-                session.end_epoch(line)
-                write(line)
-                session.reporter.epoch(line)
-        with finite("at the end of the run"):
-            write_results(run, config, dataset, session.trainer, session.state, session.truth)
-        processes.fabric.barrier()
+    claim.hold()
+    if claim.resume:
+        session.load()
+    if processes.is_first:
+        session.write_start(replace=claim.force)
+    board = tensorboard(run.folder / layout.TENSORBOARD, enabled=processes.is_first)
+    signals = session.interruption if processes.count == 1 else nullcontext()
+    with session.reporter, board as write, signals:
+        done = len(session.state.metrics)
+        session.reporter.start(config.common.method, config.common.epochs, done + 1)
+        for line in session.trainer.fit(done + 1, session.unfinished, session.after_step):
+            session.end_epoch(line)
+            write(line)
+            session.reporter.epoch(line)
+    with finite("at the end of the run"):
+        session.write_results()
+    processes.fabric.barrier()
     return run
 
 
@@ -99,6 +84,8 @@ class MemoryRun(NamedTuple):
     """The same table as ``labels.parquet``."""
     noise: NoiseProfile | None
     """The estimated noise of the given labels, if there is an estimate."""
+    errors: Tensor
+    """See :class:`unflip.engine.scoring.FinalScores`."""
 
 
 def train_in_memory(
@@ -114,19 +101,17 @@ def train_in_memory(
     """
     config.check()
     common = config.common
-    dataset = replace(prepare_data(config, processes, raw), reviewed=reviewed)
+    dataset = replace(prepare_data(config, processes, config.load_data(raw)), reviewed=reviewed)
     trainer = make_trainer(config, dataset, processes, Reporter())
-    best, val = BestEpoch(), trainer.val_rows
-    with torch.random.fork_rng(devices=[]):  # layers draw from torch's global generator; leave the caller's unchanged
-        for line in trainer.fit():
-            if common.select == "noisy-val":
-                with finite(f"at the end of epoch {line['epoch']}"):
-                    probs = predict_probs(trainer.method.model(), trainer.source, processes, val)
-                line["val_accuracy"] = accuracy(probs, trainer.labels.initial[val])
-            best.update(line["epoch"], selection_score(common.select, line), trainer.method.model())
+    best = BestEpoch()
+    for line in trainer.fit():
+        if common.select == "noisy-val":
+            with finite(f"at the end of epoch {line['epoch']}"):
+                line |= evaluate(trainer, Truth(None, {}))
+        best.update(line["epoch"], selection_score(common.select, line), trainer.method.model())
     scores, _ = score_examples(trainer, best, common.epochs, clean_val=False)
     table = label_table(trainer.labels, scores.assessment, splits=dataset.splits())
-    return MemoryRun(make_model(config, dataset, best), table, scores.noise)
+    return MemoryRun(make_model(config, dataset, best), table, scores.noise, scores.errors)
 
 
 def _check_same(run: Run, config: RunConfig) -> None:
@@ -166,7 +151,7 @@ class Session:
         self.run, self.config, self.dataset, self.processes = run, config, dataset, processes
         self.data_fingerprint = data_fingerprint(dataset)  # before the inputs are moved to the device
         self.truth = Truth.of(dataset, processes)
-        self.reporter = make_reporter(execution.quiet or not processes.is_first)
+        self.reporter = make_reporter(execution.quiet)
         self.checkpoints = Checkpoints(run.checkpoints, execution.keep_checkpoints, execution.checkpoint_minutes)
         self.interruption = Interruption()
         self.state = RunState()
@@ -199,8 +184,11 @@ class Session:
             if last or stop or self.checkpoints.is_due(midway=False):
                 self._save(epoch)
 
-    def write_start(self) -> None:
-        """Write what is known before the first epoch."""
+    def write_start(self, *, replace: bool) -> None:
+        """Write what is known before the first epoch; with ``replace``, remove the previous run first."""
+        if replace:
+            self.run.clear()
+        self.run.begin()
         self.run.write_config(self.config.to_toml())
         for folder in (layout.CHECKPOINTS, layout.TENSORBOARD):
             self.run.own(folder)
@@ -217,7 +205,7 @@ class Session:
             "networks": [unwrap(network).state_dict() for network in trainer.networks],
             "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
             "method": trainer.method.state_dict(),
-            "precision": self.processes.state_dict(),
+            "precision": self.processes.scaler.state_dict(),
             "labels": trainer.labels.state_dict(),
             "best": vars(state.best),
             "metrics": state.metrics,
@@ -225,13 +213,14 @@ class Session:
             "progress": progress and progress.state_dict(),
         }
         midway = None if progress is None else (progress.phase, progress.steps)
+        command = f"unflip train --out {self.run.folder} --resume"
         try:
             self.checkpoints.save(tree, epoch, midway)
         except RunFolderError as error:
-            raise RunFolderError(f"{error}; earlier checkpoints are intact: fix the cause and use --resume") from error
+            intact = f"earlier checkpoints are intact: fix the cause and resume with: {command}"
+            raise RunFolderError(f"{error}; {intact}") from error
         if self.interruption.signal is not None:
             where = f"after epoch {epoch}" if progress is None else f"in epoch {epoch}"
-            command = f"unflip train --out {self.run.folder} --resume"
             raise Stopped(f"stopped {where} and saved; resume with: {command}", self.interruption.signal)
 
     def load(self) -> None:
@@ -246,46 +235,44 @@ class Session:
         for optimizer, state in zip(trainer.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         trainer.method.load_state_dict(saved["method"])
-        self.processes.load_state_dict(saved["precision"])
+        self.processes.scaler.load_state_dict(saved["precision"])
         trainer.labels.load_state_dict(saved["labels"])
         self.state = RunState(saved["metrics"], BestEpoch(**saved["best"]), saved["seconds"])
         if saved["progress"] is not None:
             self.unfinished = EpochProgress.from_state_dict(saved["progress"], self.processes.device)
 
-
-def write_results(
-    run: Run, config: RunConfig, dataset: Dataset, trainer: Trainer, state: RunState, truth: Truth
-) -> None:
-    """Score every example with the selected model, correct the validation labels, and write the results.
-
-    Args:
-        run: the run folder; only the first process writes to it.
-        config: the run's configuration.
-        dataset: the training data.
-        trainer: the trainer after the last epoch.
-        state: the metrics of all epochs, and the selected one.
-        truth: clean labels and test sets, for evaluation only.
-    """
-    processes, epochs = trainer.processes, config.common.epochs
-    gaussians, last_features = trainer.method.gaussians(), None
-    if gaussians is not None and state.best.epoch != epochs:  # they were fitted to the last epoch's features
-        rows = torch.arange(len(trainer.labels), device=processes.device)
-        last_features = forward(trainer.networks[0], trainer.source, rows, processes).features
-    scores, features = score_examples(trainer, state.best, epochs, clean_val=dataset.clean_val)
-    tests = {name: full_report(scores.model, test, processes) for name, test in truth.tests.items()}
-    if not processes.is_first:
-        return
-    if gaussians is not None:
-        run.write_gaussians(gaussians)
-    run.write_features(features, last_features)
-    del features, last_features  # free the memory for the table
-    splits, ids, class_names = dataset.splits(), dataset.ids, dataset.class_names
-    table = label_table(trainer.labels, scores.assessment, splits=splits, ids=ids, class_names=class_names)
-    run.write_labels(table, trainer.labels.history())
-    if scores.noise is not None:
-        write_array(run.own(layout.TRANSITION), scores.noise.matrix.numpy().astype(np.float32))
-    make_model(config, dataset, state.best).save(run.own(layout.MODEL))
-    write_json(run.own(layout.RESULT), make_result(config, dataset, state, truth, trainer, scores, tests))
+    def write_results(self) -> None:
+        """Score every example with the selected model, correct the validation labels, and write the results."""
+        trainer, best, dataset, processes = self.trainer, self.state.best, self.dataset, self.processes
+        epochs = self.config.common.epochs
+        gaussians, last_features = trainer.method.gaussians(), None
+        if gaussians is not None and best.epoch != epochs:  # they were fitted to the last epoch's features
+            rows = torch.arange(len(trainer.labels), device=processes.device)
+            last_features = forward(trainer.networks[0], trainer.source, rows, processes).features
+        scores, features = score_examples(trainer, best, epochs, clean_val=dataset.clean_val)
+        tests = {name: full_report(scores.model, test, processes) for name, test in self.truth.tests.items()}
+        if not processes.is_first:
+            return
+        if gaussians is not None:
+            self.run.write_gaussians(gaussians)
+        self.run.write_features(features, last_features)
+        del features, last_features  # free the memory for the table
+        table = label_table(
+            trainer.labels,
+            scores.assessment,
+            splits=dataset.splits(),
+            ids=dataset.ids,
+            digests=dataset.content_digests(),
+            class_names=dataset.class_names,
+        )
+        self.run.write_labels(table, trainer.labels.history())
+        if scores.noise is not None:
+            write_array(self.run.own(layout.TRANSITION), scores.noise.matrix.numpy().astype(np.float32))
+        make_model(self.config, dataset, best).save(self.run.own(layout.MODEL))
+        write_json(
+            self.run.own(layout.RESULT),
+            make_result(self.config, dataset, self.state, self.truth, trainer, scores, tests),
+        )
 
 
 @contextmanager

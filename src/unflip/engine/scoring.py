@@ -1,6 +1,7 @@
 """The final scores of every example, by the selected model and the method."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -10,11 +11,12 @@ from unflip.engine.checkpoints import BestEpoch
 from unflip.engine.inference import forward_batches, predictions
 from unflip.engine.trainer import Trainer, finite
 from unflip.methods.base import HALF_MOST, LabelScores, LabelStore, TrainContext, storage_dtype
-from unflip.nn.ensemble import Ensemble
+from unflip.nn.base import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.labels import Assessment
 from unflip.stats.discriminant import Fetch, fit_discriminant, group_order, leave_group_out
-from unflip.stats.odds import calibrate, log_odds
+from unflip.stats.noise_rate import lapse_rates
+from unflip.stats.odds import PlattScaling, calibrate, fit_slope, log_odds
 
 _BLOCK_ROWS = 1024
 _LARGE = 1e15  # larger features are scaled down, since the sum of their squares may overflow
@@ -33,6 +35,8 @@ class FinalScores(NamedTuple):
     out-of-sample scores."""
     noise: NoiseProfile | None
     """The estimated noise of the given labels, if there is an estimate."""
+    errors: Tensor
+    """Equally likely numbers (q,) of wrong labels among those that are scored and not reviewed, in increasing order."""
 
 
 def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val: bool) -> tuple[FinalScores, Tensor]:
@@ -50,7 +54,8 @@ def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val:
         The scores, and the features (n, d) of the selected model, with several networks those of the first.
     """
     labels, method, val, train = trainer.labels, trainer.method, trainer.val_rows, trainer.method.context.train
-    others = _others(train, len(labels))
+    is_train = torch.zeros(len(labels), dtype=torch.bool, device=train.device).index_fill_(0, train, True)
+    others = (~is_train).nonzero()[:, 0]  # validation and removed examples
     model = method.model()
     model.load_state_dict(best.state)
     with finite(f"in the model of epoch {best.epoch}"):
@@ -65,9 +70,14 @@ def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val:
             labels.change(epochs, val, corrected, val_probs.gather(1, corrected[:, None])[:, 0])
         noise = _estimate_noise(labels, val_probs, train, val[:0] if clean_val else val)
         if label_scores is not None:
-            return _adopt_scores(label_scores, trainer, model, other_probs, noise), features
-        del other_probs, val_probs  # to save memory
-        return _compute_scores(trainer, model, probs, features, noise), features
+            assessment, score, errors = _adopt_scores(label_scores, trainer, model, others, other_probs)
+            scored = int((~score[_unreviewed(trainer)].isnan()).sum())
+            measured = measure_noise(labels.current[train].cpu(), labels.given[train].cpu(), labels.num_classes)
+            noise = replace(noise or measured, rate=float(errors.mean()) / max(1, scored))
+        else:
+            del other_probs, val_probs  # to save memory
+            assessment, score, errors = _compute_scores(trainer, others, probs, features)
+    return FinalScores(model, assessment, score, noise, errors), features
 
 
 def _predict(model: Ensemble, trainer: Trainer, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,11 +98,10 @@ def _predict(model: Ensemble, trainer: Trainer, indices: Tensor) -> tuple[Tensor
 
 
 def _adopt_scores(
-    scores: LabelScores, trainer: Trainer, model: Ensemble, other_probs: Tensor, noise: NoiseProfile | None
-) -> FinalScores:
+    scores: LabelScores, trainer: Trainer, model: Ensemble, others: Tensor, other_probs: Tensor
+) -> tuple[Assessment, Tensor, Tensor]:
     """Adopt the method's own scores of training examples, and score all others with its model."""
     labels, train = trainer.labels, trainer.method.context.train
-    others = _others(train, len(labels))
     named = torch.stack([labels.given, labels.current], 1)[others]
 
     def joined(of_train: Tensor, of_others: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -110,6 +119,7 @@ def _adopt_scores(
         parts = [model.gaussians.log_posterior(fetch(block)).exp() for block in blocks]
         gaussian_probs = of_labels(scores.gaussian_probs, torch.cat(parts) if parts else other_probs)
     odds = joined(scores.odds, trainer.method.odds(other_probs, labels.initial[others]))
+    errors = scores.calibration.wrong(odds[_unreviewed(trainer)])
     odds = scores.calibration.apply(odds)
     fold = torch.full_like(labels.initial, -1)
     if scores.fold is not None:
@@ -123,15 +133,15 @@ def _adopt_scores(
         joined(scores.top2_probs, top2_probs),
         odds,
         labels.current,
-        _out_of_sample(labels, others, train_too=scores.fold is not None),
+        torch.ones_like(fold, dtype=torch.bool).index_fill_(0, train, scores.fold is not None),
         fold,
     )
-    return FinalScores(model, assessment, odds, noise)
+    return assessment, odds, errors
 
 
 def _compute_scores(
-    trainer: Trainer, model: Ensemble, probs: Tensor, features: Tensor, noise: NoiseProfile | None
-) -> FinalScores:
+    trainer: Trainer, others: Tensor, probs: Tensor, features: Tensor
+) -> tuple[Assessment, Tensor, Tensor]:
     """Score every example for a method without out-of-sample scores.
 
     Label quality of a training example comes from class Gaussians fitted to the inputs under the corrected labels,
@@ -139,7 +149,7 @@ def _compute_scores(
     on the labels, so the scores of training images are in-sample.
     """
     labels, context = trainer.labels, trainer.method.context
-    train, others, from_inputs = context.train, _others(context.train, len(labels)), context.of_rows
+    train, from_inputs = context.train, context.of_rows
     initial, given, current, device = labels.initial, labels.given, labels.current, context.train.device
     size = max(-float(features.min()), float(features.max())) if len(features) else 0.0
     by_features = by_inputs = _gaussian_view((features / size if size > _LARGE else features).__getitem__, trainer)
@@ -147,7 +157,7 @@ def _compute_scores(
         by_inputs = _gaussian_view(trainer.source.fetch, trainer)
     train_probs = trainer.method.train_probs()
     views = by_method, by_network, by_gaussians = [torch.empty(len(labels), 3, device=device) for _ in range(3)]
-    score, odds, contradicted = (torch.empty(len(labels), device=device) for _ in range(3))
+    score, odds = (torch.empty(len(labels), device=device) for _ in range(2))
     top2_probs, top2 = torch.empty(len(labels), 2, device=device), current.new_empty(len(labels), 2)
     suggested = torch.empty_like(current)
     for rows, positions in _blocks(context, others):
@@ -163,7 +173,6 @@ def _compute_scores(
             log_probs = (own_probs.clamp(min=_TINY).log() + log_gaussian_probs) / 2
         top2_probs[rows], top2[rows] = log_probs.softmax(1).topk(2)
         odds[rows] = log_odds(log_probs, initial[rows])
-        contradicted[rows] = (log_probs.argmax(1) != initial[rows]).float()
         suggested[rows] = suggested_labels(given[rows], current[rows], pooled(own_probs, gaussian_probs))
         named = torch.stack([given[rows], current[rows], suggested[rows]], 1)
         for view, view_probs in zip(views, (own_probs, network_probs, gaussian_probs), strict=True):
@@ -171,27 +180,26 @@ def _compute_scores(
     is_small = initial[train].bincount(minlength=labels.num_classes) < _MIN_CLASS_SIZE
     odds[is_small[initial]] = torch.nan
     unreviewed = train[~labels.trusted[train]]
-    wrong = float(contradicted[unreviewed].mean()) if len(unreviewed) else 0.0
-    scaling = calibrate(odds[unreviewed], torch.ones_like(odds[unreviewed]), explained=0.0, wrong=wrong)
-    out_of_sample = _out_of_sample(labels, others, train_too=from_inputs)
+    scaling = _calibrate(odds[unreviewed], top2[unreviewed], top2_probs[unreviewed, 0], initial[unreviewed])
     fold = torch.full_like(initial, -1)
+    out_of_sample = torch.ones_like(fold, dtype=torch.bool).index_fill_(0, train, from_inputs)
     assessment = Assessment(
         by_method, by_network, by_gaussians, top2, top2_probs, scaling.apply(odds), suggested, out_of_sample, fold
     )
-    return FinalScores(model, assessment, score, noise)
+    return assessment, score, scaling.wrong(odds[_unreviewed(trainer)])
 
 
-def _others(train: Tensor, count: int) -> Tensor:
-    """Return the indices of the examples that are not trained on: validation and removed ones."""
-    is_train = torch.zeros(count, dtype=torch.bool, device=train.device).index_fill_(0, train, True)
-    return (~is_train).nonzero()[:, 0]
+def _unreviewed(trainer: Trainer) -> Tensor:
+    """Return the indices of the training and validation labels that are not reviewed."""
+    rows = torch.cat([trainer.method.context.train, trainer.val_rows])
+    return rows[~trainer.labels.trusted[rows]]
 
 
-def _out_of_sample(labels: LabelStore, others: Tensor, *, train_too: bool) -> Tensor:
-    """Return whether each example's scores are out-of-sample (n,)."""
-    result = torch.full_like(labels.initial, train_too, dtype=torch.bool)
-    result[others] = True
-    return result
+def _calibrate(odds: Tensor, top2: Tensor, probs: Tensor, labels: Tensor) -> PlattScaling:
+    """Calibrate log-odds (m,) to the lapse rate of labels (m,), given the most likely classes and their probability."""
+    slope = fit_slope(odds, torch.ones_like(odds))
+    lapses = lapse_rates(probs.double().logit(eps=1e-9), top2[:, 0] != labels)
+    return calibrate(odds, slope, lapses)
 
 
 def _blocks(context: TrainContext, others: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -223,7 +231,8 @@ def _estimate_noise(labels: LabelStore, val_probs: Tensor, train: Tensor, val: T
     """Estimate the noise of the given labels: its rate, the rate by class, and the transition matrix.
 
     Corrected labels stand in for the truth if training labels were corrected; otherwise the selected model's
-    predictions of the validation examples do, which it was not trained on.
+    predictions of the validation examples do, which it was not trained on. The rate of a method with scores of its own
+    is what these expect.
     """
     given, current = labels.given, labels.current
     if bool((labels.initial != current)[train].any()):  # reviewed labels are already in ``initial``

@@ -1,5 +1,6 @@
 """The training loop of every method: ``Trainer.fit`` trains all epochs, ``Trainer.train_epoch`` one, top to bottom."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,22 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unflip.compute import derive, generator, prefetched, seeded_layers
 from unflip.data.sources import Source
 from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.distributed import Distributed
 from unflip.engine.inference import forward
 from unflip.errors import DivergedError
 from unflip.methods.base import Batch, LabelStore, LossOutput, Method, NetworkOutputs, Phase, storage_dtype
-from unflip.nn.backbone import parameter_groups, pretrained_parts
+from unflip.nn.backbone import Pretrained
 from unflip.nn.base import unwrap
-from unflip.parallel import prefetched
 from unflip.progress import Reporter
 from unflip.runs.options import OptimizerOptions
-from unflip.seeding import derive, generator
 from unflip.stats.gaussians import NotFiniteError
 
 AfterStep = Callable[[int, EpochProgress], None]
 """Called after every step, with the epoch and its progress."""
+_SAMPLE, _HUGE = 1000, 1e4  # see Trainer._huge_input
 _MIN_BATCH = 2  # examples per process that batch normalization needs
 
 
@@ -91,8 +92,8 @@ class Trainer:
                 learning = [self.optimizers[position] for position in phase.learns]
                 for batch in self.batches(epoch, progress.phase, phase, progress.steps):
                     self._set_lr(batch.progress)
-                    processes.seed_layers(batch.seed)
-                    with finite(f"in epoch {epoch}, batch {progress.steps + 1}"):
+                    where = f"in epoch {epoch}, batch {progress.steps + 1}"
+                    with finite(where), seeded_layers(batch.seed, processes.device):
                         step = method.loss(batch, phase)
                     for optimizer in learning:
                         optimizer.zero_grad()
@@ -147,7 +148,7 @@ class Trainer:
         if self.progress.recorded:
             observation.record(self._order(epoch, self.progress.phase, phase), torch.cat(self.progress.recorded))
         self.progress.end_phase(self.mean_losses(epoch))
-        observation.forget_features()
+        observation.cached.clear()
 
     def _set_lr(self, progress: float) -> float:
         """Set the learning rate after ``progress`` epochs, and return it."""
@@ -210,7 +211,8 @@ class Trainer:
             broken = ~values.isfinite()
             if bool(broken.any()):
                 step = int(broken.nonzero()[0])
-                raise DivergedError(f"the loss became {float(values[step])}", f"in epoch {epoch}, batch {step + 1}")
+                what, where = f"the loss became {float(values[step])}", f"in epoch {epoch}, batch {step + 1}"
+                raise DivergedError(what, where, self._huge_input())
             means[name] = float(values.mean())
         return means
 
@@ -218,21 +220,25 @@ class Trainer:
         """Raise DivergedError if weights are not finite, so that such weights are never saved."""
         weights = [weight for network in self.networks for weight in network.parameters()]
         if not bool(torch.stack([weight.isfinite().all() for weight in weights]).all()):  # one wait for the device
-            raise DivergedError("the weights became NaN or infinite", where)
+            raise DivergedError("the weights became NaN or infinite", where, self._huge_input())
+
+    def _huge_input(self) -> float | None:
+        """Return the largest of the first inputs, if it is far from standardized."""
+        largest = float(self.source.fetch(self._for_source(self.method.context.train[:_SAMPLE])).abs().max())
+        return largest if largest > _HUGE else None
 
 
 class Observation:
     """The outputs of one epoch that a method may read; implements :class:`unflip.methods.base.EpochOutputs`."""
 
     def __init__(self, trainer: Trainer, progress: EpochProgress) -> None:
-        self._trainer = trainer
-        self._progress = progress
+        self._trainer, self._progress, self._train = trainer, progress, trainer.method.context.train
         self.phases_done = progress.phase
-        self._features: dict[int, Tensor] = {}
+        self.cached: dict[int, Tensor] = {}  # features by network, until a phase changes the networks
 
     def record(self, order: Tensor, recorded: Tensor) -> None:
         """Store the probabilities that this process recorded for its part of the examples ``order`` (m,)."""
-        train = self._trainer.method.context.train
+        train = self._train
         position = torch.empty(len(self._trainer.labels), dtype=torch.long, device=train.device)
         position[train] = torch.arange(len(train), device=train.device)
         probs = self._progress.probs  # copied, since the method may hold the tensor of an earlier phase
@@ -249,17 +255,16 @@ class Observation:
 
     def features(self, network: int = 0) -> Tensor:
         """Features of the training examples, cached until the networks are trained again."""
-        if network not in self._features:
-            rows = self._trainer.method.context.train
-            self._features[network] = self._forward(self._trainer.networks[network], rows).features
-        return self._features[network]
+        if network not in self.cached:
+            self.cached[network] = self._forward(self._trainer.networks[network], self._train).features
+        return self.cached[network]
 
     def logits(self, network: int = 0) -> Tensor:
         """Logits of the training examples from the current head, without keeping the features."""
-        if network not in self._features:
-            return self.outputs(self._trainer.networks[network], self._trainer.method.context.train)
+        if network not in self.cached:
+            return self.outputs(self._trainer.networks[network], self._train)
         with torch.no_grad():  # calibration trains heads between phases
-            logits: Tensor = unwrap(self._trainer.networks[network]).head(self._features[network])
+            logits: Tensor = unwrap(self._trainer.networks[network]).head(self.cached[network])
             return logits.float()
 
     def validation(self, network: int = 0) -> tuple[NetworkOutputs, Tensor] | None:
@@ -277,16 +282,42 @@ class Observation:
         """Inputs without augmentation."""
         return self._trainer.source.fetch(rows)
 
-    def forget_features(self) -> None:
-        """Drop cached features after a phase has changed the networks."""
-        self._features = {}
-
     def broadcast(self, tensor: Tensor) -> Tensor:
         """The first process's tensor."""
         return self._trainer.processes.broadcast(tensor)
 
     def _forward(self, network: nn.Module, rows: Tensor, *, keep_features: bool = True) -> NetworkOutputs:
         return forward(network, self._trainer.source, rows, self._trainer.processes, keep_features=keep_features)
+
+
+def pretrained_parts(network: nn.Module) -> list[Pretrained]:
+    """Return the pretrained modules of a network: itself, its members, or none."""
+    return [part for part in network.modules() if isinstance(part, Pretrained) and part.options.pretrained]
+
+
+def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
+    """Return a network's parameters for an optimizer, in groups by ``share``, a factor of the learning rate.
+
+    There is one group with a share of 1, unless parts of the network are pretrained.
+    """
+    shares = {
+        id(weight): part.options.backbone_lr_scale
+        for part in pretrained_parts(network)
+        for weight in part.encoder.parameters()
+    }
+    groups: dict[float, list[nn.Parameter]] = {}
+    for weight in network.parameters():
+        groups.setdefault(shares.get(id(weight), 1.0), []).append(weight)
+    return [{"params": weights, "share": share} for share, weights in groups.items()]
+
+
+def lr_factor(options: OptimizerOptions, progress: float, epochs: int) -> float:
+    """Return the factor on the learning rate after ``progress`` of ``epochs`` epochs."""
+    if options.schedule == "cosine":
+        return min(1.0, 0.1 + progress) * (1 + math.cos(math.pi * progress / epochs)) / 2
+    epoch = math.floor(progress) + 1
+    ramp = min(1.0, epoch / (options.lr_warmup + 1))
+    return ramp * options.gamma ** sum(epoch > milestone for milestone in options.milestones)
 
 
 def shuffled(indices: Tensor, generator: torch.Generator) -> Tensor:

@@ -83,12 +83,6 @@ def run_checks(audited: AuditInput, skip: Collection[str] = (), track: Track = u
     return issues_table(audited.table, issues)
 
 
-def check_names(skip: Collection[str]) -> None:
-    """Raise ConfigError if a name is not that of a check."""
-    for name in skip:
-        checks.load(name)
-
-
 def _ranked(result: CheckResult) -> Issue:
     rows, scores, flags, reason, groups = result
     order = np.lexsort((rows, -scores if groups is None else groups, ~flags.astype(bool)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
 
 from unflip.data.arrays import Array, Shards
 from unflip.data.columns import Table
@@ -59,11 +60,8 @@ class DuplicateIndex:
         row without duplicates is alone in its group, with similarity 0.
         """
         numbers, own, sizes = np.unique(self.keys[:count], return_inverse=True, return_counts=True)
-        place = np.full(int(self.keys.max(initial=0)) + 1, -1)
-        place[numbers] = np.arange(len(numbers))
-        known = (place[self.pairs] >= 0).all(1)
-        pairs, scores = place[self.pairs[known]], self.scores[known]
-        leader, best = _stars(pairs, scores, len(numbers))
+        known = np.isin(self.pairs, numbers).all(1)
+        leader, best = _stars(np.searchsorted(numbers, self.pairs[known]), self.scores[known], len(numbers))
         return leader[own], np.where(sizes[own] > 1, 1.0, best[own])
 
     def partners(self, rows: slice, others: slice) -> tuple[Array, Array, Array]:
@@ -124,11 +122,7 @@ def find_duplicates(data: Dataset, originals: Mapping[str, Inputs], track: Track
 
 
 def score_pairs(
-    features: Shards,
-    chosen: Array,
-    encoding: Encoding | None,
-    originals: Sequence[Inputs],
-    track: Track = untracked,
+    features: Shards, chosen: Array, encoding: Encoding | None, originals: Sequence[Inputs], track: Track = untracked
 ) -> tuple[Array, Array, float]:
     """Score candidate pairs of near-duplicates.
 
@@ -149,9 +143,10 @@ def score_pairs(
         if isinstance(part, ImageFiles) or (isinstance(part, np.ndarray) and part.ndim == _IMAGE_AXES)
     ]
     if images and encoding is not None and encoding.encoder == "images":
+        pictures = similarity.Pictures(images)
         pairs, closeness = _neighbors(rows)
         pairs = pairs[closeness < _NEAR]
-        return pairs, similarity.Pictures(images).similarity(rows.chosen[pairs], track), similarity.MIN_IMAGE
+        return pairs, pictures.similarity(rows.chosen[pairs], track), similarity.MIN_IMAGE
     tables = [part for part in originals if isinstance(part, Table)]
     names = text_columns(encoding) if encoding is not None else ()
     if names and encoding is not None and len(tables) == len(originals):
@@ -197,9 +192,10 @@ class _Stacked:
         return len(self.chosen)
 
     def __getitem__(self, rows: Any) -> Array:
-        block = np.asarray(self.all[self.chosen[rows]], np.float32)
+        block = np.asarray(self.all[self.chosen[rows]])
         flat: Array = block.reshape(len(block), -1)
-        scaled = ((flat if self.columns is None else flat[:, self.columns]) - self.center) / self.scale
+        centered = (flat if self.columns is None else flat[:, self.columns]) - self.center  # in full precision
+        scaled: Array = centered.astype(np.float32) / self.scale
         return scaled if self.limit == np.inf else scaled.clip(-self.limit, self.limit)
 
     def standardized(self, columns: Array | None = None) -> "_Stacked":
@@ -209,11 +205,14 @@ class _Stacked:
         a few huge values do not change; where that is 0, the standard deviation.
         """
         part = replace(self, columns=columns)
-        sample = part[np.linspace(0, len(self) - 1, min(len(self), _SAMPLE)).astype(np.int64)].astype(np.float64)
+        few = np.linspace(0, len(self) - 1, min(len(self), _SAMPLE)).astype(np.int64)
+        rows = np.asarray(self.all[self.chosen[few]], np.float64).reshape(len(few), -1)
+        sample = rows if columns is None else rows[:, columns]
         low, center, high = np.quantile(sample, (0.16, 0.5, 0.84), axis=0)
         scale = np.where(high > low, (high - low) / 2, sample.std(axis=0))
         scale = np.where(scale > 0, scale, 1)
-        return replace(part, center=center.astype(np.float32), scale=scale.astype(np.float32))
+        exact = np.result_type(self.all.dtype, np.float32)
+        return replace(part, center=center.astype(exact), scale=scale.astype(np.float32))
 
 
 def _neighbors(rows: _Stacked) -> tuple[Array, Array]:
@@ -276,21 +275,16 @@ def _stars(pairs: Array, scores: Array, count: int) -> tuple[Array, Array]:
 
     Nodes become leaders in the order of their degree; each takes those of its neighbors that are still free.
     """
-    leader, best = np.arange(count), np.zeros(count)
-    both, twice = np.concatenate([pairs, pairs[:, ::-1]]), np.tile(scores, 2)
-    order = np.argsort(both[:, 0], kind="stable")
-    both, twice = both[order], twice[order]
-    nodes, starts, degrees = np.unique(both[:, 0], return_index=True, return_counts=True)
-    free = np.ones(count, bool)
-    for place in np.argsort(-degrees, kind="stable").tolist():
-        node = nodes[place]
-        if not free[node]:
-            continue
-        some = slice(starts[place], starts[place] + degrees[place])
-        taken = free[both[some, 1]]
-        members = both[some, 1][taken]
-        if len(members):
-            leader[members], best[members] = node, twice[some][taken]
-            best[node] = twice[some][taken].max()
+    leader, best, free = np.arange(count), np.zeros(count), np.ones(count, bool)
+    graph = coo_array((scores, tuple(pairs.T)), (count, count)).tocsr()
+    graph += graph.T
+    degrees = np.diff(graph.indptr)
+    order = np.argsort(-degrees, kind="stable")[: np.count_nonzero(degrees)].tolist()
+    for node in filter(free.__getitem__, order):
+        edges = slice(*graph.indptr[node : node + 2])
+        taken = free[graph.indices[edges]]
+        if taken.any():
+            members, similar = graph.indices[edges][taken], graph.data[edges][taken]
+            leader[members], best[members], best[node] = node, similar, similar.max()
             free[members] = free[node] = False
     return leader, best

@@ -12,7 +12,7 @@ _SMALLER = 8  # times smaller than the median
 _SHAPE = 4.0  # aspect ratio, relative to the median
 
 
-def find_low_quality_images(audited: AuditInput) -> CheckResult:
+def find_poor_images(audited: AuditInput) -> CheckResult:
     """Flag images whose brightness hardly varies, that are almost black or white, tiny, or very long.
 
     Tiny means a shorter side below 16 pixels or below an eighth of the median, and in any case below half of it. Very

@@ -1,4 +1,4 @@
-"""Near-duplicates: copies, also re-encoded, cropped or retyped; groups with different labels come first."""
+"""Near-duplicates: copies, also re-encoded, cropped or retyped, in groups; and leakage, copies in another split."""
 
 from functools import cache
 
@@ -8,8 +8,6 @@ from unflip.data.arrays import Array
 from unflip.issues.audit import AuditInput, CheckResult, no_issues
 from unflip.runs.labels import names_of
 
-_NAMED = 2  # duplicates that a reason names
-
 
 def find_near_duplicates(audited: AuditInput) -> CheckResult:
     """Return all examples with a near-duplicate; see :meth:`unflip.issues.duplicates.DuplicateIndex.group`."""
@@ -18,55 +16,59 @@ def find_near_duplicates(audited: AuditInput) -> CheckResult:
         return no_issues()
     leaders, scores = audited.duplicates.group(len(table))
     keys = audited.duplicates.keys
-    copies = np.bincount(keys[: len(table)])
-    _, numbers, sizes = np.unique(leaders, return_inverse=True, return_counts=True)
-    rows = np.flatnonzero(sizes[numbers] > 1)
+    rows = np.flatnonzero(np.bincount(leaders)[leaders] > 1)
     given = np.array(names_of(table, "given_label").to_pylist(), object)
-    groups, differ = _order_groups(numbers[rows], scores[rows], np.unique(given[rows], return_inverse=True)[1])
+    groups, differ = _order_groups(leaders[rows], scores[rows], np.unique(given[rows], return_inverse=True)[1])
     ids = table["id"].to_pylist()
     order = np.argsort(groups, kind="stable")
     starts = np.searchsorted(groups[order], np.arange(len(groups) + 1))
 
     @cache
     def heads(group: int) -> list[int]:
-        """Return the first examples of each label, as many as a reason may need."""
-        by_label: dict[str, list[int]] = {}
-        for row in rows[order[starts[group] : starts[group + 1]]].tolist():
-            by_label.setdefault(given[row], []).append(row)
-        return sorted(row for members in by_label.values() for row in members[: _NAMED + 1])
+        """Return two examples of a group, and one with another label than the first, if any."""
+        members = rows[order[starts[group] : starts[group + 1]]]
+        return [*members[:2], *members[given[members] != given[members[0]]][:1]]
 
     def reason(position: int) -> str:
-        group, label, key = int(groups[position]), given[rows[position]], keys[rows[position]]
-        others = [row for row in heads(group) if row != rows[position]]
-        others.sort(key=lambda row: given[row] == label)  # other labels first
-        size, equal = int(starts[group + 1] - starts[group]), int(copies[key])
-        named = [(f"{ids[row]} ({given[row]})", keys[row] == key) for row in others[:_NAMED]]
-        parts = [
-            _enumerate("the same as", [name for name, same in named if same], equal - 1),
-            _enumerate("nearly the same as", [name for name, same in named if not same], size - equal),
-        ]
-        return ", ".join(filter(None, parts)) + (f", and labeled {label}" if differ[position] else "")
+        group, row = int(groups[position]), rows[position]
+        other = min((given[head] == given[row], head) for head in heads(group) if head != row)[1]
+        more = int(starts[group + 1] - starts[group]) - 2
+        also = f" and {more:,} more" if more else ""
+        labeled = f", and labeled {given[row]}" if differ[position] else ""
+        return f"{_how(keys[row] == keys[other])} {ids[other]} ({given[other]}){also}{labeled}"
 
     return CheckResult(rows, scores[rows], np.ones(len(rows), bool), reason, groups)
 
 
-def _enumerate(how: str, named: list[str], count: int) -> str:
-    """Name some of ``count`` duplicates and count the rest; empty if there are none."""
-    rest = count - len(named)
-    more = "more" if named else "other" if rest == 1 else "others"
-    names = " and ".join([*named, f"{rest:,} {more}"] if rest else named)
-    return f"{how} {names}" if count else ""
+def _how(equal: bool) -> str:
+    return "the same as" if equal else "nearly the same as"
 
 
 def _order_groups(groups: Array, scores: Array, labels: Array) -> tuple[Array, Array]:
     """Return group numbers (m,) in listing order (different labels first, then by score), and which groups differ."""
     _, numbers = np.unique(groups, return_inverse=True)
-    count = int(numbers.max(initial=-1)) + 1
-    low, high, best = np.full(count, len(labels)), np.full(count, -1), np.zeros(count)
-    np.minimum.at(low, numbers, labels)
-    np.maximum.at(high, numbers, labels)
+    differ = np.bincount(np.unique(np.stack([numbers, labels]), axis=1)[0]) > 1
+    best = np.zeros(len(differ))
     np.maximum.at(best, numbers, scores)
-    differ = low < high
-    rank = np.empty(count, np.int64)
-    rank[np.lexsort((np.arange(count), -best, ~differ))] = np.arange(count)
+    rank = np.lexsort((-best, ~differ)).argsort()
     return rank[numbers], differ[numbers]
+
+
+def find_leakage(audited: AuditInput) -> CheckResult:
+    """Return the training and validation examples with a near-duplicate in another split, each with the closest one."""
+    duplicates = audited.duplicates
+    if duplicates is None or len(duplicates.parts) == 1:
+        return no_issues()
+    count = len(duplicates.keys)
+    splits = [duplicates.rows_of(name) for name in ("train", "val") if name in duplicates.parts]
+    matches = [duplicates.partners(rows, slice(rows.stop, count)) for rows in splits]  # with the splits that follow
+    rows, others, scores = (np.concatenate(column) for column in zip(*matches, strict=True))
+
+    def reason(position: int) -> str:
+        name = next(name for name in duplicates.parts if others[position] < duplicates.rows_of(name).stop)
+        part, row = audited.data.parts()[name], int(others[position]) - duplicates.rows_of(name).start
+        example = f"example {row}" if part.ids is None else part.ids[row]
+        label = "" if part.labels is None else f" ({part.labels[row]})"
+        return f"{_how(scores[position] == 1)} {example}{label} of '{name}'"
+
+    return CheckResult(rows, scores, np.ones(len(rows), bool), reason)

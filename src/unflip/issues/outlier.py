@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 from scipy.special import expit
+from sklearn.utils import gen_batches
 
 from unflip.data.arrays import Array
 from unflip.issues.audit import AuditInput, CheckResult, no_issues
@@ -68,13 +69,13 @@ class Directions:
         self.shape = (len(features), int(np.prod(features.shape[1:])))
         total, squares = np.zeros(self.shape[1]), np.zeros(self.shape[1])
         first = self._read(slice(0, 1)).mean(0)  # an offset against cancellation: columns may be far from 0
-        for rows in _blocks(len(features)):
+        for rows in gen_batches(len(features), _BLOCK):
             block = self._read(rows) - first
             total += block.sum(0)
             squares += np.square(block).sum(0)
         mean = total / len(features)
         spread = np.sqrt((squares / len(features) - mean**2).clip(min=0))
-        self._mean = (first + mean).astype(np.float32)
+        self._mean = first + mean
         self._scale = np.divide(1, spread, where=spread > 0, out=np.zeros_like(spread)).astype(np.float32)
 
     def __len__(self) -> int:
@@ -82,7 +83,7 @@ class Directions:
 
     def __getitem__(self, rows: Any) -> Array:
         """Return the rows at a slice or an index array."""
-        block = (self._read(rows).astype(np.float32) - self._mean) * self._scale
+        block = (self._read(rows) - self._mean).astype(np.float32) * self._scale
         lengths = np.linalg.norm(block, axis=1, keepdims=True)
         scaled: Array = block / np.where(lengths > 0, lengths, 1)
         return scaled
@@ -102,14 +103,14 @@ def nearest_class(directions: Directions, labels: Array, known: Array) -> tuple[
     """
     counts = np.bincount(labels, minlength=len(known)).astype(float)
     means, squared = np.zeros((len(known), directions.shape[1])), np.zeros(len(known))
-    for rows in _blocks(len(labels)):
+    for rows in gen_batches(len(labels), _BLOCK):
         np.add.at(means, labels[rows], directions[rows])
         np.add.at(squared, labels[rows], np.square(directions[rows]).sum(1))
     means /= counts.clip(min=1)[:, None]
     lengths = np.square(means).sum(1)
     added = np.where(known, _added(squared, counts, lengths), -np.inf)
     nearest, distances = np.empty(len(labels), np.int64), np.empty(len(labels))
-    for rows in _blocks(len(labels)):
+    for rows in gen_batches(len(labels), _BLOCK):
         block, own = directions[rows], labels[rows]
         each, length, products = np.arange(len(own)), np.square(block).sum(1), block @ means.T
         squares = length[:, None] - 2 * products + lengths - added
@@ -128,7 +129,3 @@ def _added(squared: Array, counts: Array, lengths: Array) -> Array:
     """Return the variance of a mean, from the sum of squares, the counts, and the squared length of the mean."""
     added: Array = (squared / counts.clip(min=1) - lengths).clip(min=0) / (counts - 1).clip(min=1)
     return added
-
-
-def _blocks(count: int) -> list[slice]:
-    return [slice(start, min(count, start + _BLOCK)) for start in range(0, count, _BLOCK)]

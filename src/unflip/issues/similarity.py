@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unflip.data.arrays import Array
-from unflip.data.decoding import cut_images, make_pool, open_images, sizes_of
-from unflip.data.files import ImageFiles, ResizeCrop
+from unflip.data.files import ImageFiles, ResizeCrop, cut_images, make_pool, open_images, sizes_of
 from unflip.data.images import are_small
 from unflip.progress import Track
 

@@ -10,18 +10,22 @@ if TYPE_CHECKING:
 
 methods = Registry(
     "method",
-    Entry("unflip", "cross-fitted ensemble that scores labels out of sample", "unflip.methods.unflip.method:Unflip"),
-    Entry("standard", "cross-entropy on the given labels", "unflip.methods.base:Standard"),
-    Entry("gce", "generalized cross-entropy, a noise-robust loss", "unflip.methods.gce:GCE"),
-    Entry("sl", "symmetric cross-entropy: cross-entropy plus its reverse", "unflip.methods.sl:SL"),
-    Entry("coteaching+", "two networks select examples for each other", "unflip.methods.coteaching:Coteaching"),
-    Entry("lrt", "label correction by likelihood ratio (AdaCorr)", "unflip.methods.lrt:LRT"),
-    Entry("plc", "progressive label correction", "unflip.methods.plc:PLC"),
-    Entry("mddc", "plc with mean-based calibration of the class Gaussians", "unflip.methods.mddc:mddc"),
-    Entry("cddc", "plc with covariance-based calibration of the class Gaussians", "unflip.methods.mddc:cddc"),
-    Entry("dividemix", "two networks split the data, semi-supervised", "unflip.methods.dividemix:DivideMix"),
-    Entry("dividemix-m", "dividemix with mean-based calibration", "unflip.methods.dividemix:dividemix_m"),
-    Entry("dividemix-c", "dividemix with covariance-based calibration", "unflip.methods.dividemix:dividemix_c"),
+    [
+        Entry(
+            "unflip", "cross-fitted ensemble that scores labels out of sample", "unflip.methods.unflip.method:Unflip"
+        ),
+        Entry("standard", "cross-entropy on the given labels", "unflip.methods.base:Standard"),
+        Entry("gce", "generalized cross-entropy, a noise-robust loss", "unflip.methods.gce:GCE"),
+        Entry("sl", "symmetric cross-entropy: cross-entropy plus its reverse", "unflip.methods.sl:SL"),
+        Entry("coteaching+", "two networks select examples for each other", "unflip.methods.coteaching:Coteaching"),
+        Entry("lrt", "label correction by likelihood ratio (AdaCorr)", "unflip.methods.lrt:LRT"),
+        Entry("plc", "progressive label correction", "unflip.methods.plc:PLC"),
+        Entry("mddc", "plc with mean-based calibration of the class Gaussians", "unflip.methods.mddc:mddc"),
+        Entry("cddc", "plc with covariance-based calibration of the class Gaussians", "unflip.methods.mddc:cddc"),
+        Entry("dividemix", "two networks split the data, semi-supervised", "unflip.methods.dividemix:DivideMix"),
+        Entry("dividemix-m", "dividemix with mean-based calibration", "unflip.methods.dividemix:dividemix_m"),
+        Entry("dividemix-c", "dividemix with covariance-based calibration", "unflip.methods.dividemix:dividemix_c"),
+    ],
 )
 _SUFFIXES = {"m": "mean", "c": "covariance"}  # NAME-m and NAME-c are the method NAME with calibration
 calibrators = tuple(_SUFFIXES.values())
@@ -31,13 +35,14 @@ calibrators = tuple(_SUFFIXES.values())
 def find_method(name: str) -> "MethodSpec":
     """Return the specification of a method by name; NAME-m and NAME-c add calibration to any method."""
     from unflip.methods.base import MethodSpec  # imports torch, which listing methods does not need
-    from unflip.methods.mddc import calibrated
 
-    inner, _, suffix = name.rpartition("-")
     if name in methods:
         part: MethodSpec | type = methods.load(name)
         return part if isinstance(part, MethodSpec) else MethodSpec(name, part)
+    inner, _, suffix = name.rpartition("-")
     if suffix in _SUFFIXES and inner in methods:
+        from unflip.methods.mddc import calibrated
+
         spec = find_method(inner)
         return calibrated(spec.name, spec.method, _SUFFIXES[suffix])
     choices = [*methods.names(), *(f"{inner}-{suffix}" for suffix in _SUFFIXES if inner in methods)]

@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unflip.compute import generator
 from unflip.errors import ConfigError
-from unflip.nn.base import Network
-from unflip.nn.ensemble import Ensemble
+from unflip.nn.base import Ensemble, Network
 from unflip.options import Options
-from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
 from unflip.stats.odds import PlattScaling, log_odds
 
@@ -298,8 +297,11 @@ class Method:
 
     @property
     def warmup(self) -> int:
-        """Number of epochs before the method acts on labels; calibration starts after them."""
-        return 0
+        """Number of epochs before the method acts on labels; by default the option of that name, else 0.
+
+        Calibration starts after them.
+        """
+        return int(getattr(self.options, "warmup", 0))
 
     @classmethod
     def options_for(cls, section: str, shape: RunShape) -> dict[str, Any]:
@@ -416,12 +418,6 @@ class MethodSpec:
         """Build the method, with options by section."""
         return self.method(options[self.name], context)
 
-    def build_networks(
-        self, options: Mapping[str, Options], context: TrainContext, build: Callable[[int], Network]
-    ) -> list[Network]:
-        """Return the networks to train; see ``Method.build_networks``."""
-        return self.method.build_networks(options[self.name], context, build)
-
     def options_for(self, shape: RunShape) -> dict[str, Any]:
         """Return defaults that suit a run; see ``Method.options_for``."""
         return self.method.options_for(self.name, shape)
@@ -434,3 +430,8 @@ class MethodSpec:
 def storage_dtype(values: int) -> torch.dtype:
     """Return the dtype of a table of ``values`` numbers: float16 if it is large; convert rows to float32 to compute."""
     return torch.float16 if values > HALF_ABOVE else torch.float32
+
+
+def moved(state: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return a saved state with its tensors on ``device``."""
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in state.items()}

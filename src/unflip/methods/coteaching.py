@@ -6,10 +6,10 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unflip.losses import cross_entropy
+from unflip.compute import derive
 from unflip.methods.base import Batch, EpochOutputs, LabelStore, LossOutput, Method, Phase, TrainContext
+from unflip.methods.losses import cross_entropy
 from unflip.options import Options
-from unflip.seeding import derive
 from unflip.stats.mixture import low_probability
 
 
@@ -49,11 +49,6 @@ class Coteaching(Method):
         self.noise_rate = 0.0 if options.forget_rate == "auto" else options.forget_rate
         rows = int(context.train.max()) + 1
         self.trusted = torch.zeros(rows, dtype=torch.bool, device=context.device)  # by row of the label store
-
-    @property
-    def warmup(self) -> int:
-        """Number of epochs that select from whole batches."""
-        return self.options.warmup
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> list[Phase]:
         """Return one pass that trains both networks."""

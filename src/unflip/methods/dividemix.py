@@ -8,22 +8,13 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from unflip.losses import cross_entropy, mix
-from unflip.methods.base import (
-    Batch,
-    EpochOutputs,
-    LabelStore,
-    LossOutput,
-    Method,
-    Phase,
-    RunShape,
-    TrainContext,
-)
+from unflip.compute import derive
+from unflip.methods.base import Batch, EpochOutputs, LabelStore, LossOutput, Method, Phase, RunShape, TrainContext
+from unflip.methods.losses import cross_entropy, mix
 from unflip.methods.mddc import calibrated
 from unflip.methods.plc import ProbabilityWindow
 from unflip.nn.base import unwrap
 from unflip.options import Options
-from unflip.seeding import derive
 from unflip.stats.mixture import low_probability, normalized
 
 _JITTER = 0.1  # std of the noise between two views of a feature vector, in units of standardized features
@@ -97,11 +88,6 @@ class DivideMix(Method):
         """Shorten the warm-up for short runs, and add jitter so that two views of a feature vector differ."""
         options = super().options_for(section, shape)
         return options | {"data": {"jitter": _JITTER}} if shape.of_rows else options
-
-    @property
-    def warmup(self) -> int:
-        """Number of epochs on the given labels."""
-        return self.options.warmup
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
         """Yield one phase per network: on all examples during the warm-up, then on the other network's split."""

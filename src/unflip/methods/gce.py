@@ -6,8 +6,8 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from unflip.losses import generalized_cross_entropy
 from unflip.methods.base import EpochOutputs, LabelStore, Method, Phase, TrainContext
+from unflip.methods.losses import generalized_cross_entropy
 from unflip.options import Options
 
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unflip.losses import cross_entropy
 from unflip.methods.base import EpochOutputs, LabelStore, Method, TrainContext
+from unflip.methods.losses import cross_entropy
 from unflip.methods.plc import ProbabilityWindow, Warmup, ratio_rule
 from unflip.options import Options
 
@@ -88,8 +88,7 @@ class LRT(Method):
         changed, delta = 0, self._delta(epoch)
         if epoch >= self.warmup:
             probs = self.window.mean()
-            current = labels.current[train]
-            proposed = ratio_rule(probs, current, 1 / delta)
+            proposed = ratio_rule(probs, labels.current[train], 1 / delta)
             changed = labels.change(epoch, train, proposed, probs.gather(1, proposed[:, None])[:, 0])
         return {"changed": changed, "threshold": delta}
 
@@ -106,12 +105,8 @@ class LRT(Method):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the window, the earlier predictions, and the warm-up."""
-        return {
-            "window": self.window.state_dict(),
-            "earlier": self.earlier,
-            "updated_epoch": self.updated_epoch,
-            "warming": self.warming.state_dict(),
-        }
+        window, warming = self.window.state_dict(), self.warming.state_dict()
+        return {"window": window, "warming": warming, "earlier": self.earlier, "updated_epoch": self.updated_epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""

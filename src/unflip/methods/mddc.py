@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from unflip.compute import generator
 from unflip.errors import ConfigError
 from unflip.methods.base import (
     Batch,
@@ -35,12 +36,11 @@ from unflip.methods.base import (
     Phase,
     RunShape,
     TrainContext,
+    moved,
 )
 from unflip.methods.plc import PLC
-from unflip.nn.base import unwrap
-from unflip.nn.ensemble import Ensemble
+from unflip.nn.base import Ensemble, unwrap
 from unflip.options import Options
-from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians, class_indices, class_means, fit_gaussians
 from unflip.stats.robust_mean import Complement, Normalize, class_agnostic_means, damping_weights, robust_in_leading
 
@@ -107,24 +107,17 @@ class MeanCalibrator:
         self, features: Tensor, labels: Tensor, num_classes: int, previous: ClassGaussians | None = None
     ) -> ClassGaussians:
         """Fit a Gaussian to the features (n, d) of each class; see :func:`fit_gaussians` for ``previous``."""
-        options = self.options
-        form: dict[str, Any] = {"damping": options.damping, "normalize": options.normalize}
-
-        def estimate(rows: Tensor, labels: Tensor) -> Tensor:
-            return class_agnostic_means(rows, labels, num_classes, complement=options.complement, **form)
-
+        options, data = self.options, (features, labels, num_classes)
+        form = options.model_dump(include={"damping", "normalize"})
         if options.n_components is None or options.n_components >= features.shape[1]:
-            means = estimate(features, labels)
+            means = class_agnostic_means(*data, complement=options.complement, **form)
         else:
-            means = robust_in_leading(features, labels, num_classes, options.n_components, estimate)
+            means = robust_in_leading(*data, options.n_components, complement=options.complement, **form)
         weights = None
         if options.covariance == "damped":
-            by_class = class_indices(labels, num_classes)
-            weights = [damping_weights(features[indices], **form) for indices in by_class]
+            weights = [damping_weights(features[rows], **form) for rows in class_indices(labels, num_classes)]
         isotropic = options.covariance == "isotropic"
-        return fit_gaussians(
-            features, labels, num_classes, means=means, weights=weights, isotropic=isotropic, previous=previous
-        )
+        return fit_gaussians(*data, means=means, weights=weights, isotropic=isotropic, previous=previous)
 
 
 class CovarianceCalibrator:
@@ -203,13 +196,11 @@ class Calibrated(Method):
         metrics: dict[str, Any] = {}
         if self.calibrates(epoch):
             current = labels.current[self.context.train]
-            for position in range(len(self.networks)):
+            positions = range(len(self.networks))
+            for position in positions:
                 self._calibrate(epoch, position, observed, current)
             if self.calibrator.moves_means:
-                metrics["mean_shift"] = [
-                    self._mean_shift(gaussians, observed.features(position), current)
-                    for position, gaussians in enumerate(self.fitted)
-                ]
+                metrics["mean_shift"] = [self._mean_shift(position, observed, current) for position in positions]
             if len(self.candidates) > 1:
                 metrics["disturbance"], metrics["sample_fraction"] = self._choice()
         return metrics | self.inner.end_epoch(epoch, observed, labels)
@@ -273,12 +264,12 @@ class Calibrated(Method):
         """Return the candidate with the best score; the first of equal ones."""
         return max(self.candidates, key=lambda candidate: self.scores.get(str(candidate), 0.0))
 
-    def _mean_shift(self, gaussians: ClassGaussians | None, features: Tensor, labels: Tensor) -> list[float | None]:
+    def _mean_shift(self, position: int, observed: EpochOutputs, labels: Tensor) -> list[float | None]:
         """Return the distance of each robust mean from the plain one; None for a class that was not fitted."""
-        num_classes = self.context.num_classes
+        num_classes, gaussians = self.context.num_classes, self.fitted[position]
         assert gaussians is not None
-        fitted = gaussians.present & (labels.bincount(minlength=num_classes) > 1)  # others keep a previous Gaussian
-        shift = (class_means(features, labels, num_classes) - gaussians.means).norm(dim=1)
+        fitted = labels.bincount(minlength=num_classes) > 1  # others keep a previous Gaussian
+        shift = (class_means(observed.features(position), labels, num_classes) - gaussians.means).norm(dim=1)
         return [value if ok else None for value, ok in zip(shift.tolist(), fitted.tolist(), strict=True)]
 
     def gaussians(self) -> ClassGaussians | None:
@@ -300,7 +291,7 @@ class Calibrated(Method):
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         device = self.context.device
-        self.fitted = [saved and ClassGaussians.from_state_dict(saved).to(device) for saved in state["gaussians"]]
+        self.fitted = [saved and ClassGaussians.from_state_dict(moved(saved, device)) for saved in state["gaussians"]]
         self.scores = state["scores"]
 
     # All other hooks delegate to the inner method.

@@ -6,7 +6,8 @@ is a threshold, relaxed whenever correction stalls.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import reduce
 from typing import Any, Literal
 
 import torch
@@ -127,11 +128,7 @@ class PLC(Method):
 
     def state_dict(self) -> dict[str, Any]:
         """Return threshold, window, warm-up, and number of labels changed in the current epoch."""
-        return {
-            "corrector": self.corrector.state_dict(),
-            "warming": self.warming.state_dict(),
-            "changed": self.changed,
-        }
+        return {"corrector": self.corrector.state_dict(), "warming": self.warming.state_dict(), "changed": self.changed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
@@ -207,9 +204,8 @@ class ProbabilityWindow:
         values = probs.numel() * self.size
         self.count = min(self.count + 1, self.size)
         if values > RUNNING_MEAN_ABOVE and self.stored:
-            for start in range(0, len(probs), BLOCK_ROWS):
-                rows = self.stored[0][start : start + BLOCK_ROWS]
-                rows.copy_(rows.float().lerp_(probs[start : start + BLOCK_ROWS].float(), 1 / self.count))
+            for mean, rows in zip(self.stored[0].split(BLOCK_ROWS), probs.split(BLOCK_ROWS), strict=True):
+                mean.copy_(mean.float().lerp_(rows.float(), 1 / self.count))
             return
         self.stored = [*self.stored, probs.to(storage_dtype(values))][-self.size :]
 
@@ -219,11 +215,8 @@ class ProbabilityWindow:
         if len(self.stored) == 1:
             return self.stored[0].to(dtype)
         mean = torch.empty_like(self.stored[0], dtype=dtype)
-        for start in range(0, len(mean), BLOCK_ROWS):
-            rows = self.stored[0][start : start + BLOCK_ROWS].to(torch.float32, copy=True)
-            for probs in self.stored[1:]:
-                rows += probs[start : start + BLOCK_ROWS].float()
-            mean[start : start + BLOCK_ROWS] = rows.div_(len(self.stored))
+        for rows, *epochs in zip(*(table.split(BLOCK_ROWS) for table in (mean, *self.stored)), strict=True):
+            rows.copy_(reduce(torch.add, (probs.float() for probs in epochs)) / len(epochs))
         return mean
 
     def state_dict(self) -> dict[str, Any]:
@@ -249,45 +242,27 @@ class Warmup:
     """
 
     def __init__(self, length: int | Literal["auto"], epochs: int) -> None:
-        self.length = length
-        self.epochs = epochs
+        self.end = math.ceil(epochs / 3) if length == "auto" else max(1, length)
+        self.is_open = length == "auto"  # whether it may still end earlier
         self.scores: list[float] = []  # noisy validation accuracy of each epoch of an automatic warm-up
-        self.ended: int | None = None  # last epoch of an automatic warm-up
-
-    @property
-    def end(self) -> int:
-        """The last epoch of the warm-up; an upper limit while an automatic warm-up is running."""
-        if self.ended is not None:
-            return self.ended
-        if self.length == "auto":
-            return warmup_end(self.scores, math.ceil(self.epochs / 3))
-        return max(1, self.length)
 
     def observe(self, epoch: int, observed: EpochOutputs) -> None:
         """Record the noisy validation accuracy of an epoch of an automatic warm-up, and end it if due."""
-        if self.length != "auto" or self.ended is not None:
+        if not self.is_open:
             return
         if validation := observed.validation():
             outputs, given = validation
             self.scores.append(float((outputs.logits.argmax(1) == given).float().mean()))
-        if epoch >= self.end:
-            self.ended = epoch
+        before, last = self.scores[:-_PATIENCE], self.scores[-_PATIENCE:]
+        if epoch >= self.end or (before and max(last) <= max(before)):
+            self.end, self.is_open = epoch, False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of an automatic warm-up."""
-        return {"scores": list(self.scores), "ended": self.ended}
+        """Return the scores, and the last epoch if that is known."""
+        return {"scores": list(self.scores), "ended": None if self.is_open else self.end}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
-        self.scores, self.ended = list(state["scores"]), state["ended"]
-
-
-def warmup_end(scores: Sequence[float], latest: int) -> int:
-    """Return the first epoch (counted from 1) without a new best score for three epochs; at most ``latest``."""
-    best = 0
-    for position, score in enumerate(scores):
-        if score > scores[best]:
-            best = position
-        if position - best >= _PATIENCE:
-            return min(position + 1, latest)
-    return latest
+        self.scores = list(state["scores"])
+        if state["ended"] is not None:
+            self.end, self.is_open = state["ended"], False

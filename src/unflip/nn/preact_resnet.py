@@ -7,13 +7,12 @@
 Features (b, d) are the means of the last activation over the image.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from unflip.nn.base import Network, SqueezeExcite, image_channels, pool
+from unflip.nn.base import Network, SqueezeExcite, conv_norm, image_channels, pool
 from unflip.options import Options
 
 
@@ -39,17 +38,22 @@ class PreAct34Options(PreActOptions):
     blocks: tuple[PositiveInt, ...] = Field((3, 4, 6, 3), min_length=1)
 
 
+class WideOptions(PreActOptions):
+    """Options of WRN-40-2: three stages with twice 16, 32 and 64 channels, and 6n + 4 = 40 layers."""
+
+    blocks: tuple[PositiveInt, ...] = Field((6, 6, 6), min_length=1)
+    width: PositiveInt = 32
+
+
 class PreActBlock(nn.Module):
     """``x + conv(relu(bn(conv(relu(bn(x))))))``; where the shape changes, x is projected after its activation."""
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int = 1, dropout: float = 0.0) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
         super().__init__()
         self.activation = nn.Sequential(nn.BatchNorm2d(in_channels), nn.ReLU(inplace=True))
         self.residual = nn.Sequential(
-            nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(out_channels),
+            *conv_norm(in_channels, out_channels, 3, stride),
             nn.ReLU(inplace=True),
-            *([nn.Dropout(dropout)] if dropout else []),
             nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False),
         )
         same = stride == 1 and in_channels == out_channels
@@ -63,48 +67,25 @@ class PreActBlock(nn.Module):
         return output
 
 
-def residual_encoder(
-    channels: int,
-    blocks: Sequence[int],
-    *,
-    stem: int,
-    width: int,
-    block: type[PreActBlock] = PreActBlock,
-    dropout: float = 0.0,
-) -> tuple[nn.Sequential, int]:
-    """Return the encoder (stem, stages, last activation and pooling) and its number of features.
-
-    Args:
-        channels: of the images.
-        blocks: the number of blocks of each stage.
-        stem: channels after the first convolution.
-        width: channels of the first stage; each further stage has twice as many.
-        block: the class of blocks.
-        dropout: share of values dropped between the two convolutions of a block.
-    """
-    layers: list[nn.Module] = [nn.Conv2d(channels, stem, 3, 1, 1, bias=False)]
-    in_channels = stem
-    for stage, count in enumerate(blocks):
-        for position in range(count):
-            stride = 2 if stage and not position else 1
-            layers.append(block(in_channels, width << stage, stride, dropout))
-            in_channels = width << stage
-    layers += [nn.BatchNorm2d(in_channels), nn.ReLU(inplace=True), *pool()]
-    return nn.Sequential(*layers), in_channels
-
-
 class PreActResNet18(Network):
     """A 3x3 convolution without downsampling, stages of pre-activation blocks, batch norm, ReLU, mean pooling, head."""
 
     Options = PreActOptions
     block: ClassVar[type[PreActBlock]] = PreActBlock
+    stem: ClassVar[int | None] = None
+    """Channels after the first convolution; by default those of the first stage."""
 
     def __init__(self, options: PreActOptions, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
-        channels = image_channels(self, input_shape)
-        stem = width = options.width
-        self.encoder, width = residual_encoder(channels, options.blocks, stem=stem, width=width, block=self.block)
-        self.head = nn.Linear(width, num_classes)
+        channels = self.stem or options.width
+        layers: list[nn.Module] = [nn.Conv2d(image_channels(self, input_shape), channels, 3, 1, 1, bias=False)]
+        for stage, count in enumerate(options.blocks):
+            for position in range(count):
+                stride = 2 if stage and not position else 1
+                layers.append(self.block(channels, options.width << stage, stride))
+                channels = options.width << stage
+        self.encoder = nn.Sequential(*layers, nn.BatchNorm2d(channels), nn.ReLU(inplace=True), *pool())
+        self.head = nn.Linear(channels, num_classes)
 
 
 class PreActResNet8(PreActResNet18):
@@ -125,8 +106,8 @@ class SEBlock(PreActBlock):
     The gate has one hidden unit for 16 channels, as in the paper.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int = 1, dropout: float = 0.0) -> None:
-        super().__init__(in_channels, out_channels, stride, dropout)
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
+        super().__init__(in_channels, out_channels, stride)
         self.residual.append(SqueezeExcite(out_channels, max(1, out_channels // 16), nn.ReLU(inplace=True)))
 
 
@@ -136,31 +117,8 @@ class SENet18(PreActResNet18):
     block = SEBlock
 
 
-class WideOptions(Options):
-    """Options of a wide residual network WRN-depth-width."""
-
-    depth: int = Field(40, ge=10)
-    """Layers: 6n + 4, for three stages of n blocks."""
-    width: PositiveInt = 2
-    """Factor for the 16, 32 and 64 channels of the three stages."""
-    dropout: float = Field(0.0, ge=0.0, lt=1.0)
-    """Share of values dropped between the two convolutions of a block."""
-
-    @field_validator("depth")
-    @classmethod
-    def _whole_blocks(cls, depth: int) -> int:
-        if depth % 6 != 4:
-            raise ValueError("6n + 4, such as 16, 28 or 40")
-        return depth
-
-
-class WideResNet(Network):
-    """A stem of 16 channels, three stages, batch norm, ReLU, mean pooling, head."""
+class WideResNet(PreActResNet18):
+    """WRN-40-2: a stem of 16 channels and three wide stages."""
 
     Options = WideOptions
-
-    def __init__(self, options: WideOptions, input_shape: tuple[int, ...], num_classes: int) -> None:
-        super().__init__()
-        channels, blocks, width = image_channels(self, input_shape), [(options.depth - 4) // 6] * 3, 16 * options.width
-        self.encoder, width = residual_encoder(channels, blocks, stem=16, width=width, dropout=options.dropout)
-        self.head = nn.Linear(width, num_classes)
+    stem = 16

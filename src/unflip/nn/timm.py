@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from unflip.errors import ConfigError, InputError, MissingExtraError, described
-from unflip.nn.backbone import Backbone, Pretrained, PretrainedOptions, fill, read_weights
+from unflip.errors import ConfigError, InputError, described
+from unflip.nn.backbone import Backbone, Pretrained, PretrainedOptions, fill, import_extra, read_weights
 from unflip.nn.base import image_channels
 
 
@@ -70,15 +70,15 @@ def backbone(name: str) -> Callable[[Path | None], Backbone]:
     named(name)
 
     def load(weights: Path | None) -> Backbone:
-        fetched = None if weights else _fetch(name, 3, "give a file with --weights")
-        encoder = fetched or _create(name, 3, pretrained=False)
+        missing = "give a file with --weights"
+        encoder = _create(name, 3, pretrained=False) if weights else _fetch(name, 3, missing)
         config: dict[str, Any] = encoder.pretrained_cfg  # type: ignore[assignment]
         if weights is not None:
             classifier = config.get("classifier") or ()
             besides = (classifier,) if isinstance(classifier, str) else tuple(classifier)
             fill(encoder, read_weights(weights), str(weights), besides=besides)
         mean, std = (tuple(255.0 * value for value in config[key]) for key in ("mean", "std"))
-        return Backbone(encoder, encoder, mean, std, config["input_size"][-1], bool(config.get("fixed_input_size")))
+        return Backbone(encoder, mean, std, config["input_size"][-1], bool(config.get("fixed_input_size")))
 
     return load
 
@@ -102,12 +102,7 @@ def _fetch(architecture: str, channels: int, advice: str) -> nn.Module:
 def import_timm() -> Any:
     """Import timm, even beside a torchvision that was built for another torch."""
     repair_torchvision()
-    try:
-        return importlib.import_module("timm")
-    except ModuleNotFoundError as error:
-        if error.name not in ("timm", "torchvision"):
-            raise
-        raise MissingExtraError(str(error.name), "timm") from error
+    return import_extra("timm", "timm")
 
 
 def repair_torchvision() -> None:
@@ -123,10 +118,5 @@ def repair_torchvision() -> None:
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _LIBRARIES.append(library)
-
-
-_LIBRARIES: list[torch.library.Library] = []  # a declaration lives as long as its library
+        for name in ("torchvision::nms", "torchvision::qnms"):
+            torch.library.define(name, "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from unflip.compute import generator
 from unflip.errors import ConfigError, InputError
-from unflip.noise.checks import check_labels, check_matrix, check_same_length
+from unflip.noise import transition
 from unflip.noise.pmd import pmd
 from unflip.noise.recipe import Recipe, Step
-from unflip.noise.transition import apply_matrix, asymmetric, cycle_map, measure_noise, pair, pairs_map, symmetric
-from unflip.seeding import generator
 
 T = TypeVar("T")
 
+_FORMULAS = {"sym": transition.symmetric, "pair": transition.pair}
 _DIGITS = 6  # decimals of rates in the record
 
 
@@ -72,26 +72,25 @@ def corrupt(
         base_labels: labels (n,) to which the first step is applied; by default the clean ones.
         relations: class map, superclasses or matrix, for ``asym`` and ``matrix`` steps.
     """
-    clean = check_labels(clean_labels, num_classes, what="clean labels")
-    base = clean if base_labels is None else check_labels(base_labels, num_classes, what="base labels")
-    check_same_length(base, clean, what="base labels")
-
-    labels = base
+    clean = transition.check_labels(clean_labels, num_classes, what="clean labels")
+    labels = clean
+    if base_labels is not None:
+        labels = transition.check_labels(base_labels, num_classes, what="base labels", clean=clean)
+    inputs = {
+        "clean_labels": clean,
+        "base_labels": None if base_labels is None else labels,
+        "posterior": posterior if recipe.needs_posterior else None,
+    }
     steps: list[dict[str, Any]] = []
     for position, step in enumerate(recipe.steps):
         draws = generator(seed, "noise", position, step.name)
         if step.pmd_kind is not None:
-            labels, details = _pmd_step(step, step.pmd_kind, clean, labels, posterior, num_classes, draws)
+            labels, details = _pmd_step(step, clean, labels, posterior, num_classes, draws)
         else:
             labels, details = _class_step(step, labels, relations or ClassRelations(), num_classes, draws)
         steps.append({"step": str(step), "asked": step.level} | details | {"noise_rate": _share(labels != clean)})
 
-    measured = measure_noise(clean, labels, num_classes)
-    inputs = {
-        "clean_labels": clean,
-        "base_labels": None if base_labels is None else base,
-        "posterior": posterior if recipe.needs_posterior else None,
-    }
+    measured = transition.measure_noise(clean, labels, num_classes)
     provenance = {
         "recipe": str(recipe),
         "seed": seed,
@@ -108,18 +107,14 @@ def corrupt(
 
 
 def _pmd_step(
-    step: Step,
-    kind: int,
-    clean: Tensor,
-    labels: Tensor,
-    posterior: Tensor | None,
-    num_classes: int,
-    draws: torch.Generator,
+    step: Step, clean: Tensor, labels: Tensor, posterior: Tensor | None, num_classes: int, draws: torch.Generator
 ) -> tuple[Tensor, dict[str, Any]]:
+    assert step.pmd_kind is not None
+    assert step.level is not None
     if not torch.equal(labels, clean):
         raise ConfigError(f"the noise step {step} redraws every label; use sym, asym, pair or matrix on noisy labels")
-    posterior, level = _needed(posterior, step, "posteriors"), _needed(step.level, step, "a level")
-    drawn = pmd(clean, posterior, num_classes=num_classes, kind=kind, level=level, generator=draws)
+    posterior = _needed(posterior, step, "posteriors")
+    drawn = pmd(clean, posterior, num_classes=num_classes, kind=step.pmd_kind, level=step.level, generator=draws)
     return drawn.labels, {
         "realized": _share(drawn.labels != clean),
         "expected": round(drawn.expected_rate, _DIGITS),
@@ -131,20 +126,16 @@ def _class_step(
     step: Step, labels: Tensor, relations: ClassRelations, num_classes: int, draws: torch.Generator
 ) -> tuple[Tensor, dict[str, Any]]:
     details: dict[str, Any] = {}
-    if step.name == "matrix":
+    if step.level is None:
         matrix = _needed(relations.matrix, step, "a transition matrix", "--matrix FILE.npy", "matrix=FILE.npy")
-        matrix = check_matrix(matrix, num_classes)
+        matrix = transition.check_matrix(matrix, num_classes)
+    elif step.name in _FORMULAS:
+        matrix = _FORMULAS[step.name](num_classes, step.level)
     else:
-        level = _needed(step.level, step, "a level")
-        if step.name == "sym":
-            matrix = symmetric(num_classes, level)
-        elif step.name == "pair":
-            matrix = pair(num_classes, level)
-        else:
-            class_map = _class_map(step, relations, num_classes, draws)
-            matrix = asymmetric(num_classes, level, class_map)
-            details["class_map"] = {str(source): target for source, target in sorted(class_map.items())}
-    noisy = apply_matrix(labels, matrix, draws)
+        class_map = _class_map(step, relations, num_classes, draws)
+        matrix = transition.asymmetric(num_classes, step.level, class_map)
+        details["class_map"] = {str(source): target for source, target in sorted(class_map.items())}
+    noisy = transition.apply_matrix(labels, matrix, draws)
     # The realized level: the share of changed labels among the classes that the step can change.
     may_change = (matrix.diagonal() < 1)[labels]
     return noisy, {"realized": _share((noisy != labels)[may_change])} | details
@@ -158,7 +149,9 @@ def _class_map(step: Step, relations: ClassRelations, num_classes: int, draws: t
     superclasses = _needed(relations.superclasses, step, what, f"--class-map {value}", f"class_map={value}")
     if len(superclasses) != num_classes:
         raise InputError(f"superclasses of {len(superclasses)} classes; the data have {num_classes}")
-    return cycle_map(superclasses) if step.name == "asym-cycle" else pairs_map(superclasses, draws)
+    if step.name == "asym-cycle":
+        return transition.cycle_map(superclasses)
+    return transition.pairs_map(superclasses, draws)
 
 
 def _needed(value: T | None, step: Step, what: str, flag: str | None = None, key: str | None = None) -> T:

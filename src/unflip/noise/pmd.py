@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from unflip.errors import InputError
-from unflip.noise.checks import check_labels, check_level, check_posterior
+from unflip.noise.transition import check_labels, check_level
 
+_TOLERANCE = 1e-3  # of the row sums of posteriors, enough for float16
 _MAX_FACTOR = 1e6  # beyond which practically no label becomes u
 
 
@@ -39,13 +40,11 @@ class PmdLabels:
         labels: (n,) int64, u or s of every example.
         factor: what 1 - rho is divided by.
         expected_rate: expected share of wrong labels at that factor.
-        top_two: the classes u and s that were drawn from.
     """
 
     labels: Tensor
     factor: float
     expected_rate: float
-    top_two: TopTwo
 
 
 def pmd(
@@ -78,12 +77,25 @@ def pmd(
     # Three strata: examples whose clean label is u, s, or another class.
     group = (clean == top.first).int() + 2 * (clean == top.second).int()
     is_first = draw_evenly(keep, group, generator)
-    return PmdLabels(
-        labels=torch.where(is_first, top.first, top.second),
-        factor=factor,
-        expected_rate=expected_rate(top, clean, keep),
-        top_two=top,
-    )
+    return PmdLabels(torch.where(is_first, top.first, top.second), factor, expected_rate(top, clean, keep))
+
+
+def check_posterior(posterior: Tensor, num_examples: int, num_classes: int) -> Tensor:
+    """Return ``posterior`` (n, k) on the CPU if every row is a probability distribution."""
+    if posterior.shape != (num_examples, num_classes):
+        raise InputError(f"posterior has shape {tuple(posterior.shape)}; expected ({num_examples}, {num_classes})")
+    if not posterior.is_floating_point():
+        raise InputError(f"posterior is {posterior.dtype}; expected floating-point probabilities")
+    posterior = posterior.detach().cpu().to(torch.promote_types(posterior.dtype, torch.float32))
+    sums, smallest = posterior.sum(dim=1), posterior.amin(dim=1)
+    good = ((sums - 1).abs() <= _TOLERANCE) & (smallest >= 0)  # False for NaN
+    if not good.all():
+        row = int((~good).int().argmax())
+        raise InputError(
+            f"posterior: row {row} sums to {float(sums[row]):.6g}, its smallest value is {float(smallest[row]):g}; "
+            "rows must sum to 1 within 0.001 and not be negative (apply softmax to logits)"
+        )
+    return posterior
 
 
 def top_two(posterior: Tensor) -> TopTwo:

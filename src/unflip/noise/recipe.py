@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from unflip.errors import ConfigError, unknown
+from unflip.errors import ConfigError, one_line, unknown
 
 STEPS: dict[str, str] = {
     "pmd1": "PMD type I: labels become one of the two most probable classes under the posterior",
@@ -18,9 +18,7 @@ STEPS: dict[str, str] = {
 }
 """What each step of a recipe does, in one line."""
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
-_LEVEL = re.compile(r"[^\s+]+")
-_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?", re.IGNORECASE)
+_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -60,67 +58,35 @@ class Recipe:
 
 
 def parse(text: str) -> Recipe:
-    """Parse a recipe: steps ``name:level`` joined by ``+``; errors give the position, counted from 1.
+    """Parse a recipe: steps ``name:level`` joined by ``+``.
 
     A PMD step must be the first, since it draws every label from the posterior, whatever the label was.
 
     >>> str(parse("pmd1:0.35+sym:0.30"))
     'pmd1:0.35 + sym:0.3'
     """
-    steps: list[Step] = []
-    position = 0
-    while True:
-        step, position = _parse_step(text, _skip_space(text, position), is_first=not steps)
-        steps.append(step)
-        position = _skip_space(text, position)
-        if position == len(text):
-            return Recipe(tuple(steps))
-        if text[position] != "+":
-            raise _error(text, position, f"expected '+' and another step, or the end, found {text[position]!r}")
-        position += 1
+    parts = text.lower().split("+")
+    try:
+        return Recipe(tuple(_parse_step(part.strip(), is_first=not place) for place, part in enumerate(parts)))
+    except ValueError as error:
+        raise ConfigError(f"noise recipe {text!r}: {error}") from error
 
 
-def _parse_step(text: str, start: int, *, is_first: bool) -> tuple[Step, int]:
-    """Read one step that begins at ``start``; return it and where it ends."""
-    match = _NAME.match(text, start)
-    if match is None:
-        raise _error(text, start, f"expected a step such as sym:0.3, found {_found(text, start)}")
-    name = match[0].lower()
+def _parse_step(text: str, *, is_first: bool) -> Step:
+    name, colon, level = (part.strip() for part in text.partition(":"))
+    if not name:
+        raise ValueError(f"expected a step such as sym:0.3, found {repr(text) if text else 'nothing'}")
     if name not in STEPS:
-        raise _error(text, start, unknown("step", match[0], STEPS))
+        raise ValueError(unknown("step", one_line(name), STEPS))
     if name.startswith("pmd") and not is_first:
-        raise _error(text, start, f"{name} redraws every label, so it must be the first step")
-
-    colon = _skip_space(text, match.end())
-    has_level = text[colon : colon + 1] == ":"
+        raise ValueError(f"{name} redraws every label, so it must be the first step")
     if name == "matrix":
-        if has_level:
-            raise _error(text, colon, "the step 'matrix' takes no level; its matrix defines it")
-        return Step(name, None), match.end()
-    if not has_level:
-        raise _error(text, colon, f"expected ':' and a level, as in {name}:0.3, found {_found(text, colon)}")
-    return _parse_level(text, _skip_space(text, colon + 1), name)
-
-
-def _parse_level(text: str, start: int, name: str) -> tuple[Step, int]:
-    match = _LEVEL.match(text, start)
-    if match is None or not _NUMBER.fullmatch(match[0]):
-        found = repr(match[0]) if match else _found(text, start)
-        raise _error(text, start, f"expected a level between 0 and 1, as in {name}:0.3, found {found}")
-    level = float(match[0])
-    if not 0 < level < 1:
-        hint = f"; levels are fractions, try {name}:{level / 100:g}" if 1 < level < 100 else ""
-        raise _error(text, start, f"level {match[0]} is outside (0, 1){hint}")
-    return Step(name, level), match.end()
-
-
-def _skip_space(text: str, start: int) -> int:
-    return len(text) - len(text[start:].lstrip())
-
-
-def _found(text: str, position: int) -> str:
-    return repr(text[position]) if position < len(text) else "the end"
-
-
-def _error(text: str, position: int, problem: str) -> ConfigError:
-    return ConfigError(f"noise recipe {text!r}, character {position + 1}: {problem}")
+        if colon:
+            raise ValueError("the step 'matrix' takes no level; its matrix defines it")
+        return Step(name, None)
+    if not _NUMBER.fullmatch(level):
+        raise ValueError(f"expected {name} with a level between 0 and 1, as in {name}:0.3, found {text!r}")
+    if not 0 < float(level) < 1:
+        hint = f"; levels are fractions, try {name}:{float(level) / 100:g}" if 1 < float(level) < 100 else ""
+        raise ValueError(f"level {level} is outside (0, 1){hint}")
+    return Step(name, float(level))

@@ -1,7 +1,7 @@
 """Class-dependent noise: a row-stochastic matrix T with T_ij = P(noisy = j | label = i).
 
-Matrices by formula, sampling and measuring; below, the class maps of asymmetric noise: those of common data sets,
-within superclasses, and by class names.
+Matrices by formula, sampling, measuring, and the checks of labels and matrices; below, the class maps of asymmetric
+noise: those of common data sets, within superclasses, and by class names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from unflip.errors import InputError, unknown
-from unflip.noise.checks import check_labels, check_level, check_matrix, check_same_length
+
+_TOLERANCE = 1e-6  # of row sums, enough for float32
 
 
 def symmetric(num_classes: int, level: float) -> Tensor:
@@ -81,11 +82,9 @@ def measure_noise(clean_labels: Tensor, noisy_labels: Tensor, num_classes: int) 
     ``class_counts`` shows which classes are empty.
     """
     clean = check_labels(clean_labels, num_classes, what="clean labels")
-    noisy = check_labels(noisy_labels, num_classes, what="noisy labels")
-    check_same_length(noisy, clean, what="noisy labels")
-    counts = torch.bincount(clean * num_classes + noisy, minlength=num_classes**2)
-    counts = counts.reshape(num_classes, num_classes)  # (clean, noisy)
-    class_counts = counts.sum(dim=1)
+    noisy = check_labels(noisy_labels, num_classes, what="noisy labels", clean=clean)
+    counts = torch.bincount(clean * num_classes + noisy, minlength=num_classes**2).view(num_classes, -1)
+    class_counts = counts.sum(dim=1)  # (clean, noisy) -> (clean,)
     matrix = counts.double() / class_counts.clamp(min=1)[:, None]
     empty = (class_counts == 0).nonzero()[:, 0]
     matrix[empty, empty] = 1.0
@@ -95,6 +94,54 @@ def measure_noise(clean_labels: Tensor, noisy_labels: Tensor, num_classes: int) 
         class_counts=class_counts,
         matrix=matrix,
     )
+
+
+def check_labels(labels: Tensor, num_classes: int, *, what: str = "labels", clean: Tensor | None = None) -> Tensor:
+    """Return ``labels`` as int64 on the CPU if they are (n,) integers from 0 to k - 1, as many as ``clean``."""
+    if num_classes < 2:
+        raise InputError(f"num_classes is {num_classes}; label noise needs at least 2 classes")
+    if labels.ndim != 1 or len(labels) == 0:
+        raise InputError(f"{what} have shape {tuple(labels.shape)}; expected one label per example, (n,)")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(f"{what} are {labels.dtype}; expected integer class ids 0 to {num_classes - 1}")
+    if clean is not None and len(labels) != len(clean):
+        raise InputError(f"{what}: {len(labels)} labels for {len(clean)} clean ones")
+    labels = labels.detach().cpu().long()
+    outside = (labels < 0) | (labels >= num_classes)
+    if outside.any():
+        row = int(outside.int().argmax())
+        raise InputError(
+            f"{what}: row {row} holds class {int(labels[row])}; there are {num_classes} classes, 0 to {num_classes - 1}"
+        )
+    return labels
+
+
+def check_level(level: float) -> float:
+    """Return ``level`` if it is a fraction strictly between 0 and 1."""
+    if not 0 < level < 1:
+        raise InputError(f"noise level {level:g} is outside (0, 1)")
+    return level
+
+
+def check_matrix(matrix: Tensor, num_classes: int | None = None) -> Tensor:
+    """Return ``matrix`` as float64 with rows that sum to one, if it is square and row-stochastic (to 1e-6)."""
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"transition matrix has shape {tuple(matrix.shape)}; it must be square")
+    if num_classes is not None and len(matrix) != num_classes:
+        raise InputError(f"transition matrix is for {len(matrix)} classes; the data have {num_classes}")
+    matrix = matrix.detach().cpu().double()
+    outside = ~((matrix >= 0) & matrix.isfinite())  # NaN, too
+    if outside.any():
+        row, column = outside.nonzero()[0].tolist()
+        raise InputError(
+            f"transition matrix: row {row}, column {column} is {float(matrix[row, column]):g}; it must be at least 0"
+        )
+    sums = matrix.sum(dim=1)
+    wrong = (sums - 1).abs() > _TOLERANCE
+    if wrong.any():
+        row = int(wrong.int().argmax())
+        raise InputError(f"transition matrix: row {row} sums to {float(sums[row]):.8g}; every row must sum to 1")
+    return matrix / sums[:, None]
 
 
 NAMED_MAPS: dict[str, dict[int, int]] = {
@@ -129,12 +176,8 @@ CIFAR100_CLASSES: dict[str, tuple[str, ...]] = {
 }
 """The 100 classes of CIFAR-100 by superclass; ids of classes and superclasses are in alphabetical order."""
 
-CIFAR100_SUPERCLASSES: tuple[int, ...] = tuple(
-    superclass
-    for _, superclass in sorted(
-        (name, superclass) for superclass, names in enumerate(CIFAR100_CLASSES.values()) for name in names
-    )
-)
+_SUPERCLASS_OF = {name: number for number, names in enumerate(CIFAR100_CLASSES.values()) for name in names}
+CIFAR100_SUPERCLASSES: tuple[int, ...] = tuple(_SUPERCLASS_OF[name] for name in sorted(_SUPERCLASS_OF))
 """The superclass (0 to 19) of each of the 100 classes of CIFAR-100."""
 
 
@@ -180,10 +223,10 @@ def _groups(superclasses: Sequence[int]) -> list[list[int]]:
 
 
 def _class_id(name: str | int, class_names: Sequence[str]) -> int:
-    if isinstance(name, str) and name in class_names:
-        return class_names.index(name)
-    if isinstance(name, str) and not name.isdecimal():
-        raise InputError(f"class map: {unknown('class', name, class_names)}")
+    if str(name) in class_names:
+        return class_names.index(str(name))
+    if any(other.lstrip("-").isdecimal() for other in class_names) or not str(name).isdecimal():
+        raise InputError(f"class map: {unknown('class', str(name), class_names)}")
     _check_class_ids([int(name)], len(class_names))
     return int(name)
 

@@ -1,4 +1,4 @@
-"""comparison.html: results, curves, configuration differences and label agreement of several runs."""
+"""comparison.html: results, curves and configuration differences of several runs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,19 +8,16 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from unflip.errors import InputError
-from unflip.report.charts import Line, line_chart
-from unflip.report.page import write_page
+from unflip.report.page import Line, line_chart, write_page
 from unflip.report.run_report import CURVES, points_of, truth_used
 from unflip.runs.config import Tree
 from unflip.runs.folder import Run
 from unflip.runs.labels import wrong_share
 
 _TASK = ("data", "noise")  # sections that every run has
-_MAX_AGREEMENT = 12  # runs whose labels are compared pairwise
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
         raise InputError("a comparison needs at least two different runs")
     names, results = list(named), [run.result for run in named.values()]
     trees = [run.config.tree() for run in named.values()]
-    wanted = ["id", "current_label", "changed", "label_quality", "reviewed"]
+    wanted = ["changed", "label_quality", "reviewed"]
     tables = [run.labels(wanted) if run.has_labels else None for run in named.values()]  # sweeps may not keep them
     write_page(
         out,
@@ -67,7 +64,6 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
         groups=_groups(trees, results),
         charts=_charts(named),
         differences=_differences(trees),
-        agreement=_agreement(tables),
     )
     return out
 
@@ -148,15 +144,3 @@ def _flatten(tree: Tree, prefix: str = "") -> dict[str, str]:
     for key, value in tree.items():
         flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": str(value)}
     return flat
-
-
-def _agreement(tables: Sequence[pa.Table | None]) -> list[list[float]] | None:
-    """Return the fraction of equal labels for each pair of runs, if all have the same examples."""
-    known = [table for table in tables if table is not None]
-    if len(known) != len(tables) or len(known) > _MAX_AGREEMENT:
-        return None
-    ids = known[0]["id"].to_pylist()
-    if any(table["id"].to_pylist() != ids for table in known):
-        return None
-    labels = [table["current_label"].to_numpy() for table in known]
-    return [[float(np.mean(one == other)) for other in labels] for one in labels]

@@ -5,17 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from sklearn.metrics import ConfusionMatrixDisplay
 from torch import Tensor
 
-from unflip.data.loaders.digits import training_images, training_labels
+from unflip.data.loaders import load_raw
+from unflip.data.options import DataOptions
 from unflip.errors import InputError
 from unflip.files import write_atomically
-from unflip.noise.pmd import keep_probability, pmd_bound, smallest_c1, top_two
+from unflip.noise.pmd import keep_probability, top_two
 from unflip.report.comparison import name_runs
 from unflip.report.run_report import CURVES
 from unflip.runs.folder import Run
@@ -28,8 +31,7 @@ FORMATS = (".png", ".svg", ".pdf")
 _STYLES = ("-", "--", ":", "-.")
 _ROWS, _COLUMNS = 5, 5
 _BINS = 20
-_T0, _C2 = 0.1, 1.0  # the parameters for which the bound of Definition 1 is drawn
-_DRAWN_C1 = 100.0  # with a larger c1 the bound would be outside the plot
+_NAMED = 20  # largest number of classes with names and numbers
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -42,6 +44,15 @@ def save(figure: Figure, path: Path) -> None:
     write_atomically(path, lambda temporary: temporary.write_bytes(content.getvalue()))
 
 
+def make_panels(columns: int, size: tuple[float, float], *, rows: int = 1, **shared: Any) -> tuple[Figure, list[Axes]]:
+    """Return a figure of ``size`` inches and its panels, row by row."""
+    figure = Figure(figsize=size, layout="constrained")
+    panels: list[Axes] = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
+    for axes in panels:
+        axes.grid(alpha=0.3)
+    return figure, panels
+
+
 def draw_curves(path: Path, runs: Sequence[Run]) -> None:
     """Draw every metric that any run has, one panel each."""
     named = name_runs(runs)
@@ -49,11 +60,10 @@ def draw_curves(path: Path, runs: Sequence[Run]) -> None:
     if not known:
         folders = ", ".join(str(run.folder) for run in runs)
         raise InputError(f"{folders}: no accuracies to draw: the runs have neither test nor validation examples")
-    figure = Figure(figsize=(4.6 * len(known) + 1.2, 4.0), layout="constrained")
-    for axes, key in zip(figure.subplots(1, len(known), squeeze=False)[0], known, strict=True):
+    figure, panels = make_panels(len(known), (4.6 * len(known) + 1.2, 4.0))
+    for axes, key in zip(panels, known, strict=True):
         draw_metric(axes, named, key)
-    handles, names = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right center", fontsize="small")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", fontsize="small")
     if any(run.is_finished for run in runs):
         figure.suptitle("a dot marks the selected epoch", fontsize="small")
     save(figure, path)
@@ -71,7 +81,6 @@ def draw_metric(axes: Axes, runs: Mapping[str, Run], key: str) -> None:
         if run.is_finished and (chosen := run.result["selected_epoch"]) in values:
             axes.plot(chosen, values[chosen], "o", color=color, markersize=5)
     axes.set(xlabel="epoch", ylabel=f"{CURVES[key]} (%)")
-    axes.grid(alpha=0.3)
 
 
 def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
@@ -81,12 +90,15 @@ def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
     axes = figure.add_subplot(grid[0, 0])
     draw_metric(axes, runs, "test_accuracy")
     axes.set_title("Trained on noisy labels, tested on clean ones")
+    axes.grid(alpha=0.3)
     axes.legend()
 
     method, run = list(runs.items())[-1]
     table = run.labels()
     quality, given = (table[name].to_numpy() for name in ("label_quality", "given_label"))
-    right = given == training_labels()[table["index"].to_numpy()]
+    digits = load_raw(DataOptions(path="digits")).train
+    assert digits.labels is not None
+    right = given == digits.labels[table["index"].to_numpy()]
     axes = figure.add_subplot(grid[0, 1])
     parts, names = [quality[right], quality[~right]], ["correct label", "wrong label"]
     axes.hist(parts, bins=_BINS, range=(0, 1), stacked=True, label=names)
@@ -96,7 +108,7 @@ def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
     table = table.take(lowest_quality_first(table)[: _ROWS * _COLUMNS])
     panel = figure.add_subfigure(grid[0, 2])
     panel.suptitle("Lowest label quality: given → corrected")
-    images = training_images()
+    images = np.asarray(digits.inputs).reshape(-1, 8, 8)
     for axes, row in zip(panel.subplots(_ROWS, _COLUMNS).flat, table.to_pylist(), strict=True):
         axes.imshow(images[row["index"]], cmap="gray_r")
         axes.set_title(f"{row['given_label']} → {row['current_label']}", fontsize=9)
@@ -136,7 +148,7 @@ def draw_noise(
     axes = figure.subplots(1, 2 if pmd else 1, squeeze=False)[0]
     if pmd:
         _draw_curve(axes[0], clean, noisy, pmd)
-    _draw_matrix(figure, axes[-1], matrix, class_names)
+    _draw_matrix(axes[-1], matrix, class_names)
     save(figure, path)
 
 
@@ -152,33 +164,18 @@ def _draw_curve(axes: Axes, clean: Tensor, noisy: Tensor, pmd: PmdCurve) -> None
     grid = torch.linspace(0, 1, 401, dtype=torch.float64)
     flip = 1 - keep_probability(grid, kind=pmd.kind, factor=pmd.factor)
     axes.plot(grid, flip, color="#08519c", label="probability of the second class")
-    # Definition 1 uses min(eta, 1 - eta), which is (1 - margin) / 2 for the two most probable classes.
-    seen = 1 - keep_probability(margin, kind=pmd.kind, factor=pmd.factor)
-    c1 = smallest_c1((1 - margin) / 2, seen, t0=_T0, c2=_C2)
-    restricted = grid > 2 * _T0
-    bound = pmd_bound((1 - grid) / 2, c1=c1 if c1 < _DRAWN_C1 else 0.0, c2=_C2)
-    # Types I to III do not vanish fast enough near margin 1: if the data gets there, no useful bound holds.
-    label = f"bound of Definition 1, $c_1$ = {c1:.3g}" + ("" if c1 < _DRAWN_C1 else ": not drawn")
-    axes.plot(grid[restricted], bound[restricted], color="#cb181d", ls="--" if c1 < _DRAWN_C1 else "", label=label)
-    axes.axvspan(0, 2 * _T0, color="#eeeeee", zorder=0, label=f"unrestricted, $t_0$ = {_T0}")
     axes.set(xlim=(0, 1), ylim=(0, 1.05), xlabel=r"margin $\eta_u - \eta_s$", ylabel="fraction")
     axes.set_title("Noise by margin")
     axes.legend(fontsize="small", loc="upper right")
 
 
-def _draw_matrix(figure: Figure, axes: Axes, matrix: Tensor, class_names: Sequence[str] | None) -> None:
-    count = len(matrix)
-    picture = axes.imshow(matrix.numpy(), vmin=0, vmax=1, cmap="Blues")
-    figure.colorbar(picture, ax=axes, shrink=0.8)
-    if count <= 20:
-        ticks = range(count)
-        names = class_names or [str(i) for i in ticks]
-        slanted = max(map(len, names)) > 2
-        axes.set_xticks(ticks, names, rotation=45 if slanted else 0, ha="right" if slanted else "center")
-        axes.set_yticks(ticks, names)
-        for i in ticks:
-            for j in ticks:
-                if (value := float(matrix[i, j])) >= 0.005:
-                    axes.text(j, i, f"{value:.2f}".lstrip("0") if value < 1 else "1", ha="center", va="center",
-                              fontsize=6 if count > 10 else 7, color="white" if value > 0.5 else "black")  # fmt: skip
+def _draw_matrix(axes: Axes, matrix: Tensor, class_names: Sequence[str] | None) -> None:
+    named = len(matrix) <= _NAMED
+    display = ConfusionMatrixDisplay(matrix.numpy(), display_labels=class_names if named else None)
+    display.plot(ax=axes, cmap="Blues", include_values=named, values_format=".2f", xticks_rotation=45,
+                 text_kw={"fontsize": 6}, im_kw={"vmin": 0, "vmax": 1})  # fmt: skip
+    for text in display.text_.flat if named else ():
+        text.set_visible(text.get_text() != "0.00")
     axes.set(xlabel="noisy label", ylabel="true class", title="Transition matrix")
+    if not named:
+        axes.set(xticks=[], yticks=[])

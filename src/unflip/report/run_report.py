@@ -1,5 +1,7 @@
 """report.html: the self-contained report of a run."""
 
+import warnings
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as compute
 
 from unflip.data.arrays import Array
-from unflip.errors import UnflipError
-from unflip.report.charts import Line, heat, heat_legend, heat_map, line_chart, scatter
-from unflip.report.examples import find_issues, find_lowest_quality, open_views
-from unflip.report.page import write_page
+from unflip.data.columns import Rows
+from unflip.data.images import Pictures
+from unflip.errors import InputError, UnflipError, UnflipWarning, described
+from unflip.report.page import Line, line_chart, scatter, write_page
 from unflip.report.shift import measure_shift
 from unflip.runs import layout
 from unflip.runs.folder import Run
-from unflip.runs.labels import HELD, REMOVED, expect_errors, wrong_share
+from unflip.runs.labels import HELD, REMOVED, expect_errors, lowest_quality_first, wrong_share
 
 CURVES = {
     "test_accuracy": "test accuracy",
@@ -27,8 +29,30 @@ CURVES = {
 }
 """The metrics drawn by epoch, if a run has them."""
 _NAMED = 20  # largest number of classes shown as a table with names
-_DRAWN = 150  # largest number of classes drawn in full
+_LEVELS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # fractions of a row above which a cell gets the next darker shade
 _PAIRS = 12
+_LOWEST = 24  # examples with the lowest label quality
+_FLAGGED = 12  # examples of a check
+_GROUPS, _MEMBERS = 6, 6  # groups of a check, and examples of each
+_SIDE = 160  # pixels of a picture
+_CHARACTERS = 300  # of a text
+
+
+def report_finished(run: Run) -> None:
+    """Write the report of a run that just finished; an error becomes a warning, since the run itself is complete."""
+    if _is_fresh(run):
+        return
+    try:
+        write_report(run)
+    except Exception as error:
+        message = f"the report could not be written ({described(error)}); try again: unflip report {run.folder}"
+        warnings.warn(message, UnflipWarning, stacklevel=3)
+
+
+def _is_fresh(run: Run) -> bool:
+    """Whether the report is newer than the result: resuming a finished run does nothing."""
+    page, result = run.report_path, run.folder / layout.RESULT
+    return page.exists() and page.stat().st_mtime_ns >= result.stat().st_mtime_ns
 
 
 def write_report(run: Run, out: Path | None = None, data: str | None = None) -> Path:
@@ -39,14 +63,13 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         out: the page; by default ``report.html`` in the run's folder.
         data: where the run's data is now, if it was moved; pictures and texts are read from there.
     """
-    result, metrics, everything = run.result, [_flatten_loss(line) for line in run.metrics], run.labels()
+    result, everything, metrics = run.result, run.labels(), run.metrics
     table = everything.filter(compute.not_equal(everything["split"], REMOVED))
     names, tests = run.class_names, result["tests"]
     changes = count_changes(table, names)
     changed, reviewed, quality = (table[name].to_numpy() for name in ("changed", "reviewed", "label_quality"))
     train_count = int(compute.sum(compute.equal(table["split"], "train")).as_py() or 0)
     views, issues = open_views(run, data), run.issues()
-    title = f"Given labels by row, {changes.kind} labels by column, as fractions of the row."
     accuracy = next(iter(tests.values()))["per_class"] if tests else None
     path = out or run.own(layout.REPORT)
     write_page(
@@ -63,20 +86,15 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         changes=changes,
         changed_count=int((changed & ~reviewed).sum()),
         changed_by_people=int((changed & reviewed).sum()),
-        matrix_map=None if changes.is_small else heat_map(changes.shares, label=title),
-        shades=heat(changes.shares).tolist(),
-        heat_legend=heat_legend(),
         classes=class_rows(table, names, result["noise_rate_by_class"], accuracy),
         **_shift(run, names),
-        lowest=find_lowest_quality(run, everything, names, views),
+        lowest=find_lowest_quality(everything, names, views),
         below_half=int((everything["label_quality"].to_numpy() < 0.5).sum()),
         issues=None if issues is None else find_issues(everything, issues, names, views),
         views=views,
         errors=expect_errors(quality),
         wrong_share=wrong_share(table),
         held=HELD,
-        metrics=metrics,
-        columns=_columns(metrics),
     )
     return path
 
@@ -99,17 +117,18 @@ def _charts(metrics: Sequence[Mapping[str, Any]], selected: int) -> list[dict[st
     if lines:
         values = "; ".join(f"{line.name} {100 * dict(line.points)[selected]:.1f} %" for line in lines)
         label = f"Accuracies by epoch. At the selected epoch, {selected}: {values}."
-        charts.append(_chart("Accuracy", lines, label, chosen=selected, percent=True))
+        charts.append(_chart("Accuracy", lines, label, percent=True))
     points = points_of(metrics, "changed")
     if any(value for _, value in points):
         epoch, largest = max(points, key=lambda point: point[1])
         label = f"Labels changed per epoch; the most, {largest}, in epoch {epoch}."
-        charts.append(_chart("Labels changed", [Line("labels changed", points, 3)], label, bars=True))
+        charts.append(_chart("Labels changed", [Line("labels changed", points, 3)], label, zero=True))
     if points := points_of(metrics, "threshold"):
         label = f"The correction threshold, from {points[0][1]:.2f} to {points[-1][1]:.2f}."
         charts.append(_chart("Threshold", [Line("correction threshold", points, 4)], label, zero=True))
-    losses = enumerate(_loss_terms(metrics), 5)
-    if lines := [Line(key.removeprefix("loss "), points_of(metrics, key), place) for place, key in losses]:
+    losses = [{"epoch": line["epoch"], **line.get("loss", {})} for line in metrics]
+    terms = dict.fromkeys(name for line in losses for name in line if name != "epoch")
+    if lines := [Line(name, points_of(losses, name), place) for place, name in enumerate(terms, 5)]:
         charts.append(_chart("Loss", lines, "The terms of the training loss by epoch.", zero=True))
     return charts
 
@@ -131,40 +150,16 @@ def _shift(run: Run, names: Sequence[str]) -> dict[str, Any]:
     return {"missing": None, "shift": shift, "panels": panels, "legend": legend}
 
 
-def _flatten_loss(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line of metrics.jsonl with each loss term as ``loss NAME``."""
-    return {**line, **{f"loss {name}": value for name, value in line.get("loss", {}).items()}}
-
-
-def _loss_terms(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(key for line in metrics for key in line if key.startswith("loss ")))
-
-
-def _columns(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the columns of the table of epochs with their headings."""
-    losses = _loss_terms(metrics)
-    columns = {
-        "lr": "learning rate",
-        **({losses[0]: "loss"} if len(losses) == 1 else {key: key for key in losses}),
-        **CURVES,
-        "changed": "labels changed",
-        "threshold": "threshold",
-        "seconds": "seconds",
-    }
-    return {key: name for key, name in columns.items() if points_of(metrics, key)}
-
-
 @dataclass(frozen=True)
 class LabelChanges:
     """Given labels against those that replace them.
 
     Attributes:
         kind: what replaces them: ``corrected`` labels if the run changed any, otherwise ``suggested`` ones.
-        counts: confusion matrix (k, k), given labels by row; with very many classes, only those with most changes.
-        names: of the classes in ``counts``.
+        counts: confusion matrix (k, k), given labels by row.
+        names: of the classes.
         total: number of examples.
         changed: number of labels that differ.
-        num_classes: of the run, shown or not.
         pairs: the most frequent changes, with keys ``given``, ``now``, ``count`` and ``share`` of the given class.
     """
 
@@ -173,7 +168,6 @@ class LabelChanges:
     names: tuple[str, ...]
     total: int
     changed: int
-    num_classes: int
     pairs: list[dict[str, Any]]
 
     @property
@@ -182,10 +176,11 @@ class LabelChanges:
         return len(self.counts) <= _NAMED
 
     @property
-    def shares(self) -> Array:
-        """The matrix as fractions of its rows."""
-        shares: Array = self.counts / np.maximum(1, self.counts.sum(1, keepdims=True))
-        return shares
+    def shades(self) -> list[list[int]]:
+        """The shade of each cell by its fraction of the row: 0 for none, then 1 to 6."""
+        shares = self.counts / np.maximum(1, self.counts.sum(1, keepdims=True))
+        shades: list[list[int]] = np.searchsorted(_LEVELS, shares).tolist()
+        return shades
 
 
 def count_changes(table: pa.Table, names: Sequence[str]) -> LabelChanges:
@@ -195,21 +190,15 @@ def count_changes(table: pa.Table, names: Sequence[str]) -> LabelChanges:
     now = table["current_label" if corrected else "suggested_label"].to_numpy()
     size = int(max(given.max(), now.max())) + 1
     counts = np.bincount(given * size + now, minlength=size * size).reshape(size, size)
-    moved = counts.copy()
-    np.fill_diagonal(moved, 0)
-    totals = counts.sum(1)
+    moved = counts - np.diag(counts.diagonal())
     places = [divmod(int(place), size) for place in np.argsort(-moved, axis=None, kind="stable")[:_PAIRS]]
     pairs = [
-        {"given": names[a], "now": names[b], "count": int(moved[a, b]), "share": float(moved[a, b] / totals[a])}
+        {"given": names[a], "now": names[b], "count": int(moved[a, b]), "share": moved[a, b] / counts[a].sum()}
         for a, b in places
         if moved[a, b]
     ]
-    shown = np.arange(size)
-    if size > _DRAWN:
-        shown = np.sort(np.argsort(-(moved.sum(0) + moved.sum(1)), kind="stable")[:_DRAWN])
-    shown_names = tuple(names[c] for c in shown.tolist())
     kind = "corrected" if corrected else "suggested"
-    return LabelChanges(kind, counts[np.ix_(shown, shown)], shown_names, len(given), int(moved.sum()), size, pairs)
+    return LabelChanges(kind, counts, tuple(names[:size]), len(given), int(moved.sum()), pairs)
 
 
 def class_rows(
@@ -217,23 +206,161 @@ def class_rows(
 ) -> list[dict[str, Any]]:
     """Return one row per class, the noisiest first.
 
-    Keys are ``name``, the number of labels ``given`` and ``now``, the fraction of given labels that ``left`` the class
-    (None if the run changed none), the estimated ``noise`` rate (None if unknown) and the test ``accuracy``.
+    Keys are ``name``, the number of labels ``given`` and ``now``, the fraction of given labels that ``left`` the class,
+    the estimated ``noise`` rate (None if unknown) and the test ``accuracy``.
     """
     given, current = table["given_label"].to_numpy(), table["current_label"].to_numpy()
-    size = max(int(max(given.max(), current.max())) + 1, len(noise or ()), len(accuracy or ()))
+    size = len(names)
     before, after = np.bincount(given, minlength=size), np.bincount(current, minlength=size)
-    left = np.bincount(given[given != current], minlength=size)
-    scored = np.bincount(given[~np.isnan(table["label_quality"].to_numpy())], minlength=size)
-    rows: list[dict[str, Any]] = [
-        {
-            "name": names[c],
-            "given": int(before[c]),
-            "now": int(after[c]),
-            "left": float(left[c] / before[c]) if left.any() and before[c] else None,
-            "noise": noise[c] if noise is not None and scored[c] else None,
-            "accuracy": None if accuracy is None else accuracy[c],
-        }
-        for c in range(size)
-    ]
+    left = np.bincount(given[given != current], minlength=size) / np.maximum(1, before)
+    scored = np.isin(np.arange(size), given[~np.isnan(table["label_quality"].to_numpy())])
+    unknown = [None] * size
+    rates = [rate if known else None for rate, known in zip(noise or unknown, scored, strict=True)]
+    columns = (names, before.tolist(), after.tolist(), left.tolist(), rates, accuracy or unknown)
+    keys = ("name", "given", "now", "left", "noise", "accuracy")
+    rows: list[dict[str, Any]] = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
     return sorted(rows, key=lambda row: -(row["noise"] or 0.0))
+
+
+@dataclass(frozen=True)
+class Views:
+    """The pictures or texts of a run's examples.
+
+    Attributes:
+        pictures: if the examples are images.
+        rows: if they are texts.
+        note: why pictures or texts are missing, if they are.
+    """
+
+    pictures: Pictures | None = None
+    rows: Rows | None = None
+    note: str | None = None
+
+    @property
+    def small(self) -> bool:
+        """Whether pictures are so small that single pixels should stay visible."""
+        return self.pictures is not None and self.pictures.media_type == "image/png"
+
+    def picture(self, index: int) -> str | None:
+        """Return a picture as a data URL; None if there is none, or its file cannot be read any more."""
+        if self.pictures is None:
+            return None
+        try:
+            content = self.pictures.thumbnail(index, _SIDE)
+        except InputError:
+            return None
+        return f"data:{self.pictures.media_type};base64,{b64encode(content).decode()}"
+
+    def text(self, index: int) -> str | None:
+        """Return the beginning of a text, in one line; None if examples are not texts."""
+        text = self.rows.text(index) if self.rows else None
+        if text is None:
+            return None
+        line = " ".join(text[: 4 * _CHARACTERS].split())
+        return line if len(line) <= _CHARACTERS and len(text) <= 4 * _CHARACTERS else f"{line[:_CHARACTERS].rstrip()}…"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An example on the page.
+
+    Attributes:
+        id: its name.
+        given: name of the given label.
+        picture: as a data URL.
+        text: its beginning, in one line.
+        suggested: name of the suggested label.
+        quality: label quality; None if unknown.
+        reason: why a check flagged it.
+    """
+
+    id: str = ""
+    given: str = ""
+    picture: str | None = None
+    text: str | None = None
+    suggested: str = ""
+    quality: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The issues of one check.
+
+    Attributes:
+        name: of the check; the template has its heading and explanation.
+        count: number of flagged examples or classes.
+        entries: the first of them, if they form no groups.
+        groups: the first members of the first groups, different labels first.
+        group_count: number of groups.
+        of_classes: whether it flags classes instead of examples.
+    """
+
+    name: str
+    count: int
+    entries: tuple[Shown, ...]
+    groups: tuple[tuple[Shown, ...], ...]
+    group_count: int
+    of_classes: bool
+
+
+def open_views(run: Run, data: str | None) -> Views:
+    """Open the pictures or texts of a run; ``data`` is where the data is now, if it was moved."""
+    try:
+        if pictures := run.pictures(data):
+            return Views(pictures)
+        if run.text_columns:
+            return Views(rows=run.rows(data))
+    except UnflipError as error:
+        if data is not None:
+            raise
+        return Views(note=f"The {'texts' if run.text_columns else 'images'} are missing ({error}).")
+    if data is not None:
+        raise InputError(f"--data {data}: has no pictures or texts to show")
+    return Views()
+
+
+def find_lowest_quality(table: pa.Table, names: Sequence[str], views: Views) -> list[Shown]:
+    """Return the unreviewed examples with the lowest label quality."""
+    order = lowest_quality_first(table)
+    rows = table.take(order[~table["reviewed"].to_numpy()[order]][:_LOWEST])
+    columns = [rows[key].to_pylist() for key in ("index", "id", "given_label", "suggested_label", "label_quality")]
+    return [
+        Shown(id_, names[given], views.picture(i), views.text(i), names[suggested], quality)
+        for i, id_, given, suggested, quality in zip(*columns, strict=True)
+    ]
+
+
+def find_issues(table: pa.Table, issues: pa.Table, names: Sequence[str], views: Views) -> list[Kind]:
+    """Return the flagged issues by check, in the order of the file; ``table`` is the label table."""
+    flagged = issues.filter(issues["flag"])
+    kinds = list(dict.fromkeys(flagged["issue"].to_pylist()))
+    given = table["given_label"].to_numpy()
+    return [_kind(name, flagged.filter(compute.equal(flagged["issue"], name)), given, names, views) for name in kinds]
+
+
+def _kind(name: str, issues: pa.Table, given: Array, names: Sequence[str], views: Views) -> Kind:
+    def show(rows: pa.Table) -> tuple[Shown, ...]:
+        columns = zip(*(rows[key].to_pylist() for key in ("index", "id", "reason")), strict=True)
+        return tuple(
+            Shown(reason=reason)
+            if i is None
+            else Shown(id_, names[given[i]], views.picture(i), views.text(i), reason=reason)
+            for i, id_, reason in columns
+        )
+
+    groups = _groups(issues, given)
+    of_classes = issues["index"].null_count == len(issues)
+    entries = () if groups else show(issues if of_classes else issues.slice(0, _FLAGGED))
+    shown = tuple(show(issues.take(rows[:_MEMBERS])) for rows in groups[:_GROUPS])
+    return Kind(name, len(issues), entries, shown, len(groups), of_classes)
+
+
+def _groups(issues: pa.Table, given: Array) -> list[list[int]]:
+    """Return the positions of each group's members; groups with different labels first, then in listing order."""
+    members: dict[int, list[int]] = {}
+    for position, group in enumerate(issues["group"].to_pylist()):
+        if group is not None:
+            members.setdefault(group, []).append(position)
+    index = issues["index"].fill_null(-1).to_numpy()
+    return sorted(members.values(), key=lambda rows: len(set(given[index[rows]].tolist())) == 1)

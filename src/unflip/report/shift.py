@@ -11,7 +11,7 @@ from torch import Tensor
 from unflip.data.arrays import Array
 from unflip.errors import RunFolderError
 from unflip.runs.folder import Run
-from unflip.stats.gaussians import ClassGaussians
+from unflip.stats.gaussians import ClassGaussians, class_indices, fit_gaussians
 
 _CLASSES = 6  # shown at most
 _POINTS = 150  # shown per class
@@ -63,7 +63,7 @@ def measure_shift(run: Run, max_rows: int = 20_000) -> Shift:
     moved farthest are shown. Covariances are estimated from about ``max_rows`` examples.
     """
     calibrated = run.gaussians
-    mapped = run.features if calibrated is None else run.gaussian_features
+    mapped = run.hidden_features if calibrated is None else run.gaussian_features
     if mapped is None:
         raise RunFolderError(f"{run.folder}: no features.npy")
     features = torch.from_numpy(mapped)
@@ -89,32 +89,26 @@ def measure_shift(run: Run, max_rows: int = 20_000) -> Shift:
     if len(classes) < 2:
         raise RunFolderError(f"{run.folder}: fewer than two classes have Gaussians")
 
-    last = list(versions.values())[-1]
-    plane = _plane(*_sample(features, last, train, classes, max_rows), goal, classes)
-    panels = []
-    for title, labels in versions.items():
-        rows, own = _sample(features, labels, train, classes, max_rows)
-        panels.append(_panel(title, rows @ plane, own, means[title][classes] @ plane, classes))
+    samples = {title: _sample(features, labels, train, classes, max_rows) for title, labels in versions.items()}
+    last = list(versions)[-1]
+    plane = _plane(*samples[last], goal[classes])
+    panels = [_panel(title, rows @ plane, own, means[title][classes] @ plane) for title, (rows, own) in samples.items()]
     if calibrated is not None:
         outlines = tuple(ellipse(calibrated, c, plane) for c in classes)
-        title = f"{list(versions)[-1]}, calibrated"
-        panels.append(Panel(title, panels[-1].points, outlines, (calibrated.means[classes] @ plane).numpy()))
+        calibrated_means = (calibrated.means[classes] @ plane).numpy()
+        panels.append(Panel(f"{last}, calibrated", panels[-1].points, outlines, calibrated_means))
     return Shift(tuple(classes), count, tuple(panels), calibrated is not None)
 
 
 def ellipse(gaussians: ClassGaussians, c: int, plane: Tensor) -> Array:
     """Return the two-sigma ellipse (m, 2) of class c, projected onto ``plane`` (d, 2)."""
-    factor = gaussians.factors[c] @ plane
-    ones = plane.sum(0)
+    factor, ones = gaussians.factors[c] @ plane, plane.sum(0)
     covariance = factor.T @ factor + gaussians.variances[c] * (plane.T @ plane)
-    return _outline(gaussians.means[c] @ plane, covariance + gaussians.disturbance * torch.outer(ones, ones))
-
-
-def _outline(mean: Tensor, covariance: Tensor) -> Array:
+    covariance += gaussians.disturbance * torch.outer(ones, ones)
     values, vectors = torch.linalg.eigh(covariance.double())
     angles = torch.linspace(0, 2 * pi, 121, dtype=torch.float64)
     circle = torch.stack([angles.cos(), angles.sin()], 1) * values.clamp(min=0).sqrt() * _DEVIATIONS
-    outline: Array = (mean.double() + circle @ vectors.T).numpy()
+    outline: Array = ((gaussians.means[c] @ plane).double() + circle @ vectors.T).numpy()
     return outline
 
 
@@ -130,28 +124,25 @@ def _means(features: Tensor, labels: Tensor, rows: Tensor, count: int) -> tuple[
 def _sample(
     features: Tensor, labels: Tensor, rows: Tensor, classes: Sequence[int], max_rows: int
 ) -> tuple[Tensor, Tensor]:
-    """Return features and labels of an even sample of the ``rows`` in ``classes``."""
+    """Return features of an even sample of the ``rows`` in ``classes``, and the positions of their classes there."""
     chosen = rows[torch.isin(labels[rows], torch.tensor(classes))]
     chosen = chosen[:: -(-len(chosen) // max_rows)]
-    return features[chosen].float(), labels[chosen]
+    return features[chosen].float(), torch.searchsorted(torch.tensor(classes), labels[chosen])
 
 
-def _panel(title: str, points: Tensor, labels: Tensor, means: Tensor, classes: Sequence[int]) -> Panel:
-    shown, outlines = [], []
-    for c, mean in zip(classes, means, strict=True):
-        members = points[labels == c]
-        inner = members - mean
-        outlines.append(_outline(mean, inner.T @ inner / max(1, len(inner))))
-        shown.append(members[:_POINTS].numpy())
-    return Panel(title, tuple(shown), tuple(outlines), means.numpy())
+def _panel(title: str, points: Tensor, labels: Tensor, means: Tensor) -> Panel:
+    gaussians = fit_gaussians(points, labels, len(means), means=means)
+    outlines = tuple(ellipse(gaussians, c, torch.eye(2)) for c in range(len(means)))
+    shown = tuple(points[members[:_POINTS]].numpy() for members in class_indices(labels, len(means)))
+    return Panel(title, shown, outlines, means.numpy())
 
 
-def _plane(features: Tensor, labels: Tensor, means: Tensor, classes: Sequence[int]) -> Tensor:
+def _plane(features: Tensor, labels: Tensor, means: Tensor) -> Tensor:
     """Return the two directions (d, 2) that separate the classes best, relative to the variance within them."""
     inner = features - means[labels]
     scale = inner.square().mean(0).sqrt().clamp(min=1e-6)
-    chosen = means[classes] / scale
-    directions = torch.linalg.svd(chosen - chosen.mean(0), full_matrices=False).Vh[: min(2, len(classes) - 1)]
+    centers = means / scale
+    directions = torch.linalg.svd(centers - centers.mean(0), full_matrices=False).Vh[: min(2, len(means) - 1)]
     if len(directions) < 2:  # two classes span a line; the widest direction within them is the other
         rest = inner / scale
         rest = rest - (rest @ directions.T) @ directions

@@ -1,20 +1,22 @@
 """How draws from calibrated class Gaussians move the decision boundary, on a problem whose best boundary is known."""
 
-from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from unflip.losses import cross_entropy
+from unflip.compute import generator
+from unflip.methods.losses import cross_entropy
 from unflip.methods.mddc import CovarianceCalibrator, CovarianceOptions, MeanCalibrator, MeanOptions
 from unflip.noise.pmd import BinaryPmd
-from unflip.report.figures import COLORS, save
+from unflip.report.figures import COLORS, make_panels, save
 from unflip.report.shift import ellipse
-from unflip.seeding import generator
 from unflip.stats.gaussians import ClassGaussians
 
 MEANS = torch.tensor([[-1.2, 0.0], [1.2, 0.0]])
@@ -28,7 +30,6 @@ _CALIBRATORS: dict[str, MeanCalibrator | CovarianceCalibrator] = {
 _BATCH = 100
 _LR, _MOMENTUM = 0.02, 0.9
 _TEST_EXAMPLES = 100_000
-_LIMITS = (-4.5, 4.5), (-3.6, 3.6)
 _SHOWN = 400  # points in a panel
 _PLAIN, _MOVED = "#888888", COLORS[2]
 
@@ -39,6 +40,12 @@ class Line:
 
     normal: Tensor
     offset: float
+
+    @classmethod
+    def of(cls, head: nn.Linear) -> "Line":
+        """Return the boundary of a head with two classes."""
+        weight, bias = head.weight.detach(), head.bias.detach()
+        return cls(weight[1] - weight[0], float(bias[1] - bias[0]))
 
     def sides(self, points: Tensor) -> Tensor:
         """Return whether points (n, 2) belong to class 1 (n,)."""
@@ -55,8 +62,6 @@ class Moved:
     drawn_labels: Tensor
     lines: tuple[Line, ...]
     """The boundary after each pass."""
-    agreement: tuple[float, ...]
-    """The fraction of new examples that each of ``lines`` puts on the same side as the best boundary."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +71,18 @@ class Boundaries:
     features: Tensor
     clean: Tensor
     given: Tensor
+    tests: Tensor
+    """New examples (n, 2)."""
     best: Line
     plain: Line
     """Of a head that minimizes the cross-entropy on the given labels."""
     balanced: Line
     """The same with equal class weights, as draws have them: the effect of balance alone."""
-    plain_agreement: float
-    balanced_agreement: float
     moved: dict[str, Moved]
+
+    def agreement(self, line: Line) -> float:
+        """Return the fraction of new examples that a boundary puts on the same side as the best one."""
+        return float((line.sides(self.tests) == self.best.sides(self.tests)).double().mean())
 
 
 def simulate(*, examples: int = 1000, passes: int = 10, noise: BinaryPmd | None = NOISE, seed: int = 0) -> Boundaries:
@@ -102,20 +111,13 @@ def simulate(*, examples: int = 1000, passes: int = 10, noise: BinaryPmd | None 
     eta = (features @ best.normal + best.offset).double().sigmoid()
     given = clean if noise is None else torch.where(clean == 1, noise.draw(clean, eta, source), 0)
 
-    head = _minimize(features, given, torch.ones(2))
-    plain, balanced = _line(head), _line(_minimize(features, given, 1 / given.bincount(minlength=2)))
+    head, balanced = _fit_head(features, given), _fit_head(features, given, class_weight="balanced")
     tests = _draw(torch.arange(2).repeat_interleave(_TEST_EXAMPLES // 2), source)
-
-    def agreement(lines: Sequence[Line]) -> tuple[float, ...]:
-        return tuple(float((line.sides(tests) == best.sides(tests)).double().mean()) for line in lines)
-
     moved = {}
     for name, calibrator in _CALIBRATORS.items():
         gaussians = calibrator.fit(features, given, 2)
-        drawn, labels, lines = _train(head, gaussians, examples, passes, generator(seed, "draws", name))
-        moved[name] = Moved(gaussians, drawn, labels, lines, agreement(lines))
-    plain_agreement, balanced_agreement = agreement([plain, balanced])
-    return Boundaries(features, clean, given, best, plain, balanced, plain_agreement, balanced_agreement, moved)
+        moved[name] = _move(head, gaussians, examples, passes, generator(seed, "draws", name))
+    return Boundaries(features, clean, given, tests, best, Line.of(head), Line.of(balanced), moved)
 
 
 def _draw(labels: Tensor, source: torch.Generator) -> Tensor:
@@ -124,35 +126,18 @@ def _draw(labels: Tensor, source: torch.Generator) -> Tensor:
     return drawn
 
 
-def _line(head: nn.Linear) -> Line:
-    weight, bias = head.weight.detach(), head.bias.detach()
-    return Line(weight[1] - weight[0], float(bias[1] - bias[0]))
-
-
-def _minimize(features: Tensor, labels: Tensor, class_weights: Tensor) -> nn.Linear:
-    """Return the head of the smallest weighted cross-entropy."""
+def _fit_head(features: Tensor, labels: Tensor, class_weight: str | None = None) -> nn.Linear:
+    """Return the head of the smallest cross-entropy."""
+    model = LogisticRegression(C=np.inf, tol=1e-8, class_weight=class_weight).fit(features.double(), labels)
     head = nn.Linear(2, 2)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    weights = class_weights[labels] / class_weights[labels].sum()
-    optimizer = torch.optim.LBFGS(head.parameters(), max_iter=100, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        mean = cross_entropy(head(features), labels) @ weights
-        mean.backward()
-        return mean
-
-    optimizer.step(loss)
+    weight, bias = torch.from_numpy(model.coef_) / 2, torch.from_numpy(model.intercept_) / 2
+    head.load_state_dict({"weight": torch.cat([-weight, weight]), "bias": torch.cat([-bias, bias])})
     return head
 
 
-def _train(
-    start: nn.Linear, gaussians: ClassGaussians, per_class: int, passes: int, source: torch.Generator
-) -> tuple[Tensor, Tensor, tuple[Line, ...]]:
-    """Train a copy of ``start`` on draws; return the last draws, their labels, and the boundary after each pass."""
-    head = nn.Linear(2, 2)
-    head.load_state_dict(start.state_dict())
+def _move(start: nn.Linear, gaussians: ClassGaussians, per_class: int, passes: int, source: torch.Generator) -> Moved:
+    """Train a copy of ``start`` on draws."""
+    head = deepcopy(start)
     optimizer = torch.optim.SGD(head.parameters(), lr=_LR, momentum=_MOMENTUM)
     lines: list[Line] = []
     for _ in range(passes):
@@ -161,33 +146,29 @@ def _train(
             optimizer.zero_grad()
             cross_entropy(head(drawn[rows]), labels[rows]).mean().backward()
             optimizer.step()
-        lines.append(_line(head))
-    return drawn, labels, tuple(lines)
+        lines.append(Line.of(head))
+    return Moved(gaussians, drawn, labels, tuple(lines))
 
 
 def draw_boundaries(path: Path, result: Boundaries) -> None:
     """Draw the given labels with their boundary, and how the draws of each method move it."""
-    figure = Figure(figsize=(14, 4.9), layout="constrained")
-    panels = figure.subplots(1, 1 + len(result.moved), sharex=True, sharey=True)
+    figure, panels = make_panels(1 + len(result.moved), (14, 4.9), sharex=True, sharey=True)
     for axes in panels:
         _draw_line(axes, result.best, color="black", ls="--", label="best boundary")
-        label = f"of the given labels ({result.plain_agreement:.1%})"
+        label = f"of the given labels ({result.agreement(result.plain):.1%})"
         _draw_line(axes, result.plain, color=_PLAIN, lw=2.5, label=label)
     _draw_given(panels[0], result)
     for axes, (name, moved) in zip(panels[1:], result.moved.items(), strict=True):
-        _draw_moved(axes, moved)
+        label = f"after {len(moved.lines)} passes over draws ({result.agreement(moved.lines[-1]):.1%})"
+        _draw_moved(axes, moved, label)
         axes.set_title(f"draws from the Gaussians of {name}")
     for axes in panels:
-        axes.set(xlim=_LIMITS[0], ylim=_LIMITS[1], xlabel="first feature")
-        axes.grid(alpha=0.3)
+        axes.set(xlim=(-4.5, 4.5), ylim=(-3.6, 3.6), xlabel="first feature")
         axes.legend(fontsize="small", loc="upper left", framealpha=0.95)
     panels[0].set_ylabel("second feature")
     wrong = float((result.given != result.clean).double().mean())
-    figure.suptitle(
-        f"{len(result.clean):,} examples, {wrong:.0%} wrong labels, all of the orange class near the best boundary; "
-        "in brackets: agreement with the best boundary on new examples",
-        fontsize="small",
-    )
+    text = f"{len(result.clean):,} examples, {wrong:.0%} wrong labels, all of the orange class near the best boundary; "
+    figure.suptitle(f"{text}in brackets: agreement with the best boundary on new examples", fontsize="small")
     save(figure, path)
 
 
@@ -195,30 +176,27 @@ def _draw_given(axes: Axes, result: Boundaries) -> None:
     _draw_points(axes, result.features, result.given)
     wrong = result.features[result.given != result.clean]
     axes.plot(*wrong[:: max(1, len(result.clean) // _SHOWN)].T, "o", mfc="none", mec=COLORS[1], label="wrong label")
-    label = f"with equal class weights ({result.balanced_agreement:.1%})"
+    label = f"with equal class weights ({result.agreement(result.balanced):.1%})"
     _draw_line(axes, result.balanced, color=_PLAIN, ls="-.", label=label)
     axes.set_title("given labels")
 
 
-def _draw_moved(axes: Axes, moved: Moved) -> None:
+def _draw_moved(axes: Axes, moved: Moved, label: str) -> None:
     _draw_points(axes, moved.drawn, moved.drawn_labels)
-    for label, color in enumerate(COLORS[:2]):
-        axes.plot(*ellipse(moved.gaussians, label, torch.eye(2)).T, color=color, lw=1.8)
-        axes.plot(*moved.gaussians.means[label], "x", color=color, ms=7, mew=2)
+    for c, color in enumerate(COLORS[:2]):
+        axes.plot(*ellipse(moved.gaussians, c, torch.eye(2)).T, color=color, lw=1.8)
+        axes.plot(*moved.gaussians.means[c], "x", color=color, ms=7, mew=2)
     for line in moved.lines[:-1]:
         _draw_line(axes, line, color=_MOVED, lw=0.8, alpha=0.6)
-    text = f"after {len(moved.lines)} passes over draws ({moved.agreement[-1]:.1%})"
-    _draw_line(axes, moved.lines[-1], color=_MOVED, lw=2.5, label=text)
+    _draw_line(axes, moved.lines[-1], color=_MOVED, lw=2.5, label=label)
 
 
 def _draw_points(axes: Axes, points: Tensor, labels: Tensor) -> None:
-    for label, color in enumerate(COLORS[:2]):
-        own = points[labels == label][:: max(1, len(points) // _SHOWN)]
+    for c, color in enumerate(COLORS[:2]):
+        own = points[labels == c][:: max(1, len(points) // _SHOWN)]
         axes.plot(*own.T, ".", color=color, ms=5, alpha=0.5, mew=0)
 
 
-def _draw_line(axes: Axes, line: Line, **style: object) -> None:
-    """Draw a boundary from bottom to top; all boundaries here are steeper than the picture's diagonal."""
-    low, high = _LIMITS[1]
-    (a, b), c = line.normal.tolist(), line.offset
-    axes.plot([-(c + b * y) / a for y in (low, high)], [low, high], **style)  # type: ignore[arg-type]
+def _draw_line(axes: Axes, line: Line, **style: Any) -> None:
+    a, b = line.normal.tolist()
+    axes.axline((-line.offset / a, 0), slope=-a / b, **style)

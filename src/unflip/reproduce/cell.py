@@ -19,7 +19,7 @@ from unflip.files import LOCK, locked, remove_partial, write_json
 from unflip.reproduce.grid import Point
 from unflip.runs import layout
 from unflip.runs.config import FILE_KEYS, Tree
-from unflip.runs.folder import Run
+from unflip.runs.folder import Claim, Run
 from unflip.runs.options import Execution
 
 _EXECUTION_KEYS = ("workers", "mmap_threshold_mb")  # of the data; they do not affect results
@@ -27,6 +27,11 @@ _LOG = "log.txt"
 _CELL_LOCK = ".unflip-cell-lock"
 _RESULTS = (layout.CONFIG, layout.METRICS, layout.RESULT)
 _HASH_LENGTH = 16  # hexadecimal digits
+_COPIED = (
+    "data", "method", "noise", "seed", "selection", "epochs", "protocol", "test_accuracy", "label_accuracy",
+    "val_accuracy", "quality_auroc", "score_auroc", "seconds", "versions",
+)  # fmt: skip
+"""What a line of results.jsonl takes over from result.json."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Fingerprints:
         """Return the fingerprint of a file, or of all files in a folder including their names."""
         try:
             walk = os.walk(path, followlinks=True)  # large data is often a symbolic link
-            files = sorted(Path(folder, name) for folder, _, names in walk for name in names) or [path]
+            files = [path] if path.is_file() else sorted(Path(at, name) for at, _, names in walk for name in names)
             stats = [(file.relative_to(path), file.stat()) for file in files]
             stamp = _short_hash(f"{name}:{stat.st_size}:{stat.st_mtime_ns};".encode() for name, stat in stats)
             if self._known.get(str(path), [""])[0] != stamp:
@@ -151,7 +156,8 @@ def run_cell(folder: str, device: str, threads: int) -> str | None:
     with locked(cell / _CELL_LOCK), _output_to(cell / _LOG):
         try:
             run = Run(cell)
-            train_run(run, run.config, Execution(device=device, threads=threads, quiet=False), resume=True)
+            with Claim(run, resume=True) as claim:
+                train_run(claim, run.config, Execution(device=device, threads=threads, quiet=False))
         except UnflipError as error:
             return str(error)
         except Exception as error:
@@ -163,18 +169,13 @@ def run_cell(folder: str, device: str, threads: int) -> str | None:
 def result_line(point: Point, cell: Cell) -> dict[str, Any]:
     """Return the line of results.jsonl for a finished cell; see docs/experiments.md."""
     result = cell.run.result
-    first = ("noise", "seed", "selection", "epochs", "protocol", "test_accuracy")
-    last = ("label_accuracy", "val_accuracy", "quality_auroc", "score_auroc", "seconds", "versions")
     return {
         "grid": point.grid,
         "cell": cell.name,
         "axes": dict(point.axes),
-        "data": result["data"],
-        "method": result["method"],
         "network": cell.config["network"],
-        **{key: result[key] for key in first},
+        **{key: result[key] for key in _COPIED},
         "tests": {name: {top: test[top] for top in ("top1", "top5")} for name, test in result["tests"].items()},
-        **{key: result[key] for key in last},
     }
 
 
@@ -201,8 +202,6 @@ def _short_hash(parts: Iterable[bytes]) -> str:
 
 
 def _content(file: Path, base: Path) -> bytes:
-    """Return the name and the hash of a file; an empty folder has neither."""
-    if file.is_dir():
-        return b""
+    """Return the name and the hash of a file."""
     with file.open("rb") as stream:
         return f"{file.relative_to(base)}:".encode() + hashlib.file_digest(stream, "sha256").digest()

@@ -6,15 +6,14 @@ from math import ceil
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
 
 from unflip.errors import ConfigError, RunFolderError, unknown
 from unflip.noise.pmd import BinaryPmd, keep_probability, pmd_bound
-from unflip.report.figures import COLORS, FORMATS, MARKERS, draw_curves, save
+from unflip.report.figures import COLORS, FORMATS, MARKERS, draw_curves, make_panels, save
 from unflip.report.shift import measure_shift
 from unflip.reproduce import boundary, level_sets
 from unflip.reproduce.paper_numbers import Number
-from unflip.reproduce.tables import Line, by_seed, common_protocol, find, select_results, summary
+from unflip.reproduce.tables import Line, average, common_protocol, find, select_results
 from unflip.runs.folder import Run
 from unflip.runs.layout import check_output
 
@@ -49,10 +48,9 @@ def figure(
     """
     if name not in _NAMES:
         raise ConfigError(unknown("figure", name, _NAMES))
-    uses = {"--results": name in _INFLUENCES, "--run": name in _OF_RUNS}
-    for option, values in {"--results": results, "--run": runs}.items():
-        if bool(values) != uses[option]:
-            raise ConfigError(f"figure {name} {'needs' if uses[option] else 'does not use'} {option}")
+    for option, values, users in (("--results", results, _INFLUENCES), ("--run", runs, _OF_RUNS)):
+        if bool(values) != (name in users):
+            raise ConfigError(f"figure {name} {'does not use' if values else 'needs'} {option}")
     if where and not results:
         raise ConfigError(f"figure {name} does not use --where")
     if name == "shift" and len(runs) > 1:
@@ -84,12 +82,6 @@ class Influence:
     """Method -> value of the option -> test accuracy of the selected epoch, in percent."""
     protocol: Line
 
-    def limits(self) -> tuple[float, float]:
-        """Return the smallest and the largest accuracy, including error bars."""
-        numbers = [number for curve in self.curves.values() for number in curve.values()]
-        low = min(number.mean - (number.deviation or 0) for number in numbers)
-        return float(low), float(max(number.mean + (number.deviation or 0) for number in numbers))
-
 
 def influence(lines: Sequence[Line], axis: str, fixed: Sequence[str] = ()) -> list[Influence]:
     """Average test accuracies over seeds, along one axis of a grid (the paper's Figures 4 and 5).
@@ -101,26 +93,25 @@ def influence(lines: Sequence[Line], axis: str, fixed: Sequence[str] = ()) -> li
         fixed: further axes that results may have.
     """
     axes = {"data", "noise", "method", "seed", axis, *fixed}
-    settings: dict[str, dict[str, dict[float, list[Line]]]] = {}
+    settings: dict[str, list[Line]] = {}
     for line in lines:
-        value = line["axes"].get(axis)
-        if not isinstance(value, int | float) or line["test_accuracy"]["selected"] is None:
-            continue
-        if axes.issuperset(line["axes"]):
+        known = isinstance(line["axes"].get(axis), int | float) and line["test_accuracy"]["selected"] is not None
+        if known and axes.issuperset(line["axes"]):
             setting = " ".join(str(find(line, key)) for key in ("data", "noise") if find(line, key) is not None)
-            values = settings.setdefault(setting, {}).setdefault(find(line, "method"), {})
-            values.setdefault(float(value), []).append(line)
+            settings.setdefault(setting, []).append(line)
     if not settings:
         raise ConfigError(f"results: none of {len(lines)} has the axis '{axis}' and a test accuracy")
     influences = []
-    for setting, methods in settings.items():
-        of_setting = [line for values in methods.values() for own in values.values() for line in own]
-        protocol = common_protocol(of_setting, setting)
-        curves: dict[str, dict[float, Number]] = {}
-        for method, values in methods.items():
-            for value, own in sorted(values.items()):
-                seeds = by_seed(own, f"{setting}, {method}, {axis} {value:g}")
-                curves.setdefault(method, {})[value] = summary([line["test_accuracy"]["selected"] for line in seeds])
+    for setting, own in settings.items():
+        protocol = common_protocol(own, setting)
+        points: dict[tuple[float, str], list[Line]] = {}
+        for line in own:
+            points.setdefault((float(line["axes"][axis]), find(line, "method")), []).append(line)
+        curves: dict[str, dict[float, Number]] = {method: {} for _, method in points}
+        for value, method in sorted(points):
+            where = f"{setting}, {method}, {axis} {value:g}"
+            if number := average(points[value, method], where, lambda line: line["test_accuracy"]["selected"]):
+                curves[method][value] = number
         influences.append(Influence(setting, curves, protocol))
     return influences
 
@@ -129,9 +120,7 @@ def draw_influence(path: Path, settings: Sequence[Influence], label: str) -> Non
     """Draw one panel per setting and one line per method, with deviations over seeds, on axes of equal span."""
     columns = min(2, len(settings))
     rows = ceil(len(settings) / columns)
-    figure = Figure(figsize=(4.4 * columns, 3.2 * rows + 0.5), layout="constrained")
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-    span = max(_MIN_SPAN, *(1.15 * (high - low) for low, high in (setting.limits() for setting in settings)))
+    figure, panels = make_panels(columns, (4.4 * columns, 3.2 * rows + 0.5), rows=rows)
     methods = list(dict.fromkeys(method for setting in settings for method in setting.curves))
     curves = [curve for setting in settings for curve in setting.curves.values()]
     values = sorted({value for curve in curves for value in curve})
@@ -145,13 +134,13 @@ def draw_influence(path: Path, settings: Sequence[Influence], label: str) -> Non
                 [float(number.deviation or 0) for number in curve.values()], label=method, capsize=3,
                 color=COLORS[place % len(COLORS)], marker=MARKERS[place % len(MARKERS)],
             )  # fmt: skip
-        middle = sum(setting.limits()) / 2
-        axes.set(xlabel=label, ylabel="test accuracy (%)", ylim=(middle - span / 2, middle + span / 2), xticks=values)
+        axes.set(xlabel=label, ylabel="test accuracy (%)", xticks=values)
         axes.set_title(setting.setting, fontsize="medium")
-        axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    for axes in panels[len(settings) :]:
-        axes.set_visible(False)
+    span = max(_MIN_SPAN, *(1.15 * axes.dataLim.height for axes in panels[: len(settings)]))
+    for place, axes in enumerate(panels):
+        middle = (axes.dataLim.y0 + axes.dataLim.y1) / 2
+        axes.set(ylim=(middle - span / 2, middle + span / 2), visible=place < len(settings))
     protocols = {", ".join(f"{key} {value}" for key, value in setting.protocol.items()) for setting in settings}
     seeds = sorted({number.seeds or 0 for curve in curves for number in curve.values()})
     text = f"{'; '.join(sorted(protocols))}; mean and standard deviation over {' or '.join(map(str, seeds))} seeds"
@@ -161,9 +150,7 @@ def draw_influence(path: Path, settings: Sequence[Influence], label: str) -> Non
 
 def draw_pmd(path: Path) -> None:
     """Draw noise that satisfies Definition 1 with its bound, and the flip probability of each type."""
-    figure = Figure(figsize=(10.5, 4.0), layout="constrained")
-    left, right = figure.subplots(1, 2)
-
+    figure, (left, right) = make_panels(2, (10.5, 4.0))
     eta = torch.linspace(0, 1, 501, dtype=torch.float64)
     t0, c1, c2 = _EXAMPLE.t0, _EXAMPLE.c1, _EXAMPLE.c2
     flip = torch.where(eta < 0.5, _EXAMPLE.rho_01(eta), _EXAMPLE.rho_10(eta))
@@ -187,8 +174,6 @@ def draw_pmd(path: Path) -> None:
     right.set(xlim=(0, 1), ylim=(0, 1.02), xlabel=r"margin $\eta_u - \eta_s$ of the two most probable classes")
     right.set(ylabel="probability of the second class", title="Types I to III; the factor sets the level")
     right.legend(fontsize="small", loc="lower left", ncols=2)
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
     save(figure, path)
 
 
@@ -200,8 +185,7 @@ def draw_shift(path: Path, run: Run) -> None:
     if run.gaussians is None:
         raise RunFolderError(f"{run.folder}: gaussians.safetensors is missing; use a finished run of mddc or cddc")
     shift = measure_shift(run)
-    figure = Figure(figsize=(14, 4.9), layout="constrained")
-    panels = figure.subplots(1, len(shift.panels), sharex=True, sharey=True)
+    figure, panels = make_panels(len(shift.panels), (14, 4.9), sharex=True, sharey=True)
     for axes, panel in zip(panels, shift.panels, strict=True):
         for place, c in enumerate(shift.classes):
             color, start, end = COLORS[place], shift.panels[0].means[place], panel.means[place]
@@ -212,7 +196,6 @@ def draw_shift(path: Path, run: Run) -> None:
                 style = {"arrowstyle": "-|>", "color": "black", "lw": 1.4, "shrinkA": 0, "shrinkB": 0}
                 axes.annotate("", end, start, arrowprops=style)
         axes.set(title=panel.title, xlabel="first direction")
-        axes.grid(alpha=0.3)
     panels[-1].set_title(f"{shift.panels[-1].title} ({run.result['method']})")
     panels[0].set_ylabel("second direction")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", title="class", fontsize="small")

@@ -41,16 +41,8 @@ class Point:
             raise ConfigError(f"grid {self.grid}, {self}: {error}") from error
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A grid's name and its points, the last axis changing fastest."""
-
-    name: str
-    points: tuple[Point, ...]
-
-
-def read_grid(name: str) -> Grid:
-    """Read a grid: a built-in one by name, or a .toml file."""
+def read_grid(name: str) -> list[Point]:
+    """Return the points of a grid, a built-in one by name or a .toml file; the last axis changes fastest."""
     if name.endswith(".toml"):
         path = Path(name)
         return _parse(path.stem, read_toml(path, "grid"))
@@ -59,7 +51,7 @@ def read_grid(name: str) -> Grid:
     return _parse(name, tomllib.loads(grid_text(name)))
 
 
-def _parse(name: str, tree: Tree) -> Grid:
+def _parse(name: str, tree: Tree) -> list[Point]:
     blocks = tree.get("grid", [{}])
     if not isinstance(blocks, list):
         raise ConfigError(f"grid {name}: blocks must be lists, [[grid]]")
@@ -76,7 +68,7 @@ def _parse(name: str, tree: Tree) -> Grid:
         for values in itertools.product(*(_values(name, axis, axes[axis]) for axis in axes)):
             shown = {axis: value for axis, (value, _) in zip(axes, values, strict=True)}
             points.append(Point(name, len(points), shown, (*fixed, *(part for _, part in values))))
-    return Grid(name, tuple(points))
+    return points
 
 
 def _values(name: str, axis: str, values: Any) -> list[tuple[Any, Tree]]:

@@ -7,14 +7,13 @@ from math import inf
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
+from unflip.compute import generator
 from unflip.methods.base import LabelStore
 from unflip.methods.plc import CorrectionOptions, Corrector
 from unflip.noise.pmd import BinaryPmd
-from unflip.report.figures import COLORS, save
-from unflip.seeding import generator
+from unflip.report.figures import COLORS, make_panels, save
 
 NOISE = BinaryPmd(t0=0.42, c1=10.0, c2=1.0, level=0.55)
 """Noise by Definition 1 that is unrestricted almost everywhere, with more wrong than correct labels there."""
@@ -123,8 +122,8 @@ def simulate(
         right = labels.current == bayes
         pure_labels = pure_size(eta, right)
         f = running_mean(labels.current.double(), half_window)
-        start = min(pure, pure_labels)
-        done.append(Round(threshold, pure, pure_labels, measure(eta, f, ~right, largest_noise(eta, noise, start))))
+        xi = largest_noise(eta, noise, min(pure, pure_labels))
+        done.append(Round(threshold, pure, pure_labels, measure(eta, f, ~right, xi)))
     return done
 
 
@@ -162,8 +161,7 @@ def measure(eta: Tensor, f: Tensor, wrong: Tensor, xi: float) -> Constants:
 
 def draw_level_sets(path: Path, rounds: Sequence[Round]) -> None:
     """Draw the size and the growth of the pure level set by round, each with the lower bound of Lemma 1."""
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = make_panels(2, (11, 4.2))
     numbers = range(1, len(rounds) + 1)
     left.plot(numbers, [r.pure for r in rounds], color=COLORS[0], marker="o", ms=3, label="f correct, measured")
     left.plot(numbers, [r.pure_labels for r in rounds], color=COLORS[2], ls="--", label="labels correct, measured")
@@ -187,6 +185,5 @@ def draw_level_sets(path: Path, rounds: Sequence[Round]) -> None:
     right.set(xlabel="round", ylabel=r"growth, $(\frac{1}{2} - \tau_{new}) / (\frac{1}{2} - \tau)$")
     right.set_title("Growth per round")
     for axes in (left, right):
-        axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
     save(figure, path)

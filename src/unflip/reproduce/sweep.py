@@ -18,11 +18,12 @@ import torch
 from joblib import cpu_count
 from joblib.externals.loky import ProcessPoolExecutor
 
-from unflip.errors import ConfigError, RunFolderError, described, unknown
+from unflip.compute import Cluster, find_device
+from unflip.errors import ConfigError, described, unknown
 from unflip.files import LOCK, Interruption, OwnedFolder, locked, write_text
-from unflip.parallel import Cluster, find_device
 from unflip.reproduce.cell import Cell, Fingerprints, find_cell, result_line, run_cell
 from unflip.reproduce.grid import Point, read_grid
+from unflip.reproduce.tables import read_lines
 
 _BACKENDS = ("local", "ray")
 _KEEP = ("all", "results")
@@ -130,7 +131,7 @@ def plan(
     _folder(out).check([_CELLS, _RESULTS, _FINGERPRINTS])
     fingerprints = fingerprints or Fingerprints(out / _FINGERPRINTS)
     cells: dict[Cell, list[Point]] = {}
-    points = [point for name in grids for point in read_grid(name).points]
+    points = [point for name in grids for point in read_grid(name)]
     if len({(point.grid, point.position) for point in points}) < len(points):
         raise ConfigError(f"grids {', '.join(grids)}: names must differ")
     for point in points:
@@ -288,15 +289,10 @@ class _Results:
 
     def __init__(self, out: Path, progress: Progress, keep: str) -> None:
         self._path, self._progress, self._keep = out / _RESULTS, progress, keep
-        self._lines: dict[tuple[str, int], dict[str, Any]] = {}
-        self._others: list[dict[str, Any]] = []
         grids = {point.grid for points in progress.cells.values() for point in points}
-        if self._path.exists():
-            try:
-                lines = [json.loads(line) for line in self._path.read_text("utf-8").splitlines()]
-                self._others = [line for line in lines if line["grid"] not in grids]
-            except (ValueError, KeyError, TypeError) as error:
-                raise RunFolderError(f"{self._path}: not a results file; remove it and sweep again") from error
+        before = read_lines(self._path) if self._path.exists() else []
+        others = [line for line in before if line.get("grid") not in grids]
+        self._lines = {(str(line.get("grid")), place): line for place, line in enumerate(others)}
 
     def add(self, cells: Sequence[Cell]) -> None:
         """Add finished cells, remove files that are not needed any more, and write the file."""
@@ -305,6 +301,4 @@ class _Results:
             for point in self._progress.cells[cell]:
                 self._lines[point.grid, point.position] = line = result_line(point, cell)
                 self._progress.seconds[cell] = float(line["seconds"])
-        lines = self._others + [self._lines[key] for key in sorted(self._lines)]
-        lines.sort(key=lambda line: line["grid"])  # stable: keeps the order of points
-        write_text(self._path, "".join(json.dumps(line) + "\n" for line in lines))
+        write_text(self._path, "".join(json.dumps(self._lines[key]) + "\n" for key in sorted(self._lines)))

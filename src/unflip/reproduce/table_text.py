@@ -1,7 +1,6 @@
-"""A table of the paper, alone or with results next to it, as text, Markdown, LaTeX or CSV."""
+"""A table of the paper, alone or with results next to it, as text, Markdown or LaTeX."""
 
-import csv
-import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +30,7 @@ def table(
     Args:
         name: number of the table in the paper: 1 to 6.
         results: results.jsonl files, or folders of sweeps.
-        form: text, markdown, latex or csv.
+        form: text, markdown or latex.
         show: selected, last, best (test accuracy), labels or quality.
         paper: whether to show the paper's numbers.
         methods: names separated by commas; by default the paper's, ``all`` adds all others with results.
@@ -61,13 +60,8 @@ def render(comparison: Comparison, form: str) -> str:
 class _Layout(NamedTuple):
     caption: str
     header: list[str]
-    settings: list[list[list[str]]]
-    """Settings, lines, cells."""
+    lines: list[list[str]]
     notes: list[str]
-
-    @property
-    def lines(self) -> list[list[str]]:
-        return [line for setting in self.settings for line in setting]
 
 
 def _text(comparison: Comparison) -> str:
@@ -88,88 +82,57 @@ def _markdown(comparison: Comparison) -> str:
 
 
 def _latex(comparison: Comparison) -> str:
-    def escape(text: str) -> str:
-        escaped = text.translate(_LATEX)
-        return f"${escaped[0]}${escaped[1:]}" if escaped.startswith(("+", "-")) and escaped != "--" else escaped
-
-    layout = _layout(comparison, lambda text: f"\\textbf{{{text}}}", "in bold", escape)
-    rows = [[f"    {' & '.join(cells)} \\\\" for cells in setting] for setting in layout.settings]
-    separator = "\n    \\addlinespace\n" if len(comparison.sides) > 1 else "\n"
+    layout = _layout(comparison, lambda text: f"\\textbf{{{text}}}", "in bold")
+    cells = [
+        [re.sub("^[+-]", r"$\g<0>$", cell).translate(_LATEX) for cell in line]
+        for line in (layout.header, *layout.lines)
+    ]
+    header, *rows = [f"    {' & '.join(line)} \\\\" for line in cells]
     columns = "l" * (len(layout.header) - len(comparison.methods)) + "c" * len(comparison.methods)
     return "\n".join([
         r"\begin{table*}",
         r"  \centering",
-        f"  \\caption{{{escape(' '.join([layout.caption, *layout.notes]))}}}",
+        f"  \\caption{{{' '.join([layout.caption, *layout.notes]).translate(_LATEX)}}}",
         f"  \\begin{{tabular}}{{{columns}}} % needs the package booktabs",
-        r"    \toprule",
-        f"    {' & '.join(map(escape, layout.header))} \\\\",
-        r"    \midrule",
-        separator.join("\n".join(setting) for setting in rows),
-        r"    \bottomrule",
+        r"    \toprule", header, r"    \midrule", *rows, r"    \bottomrule",
         r"  \end{tabular}",
-        f"  \\label{{tab:unflip-{comparison.table.name}}}",
         r"\end{table*}",
     ]) + "\n"  # fmt: skip
 
 
-def _csv(comparison: Comparison) -> str:
-    """Return one line per setting and method; the columns of a side that is not shown are empty."""
-    table, doubts, sides = comparison.table, contradictions(), comparison.sides
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([
-        "table", *table.keys, "method", "mean", "deviation", "gain", "seeds", "best_two", "paper_mean",
-        "paper_deviation", "paper_gain", "difference", "paper_contradiction",
-    ])  # fmt: skip
-    for place, row in enumerate(comparison.rows):
-        where = [row.where.get(key) for key in table.keys]
-        best = set() if table.baseline else best_two(row.ours if "ours" in sides else row.paper)
-        for method in comparison.methods:
-            ours, paper = row.ours[method], row.paper[method] if "paper" in sides else None
-            numbers = [ours.mean, ours.deviation, ours.gain, ours.seeds] if ours else [None] * 4
-            printed = [paper.mean, paper.deviation, paper.gain] if paper else [None] * 3
-            doubt = [row.difference(method), doubts.get((table.name, place, method))] if paper else [None] * 2
-            writer.writerow([table.name, *where, method, *numbers, int(method in best), *printed, *doubt])
-    return out.getvalue()
+FORMATS = {"text": _text, "markdown": _markdown, "latex": _latex}
 
 
-FORMATS = {"text": _text, "markdown": _markdown, "latex": _latex, "csv": _csv}
-
-
-def _layout(
-    comparison: Comparison, bold: Callable[[str], str], marked: str, escape: Callable[[str], str] = str
-) -> _Layout:
+def _layout(comparison: Comparison, bold: Callable[[str], str], marked: str) -> _Layout:
     """Return caption, cells and notes; ``marked`` names what ``bold`` does to the best two of a row."""
-    table, both = comparison.table, len(comparison.sides) > 1
+    table, sides = comparison.table, comparison.sides
+    both = len(sides) > 1
     doubts = {(place, method) for name, place, method in contradictions() if name == table.name}
 
     def cells(numbers: Mapping[str, Number | None], place: int | None = None) -> list[str]:
         best = set() if table.baseline else best_two(numbers)
         texts = {
-            method: escape(_number(number, table.seeds) + ("†" if (place, method) in doubts else ""))
+            method: _number(number, table.seeds) + ("†" if (place, method) in doubts else "")
             for method, number in numbers.items()
         }
         return [bold(text) if method in best else text for method, text in texts.items()]
 
-    settings = []
+    lines = []
     for place, row in enumerate(comparison.rows):
-        lines = {"ours": cells(row.ours), "paper": cells(row.paper, place)}
-        lines = {side: lines[side] for side in comparison.sides}
+        names = [row.where.get(key, "") for key in table.keys]
+        numbers = {"ours": cells(row.ours), "paper": cells(row.paper, place)}
+        for side in sides:
+            lines.append([*names, *([side] if both else []), *numbers[side]])
+            names = [""] * len(names)
         if both:
             differences = [row.difference(method) for method in comparison.methods]
-            lines["difference"] = [escape(_MISSING if d is None else f"{d:+}") for d in differences]
-        names = [escape(row.where.get(key, "")) for key in table.keys]
-        settings.append([
-            [*([""] * len(names) if number else names), *([side] if both else []), *line]
-            for number, (side, line) in enumerate(lines.items())
-        ])  # fmt: skip
+            lines.append([*names, "difference", *(_MISSING if d is None else f"{d:+}" for d in differences)])
     means = comparison.mean()
-    if "ours" in comparison.sides and any(means.values()):
-        names = ["mean", *[""] * (len(table.keys) - 1), *(["ours"] if both else [])]
-        settings.append([[*names, *cells(means)]])
+    if "ours" in sides and any(means.values()):
+        lines.append(["mean", *[""] * (len(table.keys) - 1), *(["ours"] if both else []), *cells(means)])
     header = [*table.keys, *([""] if both else []), *comparison.methods.values()]
     caption = f"Table {table.name}. {SHOWN[comparison.show]} {table.title}."
-    return _Layout(caption, header, settings, _notes(comparison, marked))
+    return _Layout(caption, header, lines, _notes(comparison, marked))
 
 
 def _number(number: Number | None, seeds: int) -> str:
@@ -211,7 +174,7 @@ def _our_notes(comparison: Comparison) -> list[str]:
             "best": ", best test accuracy of any epoch (uses the truth: test labels)",
         }.get(comparison.show, "")
         network = f"network {values['network']}, " if "network" in values else ""
-        own = f" ({', '.join(tables.OWN_LENGTH)}: {values['own_epochs']})" if "own_epochs" in values else ""
+        own = f" ({tables.OWN_LENGTH}: {values['own_epochs']})" if "own_epochs" in values else ""
         notes.setdefault(f"{network}{values['epochs']} epochs{own}{accuracy}", []).append(data)
     lines = [f"Ours, {' and '.join(data)}: {text}." for text, data in notes.items()]
     numbers = [number for row in comparison.rows for number in row.ours.values()]
@@ -226,23 +189,20 @@ def _our_notes(comparison: Comparison) -> list[str]:
 
 def _claims(comparison: Comparison) -> list[str]:
     """Check the paper's claims: count rows whose best two are its methods, and give their mean gain over PLC."""
-    pair = ("mddc", "cddc")
-    if not set(pair) <= set(comparison.methods):
+    table, pair = comparison.table, {"mddc", "cddc"}
+    if not pair <= set(comparison.methods):
         return []
-    counts: list[str] = []
-    gains: dict[str, list[str]] = {method: [] for method in pair}
+    best = "Complete rows whose best two are MDDC and CDDC"
+    claims: dict[str, list[str]] = {best: []}
     for side in comparison.sides:
         rows = [row.ours if side == "ours" else row.paper for row in comparison.rows]
-        complete = [row for row in rows if all(row.get(method) for method in comparison.table.methods)]
-        hits = [best_two({name: row[name] for name in comparison.table.methods}) == set(pair) for row in complete]
-        if hits and not comparison.table.baseline and comparison.show in IN_THE_PAPER:
-            counts.append(f"{side} {sum(hits)} of {len(hits)}")
-        for method in pair:
+        complete = [row for row in rows if all(row.get(method) for method in table.methods)]
+        if complete and not table.baseline and comparison.show in IN_THE_PAPER:
+            hits = sum(best_two({name: row[name] for name in table.methods}) == pair for row in complete)
+            claims[best].append(f"{side} {hits} of {len(complete)}")
+        for method in ("mddc", "cddc"):
             numbers = [(row.get(method), row.get("plc")) for row in rows]
-            values = [number.mean - base.mean for number, base in numbers if number and base]
-            if values:
-                gains[method].append(f"{side} {sum(values) / len(values):+.2f} ({len(values)} rows)")
-    notes = [f"Complete rows whose best two are MDDC and CDDC: {', '.join(counts)}."] if counts else []
-    return notes + [
-        f"Mean gain of {name.upper()} over PLC: {', '.join(found)}." for name, found in gains.items() if found
-    ]
+            if gains := [number.mean - base.mean for number, base in numbers if number and base]:
+                gain = f"{side} {sum(gains) / len(gains):+.2f} ({len(gains)} rows)"
+                claims.setdefault(f"Mean gain of {method.upper()} over PLC", []).append(gain)
+    return [f"{claim}: {', '.join(values)}." for claim, values in claims.items() if values]

@@ -1,9 +1,8 @@
 """Results of sweeps, and the paper's tables next to them: means, standard deviations, the best two, what is missing."""
 
-import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -17,8 +16,8 @@ Line = dict[str, Any]
 """A line of results.jsonl, which has one per finished point of a grid; see docs/experiments.md."""
 PROTOCOL = ("network", "epochs", "protocol")
 """Keys whose values must agree for results to be comparable."""
-OWN_LENGTH = ("unflip",)
-"""Methods whose presets have their own number of epochs."""
+OWN_LENGTH = "unflip"
+"""The method whose presets have their own number of epochs."""
 SHOWN = {
     "selected": "Test accuracy (%)",
     "last": "Test accuracy (%)",
@@ -33,21 +32,25 @@ _DIGITS = Decimal("0.01")  # as in the paper; differences are computed from the 
 
 def read_results(paths: Iterable[Path]) -> list[Line]:
     """Return the lines of all files without duplicates; a folder stands for the ``results.jsonl`` in it."""
-    lines: dict[tuple[str, str], Line] = {}
-    for path in paths:
-        file = path / "results.jsonl" if path.is_dir() else path
-        number = 0
-        try:
-            for text in file.read_text("utf-8").splitlines():
-                number += 1
-                line = json.loads(text)
-                lines[line["cell"], json.dumps(dict(line["axes"]), sort_keys=True)] = line
-        except OSError as error:
-            raise InputError(f"results {file}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            place = f"{file}, line {number}" if number else file
-            raise InputError(f"results {place}: not a result of `unflip paper sweep`") from error
-    return list(lines.values())
+    files = [path / "results.jsonl" if path.is_dir() else path for path in paths]
+    lines = [line for file in files for line in read_lines(file)]
+    return list({(line["cell"], json.dumps(line["axes"], sort_keys=True)): line for line in lines}.values())
+
+
+def read_lines(file: Path) -> list[Line]:
+    """Return the lines of a results.jsonl."""
+    lines: list[Line] = []
+    place = str(file)
+    try:
+        for number, text in enumerate(file.read_text("utf-8").splitlines(), 1):
+            place = f"{file}, line {number}"
+            line = json.loads(text)
+            lines.append({**line, "cell": line["cell"], "axes": dict(line["axes"])})
+    except OSError as error:
+        raise InputError(f"results {file}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"results {place}: not a result of `unflip paper sweep`") from error
+    return lines
 
 
 def find(line: Line, key: str) -> Any:
@@ -72,7 +75,7 @@ def select_results(paths: Iterable[Path], where: Iterable[str]) -> tuple[list[Li
 
 def common_protocol(lines: Iterable[Line], setting: str, keys: Sequence[str] = PROTOCOL) -> Line:
     """Return the protocol of results, empty if there are none; raise if they differ and are not comparable."""
-    protocols = Counter(tuple(line.get(key, line["selection"]) for key in keys) for line in lines).most_common()
+    protocols = Counter(tuple(line[key] for key in keys) for line in lines).most_common()
     for key, *values in zip(keys, *(protocol for protocol, _ in protocols), strict=True):
         if len(set(values)) > 1:
             counts = [f"{key} {value} ({count})" for value, (_, count) in zip(values, protocols, strict=True)]
@@ -80,18 +83,20 @@ def common_protocol(lines: Iterable[Line], setting: str, keys: Sequence[str] = P
     return dict(zip(keys, protocols[0][0], strict=True)) if protocols else {}
 
 
-def by_seed(lines: Iterable[Line], setting: str) -> list[Line]:
-    """Return one line per seed; raise if two cells have the same seed."""
+def average(lines: Iterable[Line], setting: str, value: Callable[[Line], float | None]) -> Number | None:
+    """Return mean and standard deviation over seeds of a fraction, in percent; None if no line has it.
+
+    Two cells with the same seed are an error.
+    """
     seeds: dict[int, Line] = {}
     for line in lines:
         if seeds.setdefault(line["seed"], line)["cell"] != line["cell"]:
             raise ConfigError(f"results: {setting}, seed {line['seed']} has two cells; select one with --where")
-    return list(seeds.values())
-
-
-def summary(values: Sequence[float]) -> Number:
-    """Return mean and standard deviation of fractions, in percent."""
-    return Number(_percent(fmean(values)), _percent(stdev(values)) if len(values) > 1 else None, seeds=len(values))
+    values = [fraction for line in seeds.values() if (fraction := value(line)) is not None]
+    if not values:
+        return None
+    deviation = _percent(stdev(values)) if len(values) > 1 else None
+    return Number(_percent(fmean(values)), deviation, seeds=len(values))
 
 
 def _percent(fraction: float) -> Decimal:
@@ -193,10 +198,8 @@ def _row(table: PaperTable, row: PaperRow, lines: Sequence[Line], show: str, met
     ours: dict[str, Number | None] = {}
     for method in methods:
         own = [line for line in lines if find(line, "method") == method]
-        seeds = by_seed(own, f"{' '.join(row.where.values())}, {method}")
-        values = [value for line in seeds if (value := _value(line, row, show)) is not None]
-        ours[method] = summary(values) if values else None
-    paper = {method: row.cells.get(method) if show in IN_THE_PAPER else None for method in ours}
+        ours[method] = average(own, f"{' '.join(row.where.values())}, {method}", lambda line: _value(line, row, show))
+    paper = {method: row.cells.get(method) for method in ours}
     return ComparedRow(row.where, _with_gains(ours, table.baseline), paper)
 
 
@@ -227,19 +230,20 @@ def _value(line: Line, row: PaperRow, show: str) -> float | None:
 def _protocols(table: PaperTable, matches: Sequence[Sequence[Line]]) -> dict[str, Line]:
     """Return the protocol of each data set; the network is part of it unless it identifies the rows.
 
-    ``own_epochs`` is the number of epochs of the methods in :data:`OWN_LENGTH`, if it differs from that of the others.
+    ``own_epochs`` is the number of epochs of :data:`OWN_LENGTH`, if it differs from that of the others.
     """
     keys = [key for key in PROTOCOL if key not in table.keys]
+    by_data: dict[str, list[Line]] = {}
+    for row, lines in zip(table.rows, matches, strict=True):
+        by_data.setdefault(row.where["data"], []).extend(lines)
     protocols: dict[str, Line] = {}
-    for data in dict.fromkeys(row.where["data"] for row in table.rows):
-        rows = [rows for row, rows in zip(table.rows, matches, strict=True) if row.where["data"] == data]
-        lines = list(itertools.chain(*rows))
-        own = [line for line in lines if find(line, "method") in OWN_LENGTH]
-        others = [line for line in lines if line not in own]
+    for data, lines in by_data.items():
+        own = [line for line in lines if find(line, "method") == OWN_LENGTH]
+        others = [line for line in lines if find(line, "method") != OWN_LENGTH]
         common_protocol(lines, data, [key for key in keys if key != "epochs"])
-        own_protocol = common_protocol(own, f"{data}, {', '.join(OWN_LENGTH)}", keys)
+        own_protocol = common_protocol(own, f"{data}, {OWN_LENGTH}", keys)
         protocol = common_protocol(others, data, keys) or own_protocol
-        if protocol != own_protocol and own:
+        if own_protocol not in ({}, protocol):
             protocol["own_epochs"] = own_protocol["epochs"]
         if lines:
             protocols[data] = protocol

@@ -3,28 +3,35 @@
 import hashlib
 import json
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as compute
+from pydantic import BaseModel, Field
 
 from unflip.data.arrays import Array
+from unflip.data.matching import Keys
 from unflip.errors import InputError, unknown
 from unflip.review import Order
 from unflip.review.decisions import State
-from unflip.review.informative import most_informative_first
 from unflip.runs.folder import Run
-from unflip.runs.labels import SCHEMA, lowest_quality_first
+from unflip.runs.labels import SCHEMA, label_issue_mask, lowest_quality_first
+from unflip.stats.nearest import all_nearest
 
-_COLUMNS = [
-    "id", "split", "given_label", "current_label", "suggested_label", "label_quality", "is_label_issue",
-    "network_prob_given", "gaussian_prob_given", "network_prob_suggested", "gaussian_prob_suggested", "n_changes",
-    "log_odds", "reviewed",
-]  # fmt: skip
+MAX_INT = 2**53
+"""The largest integer that JavaScript represents exactly."""
+Number = Annotated[int, Field(ge=0, le=MAX_INT)]
+_SHOWN = (
+    "given_label", "current_label", "suggested_label", "label_quality", "network_prob_given", "gaussian_prob_given",
+    "network_prob_suggested", "gaussian_prob_suggested", "n_changes",
+)  # fmt: skip
+_STATES = {state.name.lower(): [state] for state in State} | {"decided": [state for state in State if state.is_decided]}
+_NEIGHBORS = 10  # in which density is measured
+_EPS = 1e-6  # keeps divisions finite
 
 
-class Filter(NamedTuple):
+class Filter(BaseModel, extra="forbid"):
     """Which examples to show; None means all.
 
     Attributes:
@@ -33,17 +40,17 @@ class Filter(NamedTuple):
         suggested: this suggested label.
         label_class: this given or suggested label.
         below: label quality below this.
-        states: one of these states.
+        state: in this state.
         issue: flagged by this check; in the order of its list.
     """
 
     differs: bool = False
-    given: int | None = None
-    suggested: int | None = None
-    label_class: int | None = None
-    below: float | None = None
-    states: frozenset[State] | None = None
-    issue: str | None = None
+    given: Number | None = None
+    suggested: Number | None = None
+    label_class: Number | None = None
+    below: float | None = Field(None, gt=0, le=1)
+    state: Literal["open", "accepted", "kept", "changed", "removed", "unsure", "decided", "any"] = "any"
+    issue: str | None = Field(None, max_length=100)
 
 
 class Ranking(NamedTuple):
@@ -75,33 +82,38 @@ class Examples:
     Attributes:
         ids: names of the n examples.
         splits: split of each.
-        columns: further columns of the label table (n,), by name.
+        columns: what the page shows of the label table (n,), by name.
         reviewed: which examples were reviewed before the run (n,).
         issues: issues other than label issues.
         features: (n, d), if the run has them.
     """
 
     def __init__(self, run: Run) -> None:
-        table = run.labels().select(_COLUMNS)
-        self.columns: dict[str, Array] = {
-            name: table[name].to_numpy() for name in table.column_names if name not in ("id", "split")
-        }
+        table = run.labels()
         self.ids: list[str] = table["id"].to_pylist()
         self.splits: list[str] = table["split"].to_pylist()
+        self.columns: dict[str, Array] = {name: table[name].to_numpy() for name in _SHOWN}
         self.given, self.suggested = self.columns["given_label"], self.columns["suggested_label"]
-        self._is_label_issue: Array = self.columns.pop("is_label_issue")
-        self.reviewed: Array = self.columns.pop("reviewed")
-        del self.columns["log_odds"]
+        self.reviewed: Array = table["reviewed"].to_numpy()
+        self._is_label_issue = label_issue_mask(table)
         self.class_names = run.class_names
         self.issues = Issues(run.issues())
-        self.features = run.features
+        self.features = run.hidden_features
+        digests: list[str | None] = table["digest"].to_pylist()
+        self._digests = None if None in digests else [str(digest) for digest in digests]
         self._run = run
         self._lowest_quality = _rank(lowest_quality_first(table), len(table))
-        self._by_issue = {name: _rank(self.issues.examples(name), len(table)) for name, _ in self.issues.counts()}
+        self._by_issue = {name: _rank(examples, len(table)) for name, examples in self.issues.lists.items()}
         self._history = run.history()
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @cached_property
+    def keys(self) -> Keys:
+        """What identifies the examples in other runs."""
+        numbered = all(name == str(index) for index, name in enumerate(self.ids))
+        return Keys(None if numbered else self.ids, self._digests, self.given, self.class_names)
 
     @cached_property
     def _informative(self) -> Ranking:
@@ -161,8 +173,8 @@ class Examples:
             mask &= (self.given == either) | (self.suggested == either)
         if selection.below is not None:
             mask &= self.columns["label_quality"] < selection.below
-        if selection.states is not None:
-            mask &= np.isin(states, [int(state) for state in selection.states])
+        if selection.state != "any":
+            mask &= np.isin(states, _STATES[selection.state])
         if selection.issue is not None:
             mask &= self.ranking(Order.LOWEST_QUALITY, selection.issue).ranks >= 0
         return mask
@@ -170,12 +182,10 @@ class Examples:
     @cached_property
     def pairs(self) -> list[tuple[int, int, int]]:
         """(given, suggested, count) of all pairs that differ, the most frequent first."""
-        classes = len(self.class_names)
-        codes = self.given[self._is_label_issue] * classes + self.suggested[self._is_label_issue]
-        codes, counts = np.unique(codes, return_counts=True)
+        labels = np.stack([self.given, self.suggested], 1)[self._is_label_issue]
+        pairs, counts = np.unique(labels, axis=0, return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        pairs = zip(codes[order].tolist(), counts[order].tolist(), strict=True)
-        return [(code // classes, code % classes, count) for code, count in pairs]
+        return [(*pair, count) for pair, count in zip(pairs[order].tolist(), counts[order].tolist(), strict=True)]
 
     def row(self, index: int) -> dict[str, Any]:
         """Return the columns of an example as plain values."""
@@ -203,53 +213,115 @@ def _rank(order: Array, count: int) -> Ranking:
     return Ranking(order, ranks)
 
 
-class ExampleIssue(NamedTuple):
-    """An issue of an example; near-duplicates share a ``group``."""
-
-    name: str
-    reason: str
-    group: int | None
-
-
 class Issues:
-    """The flagged issues of examples; ``table`` is that of the run, None if no checks were run."""
+    """The flagged issues of examples.
+
+    Attributes:
+        lists: examples of each check (m,), by its name, in the order of the file; groups stay together.
+    """
 
     def __init__(self, table: pa.Table | None) -> None:
-        table = SCHEMA.empty_table() if table is None else table
-        self._table = table.filter(compute.and_(table["flag"], table["index"].is_valid()))
-        names = self._table["issue"].unique().to_pylist()
-        self._lists = {name: self._list(name) for name in names}
+        table = SCHEMA.empty_table() if table is None else table  # no checks were run
+        flagged = table.filter(compute.and_(table["flag"], table["index"].is_valid()))
+        self._table = flagged.select(["index", "issue", "reason", "group"])
+        self.lists = {name: self._list(name) for name in flagged["issue"].unique().to_pylist()}
 
-    def counts(self) -> list[tuple[str, int]]:
-        """Return the names of all checks with issues, in the order of the file, and their numbers of examples."""
-        return [(name, len(rows)) for name, rows in self._lists.items()]
-
-    def examples(self, name: str) -> Array:
-        """Return the examples of a check (m,), in the order of the file; groups stay together."""
-        return self._lists[name]
-
-    def of(self, example: int) -> list[ExampleIssue]:
-        """Return the issues of an example."""
-        rows = self._table.filter(compute.equal(self._table["index"], example))
-        columns = (rows[key].to_pylist() for key in ("issue", "reason", "group"))
-        return [ExampleIssue(*row) for row in zip(*columns, strict=True)]
+    def of(self, example: int) -> list[dict[str, Any]]:
+        """Return name, reason and group of the issues of an example; near-duplicates share a group."""
+        rows = self._table.filter(compute.equal(self._table["index"], example)).drop_columns("index")
+        issues: list[dict[str, Any]] = rows.rename_columns(["name", "reason", "group"]).to_pylist()
+        return issues
 
     def group(self, example: int) -> list[int]:
         """Return the members of all groups of an example, itself included, by index."""
         members: set[int] = set()
-        for name, _, group in self.of(example):
-            if group is not None:
-                same = compute.and_(
-                    compute.equal(self._table["issue"], name), compute.equal(self._table["group"], group)
-                )
-                members.update(self._table["index"].filter(same).to_pylist())
+        for issue in self.of(example):
+            same = (compute.field("issue") == issue["name"]) & (compute.field("group") == issue["group"])
+            members.update(self._table.filter(same)["index"].to_pylist() if issue["group"] is not None else [])
         return sorted(members)
 
     def _list(self, name: str) -> Array:
         rows = self._table.filter(compute.equal(self._table["issue"], name))
-        index: Array = rows["index"].to_numpy().astype(np.int64)
+        index: Array = rows["index"].to_numpy()
         groups = rows["group"].fill_null(-1).to_numpy()
         _, first, which = np.unique(groups, return_index=True, return_inverse=True)
         place = np.where(groups < 0, np.arange(len(rows)), first[which])
-        ordered: Array = index[np.lexsort((index, place))]
+        ordered = index[np.lexsort((index, place))]
         return ordered[np.sort(np.unique(ordered, return_index=True)[1])]  # each once
+
+
+def most_informative_first(table: pa.Table, features: Array | None, pool_size: int = 10_000) -> Array:
+    """Return the rows (n,) of a label table, the most informative first: active learning by uncertainty and density.
+
+    Args:
+        table: see :func:`unflip.runs.labels.label_table`.
+        features: (n, d); without them only uncertainty counts.
+        pool_size: number of the most uncertain unreviewed examples to rank by :func:`information_density`; all others
+            follow by uncertainty. It bounds memory and time.
+    """
+    columns = {name: table[name].to_numpy() for name in ("label_quality", "prob_given", "prob_suggested")}
+    given, suggested = table["given_label"].to_numpy(), table["suggested_label"].to_numpy()
+    score = uncertainty(*columns.values(), differs=given != suggested)
+    score[table["reviewed"].to_numpy()] = -1.0
+    order = np.argsort(-score, kind="stable")
+    pool = np.sort(order[: min(pool_size, int((score >= 0).sum()))])
+    worth = score[pool]
+    if features is not None and len(pool) > 1:
+        worth = information_density(worth, *all_nearest(features[pool], min(_NEIGHBORS, len(pool) - 1)))
+    first = pool[classes_in_turns(worth, suggested[pool])]
+    rest: Array = order[~np.isin(order, first)]
+    return np.concatenate([first, rest])
+
+
+def uncertainty(quality: Array, of_given: Array, of_suggested: Array, *, differs: Array) -> Array:
+    """Return the probability (n,) that the suggested label is wrong: least confidence (Lewis and Gale 1994).
+
+    If the suggested label is the given one, this is ``1 - q``. Otherwise the given label is wrong with probability
+    ``1 - q``, and then the suggested one is correct with probability ``p_s / (1 - p_g)``, which leaves
+    ``1 - (1 - q) p_s / (1 - p_g)``. It is 0 where the label quality is unknown.
+
+    Args:
+        quality: label quality q (n,).
+        of_given: probability p_g of the given label (n,).
+        of_suggested: probability p_s of the suggested label (n,).
+        differs: whether the two labels differ (n,).
+    """
+    q, p_g, p_s = (np.nan_to_num(column.astype(np.float64), nan=1.0) for column in (quality, of_given, of_suggested))
+    instead = np.clip(p_s / np.maximum(1 - p_g, _EPS), 0, 1)
+    wrong: Array = np.where(differs & ~np.isnan(quality), 1 - (1 - q) * instead, 1 - q)
+    return wrong
+
+
+def information_density(uncertain: Array, neighbors: Array, distances: Array) -> Array:
+    """Return the information density of m examples (m,).
+
+    Uncertainty times mean similarity to others (Settles and Craven 2008, EMNLP, with beta = 1):
+    ``u_i mean_j exp(-(d_ij / h)^2 / 2)`` over the nearest j, with h the median distance to the last of them.
+    Reviewing two similar examples gains little over one, so it is divided by one plus the number of neighbors with a
+    higher value (ties: those that come first), each weighted by its similarity.
+
+    Args:
+        uncertain: u (m,).
+        neighbors: the nearest of the m examples, without itself (m, k).
+        distances: d (m, k).
+    """
+    width = max(float(np.median(distances[:, -1])), _EPS)
+    similar = np.exp(-((distances / width) ** 2) / 2)
+    worth = uncertain * similar.mean(1)
+    others, own = worth[neighbors], worth[:, None]
+    first = (others > own) | ((others == own) & (neighbors < np.arange(len(worth))[:, None]))
+    result: Array = worth / (1 + (similar * first).sum(1))
+    return result
+
+
+def classes_in_turns(worth: Array, classes: Array) -> Array:
+    """Return positions (m,): the best of each class, then the second best of each; the best first in each round.
+
+    >>> classes_in_turns(np.array([0.9, 0.8, 0.1, 0.7]), np.array([0, 0, 1, 0]))
+    array([0, 2, 1, 3])
+    """
+    order = np.lexsort((-worth, classes))
+    turn = np.empty(len(worth), np.int64)
+    turn[order] = np.arange(len(worth)) - np.searchsorted(classes[order], classes[order])
+    result: Array = np.lexsort((-worth, turn))
+    return result

@@ -6,8 +6,9 @@ import secrets
 import socket
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,16 +29,6 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
-_FIXED = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-_NO_STORE = (b"cache-control", b"no-store")
-
-
-class _RefusedError(Exception):
-    """A request is refused, with a status and a one-line reason."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
 
 
 class Guard:
@@ -61,30 +52,34 @@ class Guard:
         """Reject a request, or pass it on to the application."""
         if scope["type"] != "http":
             return
-        request = Request(scope)
+        request = Request(scope, receive)
         opening = scope["path"] == "/" and "token" in request.query_params
-        new: list[tuple[bytes, bytes]] = []  # cookies to set
+        cookies: list[str] = []  # to set
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = list(message.get("headers", []))
-                cached = [] if any(name == b"cache-control" for name, _ in own) else [_NO_STORE]
-                message = {**message, "headers": [*own, *_FIXED, *cached, *new]}
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers.setdefault("cache-control", "no-store")
+                for cookie in cookies:
+                    headers.append("set-cookie", f"{cookie}; Path=/; HttpOnly; SameSite=Strict")
             await send(message)
 
         try:
             self._check(request, opening=opening)
-            body = await _read_body(request.headers, receive)
-        except _RefusedError as error:
-            closing = {"connection": "close"} if error.status == 413 else {}  # the rest of the body is not read
-            await JSONResponse({"error": str(error)}, error.status, closing)(scope, receive, send_with_headers)
+            body = await _read_body(request)
+        except HTTPException as error:
+            refusal = JSONResponse({"error": error.detail}, error.status_code, error.headers)
+            await refusal(scope, receive, send_with_headers)
+            return
+        except ClientDisconnect:
             return
         person = request.cookies.get("unflip-person", "")
         if not _PERSON.fullmatch(person):
             person = secrets.token_hex(16)
-            new.append(_set_cookie("unflip-person", f"{person}; Max-Age={_YEAR}"))
+            cookies.append(f"unflip-person={person}; Max-Age={_YEAR}")
         if opening:
-            new.append(_set_cookie(self._cookie, self._token.decode()))
+            cookies.append(f"{self._cookie}={self._token.decode()}")
         scope["unflip.person"] = person
         parts = iter([{"type": "http.request", "body": body, "more_body": False}])
 
@@ -98,56 +93,30 @@ class Guard:
         headers = request.headers
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or not self._is_our_name(hosts[0]):
-            raise _RefusedError(421, "wrong host name; open the address that `unflip review` printed")
-        if not all(_is_from(origin, hosts[0]) for origin in origins):
-            raise _RefusedError(403, "requests must come from the review page, not from another site")
+            raise HTTPException(421, "wrong host name; open the address that `unflip review` printed")
+        if not all(origin.lower().partition("://")[2] == hosts[0].lower() for origin in origins):
+            raise HTTPException(403, "requests must come from the review page, not from another site")
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         token = request.query_params["token"] if opening else bearer or request.cookies.get(self._cookie, "")
         if not secrets.compare_digest(token.encode("latin-1", "replace"), self._token):
-            raise _RefusedError(403, "missing or old token; open the address that `unflip review` printed")
+            raise HTTPException(403, "missing or old token; open the address that `unflip review` printed")
         if request.method not in ("GET", "HEAD") and not bearer and not origins:
-            raise _RefusedError(403, "no Origin header; programs must send the token as Authorization: Bearer")
+            raise HTTPException(403, "no Origin header; programs must send the token as Authorization: Bearer")
 
     def _is_our_name(self, host: str) -> bool:
         try:
             name = urlsplit(f"//{host}").hostname or ""
+            return name in self._names or (self._any_address and ipaddress.ip_address(name) is not None)
         except ValueError:
             return False
-        return name in self._names or (self._any_address and _is_address(name))
 
 
-def _is_from(origin: str, host: str) -> bool:
-    try:
-        return urlsplit(origin).netloc.lower() == host.lower()
-    except ValueError:
-        return False
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _set_cookie(name: str, value: str) -> tuple[bytes, bytes]:
-    return b"set-cookie", f"{name}={value}; Path=/; HttpOnly; SameSite=Strict".encode()
-
-
-async def _read_body(headers: Headers, receive: Receive) -> bytes:
-    """Read a body, sent in one or more parts, up to the size limit."""
-    too_large = _RefusedError(413, f"more than {_MAX_BODY} bytes; decide on fewer examples at once")
-    announced = headers.get("content-length", "0")
-    if not announced.isascii() or not announced.isdigit() or int(announced[:20]) > _MAX_BODY:
-        raise too_large
-    body, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise _RefusedError(400, "the connection ended before the request did")
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > _MAX_BODY:
-            raise too_large
+async def _read_body(request: Request) -> bytes:
+    """Read a body up to the size limit."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MAX_BODY:  # the rest is not read
+            reason = f"more than {_MAX_BODY} bytes; decide on fewer examples at once"
+            raise HTTPException(413, reason, {"connection": "close"})
     return body

@@ -9,13 +9,13 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from unflip.errors import ConfigError, InputError, UnflipError
 from unflip.review import Order
-from unflip.review.decisions import Choice, NotSavedError, State
-from unflip.review.examples import Filter
+from unflip.review.decisions import ABSENT, Choice, NotSavedError
+from unflip.review.examples import MAX_INT, Filter, Number
 from unflip.review.guard import Guard
 from unflip.review.review import Action, Review, as_csv, described
 
@@ -24,8 +24,7 @@ _FOREVER = "private, max-age=31536000, immutable"  # the address of an image cha
 _SIZES = {"small": 256, "large": 1024}  # pixels of the longer side
 _CHANGES = 500  # per response
 _MAX_ITEMS = 1000  # examples per request
-_MAX_INT = 2**53  # the largest integer that JavaScript represents exactly
-_Number = Annotated[int, Field(ge=0, le=_MAX_INT)]
+Index = Annotated[int, Path(ge=0, le=MAX_INT)]
 
 
 def _readable(name: str) -> str:
@@ -35,59 +34,34 @@ def _readable(name: str) -> str:
     return name
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Body(BaseModel, extra="forbid", strict=True):
     reviewer: Annotated[str, Field(max_length=80), AfterValidator(_readable)]
     request: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$")  # repeating one after a lost response has no further effect
 
 
-class _Item(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    index: _Number
-    version: _Number
+class _Item(BaseModel, extra="forbid", strict=True):
+    index: Number
+    version: Number
 
 
 class _Decide(_Body):
     action: Action
-    label: _Number | None = None
+    label: Number | None = None
     items: list[_Item] = Field(min_length=1, max_length=_MAX_ITEMS)
 
 
-class _OrderQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _ListQuery(Filter):
     order: Order | None = None
-    issue: str | None = Field(None, max_length=100)
 
 
-class _FilterQuery(_OrderQuery):
-    differs: bool = False
-    given: _Number | None = None
-    suggested: _Number | None = None
-    label_class: _Number | None = None
-    below: float | None = Field(None, gt=0, le=1)
-    state: Literal["open", "accepted", "kept", "changed", "removed", "unsure", "decided", "any"] = "any"
-
-    def as_filter(self) -> Filter:
-        named = {state.name.lower(): {state} for state in State}
-        named["decided"] = {state for state in State if state.is_decided}
-        states = None if self.state == "any" else frozenset(named[self.state])
-        return Filter(self.differs, self.given, self.suggested, self.label_class, self.below, states, self.issue)
-
-
-class _PageQuery(_FilterQuery):
-    after: int = Field(-1, ge=-1, le=_MAX_INT)
-    before: _Number | None = None
+class _PageQuery(_ListQuery):
+    after: int = Field(-1, ge=-1, le=MAX_INT)
+    before: Number | None = None
     count: int = Field(60, ge=1, le=200)
 
 
-class _ChangesQuery(_FilterQuery):
-    since: _Number = 0
-
-
-Index = Annotated[int, Path(ge=0, le=_MAX_INT)]
+class _ChangesQuery(_ListQuery):
+    since: Number = 0
 
 
 def build_app(review: Review) -> FastAPI:
@@ -124,17 +98,17 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
 
     @app.get("/api/examples")
     def examples(query: Annotated[_PageQuery, Query()]) -> Any:
-        selection, order = query.as_filter(), query.order or review.order
+        order = query.order or review.order
         indices, total, first, last = review.examples.page(
-            selection, review.decisions.states, order=order, after=query.after, before=query.before, count=query.count
+            query, review.decisions.states, order=order, after=query.after, before=query.before, count=query.count
         )
         ranks = review.examples.ranking(order, query.issue).ranks
         shown = [{**review.brief(index), "rank": int(ranks[index])} for index in indices]
-        progress = review.progress(selection)
+        progress = review.progress(query)
         return JSONResponse({"examples": shown, "total": total, "first": first, "last": last, "progress": progress})
 
     @app.get("/api/examples/{index}")
-    def example(index: Index, query: Annotated[_OrderQuery, Query()]) -> Any:
+    def example(index: Index, query: Annotated[_ListQuery, Query()]) -> Any:
         ranks = review.examples.ranking(query.order or review.order, query.issue).ranks
         return JSONResponse({**review.detail(_check(review, index)), "rank": int(ranks[index])})
 
@@ -166,8 +140,9 @@ def _serve_decisions(app: FastAPI, review: Review) -> None:
     def changes(query: Annotated[_ChangesQuery, Query()]) -> Any:
         rows = review.decisions.since(query.since, _CHANGES)
         last = rows[-1].id if rows else min(query.since, review.decisions.last_id)
-        progress = review.progress(query.as_filter())
-        return JSONResponse({"changes": [described(row) for row in rows], "last": last, "progress": progress})
+        progress = review.progress(query)
+        changes = [described(row) for row in rows if row.example != ABSENT]
+        return JSONResponse({"changes": changes, "last": last, "progress": progress})
 
     @app.post("/api/decide")
     def decide(body: _Decide, request: Request) -> Any:

@@ -2,23 +2,30 @@
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path, PurePath
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from os.path import samestat
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from unflip.data.arrays import Array
+from unflip.data.columns import Rows
 from unflip.data.files import is_image
+from unflip.data.images import Pictures
 from unflip.data.labels import LABEL, REMOVE
-from unflip.data.preview import Pictures, Rows
-from unflip.errors import InputError, RunFolderError
+from unflip.data.matching import Reference
+from unflip.encoders.base import TextEncoder, restore
+from unflip.encoders.columns import Text
+from unflip.encoders.table import TableEncoder
+from unflip.errors import InputError, RunFolderError, UnflipError
 from unflip.files import locked
 from unflip.review import Order
 from unflip.review.decisions import Decision, DecisionStore, State
 from unflip.review.examples import Examples, Filter
-from unflip.review.words import Words, pieces
 from unflip.runs import layout
 from unflip.runs.folder import Run
 from unflip.runs.labels import REMOVED
@@ -28,6 +35,10 @@ _NEIGHBORS = 6  # per class
 _TILE_TEXT = 400  # characters of a text on a tile
 _PAIRS = 300  # of given and suggested labels, offered as filters
 _GROUP = 24  # examples of a group in the single view
+_MAX_WORDS = 5  # highlighted in a text
+_EVERY = 4  # at most one word in four
+_CLASS_EXAMPLES = 200  # whose mean stands for a class
+_CLASSES = 64  # whose features are cached
 Action = Literal["accept", "keep", "choose", "remove", "unsure", "clear"]
 
 
@@ -40,7 +51,7 @@ class Review:
         decisions: the log of decisions.
         reviewer: default name of the reviewer.
         pictures: images of the examples, if they have any.
-        rows: table cells of the examples, if they have no images.
+        rows: table cells of the examples; none for images.
         order: default order of the examples.
     """
 
@@ -52,13 +63,13 @@ class Review:
         reviewer: str,
         *,
         pictures: Pictures | None,
-        rows: Rows | None,
+        rows: Rows,
         order: Order = Order.LOWEST_QUALITY,
     ) -> None:
         self.examples, self.decisions, self.pictures, self.reviewer = examples, decisions, pictures, reviewer
         self.order = order
         self._rows = rows
-        self._words = Words(run, rows, examples.columns["current_label"]) if rows else None
+        self._words = Words(run, rows, examples)
         self.picture_key = examples.fingerprint[:16]  # in the address of images: those of another run are never shown
         self._name = run.folder.resolve().name
         self._result = run.result
@@ -74,7 +85,7 @@ class Review:
             "classes": self.examples.class_names,
             "pairs": pairs[:_PAIRS],
             "differ": sum(count for *_, count in pairs),
-            "issues": self.examples.issues.counts(),
+            "issues": [(name, len(rows)) for name, rows in self.examples.issues.lists.items()],
             "order": self.order,
             "reviewer": self.reviewer,
             "pictures": f"/picture/{self.picture_key}/" if self.pictures else None,
@@ -83,13 +94,13 @@ class Review:
 
     def brief(self, index: int) -> dict[str, Any]:
         """Return what a tile shows."""
-        text = self._rows.text(index) if self._rows else None
+        text = self._rows.text(index)
         if text is not None and len(text) > _TILE_TEXT:
             text = text[:_TILE_TEXT] + "…"
         return {
             **self.examples.row(index),
             "text": text,
-            "issues": [issue._asdict() for issue in self.examples.issues.of(index)],
+            "issues": self.examples.issues.of(index),
             "decision": described(self.decisions.current(index)),
         }
 
@@ -98,23 +109,23 @@ class Review:
 
         A text comes in pieces, each with whether it is highlighted as evidence for the suggested label.
         """
-        text = self._rows.named_text(index) if self._rows else None
-        values = self._rows.values(index) if self._rows else []
+        text = self._rows.named_text(index)
         return {
             **self.brief(index),
             "history": self.examples.history(index),
             "group": [self.brief(member) for member in self.examples.issues.group(index)[:_GROUP]],
             "neighbors": self._neighbors(index),
-            "pieces": None if text is None else self._pieces(index, *text),
-            "values": [cell for cell in values if text is None or cell[0] != text[0]],
-            "values_left_out": self._rows.left_out if self._rows else 0,
+            "pieces": None if text is None else pieces(text[1], self._words.evidence(index, *text)),
+            "values": [cell for cell in self._rows.values(index) if text is None or cell[0] != text[0]],
+            "more_columns": self._rows.more_columns,
         }
 
     def progress(self, selection: Filter) -> dict[str, Any]:
         """Return the number of examples in each state, among all and among those the filter selects."""
         states = self.decisions.states
-        here = states[self.examples.mask(selection._replace(states=None), states)]
-        return {name: _counts(of) for name, of in (("all", states), ("here", here))}
+        here = states[self.examples.mask(selection.model_copy(update={"state": "any"}), states)]
+        counts = {name: np.bincount(of, minlength=len(State)) for name, of in (("all", states), ("here", here))}
+        return {name: {state.name.lower(): int(of[state]) for state in State} for name, of in counts.items()}
 
     def group(self, index: int) -> list[int]:
         """Return the members of the groups of an example that are not removed."""
@@ -136,11 +147,6 @@ class Review:
         chosen = {"accept": suggested, "keep": given}.get(action, label)
         state = State.KEPT if chosen == given else State.ACCEPTED if chosen == suggested else State.CHANGED
         return state, chosen
-
-    def _pieces(self, index: int, column: str, text: str) -> list[tuple[str, bool]]:
-        given, suggested = int(self.examples.given[index]), int(self.examples.suggested[index])
-        spans = self._words.evidence(index, column, text, given, suggested) if self._words else []
-        return pieces(text, spans)
 
     def _neighbors(self, index: int) -> list[dict[str, Any]]:
         """Return the nearest examples of the given and of the suggested class, by current labels.
@@ -174,17 +180,16 @@ def open_review(
         order: default order of the examples.
     """
     run = finished_run(folder)
+    before = (folder / layout.RESULT).stat()
     pictures = run.pictures(data)
-    rows = run.rows(data) if pictures is None else None
+    rows = (run.rows(data) if pictures is None else None) or Rows(lambda _: (), 0, None)
     examples = Examples(run)
     examples.ranking(order)  # before anything is written
-    with (
-        locked(folder / layout.REVIEW_LOCK, busy="already under review by another process"),
-        closing(
-            DecisionStore(folder / layout.DECISIONS, fingerprint=examples.fingerprint, count=len(examples))
-        ) as decisions,
-    ):
-        yield Review(run, examples, decisions, reviewer, pictures=pictures, rows=rows, order=order)
+    with locked(folder / layout.REVIEW_LOCK, busy="already under review, or being replaced, by another process"):
+        if not run.is_finished or not samestat((folder / layout.RESULT).stat(), before):
+            raise RunFolderError(f"{folder}: was replaced while it was opened; start again")
+        with closing(DecisionStore(folder / layout.DECISIONS, examples.keys)) as decisions:
+            yield Review(run, examples, decisions, reviewer, pictures=pictures, rows=rows, order=order)
 
 
 def finished_run(folder: Path) -> Run:
@@ -207,19 +212,28 @@ def settled(examples: Examples, decisions: DecisionStore) -> dict[int, int | Non
     return dict(sorted(labels.items()))
 
 
-def as_csv(examples: Examples, decisions: DecisionStore) -> str:
-    """Return all reviewed examples as ``index,path,label,decision``; removed ones have no label.
+def as_csv(examples: Examples | None, decisions: DecisionStore) -> str:
+    """Return all reviewed examples as ``index,path,label,decision,given_label,digest``; removed ones have no label.
 
-    Examples that are not files have an ``id`` instead of a path, or neither if it would repeat the index.
+    Examples that are not files have an ``id`` instead of a path, or neither if it would repeat the index. Decisions
+    about examples that the run does not have come last, without an index.
     """
-    named = next((i for i, name in enumerate(examples.ids) if name != str(i)), None)
-    column = [] if named is None else ["path" if is_image(PurePath(examples.ids[named]).name) else "id"]
+    rows: list[tuple[Reference, str | None]] = []
+    if examples is not None:
+        names = examples.class_names
+        for index, label in settled(examples, decisions).items():
+            rows.append((examples.keys.reference(index), None if label is None else names[label]))
+    rows += [(replace(orphan.example, index=None), orphan.label) for orphan in decisions.orphans()]
+    ids = [] if examples is None or examples.keys.ids is None else examples.keys.ids[:1]
+    named = next((name for name in (*ids, *(example.id for example, _ in rows)) if name is not None), None)
+    column = [] if named is None else ["path" if is_image(named) else "id"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["index", *column, "label", "decision"])
-    for example, label in settled(examples, decisions).items():
-        name = [examples.ids[example]] if column else []
-        writer.writerow([example, *name, *(["", REMOVE] if label is None else [examples.class_names[label], LABEL])])
+    writer.writerow(["index", *column, "label", "decision", "given_label", "digest"])
+    for example, chosen in rows:
+        decision = ["", REMOVE] if chosen is None else [chosen, LABEL]
+        name = [example.id] if column else []
+        writer.writerow([example.index, *name, *decision, example.given, example.digest])
     return text.getvalue()
 
 
@@ -233,6 +247,64 @@ def described(row: Decision | None) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _counts(states: Array) -> dict[str, int]:
-    counts = np.bincount(states, minlength=len(State))
-    return {state.name.lower(): int(counts[state]) for state in State}
+class Words:
+    """The words of a text that are evidence for the suggested label and against the given one.
+
+    Texts are compared with the mean features of the two classes, if the run's text encoder supports it.
+
+    Args:
+        run: the finished run.
+        rows: table cells of its examples.
+        examples: its examples.
+    """
+
+    def __init__(self, run: Run, rows: Rows, examples: Examples) -> None:
+        self._run, self._rows, self._examples = run, rows, examples
+        self._of_class = lru_cache(_CLASSES)(self._encode_class)
+
+    @cached_property
+    def _encoders(self) -> dict[str, TextEncoder]:
+        """By column; empty if the encoder cannot be loaded."""
+        try:
+            encoding = self._run.model.encoding
+            encoder = None if encoding is None else restore(encoding)
+        except UnflipError:
+            return {}
+        columns = encoder.columns if isinstance(encoder, TableEncoder) else ()
+        return {
+            column.name: column.encoder
+            for column in columns
+            if isinstance(column, Text) and type(column.encoder).top_words is not TextEncoder.top_words
+        }
+
+    def evidence(self, index: int, column: str, text: str) -> list[tuple[int, int]]:
+        """Return the spans of the words; the example itself is excluded from the class means."""
+        given, suggested = int(self._examples.given[index]), int(self._examples.suggested[index])
+        if given == suggested or column not in self._encoders:
+            return []
+        means = []
+        for label in (given, suggested):
+            members, features = self._of_class(column, label)
+            others = features[members != index]
+            if not len(others):
+                return []
+            means.append(others.mean(0))
+        top = min(_MAX_WORDS, -(-len(set(text.split())) // _EVERY))
+        return sorted(self._encoders[column].top_words(text, means[1] - means[0], top))
+
+    def _encode_class(self, column: str, label: int) -> tuple[Array, Array]:
+        """Return an even sample of a class, and the features of its texts."""
+        members = np.flatnonzero(self._examples.columns["current_label"] == label)
+        members = members[np.unique(np.linspace(0, len(members) - 1, min(_CLASS_EXAMPLES, len(members))).astype(int))]
+        texts = [str(self._rows.cell(index, column)) for index in members.tolist()]
+        return members, self._encoders[column].encode(texts)
+
+
+def pieces(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[str, bool]]:
+    """Cut a text at ordered, disjoint spans: (piece, whether it is one of them)."""
+    cut, end = [], 0
+    for start, stop in spans:
+        cut += [(text[end:start], False), (text[start:stop], True)]
+        end = stop
+    cut.append((text[end:], False))
+    return [piece for piece in cut if piece[0]]

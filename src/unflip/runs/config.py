@@ -1,24 +1,38 @@
-"""A run's configuration: defaults < preset < config file < settings < flags, validated before anything is written."""
+"""A run's configuration: defaults < preset < config file < settings < flags, validated first; and the data it names."""
 
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
+import numpy as np
 import tomli_w
+import torch
 from pydantic import ValidationError
 
 from unflip.data import datasets
+from unflip.data.arrays import Shards
+from unflip.data.columns import Table
+from unflip.data.dataset import Dataset
+from unflip.data.images import IMAGENET
+from unflip.data.labeling import label_data, settle_scale
+from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions, NoiseOptions
-from unflip.errors import ConfigError, check_text, unknown
+from unflip.data.sources import Standardization
+from unflip.encoders.table import encode_raw
+from unflip.errors import ConfigError, InputError, check_text, unknown
 from unflip.methods import calibrators, find_method, methods
 from unflip.methods.base import RunShape
 from unflip.nn import networks
 from unflip.nn.backbone import PretrainedOptions, usual_freeze_epochs
 from unflip.options import Options
-from unflip.presets import preset_names, preset_text
+from unflip.presets import preset_names
+from unflip.progress import Track, untracked
 from unflip.runs.options import Common, OptimizerOptions
 
 Tree = dict[str, Any]
@@ -48,12 +62,12 @@ class RunConfig:
             explicit: sections that must be in use. Others, from a preset or file, need not be, so that one file serves
                 several methods.
         """
-        named = _merged(layers)
-        tree = _merged([_chosen(layer, _part_name(named, "method")) for layer in layers])
+        own = partial(_chosen, method=_part_name(_merged(layers), "method"))
+        tree = _merged(map(own, layers))
         method, network = (_part_name(tree, key) for key in ("method", "network"))
+        network_options = networks.load(network).Options
         spec = find_method(method)
-        sections = dict(spec.sections)
-        sections[network_section(network)] = networks.load(network).Options
+        sections = {**spec.sections, network_section(network): network_options}
         sections |= {key: datasets.load(key).Options for key in tree if key in datasets}
         known = {*Common.model_fields, *sections}
         for key, value in tree.items():
@@ -65,20 +79,64 @@ class RunConfig:
             raise ConfigError(f"section '{unused}' is not used; {used}")
         common = _check_common(tree, sections)
         check_text(common.data.path, "data")
+        if common.optimizer.nesterov and common.optimizer.momentum == 0:
+            raise ConfigError("optimizer.nesterov = True: must be false if optimizer.momentum is 0")
         shape = RunShape(common.epochs, common.optimizer.lr, of_rows=network == "mlp")
         tree = _merge(spec.options_for(shape), tree)
         if issubclass(sections[network_section(network)], PretrainedOptions):
             usual = {"freeze_epochs": usual_freeze_epochs(common.epochs)}
             tree = _merge({network_section(network): usual}, tree)
         common = _check_common(tree, sections)
-        parts = {name: _check(model, tree.get(name, {}), f"{name}.", sections) for name, model in sections.items()}
-        return cls(common, parts)
+        check = partial(check_section, sections=sections)
+        return cls(common, {name: check(model, tree.get(name, {}), f"{name}.") for name, model in sections.items()})
 
     def check(self) -> None:
         """Raise ConfigError if options do not fit the number of epochs; not part of `resolve`, which reads old runs."""
         find_method(self.common.method).check(self.parts, self.common.epochs)
         if isinstance(self.network_options, PretrainedOptions):
             self.network_options.check_length(network_section(self.common.network), self.common.epochs)
+
+    def load_data(self, raw: Dataset | None = None, track: Track = untracked) -> Dataset:
+        """Read, encode, label and scale the data of the run; ``raw`` is the output of the loader, if there already.
+
+        With a noise recipe, it is not scaled yet: the scale must not depend on clean labels.
+        """
+        options = self.common.data
+        raw = load_raw(options, self.parts) if raw is None else raw
+        normalization = self._network_normalization(raw)
+        if raw.holds_images and normalization is not None:
+            raw = replace(raw, normalization=normalization)
+        if isinstance(raw.train.inputs, Table):
+            raw = encode_raw(raw, options, track)
+        data = label_data(raw, options, track, normalization).joined()
+        return settle_scale(data) if options.standardize == "auto" and self.common.noise.recipe is None else data
+
+    def _network_normalization(self, raw: Dataset) -> Standardization | None:
+        """Return the normalization that the network's pretrained weights need; None if the data determines it.
+
+        Arrays of images must be bytes for such weights, unless ``data.standardize`` is off.
+        """
+        common, options = self.common, self.network_options
+        constants = networks.load(common.network).normalization
+        own = None if constants is None else Standardization(*(torch.full((1, 1, 1), value) for value in constants))
+        if raw.holds_images:
+            return own
+        if not isinstance(options, PretrainedOptions) or not options.pretrained or common.data.standardize == "off":
+            return None
+        arrays = {
+            name: part.inputs for name, part in raw.parts().items() if isinstance(part.inputs, np.ndarray | Shards)
+        }
+        if "train" not in arrays or arrays["train"].ndim != 4:
+            return None
+        for name, array in arrays.items():
+            if array.dtype != np.uint8:
+                raise InputError(
+                    f"{common.data.path}, '{name}': type {array.dtype}, and {common.network} needs images of type "
+                    "uint8; if they are normalized already, --set data.standardize=off"
+                )
+        if own is not None or arrays["train"].shape[1] == 3:
+            return own or IMAGENET
+        return Standardization(*(value.mean().view(1, 1, 1) for value in (IMAGENET.mean, IMAGENET.std)))
 
     @property
     def network_options(self) -> Options:
@@ -114,6 +172,10 @@ class Layers:
     def trees(self) -> list[Tree]:
         """All layers, highest precedence last."""
         return [*self.files, *self.settings, self.flags]
+
+    def merged(self) -> Tree:
+        """Return all layers as one tree, not validated."""
+        return _merged(self.trees)
 
     def typed(self, section: str) -> set[str]:
         """Return the keys of a section that were set by settings or flags."""
@@ -163,10 +225,10 @@ def read_toml(path: Path, what: str = "config") -> Tree:
 
 def read_preset(name: str) -> Tree:
     """Read a preset of the package."""
-    names = preset_names()
-    if name not in names:
-        raise ConfigError(unknown("preset", name, names))
-    return tomllib.loads(preset_text(name))
+    file = resources.files("unflip.presets") / f"{name}.toml"
+    if not file.is_file():
+        raise ConfigError(unknown("preset", name, preset_names()))
+    return tomllib.loads(file.read_text("utf-8"))
 
 
 def parse_setting(text: str) -> Tree:
@@ -186,11 +248,6 @@ def parse_setting(text: str) -> Tree:
     return nest(key, parsed)
 
 
-def check_section(model: type[_Model], values: Tree, prefix: str = "") -> _Model:
-    """Validate one section; errors name keys with the ``prefix``."""
-    return _check(model, values, prefix, {})
-
-
 def nest(key: str, value: Any) -> Tree:
     """Return the tree in which the dotted ``key`` has ``value``."""
     for part in reversed(key.split(".")):
@@ -198,11 +255,8 @@ def nest(key: str, value: Any) -> Tree:
     return value  # type: ignore[no-any-return]
 
 
-def _merged(layers: Sequence[Tree]) -> Tree:
-    tree: Tree = {"data": {}}
-    for layer in layers:
-        tree = _merge(tree, layer)
-    return tree
+def _merged(layers: Iterable[Tree]) -> Tree:
+    return reduce(_merge, layers, {"data": {}})
 
 
 def _chosen(layer: Tree, method: str) -> Tree:
@@ -237,11 +291,20 @@ def _merge(below: Tree, above: Tree) -> Tree:
 
 
 def _check_common(tree: Tree, sections: Mapping[str, type[Options]]) -> Common:
-    return _check(Common, {key: tree[key] for key in tree if key in Common.model_fields}, "", sections)
+    return check_section(Common, {key: tree[key] for key in tree if key in Common.model_fields}, sections=sections)
 
 
-def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str, type[Options]]) -> _Model:
-    """Validate ``values``; the error is one line with key, value and what is allowed."""
+def check_section(
+    model: type[_Model], values: Any, prefix: str = "", sections: Mapping[str, type[Options]] = MappingProxyType({})
+) -> _Model:
+    """Validate one section; the error is one line with key, value and what is allowed.
+
+    Args:
+        model: the options of the section.
+        values: by key.
+        prefix: what errors put before a key.
+        sections: further sections of the configuration, whose keys an error may suggest.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -250,7 +313,8 @@ def _check(model: type[_Model], values: Any, prefix: str, sections: Mapping[str,
         if first["type"] == "extra_forbidden":
             raise ConfigError(unknown("configuration key", key, _all_keys(sections))) from error
         if first["type"] == "missing":
-            raise ConfigError("missing option --data" if key == "data.path" else f"'{key}' is missing") from error
+            hint = "; name the data (`unflip train --data`)" if key == "data.path" else ""
+            raise ConfigError(f"'{key}' is missing{hint}") from error
         if first["type"] == "literal_error":
             choices = re.findall("'([^']*)'", first["ctx"]["expected"])
             raise ConfigError(unknown(key, str(first["input"]), choices)) from error
@@ -275,11 +339,7 @@ def _locate(model: type[Options], location: Sequence[str | int]) -> str:
 
 
 def _all_keys(sections: Mapping[str, type[Options]]) -> list[str]:
-    nested: dict[str, type[Options]] = {
-        "data": DataOptions,
-        "noise": NoiseOptions,
-        "optimizer": OptimizerOptions,
-        **sections,
-    }
+    nested: dict[str, type[Options]] = {"data": DataOptions, "noise": NoiseOptions, "optimizer": OptimizerOptions}
+    nested |= sections
     keys = [key for key in Common.model_fields if key not in nested]
     return keys + [f"{section}.{key}" for section, model in nested.items() for key in model.model_fields]

@@ -3,47 +3,60 @@
 import json
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from unflip.data.arrays import Array, read_array, write_array
+from unflip.data.columns import Rows, Table, as_cell
+from unflip.data.dataset import Dataset
+from unflip.data.files import ImageFiles
+from unflip.data.images import Pictures, bytes_to_pixels, pictures_of_files
+from unflip.data.labeling import choose_labels
+from unflip.data.loaders import find_loader, load_raw
 from unflip.data.loaders.arrays import read_origin
 from unflip.data.options import DataOptions
-from unflip.data.preview import Pictures, Rows, open_pictures, open_rows
+from unflip.encoders.base import restore
 from unflip.encoders.table import text_columns
-from unflip.errors import ConfigError, RunFolderError, UnflipWarning
+from unflip.errors import ConfigError, InputError, RunFolderError, UnflipWarning
 from unflip.files import (
     LOCK,
     OwnedFolder,
+    check_format,
     locked,
+    matching,
     naming_target,
+    reading,
     remove_partial,
-    write_atomically,
     write_tensors,
     write_text,
 )
 from unflip.methods.base import HALF_MOST
+from unflip.options import Options
+from unflip.progress import is_first_process
 from unflip.runs import layout
 from unflip.runs.config import RunConfig
-from unflip.runs.labels import LABEL_COLUMNS, read_issues, read_table
-from unflip.runs.layout import reading
+from unflip.runs.labels import LABEL_COLUMNS, read_issues, read_table, write_table
 from unflip.runs.model_file import Model, load_model
 from unflip.stats.gaussians import ClassGaussians
 
-FORMAT = 3
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+FORMAT = 4
 """Version of the run folder; raised when older folders can no longer be read."""
 MAX_FEATURES_GB = 2.0
 """Larger features are not stored."""
+_ROWS = ("arrays", "table", "texts")  # loaders of data without pictures
 
 
 class _Result(dict[str, Any]):
@@ -83,11 +96,6 @@ class Run:
         return self.folder / layout.REPORT
 
     @property
-    def exists(self) -> bool:
-        """Whether the folder contains a run, finished or not, of any version."""
-        return self.config_path.exists() or self.is_finished
-
-    @property
     def is_finished(self) -> bool:
         """Whether the run is finished: ``result.json`` is written last."""
         return (self.folder / layout.RESULT).exists()
@@ -95,7 +103,7 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """The content of ``result.json``, read at each access: resuming a run replaces it."""
-        with self._reading(layout.RESULT, "JSON object") as path:
+        with reading(self._checked(layout.RESULT), "JSON object") as path:
             return _Result(path)
 
     @property
@@ -106,36 +114,33 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``, one per epoch."""
-        with self._reading(layout.METRICS, "JSON Lines file") as path:
+        with reading(self._checked(layout.METRICS), "JSON Lines file") as path:
             return list(map(json.loads, path.read_text("utf-8").splitlines()))
 
     @property
     def config(self) -> RunConfig:
         """The resolved configuration."""
-        with self._reading(layout.CONFIG, "configuration") as path:
+        with reading(self._checked(layout.CONFIG), "configuration") as path:
             return RunConfig.resolve([tomllib.loads(path.read_text("utf-8"))])
 
     @property
     def config_text(self) -> str:
         """The text of ``config.toml``."""
-        with self._reading(layout.CONFIG, "text file") as path:
+        with reading(self._checked(layout.CONFIG), "text file") as path:
             return path.read_text("utf-8")
 
     @property
     def model(self) -> Model:
         """The networks of the selected epoch, with everything needed to rebuild them and encode their inputs."""
-        self._check_format()
-        return load_model(self.folder / layout.MODEL)
+        return load_model(self._checked(layout.MODEL))
 
     def labels(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of ``labels.parquet``, one per example; see ``unflip.runs.labels.label_table``."""
-        self._check_format()
-        return read_table(self.folder / layout.LABELS, columns, LABEL_COLUMNS)
+        return read_table(self._checked(layout.LABELS), columns, LABEL_COLUMNS)
 
     def issues(self) -> pa.Table | None:
         """Return the rows of ``issues.csv``, None if no checks were run; see :mod:`unflip.runs.labels`."""
-        self._check_format()
-        path = self.folder / layout.ISSUES
+        path = self._checked(layout.ISSUES)
         return read_issues(path) if path.exists() and layout.ISSUES in self.owned() else None
 
     @property
@@ -145,8 +150,7 @@ class Run:
 
     def history(self) -> pa.Table:
         """Return all label changes during training: ``epoch, index, old, new, confidence``."""
-        self._check_format()
-        return read_table(self.folder / layout.HISTORY)
+        return read_table(self._checked(layout.HISTORY))
 
     @property
     def gaussians(self) -> ClassGaussians | None:
@@ -157,19 +161,42 @@ class Run:
         with reading(path, "file of class Gaussians"):
             return ClassGaussians.from_state_dict(load_file(path))
 
-    @property
-    def features(self) -> Array | None:
-        """The selected model's features of all examples (n, d), in half precision; None if too large to store.
+    def features(self, data: str | None = None) -> Array | None:
+        """Return the features that the run was trained on (n, d), in the order of the label table.
 
-        The array is memory-mapped, copy-on-write.
+        These are embeddings of images or texts, encoded columns, or the data's own rows; None if the network was
+        trained on images themselves. What the trained network makes of them is ``hidden_features``.
+
+        Args:
+            data: where the data is now; by default where it was when the run finished.
+        """
+        options, count = self._data_options(data), self.labels(["index"]).num_rows
+        raw = load_raw(options, self.config.parts)
+        if raw.holds_images:
+            return None
+        parts = [self._encoded(part) for part in _example_parts(raw, options, count)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _encoded(self, inputs: Any) -> Array:
+        encoding = self.model.encoding
+        if isinstance(inputs, Table) and encoding is not None:
+            return restore(encoding).encode(inputs).features
+        return np.asarray(inputs)
+
+    @property
+    def hidden_features(self) -> Array | None:
+        """The last hidden layer of the selected model for all examples (n, d); None if too large to store.
+
+        It was trained on the labels, so wrong labels are harder to see there than in ``features``. The array is in
+        half precision and memory-mapped, copy-on-write.
         """
         return self._map(layout.FEATURES)
 
     @property
     def gaussian_features(self) -> Array | None:
-        """The features that the class Gaussians were fitted to, those of the last epoch; otherwise as ``features``."""
+        """The features that the class Gaussians were fitted to, those of the last epoch; as ``hidden_features``."""
         last = self._map(layout.LAST_FEATURES)
-        return self._map(layout.FEATURES) if last is None else last
+        return self.hidden_features if last is None else last
 
     def _map(self, name: str) -> Array | None:
         path = self.folder / name
@@ -207,21 +234,12 @@ class Run:
         path = data or self.result.get("data_path")
         return options.model_copy(update={"path": path}) if path else options
 
-    @contextmanager
-    def _reading(self, name: str, kind: str) -> Iterator[Path]:
-        self._check_format()
-        with reading(self.folder / name, kind) as path:
-            yield path
-
-    def _check_format(self) -> None:
-        """Raise RunFolderError if the run was written in another format."""
+    def _checked(self, name: str) -> Path:
+        """Return the path of a file to read; raise RunFolderError if the run was written in another format."""
         with reading(self.folder / layout.MARKER, "run marker") as path:
             version = json.loads(path.read_text("utf-8"))["format"]
-        if version != FORMAT:
-            raise RunFolderError(
-                f"{self.folder}: run format {version}, this version of unflip reads {FORMAT}; train again, or use the "
-                "version that wrote it"
-            )
+        check_format(self.folder, "run", version, FORMAT)
+        return self.folder / name
 
     def check_free(self, *, resume: bool, force: bool, inputs: Iterable[Path] = ()) -> None:
         """Raise an error if writing the run would replace another run, its own inputs or foreign files.
@@ -233,12 +251,12 @@ class Run:
         """
         if resume and force:
             raise ConfigError("--resume and --force cannot be combined")
+        if resume and not self.config_path.exists():
+            raise RunFolderError(f"{self.folder}: no run to resume")
         if resume:
-            if not self.config_path.exists():
-                raise RunFolderError(f"{self.folder}: no run to resume")
-            self._check_format()
+            self._checked(layout.CONFIG)
         self._owner.check(layout.REPLACED if force else ())
-        if self.exists and not (resume or force):
+        if not (resume or force) and (self.config_path.exists() or self.is_finished):
             raise RunFolderError(
                 f"{self.folder}: already contains a run; replace it with --force, or resume it with `train --resume`"
             )
@@ -247,19 +265,14 @@ class Run:
             if path.exists() and any(path.samefile(replaced) for replaced in own):
                 raise RunFolderError(f"{path}: is an input of the run that would replace it; choose another folder")
 
-    @contextmanager
-    def claimed(self, *, resume: bool, force: bool) -> Iterator[None]:
-        """Create and lock the folder; with ``force``, remove the files of the previous run."""
-        with naming_target(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder / LOCK, busy="another process is using this run; wait until it has finished"):
-            self.check_free(resume=resume, force=force)  # again: another process may have just finished
-            remove_partial(self.folder)
-            remove_partial(self.checkpoints)
-            if force and self._owner.is_marked:
-                self.remove(layout.REPLACED)
-            self.begin()
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        """Lock the folder for this process; raise RunFolderError if another one has it."""
+        return locked(self.folder / LOCK, busy="another process is using this run; wait until it has finished")
+
+    def clear(self) -> None:
+        """Remove the files of the previous run, if there is one."""
+        if self._owner.is_marked:
+            self.remove(layout.REPLACED)
 
     def begin(self) -> None:
         """Create the folder if needed, and mark it as a run."""
@@ -288,9 +301,8 @@ class Run:
     def write_labels(self, table: pa.Table, history: Mapping[str, Tensor]) -> None:
         """Write the label table as Parquet and CSV, and the history as Parquet."""
         changes = pa.table({name: column.numpy() for name, column in history.items()})
-        write_atomically(self.own(layout.LABELS), lambda path: pa.parquet.write_table(table, path))
-        write_atomically(self.own(layout.LABELS_CSV), lambda path: pa.csv.write_csv(table, path))
-        write_atomically(self.own(layout.HISTORY), lambda path: pa.parquet.write_table(changes, path))
+        for name, content in ((layout.LABELS, table), (layout.LABELS_CSV, table), (layout.HISTORY, changes)):
+            write_table(self.own(name), content)
 
     def write_gaussians(self, gaussians: ClassGaussians) -> None:
         """Write the class Gaussians of the last epoch."""
@@ -321,7 +333,7 @@ class Run:
         for name in sorted(names.intersection(owned), key=lambda name: (name in last, name not in layout.FOLDERS)):
             path = self.folder / name
             is_folder = path.is_dir() and name in layout.WITHIN
-            for file in layout.files_within(path, name) if is_folder else [path]:
+            for file in matching(path, layout.WITHIN[name]) if is_folder else [path]:
                 if file.is_file():
                     with naming_target(file):
                         file.unlink()
@@ -330,3 +342,117 @@ class Run:
                 with suppress(OSError):  # it contains foreign files
                     path.rmdir()
         self._owner.record([name for name in owned if name not in names or (self.folder / name).exists()])
+
+
+class Claim:
+    """The right to write to a run folder, from the first write of a command to its last; a context manager.
+
+    Args:
+        run: the run folder.
+        resume: the run in it is resumed.
+        force: the run in it is replaced.
+    """
+
+    def __init__(self, run: Run, *, resume: bool = False, force: bool = False) -> None:
+        run.check_free(resume=resume, force=force)
+        self.run, self.resume, self.force = run, resume, force
+        self._locks, self._held = ExitStack(), not is_first_process()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._locks.close()
+
+    def hold(self) -> Run:
+        """Create and lock the folder before the first write; return the run. Only the first process locks.
+
+        A finished run is locked against reviews, too: nobody decides about a run that is being replaced.
+        """
+        run = self.run
+        if self._held:
+            return run
+        with naming_target(run.folder):
+            run.folder.mkdir(parents=True, exist_ok=True)
+        self._locks.enter_context(run.locked())
+        run.check_free(resume=self.resume, force=self.force)  # again: another process may have just finished
+        if run.is_finished:
+            busy = "is under review; end `unflip review` first"
+            self._locks.enter_context(locked(run.folder / layout.REVIEW_LOCK, busy=busy))
+        remove_partial(run.folder)
+        remove_partial(run.checkpoints)
+        self._held = True
+        return run
+
+
+def open_pictures(
+    options: DataOptions, ids: Sequence[str], own: Mapping[str, Options] = MappingProxyType({})
+) -> Pictures | None:
+    """Find the pictures of a run's examples; images are not read yet.
+
+    Args:
+        options: which data.
+        ids: the names of the examples, in the order of the run.
+        own: options of loaders by name.
+
+    Returns:
+        None for data without pictures.
+    """
+    raw = _load(options, own, rows=False)
+    if raw is None:
+        return None
+    files = [part.inputs for part in (raw.train, raw.val) if part is not None and isinstance(part.inputs, ImageFiles)]
+    if files:
+        return pictures_of_files(files, ids, options.path)
+    as_pixels = bytes_to_pixels if raw.holds_images else raw.as_pixels
+    if as_pixels is None:
+        return None
+    row_of = _example_rows(raw, options, len(ids))
+
+    def read(index: int, size: int) -> "Image":
+        from PIL import Image
+
+        return Image.fromarray(as_pixels(row_of(index)))
+
+    return Pictures(len(ids), "image/png", read)
+
+
+def open_rows(options: DataOptions, count: int, texts: Sequence[str] | None = None) -> Rows | None:
+    """Find the rows of a run's ``count`` examples; None for images. ``texts``: see :class:`Rows`."""
+    raw = _load(options, {}, rows=True)
+    if raw is None or isinstance(raw.train.inputs, ImageFiles) or len(raw.train.inputs.shape) != 2:
+        return None
+    inputs, row_of = raw.train.inputs, _example_rows(raw, options, count)
+    if isinstance(inputs, Table):
+        names = inputs.table.column_names
+        return Rows(lambda index: [as_cell(value) for value in row_of(index)], len(names), names, texts)
+    return Rows(lambda index: [as_cell(float(value)) for value in row_of(index)], inputs.shape[1], None)
+
+
+def _load(options: DataOptions, own: Mapping[str, Options], *, rows: bool) -> Dataset | None:
+    """Load data of rows, or of images; None if it is of the other kind."""
+    try:
+        return load_raw(options, own) if (find_loader(options) in _ROWS) == rows else None
+    except InputError as error:
+        raise InputError(f"{error}; if the data was moved, name its location with --data") from error
+
+
+def _example_parts(raw: Dataset, options: DataOptions, count: int) -> list[Any]:
+    """Return the inputs of a run's ``count`` examples: those for training, and the data's own validation examples."""
+    # Labels, which may be in another file, matter with `per_class` only.
+    train = raw.train[: options.limit] if options.per_class is None else choose_labels(raw, options)[0].train
+    parts = [part.inputs for part in (train, raw.val) if part is not None and not isinstance(part.inputs, ImageFiles)]
+    if (total := sum(map(len, parts))) != count:
+        raise InputError(f"data {options.path}: {total} examples, the run had {count}; is it another data set?")
+    return parts
+
+
+def _example_rows(raw: Dataset, options: DataOptions, count: int) -> Callable[[int], Any]:
+    """Return a function from the number of an example, of ``count``, to its input: a row of an array or of a table."""
+    parts = _example_parts(raw, options, count)
+
+    def row_of(index: int) -> Any:
+        part, row = (parts[0], index) if index < len(parts[0]) else (parts[1], index - len(parts[0]))
+        return part.cells(row) if isinstance(part, Table) else part[row]
+
+    return row_of

@@ -1,7 +1,8 @@
-"""labels.parquet (one row per example), the definition of a label issue, and issues.csv (one row per issue)."""
+"""labels.parquet (one row per example), the definition and the list of label issues, and issues.csv (other issues)."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePath
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,19 +14,20 @@ from torch import Tensor
 
 from unflip.data.arrays import Array
 from unflip.data.files import is_image
+from unflip.data.labels import declare_classes
+from unflip.files import reading, write_atomically
 from unflip.methods.base import LabelStore
-from unflip.runs.layout import reading
 
 REMOVED = "removed"
 """The ``split`` of removed examples."""
 HELD = 0.9
 """The fraction of the label errors that ``ExpectedErrors.most`` refers to."""
 LABEL_COLUMNS = (
-    "index", "id", "split", "given_label", "current_label", "suggested_label", "changed", "prob_suggested",
+    "index", "id", "digest", "split", "given_label", "current_label", "suggested_label", "changed", "prob_suggested",
     "label_quality", "is_label_issue", "log_odds", "out_of_sample", "reviewed",
 )  # fmt: skip
 """Columns that every label table has; see :func:`label_table` for all."""
-_NAMED = ("given_label", "current_label", "suggested_label")
+_NAMED = ("given_label", "current_label", "suggested_label", "top1", "top2")
 _GIVEN, _CURRENT, _SUGGESTED = range(3)
 
 
@@ -58,6 +60,7 @@ def label_table(
     *,
     splits: Sequence[str],
     ids: Sequence[str] | None = None,
+    digests: Sequence[str] | None = None,
     class_names: Sequence[str] | None = None,
 ) -> pa.Table:
     """Return one row per example: its labels, scores and history.
@@ -72,6 +75,8 @@ def label_table(
     the example is not reviewed. ``prob_...`` are probabilities by the method, ``network_prob_...`` by the networks,
     ``gaussian_prob_...`` by the class Gaussians.
 
+    ``digest`` identifies the content of the example, in whatever data it is.
+
     ``fold`` is the fold in cross-fitting; ``reviewed`` marks reviewed examples, including removed ones.
 
     Args:
@@ -79,7 +84,9 @@ def label_table(
         assessment: the scores of each example.
         splits: ``train``, ``val`` or ``removed`` for each example.
         ids: names of the examples; by default their index.
-        class_names: by class index; adds ``given_label_name``, ``current_label_name``, ``suggested_label_name``.
+        digests: of the examples' contents, null by default.
+        class_names: by class index; adds a column ``..._name`` for each of labels, and says in the schema, as Hugging
+            Face's library does, which classes the numbers mean.
 
     Returns:
         A table with n rows.
@@ -103,6 +110,7 @@ def label_table(
     columns: dict[str, Any] = {
         "index": np.arange(count),
         "id": pa.array(np.arange(count)).cast(pa.string()) if ids is None else list(ids),
+        "digest": pa.nulls(count, pa.string()) if digests is None else pa.array(digests, pa.string()),
         "split": list(splits),
         "given_label": given.numpy(),
         "current_label": current.numpy(),
@@ -128,25 +136,35 @@ def label_table(
         "fold": assessment.fold.cpu().to(torch.int16).numpy(),
         "reviewed": reviewed.numpy(),
     }
-    if class_names is not None:
-        names = pa.array(class_names, pa.string())
-        columns |= {
-            f"{kind}_name": names.take(columns[kind]) for kind in ("given_label", "current_label", "suggested_label")
-        }
-    return pa.table(columns)
+    if class_names is None:
+        return pa.table(columns)
+    names = pa.array(class_names, pa.string())
+    columns |= {f"{kind}_name": names.take(columns[kind]) for kind in _NAMED}
+    return declare_classes(pa.table(columns), _NAMED, class_names)
 
 
 def peoples_labels(table: pa.Table) -> Array:
     """Return the reviewed labels (n,), or the given ones where there is no review."""
-    reviewed = table["reviewed"].to_numpy(zero_copy_only=False)
-    labels: Array = np.where(reviewed, table["current_label"].to_numpy(), table["given_label"].to_numpy())
-    return labels
+    return np.where(*map(np.asarray, (table["reviewed"], table["current_label"], table["given_label"])))
 
 
 def label_issue_mask(table: pa.Table) -> Array:
     """Return a mask (n,) of label issues."""
-    mask: Array = table["is_label_issue"].to_numpy(zero_copy_only=False)
-    return mask
+    return np.asarray(table["is_label_issue"])
+
+
+def list_label_issues(table: pa.Table, id_name: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
+    """Return the content of label_issues.csv: the label issues, lowest quality first, with the examples' texts."""
+    columns = {
+        "index": table["index"],
+        id_name: table["id"],
+        "given_label": names_of(table, "given_label"),
+        "suggested_label": names_of(table, "suggested_label"),
+        "label_quality": table["label_quality"],
+    }
+    columns |= {f"{name}_" if name in columns else name: pa.array(cells) for name, cells in texts.items()}
+    order = lowest_quality_first(table)
+    return pa.table(columns).take(order[label_issue_mask(table)[order]])
 
 
 def lowest_quality_first(table: pa.Table) -> Array:
@@ -161,8 +179,7 @@ def in_turns(log_odds: Array, given: Array) -> Array:
     classes = np.unique(given, return_inverse=True)[1]
     order = np.lexsort((classes, log_odds))  # stable: ties within a class stay in order
     values, labels = log_odds[order], classes[order]
-    same = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
-    tied = np.append(False, same)
+    tied = np.append(False, (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1])))
     begins = np.flatnonzero(~(tied & np.append(True, labels[1:] == labels[:-1])))
     turn = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
     result: Array = order[np.lexsort((labels, turn, np.cumsum(~tied)))]
@@ -197,8 +214,7 @@ def wrong_share(table: pa.Table) -> float | None:
 
 def wrong_so_far(quality: Array) -> Array:
     """Return the expected number of errors among each label and those before it: the running sum of ``1 - q``."""
-    sums: Array = np.cumsum(1 - quality.astype(np.float64))
-    return sums
+    return np.cumsum(1 - quality.astype(np.float64), dtype=np.float64)
 
 
 def names_of(table: pa.Table, column: str) -> pa.ChunkedArray:
@@ -209,10 +225,28 @@ def names_of(table: pa.Table, column: str) -> pa.ChunkedArray:
 def read_table(path: Path, columns: Sequence[str] | None = None, required: Sequence[str] = ()) -> pa.Table:
     """Read all or some columns of a run's Parquet file; those that are ``required`` must exist."""
     with reading(path, "Parquet file"):
-        table = pyarrow.parquet.read_table(path, columns=columns)
+        table = pa.parquet.read_table(path, columns=columns)
         if missing := [name for name in columns or required if name not in table.column_names]:
             raise ValueError(f"no column '{missing[0]}'")
         return table
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a table atomically, as .csv, .parquet or .jsonl."""
+    write_atomically(path, lambda temporary: _WRITERS[path.suffix.lower()](table, temporary))
+
+
+def _write_jsonl(table: pa.Table, path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for batch in table.to_batches(10_000):
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+
+
+_WRITERS: dict[str, Callable[[pa.Table, Path], Any]] = {
+    ".csv": pa.csv.write_csv,
+    ".parquet": pa.parquet.write_table,
+    ".jsonl": _write_jsonl,
+}
 
 
 SCHEMA = pa.schema(
@@ -236,47 +270,34 @@ class Issue(NamedTuple):
 
 
 def issues_table(labels: pa.Table, found: Mapping[str, Issue]) -> pa.Table:
-    """Return all issues as one table; ``labels`` is the run's label table."""
-    parts = [_part(labels, name, issue) for name, issue in found.items()]
-    table = pa.concat_tables([SCHEMA.empty_table(), *parts])
-    named = any(is_image(PurePath(name).name) for name in labels["id"].slice(0, 1).to_pylist())
+    """Return all issues as one table, except those of removed examples; ``labels`` is the run's label table."""
+    table = pa.concat_tables([SCHEMA.empty_table(), *(_part(labels, name, issue) for name, issue in found.items())])
+    removed = np.append(np.array(labels["split"].to_pylist()) == REMOVED, False)  # -1 is a class
+    table = table.filter(~removed[table["index"].fill_null(-1).to_numpy()])
+    named = any(is_image(name) for name in labels["id"].slice(0, 1).to_pylist())
     return table.rename_columns(["index", "path" if named else "id", *SCHEMA.names[2:]])
 
 
 def _part(labels: pa.Table, name: str, issue: Issue) -> pa.Table:
-    known = issue.rows >= 0
-    count = len(issue.rows)
-    rows = pa.array(issue.rows, pa.int64(), mask=~known)
-    groups = pa.nulls(count, pa.int64()) if issue.groups is None else pa.array(issue.groups, pa.int64())
-    return pa.table(
-        {
-            "index": rows,
-            "id": labels["id"].combine_chunks().cast(pa.string()).take(rows),
-            "issue": pa.array([name] * count, pa.string()),
-            "score": np.round(issue.scores.astype(np.float64), 6),
-            "flag": issue.flags.astype(bool),
-            "reason": pa.array(list(issue.reasons), pa.string()),
-            "group": groups,
-        }
-    )
-
-
-def without_removed(issues: pa.Table, labels: pa.Table) -> pa.Table:
-    """Return the issues of examples that were not removed."""
-    removed = np.append(np.array(labels["split"].to_pylist()) == REMOVED, False)  # -1 is a class
-    return issues.filter(~removed[issues["index"].fill_null(-1).to_numpy()])
+    count, rows = len(issue.rows), pa.array(issue.rows, pa.int64(), mask=issue.rows < 0)
+    columns = {
+        "index": rows,
+        "id": labels["id"].combine_chunks().cast(pa.string()).take(rows),
+        "issue": [name] * count,
+        "score": np.round(issue.scores.astype(np.float64), 6),
+        "flag": issue.flags.astype(bool),
+        "reason": issue.reasons,
+        "group": pa.nulls(count) if issue.groups is None else issue.groups,
+    }
+    return pa.table(columns, SCHEMA)
 
 
 def read_issues(path: Path) -> pa.Table:
     """Read a run's issues; the column ``path`` is renamed to ``id``, as in the label table."""
     types = {field.name: field.type for field in SCHEMA} | {"path": pa.string()}
-    convert = pa.csv.ConvertOptions(
-        column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
-    )
+    nulls = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+    convert, parse = pa.csv.ConvertOptions(column_types=types, **nulls), pa.csv.ParseOptions(newlines_in_values=True)
     with reading(path, "list of issues"):
-        table = pa.csv.read_csv(
-            path, parse_options=pa.csv.ParseOptions(newlines_in_values=True), convert_options=convert
-        )
-        return table.rename_columns(["id" if name == "path" else name for name in table.column_names]).select(
-            SCHEMA.names
-        )
+        table = pa.csv.read_csv(path, parse_options=parse, convert_options=convert)
+        named = table.rename_columns(["id" if name == "path" else name for name in table.column_names])
+        return named.select(SCHEMA.names)

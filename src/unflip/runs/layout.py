@@ -1,8 +1,7 @@
-"""The names of all files in a run folder; reading them, and checking output paths."""
+"""The names of all files in a run folder, and the check of output paths."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from unflip.errors import ConfigError, RunFolderError
@@ -50,30 +49,6 @@ DECISIONS = "review.sqlite"
 """Decisions on the review page; never removed."""
 REVIEW_LOCK = ".unflip-review-lock"
 """Lock of the process that serves the review page."""
-
-
-def files_within(folder: Path, kind: str) -> Iterator[Path]:
-    """Yield the run's files in one of its folders, ``kind`` in ``WITHIN``."""
-    pattern = WITHIN[kind]
-    return (path for path in folder.glob("*") if pattern.fullmatch(path.name) and path.is_file())
-
-
-@contextmanager
-def reading(path: Path, kind: str) -> Iterator[Path]:
-    """Turn any error while a run's file is read into one line that names the file.
-
-    Args:
-        path: the file, which is also the context's value.
-        kind: what it should be, such as "JSON object".
-    """
-    try:
-        yield path
-    except FileNotFoundError as error:
-        raise RunFolderError(f"{path.parent}: no {path.name}; is this the folder of a finished run?") from error
-    except RunFolderError:
-        raise
-    except Exception as error:
-        raise RunFolderError(f"{path}: not a readable {kind} ({error})") from error
 
 
 def check_output(

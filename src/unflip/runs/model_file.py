@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,14 @@ from torch import Tensor
 from unflip.data.dataset import Encoding
 from unflip.data.files import ResizeCrop
 from unflip.data.sources import Standardization
-from unflip.errors import RunFolderError
-from unflip.files import write_tensors
+from unflip.files import check_checksum, check_format, checksum, reading, write_tensors
 from unflip.nn import networks as registered
-from unflip.nn.base import build_network
-from unflip.nn.ensemble import Ensemble, count_networks
-from unflip.runs.layout import reading
+from unflip.nn.base import Ensemble, build_network, count_networks
 
-FORMAT = 4
+FORMAT = 5
 """Version of the model file; raised when older files can no longer be read."""
 _ENCODING = "encoding."  # prefix of the encoder's arrays
+_PLAIN = ("network", "options", "input_shape", "num_classes", "class_names")  # fields stored as JSON
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,8 @@ class Model:
     def build(self) -> Ensemble:
         """Return the ensemble, ready to predict."""
         options = registered.load(self.network).Options.model_validate(self.options)
-        networks = [
-            build_network(self.network, options, self.input_shape, self.num_classes, seed=0, fresh=False).eval()
-            for _ in range(count_networks(self.state))
-        ]
-        ensemble = Ensemble(networks)
+        build = partial(build_network, self.network, options, self.input_shape, self.num_classes, seed=0, fresh=False)
+        ensemble = Ensemble([build().eval() for _ in range(count_networks(self.state))])
         ensemble.load_state_dict(self.state)
         return ensemble
 
@@ -58,22 +54,15 @@ class Model:
         tensors = dict(self.state)
         if self.standardization:
             tensors |= {"inputs.mean": self.standardization.mean, "inputs.std": self.standardization.std}
-        description = {
-            "format": FORMAT,
-            "network": self.network,
-            "options": dict(self.options),
-            "input_shape": list(self.input_shape),
-            "num_classes": self.num_classes,
-            "class_names": None if self.class_names is None else list(self.class_names),
-            "frame": None if self.frame is None else asdict(self.frame),
-            "encoder": None,
-        }
+        description = {"format": FORMAT} | {name: getattr(self, name) for name in _PLAIN}
+        description |= {"frame": None if self.frame is None else asdict(self.frame), "encoder": None}
         if self.encoding:
             description["encoder"] = {"name": self.encoding.encoder, "settings": dict(self.encoding.settings)}
             tensors |= {_ENCODING + name: torch.from_numpy(array) for name, array in self.encoding.arrays.items()}
         tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         # A single entry, since safetensors orders several arbitrarily and equal models should have equal files.
-        write_tensors(path, tensors, {"model": json.dumps(description)})
+        checked = {"checksum": checksum(tensors, json.dumps(description)), **description}
+        write_tensors(path, tensors, {"model": json.dumps(checked)})
 
 
 def load_model(path: Path) -> Model:
@@ -82,22 +71,14 @@ def load_model(path: Path) -> Model:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
             description = json.loads(file.metadata()["model"])
-        version = description.get("format", 1)
-        if version != FORMAT:
-            raise RunFolderError(
-                f"{path}: model format {version}, this version of unflip reads {FORMAT}; train again, or use the "
-                "version that wrote it"
-            )
+        check_format(path, "model", description.get("format", 1), FORMAT)
+        check_checksum(description.pop("checksum"), tensors, json.dumps(description))
         standardized, encoder = "inputs.mean" in tensors, description["encoder"]
-        arrays = {
-            name.removeprefix(_ENCODING): tensors.pop(name).numpy() for name in [*tensors] if name.startswith(_ENCODING)
-        }
+        encoded = [name for name in tensors if name.startswith(_ENCODING)]
+        arrays = {name.removeprefix(_ENCODING): tensors.pop(name).numpy() for name in encoded}
+        plain = {name: description[name] for name in _PLAIN}
         return Model(
-            network=description["network"],
-            options=description["options"],
-            input_shape=tuple(description["input_shape"]),
-            num_classes=description["num_classes"],
-            class_names=description["class_names"],
+            **plain | {"input_shape": tuple(plain["input_shape"])},
             frame=ResizeCrop(**description["frame"]) if description.get("frame") else None,
             encoding=None if encoder is None else Encoding(encoder["name"], encoder["settings"], arrays),
             standardization=Standardization(tensors["inputs.mean"], tensors["inputs.std"]) if standardized else None,

@@ -1,9 +1,8 @@
 """Options of every run. Nothing heavy is imported."""
 
-import math
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, ValidationInfo, field_validator
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.options import Options
@@ -30,21 +29,6 @@ class OptimizerOptions(Options):
     gamma: float = Field(0.5, gt=0.0, le=1.0)
     lr_warmup: NonNegativeInt = 0
     """Epochs of linear learning rate warm-up; ignored by `cosine`."""
-
-    @field_validator("nesterov")
-    @classmethod
-    def _needs_momentum(cls, nesterov: bool, info: ValidationInfo) -> bool:
-        if nesterov and info.data.get("momentum") == 0:
-            raise ValueError("false if optimizer.momentum is 0")
-        return nesterov
-
-    def lr_factor(self, progress: float, epochs: int) -> float:
-        """Return the factor on the learning rate after ``progress`` of ``epochs`` epochs."""
-        if self.schedule == "cosine":
-            return min(1.0, 0.1 + progress) * (1 + math.cos(math.pi * progress / epochs)) / 2
-        epoch = math.floor(progress) + 1
-        ramp = min(1.0, epoch / (self.lr_warmup + 1))
-        return ramp * self.gamma ** sum(epoch > milestone for milestone in self.milestones)
 
 
 class Common(Options):

@@ -79,11 +79,8 @@ class Discriminant:
         distances = self._distances(white)
         others = (self.counts - memberships).clamp_(min=0)
         growth = self.counts / others.clamp(min=MIN_COUNT)
-        if bool(in_covariance.all()):
-            distances += self._removed(white, memberships, growth)
-        else:  # of many examples few are
-            some = in_covariance.nonzero()[:, 0]
-            distances[some] += self._removed(white[some], memberships[some], growth[some])
+        some = in_covariance.nonzero()[:, 0]  # of many examples few are
+        distances[some] += self._removed(white[some], memberships[some], growth[some])
         return self._normalize(others, distances.mul_(growth.square_()))
 
     def leave_group_out_log_posterior(self, features: Tensor, memberships: Tensor, in_covariance: Tensor) -> Tensor:
@@ -198,13 +195,10 @@ def fit_discriminant(
     if len(candidates) == 1:
         return candidates[0]
     assert given is not None
-    rows, labels = used[evenly_spaced(len(used), _SHRINK_ROWS, used.device)], given
-    return min(
-        candidates,
-        key=lambda each: tempered_nll(
-            leave_group_out_log_posterior(each, fetch, memberships, groups, rows), labels[rows]
-        ),
-    )
+    rows = used[evenly_spaced(len(used), _SHRINK_ROWS, used.device)]
+    views = (leave_group_out_log_posterior(each, fetch, memberships, groups, rows) for each in candidates)
+    losses = [tempered_nll(view, given[rows]) for view in views]
+    return candidates[losses.index(min(losses))]
 
 
 def to_memberships(memberships: Tensor, num_classes: int) -> Tensor:

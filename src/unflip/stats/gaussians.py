@@ -1,6 +1,7 @@
 """One Gaussian per class: fitted to features, and sampled from; sums over the rows of each class."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -12,6 +13,7 @@ NOT_FINITE = "features hold NaN, infinity or values too large to compute with"
 _JITTER = 1e-6  # added to the diagonal of a singular correlation matrix
 
 
+@dataclass(frozen=True, eq=False)
 class ClassGaussians:
     """Class c has N(μ_c, F_cᵀ F_c + v_c I + α 1 1ᵀ), with α the disturbance, if it is present.
 
@@ -26,24 +28,15 @@ class ClassGaussians:
         disturbance: α, the same for all classes; it shifts all coordinates of a sample by the same amount.
     """
 
-    def __init__(
-        self, means: Tensor, present: Tensor, factors: Sequence[Tensor], variances: Tensor, disturbance: float = 0.0
-    ) -> None:
-        self.means = means
-        self.present = present
-        self.factors = tuple(factors)
-        self.variances = variances
-        self.disturbance = disturbance
+    means: Tensor
+    present: Tensor
+    factors: Sequence[Tensor]
+    variances: Tensor
+    disturbance: float = 0.0
 
     def with_disturbance(self, disturbance: float) -> "ClassGaussians":
         """Return the same Gaussians with another α, without copying tensors."""
-        return ClassGaussians(self.means, self.present, self.factors, self.variances, disturbance)
-
-    def to(self, device: torch.device | str) -> "ClassGaussians":
-        """Return the same Gaussians on another device."""
-        factors = [factor.to(device) for factor in self.factors]
-        means, present, variances = (tensor.to(device) for tensor in (self.means, self.present, self.variances))
-        return ClassGaussians(means, present, factors, variances, self.disturbance)
+        return replace(self, disturbance=disturbance)
 
     def sample(self, per_class: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Sample ``per_class`` features of every class present, in the order of classes.
@@ -79,7 +72,7 @@ class ClassGaussians:
             "means": self.means.clone(),
             "present": self.present.clone(),
             "variances": self.variances.clone(),
-            "factors": torch.cat(self.factors),
+            "factors": torch.cat(tuple(self.factors)),
             "ranks": torch.tensor([len(factor) for factor in self.factors]),
             "disturbance": torch.tensor(self.disturbance, dtype=torch.float64),
         }
@@ -115,30 +108,26 @@ def fit_gaussians(
         isotropic: whether to use only the mean of the covariance's diagonal.
         previous: the Gaussians of the last fit.
     """
-    shape = (num_classes, features.shape[1])
     features = features.detach()
-    fitted = torch.zeros(shape, device=features.device)
-    variances = torch.zeros(num_classes, device=features.device)
-    present = torch.zeros(num_classes, dtype=torch.bool, device=features.device)
-    factors = [fitted[:0]] * num_classes
+    if previous is None:
+        zeros = torch.zeros(num_classes, features.shape[1], device=features.device)
+        previous = ClassGaussians(zeros, zeros[:, 0] > 0, [zeros[:0]] * num_classes, zeros[:, 0])
+    fitted, variances, present = previous.means.clone(), previous.variances.clone(), previous.present.clone()
+    factors = list(previous.factors)
     for c, indices in enumerate(class_indices(labels.to(features.device), num_classes)):
-        if len(indices) >= 2:
-            rows = features.index_select(0, indices).to(torch.float32)
-            fitted[c] = rows.mean(0) if means is None else means[c]
-            rows -= fitted[c]
-            if weights is None:
-                rows /= len(rows) ** 0.5
-            else:
-                rows *= weights[c].to(rows).sqrt()[:, None]
-            if isotropic:
-                variances[c] = rows.square_().sum() / shape[1]
-            else:
-                factors[c] = covariance_factor(rows)
-        elif previous is not None and previous.present[c]:
-            fitted[c], variances[c] = previous.means[c], previous.variances[c]
-            factors[c] = previous.factors[c].to(features.device)
-        else:
+        if len(indices) < 2:
             continue
+        rows = features.index_select(0, indices).to(torch.float32)
+        fitted[c] = rows.mean(0) if means is None else means[c]
+        rows -= fitted[c]
+        if weights is None:
+            rows /= len(rows) ** 0.5
+        else:
+            rows *= weights[c].to(rows).sqrt()[:, None]
+        if isotropic:
+            variances[c] = rows.square_().sum() / rows.shape[1]
+        else:
+            factors[c] = covariance_factor(rows)
         present[c] = True
     extremes = [torch.stack(part.aminmax()) for part in (fitted, variances, *factors) if part.numel()]
     if extremes and not bool(torch.stack(extremes).isfinite().all()):

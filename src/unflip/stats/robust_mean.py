@@ -100,27 +100,25 @@ def class_agnostic_means(
         complement: the mean on W.
     """
     form = _Form(damping, normalize, complement)
-    features = features.detach()
     by_class = class_indices(labels.to(features.device), num_classes)
     groups = _group_classes([len(indices) for indices in by_class], features.shape[1])
 
     def estimate(classes: Sequence[int]) -> Tensor:
         x, padding = _gather(features, [by_class[c] for c in classes])
-        origin = x.new_zeros(len(x), 1, x.shape[1]) if form.normalize == "count" else None
+        origin = x.new_zeros(len(x), 1, x.shape[1]) if normalize == "count" else None
         return _robust_mean(x, x.shape[1], padding, form, origin)[:, 0]
 
-    means = torch.full((num_classes, features.shape[1]), torch.nan, dtype=_wide(features.dtype))
+    wide = torch.promote_types(features.dtype, torch.float32)
+    means = torch.full((num_classes, features.shape[1]), torch.nan, dtype=wide)
     for classes, estimates in zip(groups, _one_thread_each(estimate, groups), strict=True):
-        means[list(classes)] = estimates
+        means[classes] = estimates
     return means.to(features.device)
 
 
-def robust_in_leading(
-    features: Tensor, labels: Tensor, num_classes: int, n_components: int, estimate: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
+def robust_in_leading(features: Tensor, labels: Tensor, num_classes: int, n_components: int, **form: Any) -> Tensor:
     """Return class means (k, d) that are robust in the leading directions and plain in all others.
 
-    ``mean(h) + B (estimate(z) - mean(z))`` with ``z = B^T h``, the columns of B being the leading eigenvectors of the
+    ``mean(h) + B (robust(z) - mean(z))`` with ``z = B^T h``, the columns of B being the leading eigenvectors of the
     covariance of features about their class means, pooled over classes. Outliers cause most of the variance, so they
     lie along these directions. AgnosticMean computes such directions in each class and at every halving; one set for
     all classes costs far less.
@@ -130,14 +128,14 @@ def robust_in_leading(
         labels: (n,) integers below ``num_classes``.
         num_classes: k.
         n_components: the number of columns of B.
-        estimate: maps features and labels to robust class means.
+        form: see :func:`class_agnostic_means`, which estimates the robust means.
     """
     features = features.float()
     plain = class_means(features, labels, num_classes)
     pooled = pooled_covariance(features, labels, plain).cpu()
     basis: Tensor = torch.linalg.eigh(pooled).eigenvectors[:, -n_components:].to(features.device)
-    shift = estimate(features @ basis, labels) - plain @ basis  # NaN for a class without examples
-    return plain + shift.nan_to_num(0.0) @ basis.T
+    robust = class_agnostic_means(features @ basis, labels, num_classes, **form)  # NaN for a class without examples
+    return plain + (robust - plain @ basis).nan_to_num(0.0) @ basis.T
 
 
 def pooled_covariance(features: Tensor, labels: Tensor, means: Tensor) -> Tensor:
@@ -162,7 +160,7 @@ def damping_weights(features: Tensor, *, damping: float = 1.0, normalize: Normal
     """Return ω_i / Z (eq. 4) of the features (n, d) of one class: (n,), small for outliers."""
     if not len(features):
         return torch.zeros(0, device=features.device)
-    x, padding = _gather(features.detach(), [torch.arange(len(features), device=features.device)])
+    x, padding = _gather(features, [torch.arange(len(features), device=features.device)])
     _, mean, squares = _center(x, padding)
     return _damping(mean, squares, padding, _Form(damping, normalize, "weighted"))[0, 0].to(features.device)
 
@@ -191,7 +189,6 @@ class _Padding:
         self.beyond = torch.where(member, 0.0, inf).to(dtype)
         self.uniform = member.to(dtype) / size  # weights of the plain mean
         self.even = size % 2 == 0  # (b, 1, 1)
-        self.any_even = bool(self.even.any())
 
 
 def _robust_mean(x: Tensor, dim: int, padding: _Padding, form: _Form, origin: Tensor | None) -> Tensor:
@@ -234,8 +231,7 @@ def _center(x: Tensor, padding: _Padding) -> tuple[Tensor, Tensor, Tensor]:
         lower, median = (
             torch.from_numpy(middle).view(*block.shape[:2], 1) for middle in middle_two(scratch.flatten(0, 1).numpy())
         )
-        if padding.any_even:
-            median = torch.where(padding.even, (median + lower) / 2, median)
+        median = torch.where(padding.even, (median + lower) / 2, median)
         block -= median
         squares += (block * block).sum(1, keepdim=True)
         medians.append(median.mT)
@@ -346,34 +342,28 @@ def middle_two(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return lower, upper
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the type to compute in for features of type ``dtype``: float32, or float64 if they are."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def _gather(features: Tensor, by_class: Sequence[Tensor]) -> tuple[Tensor, _Padding]:
     """Return the classes' features, (b, d, longest), on the CPU, and their padding."""
     counts = [len(indices) for indices in by_class]
-    x = torch.empty(len(by_class), features.shape[1], max(counts), dtype=_wide(features.dtype))
+    wide = torch.promote_types(features.dtype, torch.float32)
+    x = torch.empty(len(by_class), features.shape[1], max(counts), dtype=wide)
     for row, indices in zip(x, by_class, strict=True):
         row[:, len(indices) :] = 0
         for part, chosen in zip(row.split(GATHER_ROWS, dim=1), indices.split(GATHER_ROWS), strict=False):
             # widened first: torch is slow at widening and transposing in one step
-            part[:, : len(chosen)] = features.index_select(0, chosen).to("cpu", x.dtype).T
+            part[:, : len(chosen)] = features.detach().index_select(0, chosen).to("cpu", x.dtype).T
     return x, _Padding(counts, x.dtype)
 
 
-def _group_classes(counts: Sequence[int], dim: int) -> list[tuple[int, ...]]:
+def _group_classes(counts: Sequence[int], dim: int) -> list[list[int]]:
     """Group small classes of about the same size; the largest come first."""
-    groups: list[tuple[int, ...]] = []
-    longest = 0
+    groups: list[list[int]] = []
     for c in sorted((c for c, count in enumerate(counts) if count), key=lambda c: -counts[c]):
-        fits = groups and (len(groups[-1]) + 1) * longest * dim <= GROUP_VALUES
-        if fits and counts[c] >= 0.9 * longest:
-            groups[-1] += (c,)
+        longest = counts[groups[-1][0]] if groups else inf
+        if counts[c] >= 0.9 * longest and (len(groups[-1]) + 1) * longest * dim <= GROUP_VALUES:
+            groups[-1].append(c)
         else:
-            groups.append((c,))
-            longest = counts[c]
+            groups.append([c])
     return groups
 
 

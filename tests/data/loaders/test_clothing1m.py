@@ -8,7 +8,7 @@ import pytest
 from helpers import open_dataset
 from pictures import write_clothing
 from unflip.data.dataset import Dataset
-from unflip.data.loaders.clothing1m import Clothing1MOptions
+from unflip.data.loaders.web_images import Clothing1MOptions
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 

@@ -123,16 +123,16 @@ def test_it_is_a_loader_with_options_that_have_defaults(name: str) -> None:
 
 
 def test_it_alone_is_found_for_its_data(name: str, path: Path) -> None:
-    assert find_loader(path) == name
+    assert find_loader(DataOptions(path=str(path))) == name
     loader: Loader = datasets.load(name)
-    assert loader.built_in or loader.recognizes(path)
+    assert loader.built_in or loader.recognizes(path, DataOptions(path=str(path)))
 
 
 def test_it_recognizes_neither_nothing_nor_what_is_not_there(name: str, tmp_path: Path) -> None:
     loader: Loader = datasets.load(name)
     (tmp_path / "notes.txt").write_text("no data")
-    assert not loader.recognizes(tmp_path / "notes.txt")
-    assert not loader.recognizes(tmp_path / "missing.csv")
+    for path in (tmp_path / "notes.txt", tmp_path / "missing.csv"):
+        assert not loader.recognizes(path, DataOptions(path=str(path)))
 
 
 def test_its_parts_fit_together(name: str, path: Path) -> None:

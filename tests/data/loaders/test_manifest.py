@@ -4,14 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import torch
 
 from helpers import open_dataset
 from pictures import write_picture
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset
-from unflip.data.loaders import load_raw
+from unflip.data.files import ImageFiles
+from unflip.data.loaders import check_used, load_raw
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 
@@ -54,8 +57,7 @@ def test_splits_labels_and_paths_are_those_of_the_table(root: Path) -> None:
 
 def test_without_splits_all_train_and_numbers_are_classes(root: Path) -> None:
     dataset = opened(write(root, "2,pictures/0.png,x", "0,pictures/1.png,y", header="label, Path ,note"))
-    assert dataset.given.tolist() == [2, 0]
-    assert (dataset.num_classes, dataset.class_names) == (3, None)
+    assert (dataset.given.tolist(), dataset.class_names) == ([1, 0], ("0", "2"))
 
 
 @pytest.mark.parametrize("labels", [[1, 0, 1], ["b", "a", "b"]])
@@ -150,3 +152,33 @@ def test_a_header_alone_lacks_rows_and_not_labels(root: Path, header: str) -> No
     raw = load_raw(DataOptions(path=str(write(root, header=header))))
     assert raw.train.labels is not None
     assert raw.untrainable == "no row to train on"
+
+
+LOG = ["/index.html,12,a", "/img/logo.png,7,b", f"/{'very' * 200}/long,3,a", "/,5,b"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_paths_that_are_no_files_are_a_column_of_a_table(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path, *LOG, header="path,bytes,label")
+    if suffix == "parquet":
+        pa.parquet.write_table(pa.csv.read_csv(path), path := tmp_path / "m.parquet")
+    inputs = load_raw(DataOptions(path=str(path))).train.inputs
+    assert isinstance(inputs, Table)
+    assert inputs.table.column_names == ["path", "bytes"]
+
+
+def test_one_file_or_only_names_of_images_make_a_manifest(root: Path) -> None:
+    (root / "picture").write_bytes((root / "pictures/0.png").read_bytes())
+    for names in (["picture", "missing"], ["missing.png", "gone.jpg"], []):
+        path = write(root, *(f"{name},a" for name in names), header="path,label")
+        assert isinstance(load_raw(DataOptions(path=str(path))).train.inputs, ImageFiles)
+
+
+@pytest.mark.parametrize("option", ["ignore", "categorical", "text_column", "numeric"])
+def test_a_path_that_is_used_in_a_table_makes_no_manifest(root: Path, option: str) -> None:
+    path = write(root, "pictures/0.png,1,a", "pictures/1.png,2,b", header="path,size,label")
+    options = DataOptions(path=str(path), **{option: ("path",)})
+    check_used(options, [option])
+    inputs = load_raw(options).train.inputs
+    assert isinstance(inputs, Table)
+    assert ("path" in inputs.table.column_names) == (option != "ignore")

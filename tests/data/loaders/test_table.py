@@ -16,7 +16,7 @@ from unflip.data.dataset import Dataset
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.encoders.table import columns_of
-from unflip.errors import InputError
+from unflip.errors import InputError, UnflipWarning
 
 
 def opened(path: Path, **options: Any) -> Dataset:
@@ -108,6 +108,16 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         "column 'label' holds the labels; choose ano",
     ),
     "semicolons": ("x;y;label\n1,5;2;a\n", {}, "t.csv: columns are separated by ';'; separate them by commas"),
+    "commas in a header of semicolons": (
+        "width, cm;height, cm;label\n1,5;2;a\n2,5;3;b\n",
+        {},
+        "t.csv: columns are separated by ';'; separate them by commas",
+    ),
+    "commas in a header and in all rows of semicolons": (
+        "width;height, cm;label\n1;2,5;a\n2;3,5;b\n",
+        {},
+        "t.csv: columns are separated by ';'; separate them by commas",
+    ),
     "tabs": ("x\ty\tlabel\n1\t2\ta\n", {}, r"t.csv: columns are separated by '\\t'; separate them by commas"),
     "no row to train on": ("x,label,split\n1,a,test\n", {}, "no row to train on"),
     "the same name twice": ("x,x,label\n1,2,a\n", {}, "two columns 'x'"),
@@ -148,7 +158,7 @@ def test_a_model_finds_its_columns_by_their_names(tmp_path: Path) -> None:
     right = predict(run, tmp_path / "new.parquet").labels.numpy() == content["test_labels"]
     assert right.mean() > 0.95
     pyarrow.parquet.write_table(pa.table({"c0": [1.0], "c1": [2.0]}), tmp_path / "few.parquet")
-    with pytest.raises(InputError, match=r"few\.parquet: data\.columns: unknown column 'c2'.*: c0, c1"):
+    with pytest.raises(InputError, match=r"few\.parquet: unknown column 'c2'.*: c0, c1"):
         predict(run, tmp_path / "few.parquet")
 
 
@@ -210,3 +220,36 @@ def test_text_that_is_stored_as_bytes_is_text(tmp_path: Path) -> None:
         opened(path)
     dataset = opened(path, ignore=("blob",))
     assert (dataset.class_names, dataset.ids) == (("z", "été"), ("r1", "r2"))
+
+
+def test_marks_in_names_and_cells_of_commas_separate_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path, f"x;y;z,a|b|c,label\n1,2;3,u\n2,3,v\n3,{'4|5;' * 50_000},u\n")
+    assert load_raw(DataOptions(path=str(path))).train.inputs.shape == (3, 2)
+
+
+def test_blank_lines_are_counted(tmp_path: Path) -> None:
+    path = write(tmp_path, '\n\nx,label\n1,a\n\n2,b\r\n\r\n\n"two\n\nparagraphs",a\n\n\n')
+    with pytest.warns(
+        UnflipWarning, match=r"t.csv: 3 blank lines are skipped, and not counted in the numbers of rows$"
+    ):
+        assert len(load_raw(DataOptions(path=str(path))).train.inputs) == 3
+
+
+def test_a_blank_line_in_a_single_column_is_an_empty_cell(tmp_path: Path) -> None:
+    path = write(tmp_path, "text\none\n\nthree\n\n")
+    inputs = load_raw(DataOptions(path=str(path))).train.inputs
+    assert isinstance(inputs, Table)
+    assert [inputs.cells(row)[0] for row in range(len(inputs))] == ["one", "", "three"]
+
+
+@pytest.mark.parametrize("kind", ["string_view", "binary_view"])
+def test_views_of_texts_are_texts(kind: str, tmp_path: Path) -> None:
+    view = getattr(pa, kind)()
+    texts = {"topic": ["u", "v"] * 6, "label": ["a", "b", "c"] * 4, "split": ["train"] * 11 + ["test"]}
+    columns = {name: pa.array(cells).cast(pa.binary()).cast(view) for name, cells in texts.items()}
+    ids = pa.array([f"r{i}" for i in range(12)]).cast(pa.binary()).cast(view)
+    pa.parquet.write_table(pa.table(columns | {"id": ids, "x": np.arange(12) / 7}), tmp_path / "t.parquet")
+    dataset = opened(tmp_path / "t.parquet")
+    assert used(dataset) == ("topic", "x")
+    assert dataset.class_names == ("a", "b", "c")
+    assert dataset.ids == tuple(f"r{i}" for i in range(11))

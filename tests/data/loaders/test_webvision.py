@@ -8,7 +8,7 @@ import pytest
 from helpers import open_dataset
 from pictures import write_webvision
 from unflip.data.dataset import Dataset
-from unflip.data.loaders.webvision import WebVisionOptions
+from unflip.data.loaders.web_images import WebVisionOptions
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 

@@ -1,6 +1,7 @@
 """Loader: the contract of loaders, and how the loader of a path is found."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -38,8 +39,8 @@ class Loader:
     uses: ClassVar[frozenset[str]] = frozenset()
     built_in: ClassVar[bool] = False
 
-    def recognizes(self, path: Path) -> bool:
-        """Whether this loader can read ``path``."""
+    def recognizes(self, path: Path, options: DataOptions) -> bool:
+        """Whether this loader can read ``path``, as ``options`` want it."""
         return False
 
     def load(self, path: Path, options: DataOptions, own: Any) -> Dataset:
@@ -49,10 +50,10 @@ class Loader:
 
 def load_raw(options: DataOptions, own: Mapping[str, Options] = MappingProxyType({})) -> Dataset:
     """Read ``options.path`` with the loader for it; ``own`` holds options of loaders by name."""
-    path = Path(options.path)
-    name = find_loader(path)
+    path, name = Path(options.path), find_loader(options)
     loader: Loader = datasets.load(name)
-    raw = loader.load(path, options, own.get(name) or loader.Options())
+    with _naming_folder(path):
+        raw = loader.load(path, options, own.get(name) or loader.Options())
     return replace(raw.checked(options.path), name=path.name if loader.general else name)
 
 
@@ -64,26 +65,39 @@ def check_used(options: DataOptions, typed: Collection[str], also: Collection[st
         typed: the keys that were set for this command, not by a preset or a file.
         also: keys that the caller reads itself, for any kind of data.
     """
-    kind = find_loader(Path(options.path)) if {*typed} - FOR_ALL else ""
+    kind = find_loader(options) if {*typed} - FOR_ALL else ""
     unused = {*typed} - FOR_ALL - {*also} - (datasets.load(kind).uses if kind else set())
     if name := next((key for key in DataOptions.model_fields if key in unused), None):
         raise ConfigError(f"data.{name} is not used: data {options.path} is read as '{kind}'; leave it out")
 
 
-def find_loader(path: Path) -> str:
-    """Return the name of the built-in data set called ``path``, or of the loader that recognizes it."""
-    if is_built_in(str(path)):
-        return str(path)
+def find_loader(options: DataOptions) -> str:
+    """Return the name of the built-in data set called ``options.path``, or of the loader that recognizes it."""
+    if is_built_in(options.path):
+        return options.path
+    path = Path(options.path)
     if not path.exists():
         raise InputError(f"No such file or folder: {path}")
     if path.is_file() and (owner := next((entry.name for entry in datasets if path.suffix in entry.suffixes), None)):
         return owner
-    for general in (False, True):
-        for name in datasets.names():
-            loader: Loader = datasets.load(name)
-            if loader.general == general and loader.recognizes(path):
-                return name
+    with _naming_folder(path):
+        if path.is_dir():
+            next(path.iterdir(), None)  # an error here is about the folder itself
+        for general in (False, True):
+            for name in datasets.names():
+                loader: Loader = datasets.load(name)
+                if loader.general == general and loader.recognizes(path, options):
+                    return name
     raise InputError(f"data {path}: cannot read '{path.suffix}'; give .npz, .npy, .csv, .parquet, .jsonl or a folder")
+
+
+@contextmanager
+def _naming_folder(path: Path) -> Iterator[None]:
+    """Turn errors about folders that cannot be read into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: {error.strerror or error}") from error
 
 
 def is_built_in(name: str) -> bool:

@@ -9,18 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unflip.data.arrays import (
-    Array,
-    Pieces,
-    Shards,
-    decoded,
-    open_shards,
-    read_array,
-    read_npz,
-    shard_name,
-    write_array,
-    write_npz,
-)
+from unflip.data.arrays import Array, Pieces, Shards, decoded, read_array, read_npz, write_array, write_npz
 from unflip.data.dataset import Dataset, Encoding, Split
 from unflip.data.files import Skipped
 from unflip.data.labels import read_labels
@@ -50,7 +39,7 @@ class Arrays(Loader):
     general = True
     uses = FOR_ROWS | {"mmap_threshold_mb"}
 
-    def recognizes(self, path: Path) -> bool:
+    def recognizes(self, path: Path, options: DataOptions) -> bool:
         """Whether ``path`` is an .npz or .npy file, or a folder; the loaders of images are tried first."""
         return path.is_dir() or path.suffix in (".npz", ".npy")
 
@@ -64,10 +53,7 @@ class Arrays(Loader):
             arrays = read_npz(path, mmap_threshold_mb=options.mmap_threshold_mb)
         else:
             arrays = {"train": _read_npy(path, options.mmap_threshold_mb)}
-        arrays = {
-            name: array if isinstance(array, Shards) else decoded(array, f"{path}, {name}")
-            for name, array in arrays.items()
-        }
+        arrays = {name: decoded(array, f"{path}, {name}") for name, array in arrays.items()}
         hint = "; a folder holds train.npy, or one folder of images per class" if path.is_dir() else ""
         without = f"no array 'train' among {', '.join(sorted(arrays)) or 'no arrays'}{hint}"
         sets = {
@@ -123,6 +109,33 @@ def _read_folder(path: Path, mmap_threshold_mb: float) -> dict[str, Any]:
     return arrays
 
 
+def shard_name(name: str, number: int) -> str:
+    """Return the file name of a shard.
+
+    >>> shard_name("train", 3)
+    'train-00003.npy'
+    """
+    return f"{name}-{number:05}.npy"
+
+
+def open_shards(folder: Path, name: str) -> Shards | None:
+    """Map the files ``NAME-00000.npy``, ``NAME-00001.npy``, ...; None without any, InputError if one is missing."""
+    files = sorted(folder.glob(f"{name}-{'[0-9]' * 5}.npy"))
+    if not files:
+        return None
+    arrays: list[Array] = []
+    for number, file in enumerate(files):
+        if file.name != shard_name(name, number):
+            raise InputError(f"{folder}: {shard_name(name, number)} is missing")
+        array = read_array(file, mmap_mode="r")
+        first = arrays[0] if arrays else array
+        if array.ndim < 2 or (array.shape[1:], array.dtype) != (first.shape[1:], first.dtype):
+            expected = f"{first.shape}, {first.dtype} in {files[0].name}"
+            raise InputError(f"{file}: shape {array.shape}, type {array.dtype}, unlike {expected}")
+        arrays.append(array)
+    return Shards(arrays)
+
+
 def _check_features(array: Array | Shards, what: str) -> Array | Shards:
     if array.ndim < 2 or 0 in array.shape[1:]:
         raise InputError(f"{what}: shape {array.shape}; features must be (examples, columns)")
@@ -138,7 +151,7 @@ class FeatureOrigin:
     Attributes:
         encoding: the encoder that made the features.
         data: the absolute path of what was encoded.
-        fingerprint: hash of the examples and of how they were encoded.
+        fingerprint: hash of the images and of how they were encoded; empty for tables.
         class_map, clean_val: as in :class:`unflip.data.dataset.Dataset`.
         skipped: images that could not be decoded.
     """

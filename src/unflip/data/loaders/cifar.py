@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unflip.data.arrays import Array
+from unflip.data.arrays import Array, unreadable
 from unflip.data.dataset import Dataset, Split
 from unflip.data.images import byte_normalization
 from unflip.data.loaders import Loader
@@ -41,7 +41,7 @@ class Cifar(Loader):
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
-    def recognizes(self, path: Path) -> bool:
+    def recognizes(self, path: Path, options: DataOptions) -> bool:
         """Whether ``path`` is a folder with the first training file of either layout."""
         return any((path / f"{self.train[0]}{suffix}").is_file() for suffix in (".bin", ""))
 
@@ -64,7 +64,7 @@ class Cifar(Loader):
         try:
             content = np.fromfile(path, np.uint8)
         except OSError as error:
-            raise InputError(f"{path}: {error.strerror}") from error
+            raise unreadable(path, "file", error) from error
         record = self.label_bytes + _PIXELS
         if len(content) != count * record:
             raise InputError(f"{path}: {len(content)} bytes instead of {count * record}; download it again")
@@ -135,8 +135,6 @@ def read_batch(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             content = dict(_Unpickler(file, encoding="bytes").load())
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
     except Exception as error:  # a broken pickle can raise anything
-        raise InputError(f"{path}: not a readable batch ({error})") from error
+        raise unreadable(path, "batch", error) from error
     return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}

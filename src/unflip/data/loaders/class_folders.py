@@ -26,10 +26,10 @@ class ClassFolders(Loader):
     def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
         """List the files, sorted by name; texts are read."""
         sets = {part: self._read(path, folder) for part, folder in (find_parts(path) or {"train": ""}).items()}
-        labels = sets["train"].labels
+        names = {name for part in sets.values() if part.labels is not None for name in part.labels.tolist()}
         return Dataset(
             sets["train"],
-            class_names=None if labels is None else tuple(dict.fromkeys(labels.tolist())),
+            class_names=tuple(sorted(names)) or None,
             normalization=IMAGENET if self.kind is IMAGES else None,
             unlabeled=f"{self.kind.noun} but no class folders in it",
         ).with_parts(sets)
@@ -47,7 +47,7 @@ class ImageFolder(ClassFolders):
     uses = FOR_IMAGE_FILES
     kind = IMAGES
 
-    def recognizes(self, path: Path) -> bool:
+    def recognizes(self, path: Path, options: DataOptions) -> bool:
         """Whether ``path`` is a folder with folders or images in it, and no arrays; text folders are tried first."""
         entries = list(path.iterdir()) if path.is_dir() else []
         images = any(is_class(entry) or IMAGES.fits(entry.name) for entry in entries)
@@ -60,7 +60,7 @@ class TextFolder(ClassFolders):
     uses = FOR_ROWS | {"text_encoder"}
     kind = FileKind("texts", (".txt",))
 
-    def recognizes(self, path: Path) -> bool:
+    def recognizes(self, path: Path, options: DataOptions) -> bool:
         """Whether the first file in a class folder of ``path``, or every file in ``path`` without any, is a text."""
         if not path.is_dir():
             return False

@@ -1,17 +1,16 @@
 """The handwritten digits that come with scikit-learn: 8x8 pixels, ten classes, clean labels."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from unflip.compute import generator
 from unflip.data.arrays import Array
 from unflip.data.dataset import Dataset, Split
 from unflip.data.loaders import FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.options import Options
-from unflip.seeding import generator
 
 _COUNT, _TEST = 1797, 450  # a fixed split, the same for every seed
 
@@ -24,8 +23,12 @@ class Digits(Loader):
 
     def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
         """Return all digits; ``path`` is not used."""
-        digits, (train, test) = _digits(), _split()
-        images, labels = digits.data.astype(np.float32), digits.target
+        from sklearn.datasets import load_digits  # a slow import, and every loader is asked about a folder
+
+        order = torch.randperm(_COUNT, generator=generator(0, "digits")).numpy()
+        train, test = np.sort(order[_TEST:]), np.sort(order[:_TEST])
+        images, labels = load_digits(return_X_y=True)
+        images = images.astype(np.float32)
         return Dataset(
             train=Split(images[train], labels[train], ids=np.array([f"digit-{i}" for i in train])),
             tests={"test": Split(images[test], labels[test])},
@@ -39,29 +42,6 @@ def _as_pixels(row: Array) -> Array:
     """Return a digit, 64 values from 0 to 16, as dark on white pixels (8, 8)."""
     pixels: Array = (255 - row.reshape(8, 8) * (255 / 16)).astype(np.uint8)
     return pixels
-
-
-def _digits() -> Any:
-    from sklearn.datasets import load_digits  # a slow import, and every loader is asked about a folder
-
-    return load_digits()
-
-
-def training_images() -> Array:
-    """Return the training images (1347, 8, 8) in the order in which they are loaded."""
-    images: Array = _digits().images[_split()[0]]
-    return images
-
-
-def training_labels() -> Array:
-    """Return their true labels (1347,)."""
-    labels: Array = _digits().target[_split()[0]]
-    return labels
-
-
-def _split() -> tuple[Array, Array]:
-    order = torch.randperm(_COUNT, generator=generator(0, "digits")).numpy()
-    return np.sort(order[_TEST:]), np.sort(order[:_TEST])
 
 
 digits = Digits()

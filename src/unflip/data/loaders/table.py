@@ -1,8 +1,9 @@
 """Tables with one row per example: `table` has the features in columns, `manifest` the paths of images."""
 
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,18 +12,16 @@ from unflip.data.columns import (
     TABLE_SUFFIXES,
     Columns,
     Table,
-    check_filled,
     column_names,
     decode_text,
-    find_label_column,
+    first_cells,
     read_columns,
     read_table,
-    rows_by_split,
 )
 from unflip.data.dataset import Dataset, Inputs, Split
-from unflip.data.files import ImageFiles, as_names
+from unflip.data.files import ImageFiles, as_names, is_image
 from unflip.data.images import IMAGENET
-from unflip.data.labels import numbers_or_names
+from unflip.data.labels import declared_classes, numbers_or_names
 from unflip.data.loaders import FOR_CELLS, FOR_IMAGE_FILES, FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.errors import InputError, unknown
@@ -45,7 +44,7 @@ class TableLoader(Loader):
     general = True
     uses = FOR_ROWS | FOR_CELLS | {"label_column", "ignore", "columns"}
 
-    def recognizes(self, path: Path) -> bool:
+    def recognizes(self, path: Path, options: DataOptions) -> bool:
         """Whether ``path`` is a table; manifests are recognized first."""
         return path.suffix.lower() in TABLE_SUFFIXES and path.is_file()
 
@@ -54,50 +53,49 @@ class TableLoader(Loader):
         as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
         table = read_table(path, str(path), [name for name in as_text if name is not None])
         header = table.column_names
-        label = find_label_column(path, header, options.label_column)
+        label = _find_label_column(path, header, options.label_column)
         typed = {*options.numeric, *options.categorical, *options.text_column}
         _check_roles(path, header, label, typed, options)
         features = typed | {*options.ignore, *(options.columns or ())}
         split = next((name for name in header if name.lower() == "split" and name not in features), None)
         indices = _index_columns(table, {label, split, *(options.columns or ()), *typed})
         groups = options.groups if options.groups in header else None
-        roles = {name for name in (label, split, groups, *indices[:1]) if name is not None}
-        excluded = {*roles, *indices, *options.ignore}
+        others = {name for name in (label, split, groups, *indices[:1]) if name is not None}
+        excluded = {*others, *indices, *options.ignore}
         columns = list(options.columns or (name for name in header if name not in excluded))
         if not columns:
             raise InputError(f"{path}: no column besides the label")
-        table = decode_text(table.select(list(dict.fromkeys([*columns, *roles]))), str(path))
-        cells = {name: table[name].to_pylist() for name in roles}
+        table = decode_text(table.select(list(dict.fromkeys([*columns, *others]))), str(path))
+        cells = {name: table[name].to_pylist() for name in others}
         ids: Sequence[object] | None = cells[indices[0]] if indices else None
         if ids is None and split is not None:  # rows are numbered before the table is split
             ids = range(len(table))
-        return _build(
-            path,
-            Table(table.select(columns)),
-            cells,
-            options,
-            label=label,
-            split=split,
-            groups=groups,
-            ids=None if ids is None else _strings(ids),
-            header=header,
-        )
+        roles = _Roles(label, split, groups, None if ids is None else _strings(ids))
+        return _build(path, Table(table.select(columns)), cells, roles, header, options.class_names)
 
 
 class Manifest(Loader):
-    """A .csv or .parquet file ``path,label[,split]`` of images; paths are relative to the file's folder."""
+    """A .csv or .parquet file ``path,label[,split]`` of images; paths are relative to the file's folder.
+
+    A column ``path`` of something else, such as the pages of a web log, is one of a table.
+    """
 
     general = True
     uses = FOR_IMAGE_FILES | {"label_column"}
 
-    def recognizes(self, path: Path) -> bool:
-        """Whether ``path`` is a .csv or .parquet file with a column ``path``."""
-        if path.suffix.lower() not in (".csv", ".parquet") or not path.is_file():
+    def recognizes(self, path: Path, options: DataOptions) -> bool:
+        """Whether the first cells in a column ``path`` are files or names of images; not if it is used in a table."""
+        in_table = {*options.ignore, *options.numeric, *options.categorical, *options.text_column}
+        if path.suffix.lower() not in (".csv", ".parquet") or not path.is_file() or options.columns is not None:
             return False
         try:
-            return "path" in [name.strip().lower() for name in column_names(path)]
+            column = next((name for name in column_names(path) if name.strip().lower() == "path"), None)
+            if column is None or column in in_table:
+                return False
+            names = [str(cell).strip() for cell in first_cells(path, column)]
         except InputError:  # which the loader of tables will report
             return False
+        return all(map(is_image, names)) or any(os.path.isfile(path.parent / name) for name in names)  # noqa: PTH113
 
     def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
         """List the images; they are not opened."""
@@ -107,45 +105,70 @@ class Manifest(Loader):
         if "path" not in cells:
             raise InputError(f"{path}: no column 'path' among {', '.join(header)}")
         names = as_names([str(cell) for cell in cells["path"]])
-        return _build(
-            path,
-            ImageFiles(path.parent, names, path, np.arange(len(names))),
-            cells,
-            options,
-            label=find_label_column(path, header, name),
-            split="split" if "split" in cells else None,
-            groups=groups if groups in cells else None,
-            ids=names,
-            header=header,
-        )
+        files = ImageFiles(path.parent, names, path, np.arange(len(names)))
+        split = "split" if "split" in cells else None
+        roles = _Roles(_find_label_column(path, header, name), split, groups if groups in cells else None, names)
+        return _build(path, files, cells, roles, header, options.class_names)
+
+
+class _Roles(NamedTuple):
+    """The columns of labels, splits and groups, and the names of the examples."""
+
+    label: str | None
+    split: str | None
+    groups: str | None
+    ids: Array | None
 
 
 def _build(
-    path: Path,
-    inputs: Inputs,
-    cells: Columns,
-    options: DataOptions,
-    *,
-    label: str | None,
-    split: str | None,
-    groups: str | None,
-    ids: Array | None,
-    header: Sequence[str],
+    path: Path, inputs: Inputs, cells: Columns, roles: _Roles, header: Sequence[str], names: tuple[str, ...]
 ) -> Dataset:
     """Return the rows of a table by split, with their labels, ids and groups."""
     listed = ", ".join(header[:_LISTED]) + (", ..." if len(header) > _LISTED else "")
-    labels, unlabeled = None, f"no column 'label' among {listed}; choose one with --label-column"
-    if label is not None:
-        labels, unlabeled = _labels(cells.pop(label), options.class_names), f"column '{label}' is empty"
-    check_filled(path, cells)
-    whole = Split(inputs, labels, ids=ids, groups=None if groups is None else _strings(cells[groups]))
-    rows = rows_by_split(path, ["train"] * len(inputs) if split is None else cells[split])
-    return Dataset(
-        whole,
-        normalization=IMAGENET if isinstance(inputs, ImageFiles) else None,
-        unlabeled=unlabeled,
-        label_column=label,
-    ).with_parts({name: whole[part] for name, part in rows.items()})
+    labels, classes, unlabeled = None, None, f"no column 'label' among {listed}; choose one with --label-column"
+    if roles.label is not None:
+        given, classes = cells.pop(roles.label), declared_classes(path, roles.label)
+        labels = _labels(given if classes is None else _named(path, given, classes), names or classes or ())
+        unlabeled = f"column '{roles.label}' is empty"
+    _check_filled(path, cells)
+    groups = None if roles.groups is None else _strings(cells[roles.groups])
+    whole = Split(inputs, labels, ids=roles.ids, groups=groups)
+    rows = _rows_by_split(path, ["train"] * len(inputs) if roles.split is None else cells[roles.split])
+    normalization = IMAGENET if isinstance(inputs, ImageFiles) else None
+    data = Dataset(
+        whole, class_names=classes, normalization=normalization, unlabeled=unlabeled, label_column=roles.label
+    )
+    return data.with_parts({name: whole[part] for name, part in rows.items()})
+
+
+def _find_label_column(path: Path, header: Sequence[str], name: str | None) -> str | None:
+    """Return the label column: the one called ``name`` or, by default, `label` in any case; None without one."""
+    if name is not None:
+        if name not in header:
+            raise InputError(f"{path}: --label-column: {unknown('column', name, header)}")
+        return name
+    matches = [column for column in header if column.lower() == "label"]
+    if len(matches) > 1:
+        raise InputError(f"{path}: columns {' and '.join(matches)}; choose one with --label-column")
+    return matches[0] if matches else None
+
+
+def _check_filled(path: Path, columns: Columns) -> None:
+    """Raise InputError for a missing value, with its row and column."""
+    for name, cells in columns.items():
+        row = next((i for i, cell in enumerate(cells) if cell is None or cell == ""), None)
+        if row is not None:
+            raise InputError(f"{path}, row {row}: column '{name}' is empty; fill it, or remove the column")
+
+
+def _rows_by_split(path: Path, cells: Sequence[Any]) -> dict[str, Array]:
+    """Return the rows of each split, sorted by its name; `train` is always there, even without rows."""
+    splits = np.array(cells, np.str_)
+    wrong = ~(np.isin(splits, ("train", "val")) | np.char.startswith(splits, "test"))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(f"{path}, row {row}: split '{splits[row]}'; must be train, val or test (or test2, ...)")
+    return {split: (splits == split).nonzero()[0] for split in sorted({"train", *splits.tolist()})}
 
 
 def _check_roles(
@@ -154,9 +177,9 @@ def _check_roles(
     """Raise InputError for columns that are unknown, not unique, or both label and feature."""
     if (twice := next((name for name in header if header.count(name) > 1), None)) is not None:
         raise InputError(f"{path}: two columns '{twice}'; rename one of them")
-    for option, names in (("--ignore", options.ignore), ("data.columns", options.columns or ())):
+    for what, names in (("--ignore: ", options.ignore), ("", options.columns or ())):
         if (stray := next((name for name in names if name not in header), None)) is not None:
-            raise InputError(f"{path}: {option}: {unknown('column', stray, header)}")
+            raise InputError(f"{path}: {what}{unknown('column', stray, header)}")
     if label is not None and label in {*typed, *options.ignore}:
         raise InputError(f"{path}: column '{label}' holds the labels; choose another with --label-column")
 
@@ -175,6 +198,14 @@ def _index_columns(table: "pa.Table", others: Collection[str | None]) -> list[st
 
 def _is_unique(column: "pa.ChunkedArray") -> bool:
     return str(column.type).startswith(("int", "uint")) and len(column.unique()) == len(column)
+
+
+def _named(path: Path, cells: Sequence[Any], classes: Sequence[str]) -> list[Any]:
+    """Return the names of numbered classes; -1, which Hugging Face's library writes for no label, becomes None."""
+    wrong = next((i for i, cell in enumerate(cells) if type(cell) is int and not -1 <= cell < len(classes)), None)
+    if wrong is not None:
+        raise InputError(f"{path}, row {wrong}: label {cells[wrong]}, but the file declares {len(classes)} classes")
+    return [cell if type(cell) is not int else None if cell < 0 else classes[cell] for cell in cells]
 
 
 def _labels(cells: Sequence[Any], names: tuple[str, ...]) -> Array | None:

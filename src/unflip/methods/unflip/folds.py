@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-from unflip.seeding import generator
+from unflip.compute import generator
+
+_TWO_FOLDS = 5  # members from which on each leaves two folds out, so that two of them score each example
 
 
 def assign_folds(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> Tensor:
@@ -32,19 +34,26 @@ def assign_folds(labels: Tensor, groups: Tensor | None, count: int, seed: int) -
     return of_group[groups]
 
 
+def folds_without(member: int, count: int) -> tuple[int, ...]:
+    """Return the folds that a member of an ensemble of ``count`` is not trained on: two, or one of fewer than five."""
+    return (member, (member + 1) % count) if count >= _TWO_FOLDS else (member,)
+
+
 def members_rows(folds: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the positions (count, s) in a batch that each member is trained on, and whether it has any (count,).
 
-    ``folds`` (b,) are those of the batch. A member is trained on the other folds. All members get the same number of
-    examples, the average of what is left, so that shapes are constant: surplus examples are dropped, missing ones
-    repeated from the start. Each gets at least two, as batch normalization needs.
+    ``folds`` (b,) are those of the batch. All members get the same number of examples, the average of what is left
+    without their own folds, so that shapes are constant: surplus examples are dropped, missing ones repeated from the
+    start. Each gets at least two, as batch normalization needs.
 
     >>> members_rows(torch.tensor([0, 1, 1, 0]), 2)
     (tensor([[1, 2],
             [0, 3]]), tensor([1., 1.]))
     """
-    size = max(2, round(len(folds) * (count - 1) / count)) if count > 1 else len(folds)
-    own = folds[None] == torch.arange(count, device=folds.device)[:, None]
+    num_without = len(folds_without(0, count))
+    size = max(2, round(len(folds) * (count - num_without) / count)) if count > 1 else len(folds)
+    members = torch.arange(count, device=folds.device)[:, None]
+    own = ((folds - members) % count < num_without) & (folds >= 0)  # -1: a single member has no fold
     order = own.to(torch.uint8).argsort(dim=1, stable=True)
     left = len(folds) - own.sum(1)
     wrapped = torch.arange(size, device=folds.device)[None] % left.clamp(min=1)[:, None]

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from unflip.errors import UnflipWarning
-from unflip.losses import mix
 from unflip.methods.base import (
     Batch,
     EpochOutputs,
@@ -22,19 +21,13 @@ from unflip.methods.base import (
     Phase,
     RunShape,
     TrainContext,
+    moved,
     storage_dtype,
 )
-from unflip.methods.unflip.folds import assign_folds, members_rows
-from unflip.methods.unflip.posterior import (
-    PosteriorState,
-    blocks,
-    informative_prob,
-    label_odds,
-    posterior,
-    update_posterior,
-)
-from unflip.nn.base import Network, unwrap
-from unflip.nn.ensemble import Ensemble
+from unflip.methods.losses import mix
+from unflip.methods.unflip.folds import assign_folds, folds_without, members_rows
+from unflip.methods.unflip.posterior import PosteriorState, blocks, informative_prob, top_two, update_posterior
+from unflip.nn.base import Ensemble, Network, unwrap
 from unflip.options import Options
 from unflip.stats.discriminant import (
     MIN_LOG_PROB,
@@ -44,7 +37,8 @@ from unflip.stats.discriminant import (
     leave_group_out_log_posterior,
     to_memberships,
 )
-from unflip.stats.stacking import Stacked, pool, stack
+from unflip.stats.noise_rate import Confident, confident_part
+from unflip.stats.odds import PlattScaling, Stacked, pool, stack
 
 SMALL_DATA = 10_000
 """Number of examples below which the ensemble is larger, and Gaussians are never dropped."""
@@ -58,7 +52,7 @@ class UnflipOptions(Options):
     """All options have defaults; no noise rate, clean labels or validation examples are needed."""
 
     members: PositiveInt | None = None
-    """Size of the ensemble; by default 8 below 10,000 examples, 4 beyond, 2 for images."""
+    """Size of the ensemble; by default 8 below 10,000 examples, 5 beyond, 2 for images."""
     warmup: PositiveInt | None = None
     """Epochs on the given labels; by default 30 % of all epochs."""
     steps: PositiveInt | None = None
@@ -89,13 +83,17 @@ class Views(NamedTuple):
 class Unflip(Method):
     """Cross-fitted networks, leave-one-out class Gaussians, and soft targets.
 
-    - **Members**: networks trained side by side, each on all folds but its own, with mixup; an exponential moving
-      average of their weights predicts. Groups share a fold. Mixup partners come from the same folds as the example.
-    - **Views**: each label is scored by the member that was not trained on it, and by leave-one-out class Gaussians of
-      the inputs. Views are stacked by the likelihood of the given labels, together with the uniform noise rate.
+    - **Members**: networks trained side by side with mixup, each on all folds but two (but one if there are fewer than
+      five); an exponential moving average of their weights predicts. Groups share a fold. Mixup partners come from the
+      same folds as the example.
+    - **Views**: each label is scored by the two members that were not trained on it, and by leave-one-out class
+      Gaussians of the inputs. Views are stacked by the likelihood of the given labels, together with the uniform noise
+      rate.
     - **Prior**: the class prior is moved towards uniform as far as noise may have made it unequal.
     - **Targets**: after the warm-up members are trained on the posterior of the true class given features *and* given
       label, under an estimated transition matrix; the given label counts less from epoch to epoch.
+    - **Verdict**: log-odds are calibrated to an estimate of the noise rate (:mod:`unflip.stats.noise_rate`); a label is
+      changed if it is more likely wrong than right.
 
     The model is the mean of the members, stacked with the Gaussians. Formulas and results: docs/unflip.md.
     """
@@ -114,10 +112,10 @@ class Unflip(Method):
         self.unknown = torch.empty(0, dtype=torch.long)  # classes that are not known
         self.dropped = not (options.gaussians and context.of_rows)
         self.warmed_up: int | None = None  # the last epoch of the warm-up, once it is over
+        self.scaling: PlattScaling | None = None  # of the last scores
         if self.count == 1:
-            warnings.warn(
-                "unflip.members = 1: scores are in-sample; use 2 or more members", UnflipWarning, stacklevel=2
-            )
+            message = "unflip.members = 1: scores are in-sample; use 2 or more members"
+            warnings.warn(message, UnflipWarning, stacklevel=2)
 
     @classmethod
     def options_for(cls, section: str, shape: RunShape) -> dict[str, Any]:
@@ -250,16 +248,18 @@ class Unflip(Method):
             given,
             views.stacked.uniform_noise_rate,
             self.known,
+            before.confident if before else self._confident_part(views.network, labels),
             trust=before.prior_trust if before else _PRIOR_TRUST[self.options.prior],
             steps=context.epochs - self.warmup + 1,  # one per epoch
             progress=(epoch - self.warmup) / max(1, context.epochs - self.warmup),
             broadcast=observed.broadcast,
         )
         after.weights, after.gaussians = weights, views.gaussians
+        log_odds = self._calibrate(labels)
         proposed, confidence = torch.empty_like(given), torch.empty(len(given), device=given.device)
         for rows in blocks(len(train)):
-            confidence[rows], proposed[rows] = after.posterior(rows, given, after.label_weight).max(1)
-        changed = labels.change(epoch, train, proposed.where(self.known[given], given), confidence)
+            proposed[rows], confidence[rows] = after.correct(rows, given, log_odds[rows])
+        changed = labels.change(epoch, train, proposed, confidence)
         pair = torch.stack([labels.given[train], labels.current[train]], 1)
         after.network_pair = views.network.gather(1, pair)
         after.gaussian_pair = None if views.gaussian is None else views.gaussian.gather(1, pair)
@@ -301,9 +301,15 @@ class Unflip(Method):
         assert self.folds is not None
         train, result = self.context.train, self._table()
         folds = self.folds[train].clamp(min=0)  # a single member predicts all
-        for fold, member in enumerate(self.ema.module.split()):
+        members = self.ema.module.split()
+        for fold in range(self.count):
             rows = (folds == fold).nonzero()[:, 0]
-            result[rows] = observed.outputs(member, train[rows]).log_softmax(1).to(result)
+            views = [
+                observed.outputs(member, train[rows]).log_softmax(1)
+                for number, member in enumerate(members)
+                if fold in folds_without(number, self.count)
+            ]
+            result[rows] = torch.stack(views).mean(0).log_softmax(1).to(result)
         return result
 
     def _fit_gaussians(self, observed: EpochOutputs, given: Tensor) -> tuple[Discriminant, Tensor]:
@@ -315,9 +321,8 @@ class Unflip(Method):
             return observed.inputs(train[rows])
 
         shrink = before.gaussians.shrink if before and before.gaussians else SHRINKS
-        gaussians = fit_discriminant(
-            fetch, targets, self.context.num_classes, shrink=shrink, given=given, groups=groups
-        )
+        classes = self.context.num_classes
+        gaussians = fit_discriminant(fetch, targets, classes, shrink=shrink, given=given, groups=groups)
         return gaussians, leave_group_out_log_posterior(gaussians, fetch, targets, groups, out=self._table())
 
     def _stack(self, views: Sequence[Tensor], given: Tensor) -> Stacked:
@@ -344,18 +349,17 @@ class Unflip(Method):
         given = labels.initial[train]
         assert self.folds is not None
         assert state.network_pair is not None
-        odds = torch.empty(len(train), device=train.device)
+        self._calibrate(labels)
+        assert self.scaling is not None
         top2 = torch.empty(len(train), 2, dtype=torch.long, device=train.device)
         top2_probs = torch.empty(len(train), 2, device=train.device)
         for rows in blocks(len(train)):
             top2_probs[rows], top2[rows] = state.log_probs[rows].float().softmax(1).topk(2)
-            odds[rows] = state.odds(rows, given)
-        odds[self.small[given]] = torch.nan
         pair = torch.stack([labels.given[train], labels.current[train]], 1)
         return LabelScores(
             probs=state.log_probs.gather(1, pair).float().exp(),
-            odds=odds,
-            calibration=state.fit_scaling(odds, given, ~labels.trusted[train]),
+            odds=self._odds(given),
+            calibration=self.scaling,
             network=state.network_pair.float().exp(),
             gaussian_probs=None if state.gaussian_pair is None else state.gaussian_pair.float().exp(),
             top2=top2,
@@ -363,33 +367,54 @@ class Unflip(Method):
             fold=self.folds[train] if self.count > 1 else None,
         )
 
+    def _confident_part(self, network: Tensor, labels: LabelStore) -> Confident:
+        """Describe the labels, not reviewed, that the networks predict confidently."""
+        unreviewed = ~labels.trusted[self.context.train]
+        top2, probs = top_two(network)
+        given = labels.initial[self.context.train]
+        return confident_part(top2[unreviewed], probs[unreviewed], given[unreviewed], self.context.num_classes)
+
+    def _odds(self, given: Tensor) -> Tensor:
+        """Return log-odds (m,) that training labels are right, before calibration; NaN for small classes."""
+        assert self.posterior is not None
+        odds = torch.cat([self.posterior.odds(rows, given) for rows in blocks(len(given))])
+        return odds.masked_fill(self.small[given], torch.nan)
+
+    def _calibrate(self, labels: LabelStore) -> Tensor:
+        """Calibrate the log-odds of training labels (m,) to the estimated noise rate, and return them."""
+        assert self.posterior is not None
+        given, unreviewed = labels.initial[self.context.train], ~labels.trusted[self.context.train]
+        odds = self._odds(given)
+        self.scaling = self.posterior.fit_scaling(odds, given, unreviewed)
+        return self.scaling.apply(odds)
+
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
-        """Return the most likely class given features and label."""
-        if self.posterior is None:
+        """Return the labels after correction, calibrated as the training labels are."""
+        if self.posterior is None or self.scaling is None:
             return labels
-        state, (log_probs, share) = self.posterior, self._unseen(self.posterior, probs, labels)
-        most_likely = posterior(log_probs, labels, share, state.log_matrix, state.label_weight).argmax(1)
-        return most_likely.where(self.known[labels], labels)
+        state = self._unseen(self.posterior, probs, labels)
+        return state.correct(slice(None), labels, self.scaling.apply(self.odds(probs, labels)))[0]
 
     def odds(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Return log-odds that labels are right."""
         if self.posterior is None:
             return super().odds(probs, labels)
-        state, (log_probs, share) = self.posterior, self._unseen(self.posterior, probs, labels)
-        odds = label_odds(log_probs, labels, share, state.log_matrix, state.label_weight)
+        odds = self._unseen(self.posterior, probs, labels).odds(slice(None), labels)
         return odds.masked_fill(self.small[labels], torch.nan)
 
-    def _unseen(self, state: PosteriorState, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities of known classes, and the probability that each label is informative."""
+    def _unseen(self, state: PosteriorState, probs: Tensor, labels: Tensor) -> PosteriorState:
+        """Return the state of other examples, given their class probabilities (m, k)."""
         log_probs = self._of_known(probs.clamp(min=1e-30).log())
         with_given_prior = (log_probs - state.offset).log_softmax(1)
-        return log_probs, informative_prob(with_given_prior, labels, state.uniform_noise_rate)
+        share = informative_prob(with_given_prior, labels, state.uniform_noise_rate)
+        return replace(state, log_probs=log_probs, informative=share)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averaged weights and the posterior."""
         state, saved = self.posterior, None
         if state is not None:  # large tables are not copied
             saved = vars(state) | {"gaussians": None if state.gaussians is None else asdict(state.gaussians)}
+            saved |= {"confident": list(state.confident)}
         return {
             "ema": self.ema.module.state_dict(),
             "steps": int(self.ema.n_averaged),
@@ -404,9 +429,11 @@ class Unflip(Method):
         self.ema.n_averaged.fill_(state["steps"])
         self.dropped, self.warmed_up = state["dropped"], state["warmed_up"]
         self.targets, saved, device = None, state["posterior"], self.context.device
-        self.posterior = None if saved is None else PosteriorState(**_moved(saved, device))
+        self.posterior = None if saved is None else PosteriorState(**moved(saved, device))
+        if self.posterior is not None:
+            self.posterior.confident = Confident(*saved["confident"])
         if self.posterior is not None and saved["gaussians"] is not None:
-            self.posterior.gaussians = Discriminant(**_moved(saved["gaussians"], device))
+            self.posterior.gaussians = Discriminant(**moved(saved["gaussians"], device))
 
 
 def count_members(options: UnflipOptions, context: TrainContext) -> int:
@@ -415,7 +442,7 @@ def count_members(options: UnflipOptions, context: TrainContext) -> int:
         return options.members
     if not context.of_rows:
         return 2
-    return 8 if len(context.train) < SMALL_DATA else 4
+    return 8 if len(context.train) < SMALL_DATA else 5
 
 
 class EMA(AveragedModel):
@@ -437,7 +464,3 @@ class EMA(AveragedModel):
         super().__init__(members, multi_avg_fn=average, use_buffers=True)
         self.n_averaged.fill_(1)
         self.requires_grad_(requires_grad=False).eval()
-
-
-def _moved(fields: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in fields.items()}

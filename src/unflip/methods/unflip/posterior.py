@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from unflip.stats.discriminant import Discriminant, evenly_spaced
-from unflip.stats.odds import PlattScaling, calibrate, log_odds
-from unflip.stats.stacking import pool, stack
+from unflip.stats.noise_rate import Confident, confident_part, lapse_rates, noise_rates
+from unflip.stats.odds import PlattScaling, calibrate, disputed_fraction, fit_slope, log_odds, pool, stack
 
 BLOCK_ROWS = 4096
 """Examples processed at once; they fit in the cache."""
@@ -38,8 +38,6 @@ _MIN_PROB = 1e-6
 _MAX_OFFSET = 80.0  # avoids overflow
 # transition matrix
 _ROUNDS = 5
-_NOISE_ROWS, _NOISE_ROWS_PER_CLASS = 4000, 100  # examples that class-conditional noise is estimated from
-_SHARPNESS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2)
 
 
 def score_labels(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,15 +52,17 @@ def score_labels(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         labels: y (n,).
 
     Returns:
-        The most likely class of each example (n,), and calibrated log-odds (n,) that its label is right.
+        Each example's label, or the one to replace it by where that is more likely right (n,), and calibrated log-odds
+        (n,) that its label is right.
     """
     view = probs.clamp(min=_TINY).log()
     stacked = stack([view], labels)
     known = labels.bincount(minlength=probs.shape[1]) > 0
-    state = update_posterior(pool([view], stacked.weights), labels, stacked.uniform_noise_rate, known)
+    part = confident_part(*top_two(view), labels, probs.shape[1])
+    state = update_posterior(pool([view], stacked.weights), labels, stacked.uniform_noise_rate, known, part)
     odds = state.odds(slice(None), labels)
-    scaling = state.fit_scaling(odds, labels, torch.ones_like(labels, dtype=torch.bool))
-    return state.posterior(slice(None), labels, state.label_weight).argmax(1), scaling.apply(odds)
+    log_odds = state.fit_scaling(odds, labels, torch.ones_like(labels, dtype=torch.bool)).apply(odds)
+    return state.correct(slice(None), labels, log_odds)[0], log_odds
 
 
 @dataclass
@@ -78,6 +78,7 @@ class PosteriorState:
         prior_trust: fraction of the inequality of class sizes that is real, from 0 to 1.
         target_weight: g in training targets.
         label_weight: g for the current labels.
+        confident: labels that networks, trained on given labels alone, predict confidently: evidence of noise.
         weights: weights of the views.
         gaussians: class Gaussians, if they are a view.
         network_pair: out-of-fold log-probabilities of each given and current label (n, 2), by networks.
@@ -92,6 +93,7 @@ class PosteriorState:
     prior_trust: float
     target_weight: float
     label_weight: float
+    confident: Confident
     weights: Tensor | None = None
     gaussians: Discriminant | None = None
     network_pair: Tensor | None = None
@@ -103,18 +105,37 @@ class PosteriorState:
         return posterior(log_probs, labels[rows], self.informative[rows], self.log_matrix, weight)
 
     def odds(self, rows: slice, labels: Tensor) -> Tensor:
-        """Return uncalibrated log-odds (r,) that labels are right; see :func:`label_odds`."""
-        log_probs = self.log_probs[rows].float()
-        return label_odds(log_probs, labels[rows], self.informative[rows], self.log_matrix, self.label_weight)
+        """Return log-odds (r,) that labels are right, ``log(p_y / sum_{c != y} p_c)``, before calibration.
+
+        p is the posterior with g = ``label_weight`` + 0.15.
+        """
+        weight = min(1.0, self.label_weight + _QUALITY_EXTRA)
+        log_probs, share, labels = self.log_probs[rows].float(), self.informative[rows], labels[rows]
+        return log_odds(log_posterior(log_probs, labels, share, self.log_matrix, weight), labels)
+
+    def correct(self, rows: slice, labels: Tensor, log_odds: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the labels (r,) after correction, and the probability of each.
+
+        A label is changed to the most likely other class if calibrated ``log_odds`` (r,) say that it is more likely
+        wrong than right. Labels without a score stay.
+        """
+        labels = labels[rows]
+        share, log_probs = self.informative[rows], self.log_probs[rows].float()
+        others = posterior(log_probs, labels, share, self.log_matrix, self.label_weight).scatter(1, labels[:, None], 0)
+        probs, most_likely = (others / others.sum(1, keepdim=True).clamp(min=_TINY)).max(1)
+        is_wrong = log_odds < 0
+        confidence = log_odds.sigmoid().where(~is_wrong, (-log_odds).sigmoid() * probs).nan_to_num(1.0).float()
+        return most_likely.where(is_wrong, labels), confidence
 
     def fit_scaling(self, odds: Tensor, labels: Tensor, unreviewed: Tensor) -> PlattScaling:
-        """Fit the calibration of log-odds (n,) to the labels that are not reviewed, where ``unreviewed`` (n,)."""
-        return calibrate(
-            odds[unreviewed],
-            self.informative[unreviewed],
-            explained=class_conditional_noise(self.log_probs, labels, self.uniform_noise_rate),
-            wrong=disagreement(self.log_probs, labels, self.informative * unreviewed),
-        )
+        """Calibrate log-odds (n,) to the estimated noise rate of the labels not reviewed, where ``unreviewed`` (n,)."""
+        top2, probs = top_two(self.log_probs)
+        contradicted = top2[:, 0] != labels
+        lapses = lapse_rates(probs.double().logit(eps=1e-9)[unreviewed], contradicted[unreviewed])
+        slope = fit_slope(odds[unreviewed], self.informative[unreviewed])
+        uniform = self.uniform_noise_rate * (1 - 1 / self.log_probs.shape[1])
+        rates = noise_rates(lapses, self.confident, uniform, disputed_fraction(odds[unreviewed], slope))
+        return calibrate(odds[unreviewed], slope, rates)
 
 
 def update_posterior(
@@ -122,6 +143,7 @@ def update_posterior(
     labels: Tensor,
     uniform_noise_rate: float,
     known: Tensor,
+    confident: Confident,
     *,
     trust: float | None = None,
     steps: int = 1,
@@ -135,6 +157,7 @@ def update_posterior(
         labels: y (n,).
         uniform_noise_rate: e.
         known: classes (k,) that the views can predict.
+        confident: see :class:`PosteriorState`.
         trust: see :func:`prior_trust`, if known.
         steps: number of steps in which the prior is moved; this is one of them.
         progress: 0 at the end of the warm-up, where labels have full weight in targets, to 1 at the end of the run.
@@ -153,7 +176,7 @@ def update_posterior(
     target, label = label_weights(uniform_noise_rate, wrong, log_probs.shape[1])
     target = 1 + (target - 1) * progress
     log_matrix = broadcast(estimate_transition(log_probs, labels, share, target))
-    return PosteriorState(log_probs, share, log_matrix, offset, uniform_noise_rate, trust, target, label)
+    return PosteriorState(log_probs, share, log_matrix, offset, uniform_noise_rate, trust, target, label, confident)
 
 
 def blocks(count: int) -> Iterator[slice]:
@@ -162,10 +185,16 @@ def blocks(count: int) -> Iterator[slice]:
         yield slice(start, start + BLOCK_ROWS)
 
 
+def top_two(log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two most likely classes (n, 2), and the probability of the first (n,), of log p (n, k)."""
+    parts = [log_probs[rows].float().softmax(1).topk(2) for rows in blocks(len(log_probs))]
+    return torch.cat([part.indices for part in parts]), torch.cat([part.values[:, 0] for part in parts])
+
+
 def informative_prob(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float) -> Tensor:
     """Return u (n,), the probability that each label is informative: ``(1 - e) p_y / ((1 - e) p_y + e / k)``.
 
-    ``log_probs`` (n, k) predict given labels; see :func:`unflip.stats.stacking.stack` for e.
+    ``log_probs`` (n, k) predict given labels; see :func:`unflip.stats.odds.stack` for e.
     """
     own = (1 - uniform_noise_rate) * log_probs.gather(1, labels[:, None])[:, 0].float().exp()
     return own / (own + uniform_noise_rate / log_probs.shape[1] + _TINY)
@@ -212,14 +241,6 @@ def label_weights(uniform_noise_rate: float, wrong: float, num_classes: int) -> 
     by_chance = uniform / (uniform + (1 - uniform_noise_rate) * wrong + 1e-9)
     target, label = (least + by_chance * max(0.0, 1 - _SLOPE * wrong - least) for least in _MIN_WEIGHTS)
     return target, label
-
-
-def label_odds(log_probs: Tensor, labels: Tensor, share: Tensor, log_matrix: Tensor, weight: float) -> Tensor:
-    """Return the log-odds that each label (m,) is right, ``log(p_y / sum_{c != y} p_c)``, before calibration.
-
-    p is the posterior with g = ``weight`` + 0.15, where ``weight`` is that of the final labels.
-    """
-    return log_odds(log_posterior(log_probs, labels, share, log_matrix, min(1.0, weight + _QUALITY_EXTRA)), labels)
 
 
 def prior_trust(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float, known: Tensor) -> float:
@@ -285,28 +306,6 @@ def _normalized(mean: Tensor) -> Tensor:
     return mean / mean.sum()
 
 
-def class_conditional_noise(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float) -> float:
-    """Return the fraction of wrong labels (n,) if noise were class-conditional.
-
-    It is the mean of ``1 - P(true class = label)`` under the transition matrix M and the sharpness t that maximize the
-    likelihood ``(1 - e) sum_c softmax(t log p)_c M[c, y] + e / k``, with full weight of the label's evidence. Views
-    trained on noisy labels are underconfident about true classes, hence t, from 1 to 3.2. For feature-dependent noise,
-    which is hard to distinguish from ambiguity, the result is too low.
-    """
-    rows = evenly_spaced(len(labels), max(_NOISE_ROWS, _NOISE_ROWS_PER_CLASS * log_probs.shape[1]), labels.device)
-    log_probs, labels = log_probs[rows].float(), labels[rows]
-    best, noise = -torch.inf, 0.0
-    for sharpness in _SHARPNESS:
-        sharper = (sharpness * log_probs).log_softmax(1)
-        fitted = fit_transition(sharper, labels, uniform_noise_rate)
-        if fitted.log_likelihood <= best:
-            break
-        best = fitted.log_likelihood
-        probs = posterior(sharper, labels, fitted.informative, fitted.log_matrix, 1.0)
-        noise = float(1 - probs.gather(1, labels[:, None]).mean())
-    return noise
-
-
 class Transition(NamedTuple):
     """The most likely transition matrix, u of each label, and the mean log-likelihood."""
 
@@ -344,17 +343,13 @@ def estimate_transition(
         rounds: number of iterations.
     """
     num_classes = log_probs.shape[1]
-    log_matrix: Tensor | None = None
-    for _ in range(rounds):
+    log_matrix = torch.empty(0)
+    for number in range(rounds):
         counts = torch.zeros(num_classes, num_classes, device=log_probs.device)  # by label, then class
         for rows in blocks(len(labels)):
             probs = log_probs[rows].float()
-            if log_matrix is not None:
-                probs = probs.add(log_matrix.T[labels[rows]], alpha=weight).softmax(1)
-            else:
-                probs = probs.exp()
+            probs = probs.add(log_matrix.T[labels[rows]], alpha=weight).softmax(1) if number else probs.exp()
             counts.index_add_(0, labels[rows], probs * share[rows, None])
         matrix = counts.T + 1 / num_classes + torch.eye(num_classes, device=counts.device)
         log_matrix = (matrix / matrix.sum(1, keepdim=True)).log()
-    assert log_matrix is not None
     return log_matrix

@@ -71,7 +71,7 @@ function history(changes) {
 
 function values(detail) {
   if (!detail?.values.length) return null;
-  const more = detail.values_left_out ? make("p", { class: "id" }, `and ${detail.values_left_out} more columns`) : null;
+  const more = detail.more_columns ? make("p", { class: "id" }, `and ${detail.more_columns} more columns`) : null;
   return make("section", { class: "values" }, make("h3", {}, detail.pieces ? "Other columns" : "Feature values"),
     make("dl", {}, ...detail.values.map(([name, value]) => make("div", { class: value.length > LONG && "long" }, make("dt", {}, name), cell(value)))), more);
 }

@@ -1,10 +1,13 @@
-"""Threads that prefetch batches, the device, and Ray clusters."""
+"""The device, random generators, threads that prefetch batches, and Ray clusters."""
 
+import hashlib
 import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import RLock
 from typing import Any, Self, TypeVar
 
 import torch
@@ -12,7 +15,60 @@ import torch
 from unflip.errors import ConfigError, MissingExtraError, unknown
 
 _Result = TypeVar("_Result")
-_DEVICES = ("auto", "cpu", "cuda", "mps")
+_GLOBAL = RLock()
+_PATIENCE = 10.0  # seconds to wait for a cluster
+
+
+def find_device(device: str) -> str:
+    """Resolve ``auto``; raise ConfigError if a device is unknown or not available."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return "cuda" if available["cuda"] else "mps" if available["mps"] else "cpu"
+    if device not in available:
+        raise ConfigError(unknown("device", device, ["auto", *available]))
+    if not available[device]:
+        there = ", ".join(name for name, is_there in available.items() if is_there)
+        raise ConfigError(f"device '{device}' is not available on this machine; available: {there}")
+    return device
+
+
+def derive(seed: int, *purpose: str | int) -> int:
+    """Return a 63-bit seed that depends on ``seed`` and every part of ``purpose``, the same on every machine.
+
+    >>> derive(0, "order", 1) == derive(0, "order", 1), derive(0, "order", 1) == derive(0, "order", 2)
+    (True, False)
+    """
+    text = "\x1f".join([str(seed), *(f"{type(part).__name__}:{part}" for part in purpose)])
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator(seed: int, *purpose: str | int) -> torch.Generator:
+    """Return a CPU generator for one purpose; draw there, then move, so that every device sees the same numbers."""
+    return torch.Generator().manual_seed(derive(seed, *purpose))
+
+
+@contextmanager
+def seeded_layers(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed torch's global generators, which layers draw from, and restore that of the CPU; one thread at a time.
+
+    Layers such as dropout, and initial weights, cannot be given a generator of their own. ``torch.manual_seed`` and
+    ``torch.random.fork_rng`` handle every backend, which takes as long as a step of a small network.
+
+    Args:
+        seed: random seed.
+        device: the device of the layers, besides the CPU.
+    """
+    backend = None if device is None or device.type == "cpu" else getattr(torch, device.type)
+    with _GLOBAL:
+        before = torch.get_rng_state()
+        try:
+            torch.default_generator.manual_seed(seed)
+            if backend is not None:
+                backend.manual_seed(seed)
+            yield
+        finally:
+            torch.set_rng_state(before)
 
 
 def prefetched(calls: Iterable[Callable[[], _Result]], prefetch: int) -> Iterator[_Result]:
@@ -35,22 +91,6 @@ def prefetched(calls: Iterable[Callable[[], _Result]], prefetch: int) -> Iterato
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-_PATIENCE = 10.0  # seconds to wait for a cluster
-
-
-def find_device(device: str) -> str:
-    """Resolve ``auto``; raise ConfigError if a device is unknown or not available."""
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if device == "auto":
-        return "cuda" if available["cuda"] else "mps" if available["mps"] else "cpu"
-    if device not in available:
-        raise ConfigError(unknown("device", device, _DEVICES))
-    if not available[device]:
-        there = ", ".join(name for name, is_there in available.items() if is_there)
-        raise ConfigError(f"device '{device}' is not available on this machine; available: {there}")
-    return device
 
 
 class Cluster:

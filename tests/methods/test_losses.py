@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from unflip.losses import (
+from unflip.methods.losses import (
     cross_entropy,
     generalized_cross_entropy,
     reverse_cross_entropy,

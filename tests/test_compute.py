@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unflip.seeding import derive, generator
+from unflip.compute import derive, generator
 
 PURPOSES = st.lists(st.one_of(st.integers(), st.text("abcdef:", max_size=5)), max_size=4).map(tuple)
 
@@ -33,7 +33,7 @@ def test_a_number_and_its_text_are_different_purposes() -> None:
 
 
 def test_a_seed_does_not_depend_on_the_process_it_is_derived_in() -> None:
-    code = "import sys; from unflip.seeding import derive; sys.stdout.write(str(derive(3, 'order', 7)))"
+    code = "import sys; from unflip.compute import derive; sys.stdout.write(str(derive(3, 'order', 7)))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(other.stdout) == derive(3, "order", 7)
 

@@ -1,0 +1,179 @@
+"""unflip over several epochs: what follows groups, what is estimated once, and what reviewed labels do not decide."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from epoch_outputs import Unseen
+from unflip.methods.base import Batch, LabelStore, TrainContext
+from unflip.methods.unflip import method as module
+from unflip.methods.unflip import posterior as formulas
+from unflip.methods.unflip.method import Unflip, UnflipOptions
+from unflip.nn.base import build_network
+from unflip.nn.mlp import MLPOptions
+from unflip.stats.discriminant import SHRINKS, fit_discriminant, leave_group_out_log_posterior, to_memberships
+from unflip.stats.odds import stack
+
+CLASSES, DIMS, MEMBERS = 3, 20, 3
+
+
+class Seen(Unseen):
+    """Rows in pairs of near-duplicates; the networks that are asked are remembered."""
+
+    def __init__(self, pairs: int = 40) -> None:
+        random = torch.Generator().manual_seed(0)
+        self.truth = (torch.arange(pairs) % CLASSES).repeat(2)
+        once = 1.5 * torch.eye(DIMS)[self.truth[:pairs]] + torch.randn(pairs, DIMS, generator=random)
+        self.rows = once.repeat(2, 1) + 0.01 * torch.randn(2 * pairs, DIMS, generator=random)
+        self.groups = torch.arange(pairs).repeat(2)
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        return self.rows[rows]
+
+    @torch.no_grad()
+    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
+        logits: Tensor = network.eval()(self.rows[rows])
+        return logits
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+
+def some_labels(seen: Seen) -> LabelStore:
+    given = seen.truth.clone()
+    given[::4] = (given[::4] + 1) % CLASSES
+    return LabelStore(given, CLASSES)
+
+
+def make(seen: Seen, groups: Tensor | None, **options: Any) -> Unflip:
+    train = torch.arange(len(seen.rows))
+    context = TrainContext(
+        CLASSES, train, 6, 0, 16, lambda epoch: 1.0, torch.device("cpu"), of_rows=True, groups=groups
+    )
+    chosen = UnflipOptions(**({"members": MEMBERS, "warmup": 1} | options))
+    method = Unflip(chosen, context)
+    method.networks = Unflip.build_networks(
+        chosen, context, lambda position: build_network("mlp", MLPOptions(hidden=(8,)), (DIMS,), CLASSES, position)
+    )
+    return method
+
+
+def learn(method: Unflip, seen: Seen, labels: LabelStore, epoch: int, steps: int = 8) -> dict[str, Any]:
+    (phase,) = method.phases(epoch, seen, labels)
+    optimizer = torch.optim.SGD(method.networks[0].parameters(), lr=0.3, momentum=0.9)
+    random = torch.Generator().manual_seed(epoch)
+    for step in range(steps):
+        rows = phase.indices[torch.randperm(len(phase.indices), generator=random)[:24]]
+        optimizer.zero_grad()
+        batch = Batch(rows, (seen.rows[rows],), labels.current[rows], epoch, 0.0, step)
+        method.loss(batch, phase).terms["loss"].backward()
+        method.before_step()
+        optimizer.step()
+        method.after_step()
+    return method.end_epoch(epoch, seen, labels)
+
+
+def test_gaussians_leave_out_groups_when_they_choose_a_shrinkage_and_when_they_score() -> None:
+    seen = Seen()
+    found = {}
+    for groups in (seen.groups, None):
+        labels, method = some_labels(seen), make(seen, groups)
+        learn(method, seen, labels, 1)
+        state, targets = method.posterior, to_memberships(labels.initial, CLASSES)
+        assert state is not None
+        assert state.gaussians is not None
+        assert state.gaussian_pair is not None
+        fetch = seen.rows.__getitem__
+        fitted = fit_discriminant(fetch, targets, CLASSES, shrink=SHRINKS, given=labels.initial, groups=groups)
+        assert state.gaussians.shrink == fitted.shrink
+        expected = leave_group_out_log_posterior(fitted, fetch, targets, groups)
+        pair = torch.stack([labels.given, labels.current], 1)
+        torch.testing.assert_close(state.gaussian_pair, expected.gather(1, pair))
+        found[groups is None] = fitted.shrink
+        if groups is not None:
+            assert method.folds is not None
+            assert torch.equal(method.folds[:40], method.folds[40:])
+    assert found[True] < found[False]
+
+
+def test_noise_rate_and_prior_are_estimated_once_and_weights_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float | None] = []
+    trusted = []
+
+    def watched(views: list[Tensor], labels: Tensor, rate: float | None = None) -> Any:
+        asked.append(rate)
+        return stack(views, labels, rate)
+
+    def trust(*_: Any) -> float:
+        trusted.append(1)
+        return 0.4
+
+    monkeypatch.setattr(module, "stack", watched)
+    monkeypatch.setattr(formulas, "prior_trust", trust)
+    seen = Seen()
+    labels, method = some_labels(seen), make(seen, seen.groups)
+    metrics = [learn(method, seen, labels, epoch) for epoch in (1, 2, 3)]
+    rate = metrics[0]["uniform_noise_rate"]
+    assert asked == [None, rate, rate]
+    assert len(trusted) == 1
+    assert [line["uniform_noise_rate"] for line in metrics] == [rate] * 3
+    assert [line["prior_trust"] for line in metrics] == [0.4] * 3
+    assert len({tuple(line["view_weights"]) for line in metrics}) == 3
+
+
+@pytest.mark.parametrize(("prior", "trust"), [("equal", 0.0), ("empirical", 1.0)])
+def test_a_chosen_prior_is_not_estimated(monkeypatch: pytest.MonkeyPatch, prior: str, trust: float) -> None:
+    monkeypatch.delattr(formulas, "prior_trust")
+    seen = Seen()
+    labels, method = some_labels(seen), make(seen, None, prior=prior)
+    assert [learn(method, seen, labels, epoch)["prior_trust"] for epoch in (1, 2)] == [trust] * 2
+
+
+def test_the_shrinkage_of_the_first_epoch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def watched(*args: Any, shrink: Any, **options: Any) -> Any:
+        asked.append(shrink)
+        return fit_discriminant(*args, shrink=shrink, **options)
+
+    monkeypatch.setattr(module, "fit_discriminant", watched)
+    seen = Seen()
+    labels, method = some_labels(seen), make(seen, None)
+    for epoch in (1, 2):
+        learn(method, seen, labels, epoch)
+    assert method.posterior is not None
+    assert method.posterior.gaussians is not None
+    assert asked == [SHRINKS, method.posterior.gaussians.shrink]
+
+
+def test_reviewed_labels_do_not_decide_how_scores_are_calibrated() -> None:
+    seen = Seen()
+    seen.rows += 4 * torch.eye(DIMS)[seen.truth]
+    reviewed = torch.where(torch.arange(80) % 3 == 0, (seen.truth + 1) % CLASSES, -1)  # all of them wrong
+    labels = LabelStore(seen.truth, CLASSES, reviewed)
+    method = make(seen, None)
+    learn(method, seen, labels, 1, steps=40)
+    scores, state = method.label_scores(labels), method.posterior
+    assert scores is not None
+    assert state is not None
+    kept, initial = ~labels.trusted, labels.initial
+    expected = state.fit_scaling(scores.odds, initial, kept)
+    torch.testing.assert_close(scores.calibration.shifts, expected.shifts)
+    with_them = state.fit_scaling(scores.odds, initial, torch.ones_like(kept))
+    assert scores.calibration.shifts.tolist() != pytest.approx(with_them.shifts.tolist(), rel=1e-3)
+    assert state.confident.contradicted < 0.1  # although every reviewed label contradicts
+    torch.testing.assert_close(scores.odds, state.odds(slice(None), initial))
+    top2_probs, top2 = state.log_probs.softmax(1).topk(2)
+    assert torch.equal(scores.top2, top2)
+    torch.testing.assert_close(scores.top2_probs, top2_probs)
+
+
+@pytest.mark.parametrize("of_rows", [True, False])
+def test_gradients_are_clipped_for_feature_vectors_only(monkeypatch: pytest.MonkeyPatch, of_rows: bool) -> None:
+    method, norms = make(Seen(), None), list[float]()
+    method.context = TrainContext(**(vars(method.context) | {"of_rows": of_rows}))
+    monkeypatch.setattr(method.networks[0], "clip_grad_norm", norms.append)
+    method.before_step()
+    assert norms == [3.0] * of_rows

@@ -1,0 +1,303 @@
+"""Odd data in the Python API: the right answer, or one line that names the cause."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy.sparse import coo_array, csr_matrix
+from sklearn.datasets import make_blobs
+
+from helpers import blobs, quick_train, write_npz
+from unflip import UnflipClassifier, corrupt, estimator, find_label_errors, predict
+from unflip.api.corrupt import inspect_noise
+from unflip.data.dataset import Dataset, Split
+from unflip.data.labels import read_labels
+from unflip.errors import DivergedError, InputError, UnflipWarning
+from unflip.issues.duplicates import find_duplicates
+from unflip.issues.outlier import Directions
+from unflip.runs.labels import names_of
+
+
+def issues(X: Any, y: Any, **parameters: Any) -> int:  # noqa: N803 - scikit-learn's name
+    return sum(find_label_errors(X, y, random_state=0, **parameters)["is_label_issue"].to_pylist())
+
+
+MOMENTS, KINDS = make_blobs(240, 2, centers=3, random_state=1)
+MOMENTS = np.round(1.7e9 + 20 * MOMENTS)  # seconds, which float32 rounds to multiples of 128
+
+
+@pytest.mark.parametrize("given", [MOMENTS.astype(np.int64), MOMENTS.astype(np.int64).tolist(), MOMENTS])
+def test_integers_keep_their_digits(given: Any) -> None:
+    assert issues(given, KINDS) == 0
+    model = UnflipClassifier(random_state=0).fit(MOMENTS, KINDS)
+    assert model.score(given, KINDS) > 0.99
+
+
+@pytest.mark.parametrize("shift", [2e8, 5e8])
+def test_rows_that_only_float32_cannot_tell_apart_are_no_copies(shift: float) -> None:
+    X, y = make_blobs(240, 5, centers=3, random_state=0, cluster_std=2.0)
+    model = UnflipClassifier(random_state=0).fit(X + shift, y)
+    assert np.isfinite(model.label_quality_).all()
+    assert model.score(X + shift, y) > 0.99
+
+
+def test_issues_are_found_far_from_zero_as_near_it() -> None:
+    X, y = make_blobs(240, 5, centers=3, random_state=0, cluster_std=2.0)
+    X = np.vstack([X, X[:3] + 1e-4])
+    y = np.concatenate([y, y[:3]])
+    np.testing.assert_allclose(Directions(X + 2.0**30)[:], Directions(X)[:], atol=1e-4)
+    for rows in (X, X + 2.0**30):
+        found = find_duplicates(Dataset(Split(rows, y)), {"train": rows})
+        assert found.partners(slice(240, 243), slice(0, 240))[1].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("method", ["unflip", "standard"])
+@pytest.mark.parametrize("groups", ["one", "per class"])
+def test_groups_that_leave_nothing_to_learn_from_are_refused(method: str, groups: str, tmp_path: Path) -> None:
+    content = blobs(train=240)
+    y = content["train_labels"]
+    column = y if groups == "per class" else np.zeros_like(y)
+    message = "in one group, or copies, so there is nothing to check their labels by; use smaller groups$"
+    with pytest.raises(ValueError, match=f"^X, y: all .*{message}"):
+        find_label_errors(content["train"], y, method=method, groups=column)
+    data = write_npz(tmp_path / "data.npz", **content, person=column)
+    with pytest.raises(InputError, match=f"data.npz: all .*{message}"):
+        quick_train(data, tmp_path / "run", method=method, settings={"data.groups": "person"})
+
+
+def test_huge_inputs_are_not_blamed_on_the_learning_rate(tmp_path: Path) -> None:
+    content = {name: value for name, value in blobs(train=90).items() if name.startswith("train")}
+    content["train"] = content["train"] * 1e37
+    data = write_npz(tmp_path / "data.npz", **content)
+    settings = {"data.standardize": "off", "mlp.batch_norm": False}
+    with pytest.raises(DivergedError, match=r"in epoch 1, batch \d; inputs of up to 1e\+38 are the likely cause"):
+        quick_train(data, tmp_path / "run", method="standard", settings=settings)
+
+
+def test_threads_give_the_same_fits_and_leave_the_generator_as_it_was() -> None:
+    content = blobs(train=120)
+
+    def fit(_: int) -> Any:
+        model = UnflipClassifier("standard", epochs=5, random_state=0, settings={"mlp.dropout": 0.3})
+        return model.fit(content["train"], content["train_labels"]).predict_proba(content["test"])
+
+    before = torch.get_rng_state()
+    alone = fit(0)
+    with ThreadPoolExecutor(6) as pool:
+        for probs in pool.map(fit, range(6)):
+            np.testing.assert_array_equal(probs, alone)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_run_in_a_folder_leaves_the_generator_as_it_was(tmp_path: Path) -> None:
+    data, before = write_npz(tmp_path / "data.npz", **blobs(train=60)), torch.get_rng_state()
+    quick_train(data, tmp_path / "run", method="standard", epochs=1, settings={"mlp.dropout": 0.3})
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+VALUES = np.array([2, 3, 10])
+
+
+@pytest.fixture
+def numbered(tmp_path: Path) -> Path:
+    """Blobs whose classes are called 2, 3 and 10."""
+    content = blobs(train=90)
+    content |= {key: VALUES[content[key]] for key in ("train_labels", "test_labels")}
+    return write_npz(tmp_path / "data.npz", **content)
+
+
+def test_numbers_of_classes_go_through_runs_and_predictions_unchanged(numbered: Path, tmp_path: Path) -> None:
+    run = quick_train(numbered, tmp_path / "run", method="standard", epochs=2)
+    assert run.class_names == ["2", "3", "10"]
+    assert set(names_of(run.labels(), "given_label").to_pylist()) == {"2", "3", "10"}
+    assert run.result["test_accuracy"]["last"] > 0.5
+    table = predict(run.folder, numbered).table()
+    assert table.column_names[-3:] == ["p_2", "p_3", "p_10"]
+    assert set(table["label"].to_pylist()) == {"2", "3", "10"}
+
+
+def test_a_reviewed_label_that_is_the_place_of_a_class_is_refused(numbered: Path, tmp_path: Path) -> None:
+    settings = {"data.reviewed": str(tmp_path / "reviewed.csv")}
+    for label in ("0", "1"):
+        (tmp_path / "reviewed.csv").write_text(f"index,label\n0,{label}\n")
+        with pytest.raises(InputError, match=f"row 0: unknown class '{label}'"):
+            quick_train(numbered, tmp_path / "run", method="standard", epochs=1, settings=settings)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".csv", ".txt"])
+def test_noisy_labels_keep_the_numbers_of_classes(numbered: Path, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"noisy{suffix}"
+    made = corrupt(numbered, "sym:0.3", out)
+    assert set(read_labels(out).tolist()) == {2, 3, 10}
+    assert inspect_noise(out, numbered)[0].rate == pytest.approx(made.measured.rate)
+    settings = {"data.labels": str(out)}
+    run = quick_train(numbered, tmp_path / "run", method="standard", epochs=1, settings=settings)
+    assert run.class_names == ["2", "3", "10"]
+    assert run.result["noise_rate"] == pytest.approx(made.measured.rate)
+
+
+def probabilities() -> tuple[np.ndarray, np.ndarray]:
+    y = np.arange(90) % 3
+    return np.where(np.arange(3) == y[:, None], 0.8, 0.1), np.array(["ape", "bee", "cat"])[y]
+
+
+def own_issues(labels: Any, pred_probs: Any) -> int:
+    return sum(find_label_errors(labels=labels, pred_probs=pred_probs)["is_label_issue"].to_pylist())
+
+
+@pytest.mark.parametrize("prefix", ["", "p_"])
+def test_columns_of_probabilities_are_matched_by_name(prefix: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    probs, names = probabilities()
+    frame = pandas.DataFrame(probs[:, ::-1], columns=[f"{prefix}{name}" for name in ("cat", "bee", "ape")])
+    numbers = pandas.DataFrame(probs[:, ::-1], columns=[f"{prefix}{name}" for name in (9, 5, 2)])
+    for table in (frame, pa.Table.from_pandas(frame)):
+        assert own_issues(names, table) == 0
+    assert own_issues(np.array([2, 5, 9])[np.arange(90) % 3], numbers) == 0
+    assert own_issues(names, pandas.DataFrame(probs)) == 0  # 0 to k - 1 are no names
+    with pytest.raises(ValueError, match=r"^pred_probs: no column for the label ape; columns are cat, bee, dog$"):
+        own_issues(names, pandas.DataFrame(probs[:, ::-1], columns=["cat", "bee", "dog"]))
+    with pytest.raises(ValueError, match=r"^pred_probs: the column id is none of the labels; remove it$"):
+        own_issues(np.arange(90) % 2, pandas.DataFrame(probs, columns=["0", "1", "id"]))
+
+
+def test_probabilities_of_any_type_work_or_are_refused_in_one_line() -> None:
+    probs, names = probabilities()
+    assert own_issues(names, probs.astype(object)) == own_issues(names, probs.astype(str)) == 0
+    for wrong in (np.full((90, 3), "x"), [[1, 0], [1]] * 45):
+        with pytest.raises(ValueError, match=r"^pred_probs: must be numbers, one column per class \(.*\)$"):
+            own_issues(names, wrong)
+
+
+@pytest.mark.parametrize("of_features", [True, False])
+def test_labels_of_any_type_work_or_are_refused_in_one_line(of_features: bool) -> None:
+    probs, names = probabilities()
+
+    def find(labels: Any) -> pa.Table:
+        if of_features:
+            return find_label_errors(probs, labels, method="standard", epochs=1, random_state=0)
+        return find_label_errors(labels=labels, pred_probs=probs)
+
+    some: Any = names.astype(object)
+    expected = find(names)["suggested_label"].to_pylist()
+    for labels in (some, names.astype(np.dtypes.StringDType()), pa.array(names), pa.chunked_array([names])):
+        assert find(labels)["suggested_label"].to_pylist() == expected
+    for gap in (None, np.nan):
+        some[3] = gap
+        with pytest.raises(ValueError, match=r"^labels: example 3 has none; every example needs one$"):
+            find(some)
+    with pytest.raises(ValueError, match=r"^labels: example 4 has none; every example needs one$"):
+        find(np.where(np.arange(90) == 4, np.nan, np.arange(90) % 3))
+    some[3] = 1
+    with pytest.raises(ValueError, match=r"^labels: must be all numbers or all names \(.*\)$"):
+        find(some)
+
+
+def test_sparse_rows_are_the_same_as_dense_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = blobs(train=90)
+    X, y = np.where(content["train"] > 0, content["train"], 0), content["train_labels"]
+    model = UnflipClassifier("standard", epochs=2, random_state=0)
+    dense = model.fit(X, y).predict_proba(X)
+    for kind in (csr_matrix, coo_array):
+        np.testing.assert_array_equal(model.fit(kind(X), y).predict_proba(kind(X)), dense)
+    monkeypatch.setattr(estimator, "_MAX_DENSE", 1000)
+    with pytest.raises(ValueError, match=r"^X: a sparse matrix of 90 x 6 takes 0 GiB in full.*TruncatedSVD$"):
+        model.fit(csr_matrix(X), y)
+
+
+def test_gaps_in_arrays_are_filled_as_in_data_frames() -> None:
+    pandas = pytest.importorskip("pandas")
+    content = blobs(train=90)
+    X = content["train"].astype(np.float64)
+    X[::7, 1] = np.nan
+    model = UnflipClassifier("standard", epochs=2, random_state=0)
+    of_frame = model.fit(pandas.DataFrame(X), content["train_labels"]).predict_proba(pandas.DataFrame(X))
+    model.fit(X, content["train_labels"])
+    np.testing.assert_array_equal(model.predict_proba(X), of_frame)
+    assert np.isfinite(model.predict_proba(X.tolist())).all()
+    assert not hasattr(model, "feature_names_in_")
+    with pytest.raises(ValueError, match="expecting 6 features"):
+        model.predict(X[:, :5])
+
+
+def test_columns_that_are_dropped_are_named_in_a_warning() -> None:
+    pandas = pytest.importorskip("pandas")
+    content, model = blobs(train=90), UnflipClassifier("standard", epochs=1, random_state=0)
+    ranks = np.random.default_rng(0).permutation(90)
+    frame = pandas.DataFrame({"rank": ranks, "row": range(90), "user_id": ranks * 7, "plan": ["a", "b"] * 45})
+    with pytest.warns(
+        UnflipWarning, match=r"^X: columns that are not used: row \(.*\), user_id \(.*settings="
+    ) as heard:
+        model.fit(frame, content["train_labels"])
+    assert len(heard) == 1
+    used = UnflipClassifier("standard", epochs=1, settings={"data.numeric": ["row", "user_id"]})
+    used.fit(frame, content["train_labels"])
+
+
+def test_one_number_of_hidden_units_is_one_layer() -> None:
+    content = blobs(train=90)
+    fits = [
+        UnflipClassifier("standard", hidden=hidden, epochs=1, random_state=0)  # type: ignore[arg-type]
+        .fit(content["train"], content["train_labels"])
+        .predict_proba(content["test"])
+        for hidden in ((16,), 16, np.int64(16))
+    ]
+    np.testing.assert_array_equal(fits[0], fits[1])
+    np.testing.assert_array_equal(fits[0], fits[2])
+
+
+def test_tables_of_views_batches_and_hugging_face_are_read(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    y, model = np.arange(60) % 2, UnflipClassifier("standard", epochs=1, random_state=0)
+    names, x = pa.array(["bad", "good", "good"] * 20), pa.array(np.sin(np.arange(60)) + y)
+    plain, table = pa.table({"word": names, "x": x}), pa.table({"word": names.cast(pa.string_view()), "x": x})
+    expected = model.fit(plain, y).predict_proba(table)
+    for other in (table, table.to_batches()[0], datasets.Dataset(plain)):
+        np.testing.assert_array_equal(model.fit(other, y).predict_proba(other), expected)
+    path = tmp_path / "views.parquet"
+    pq.write_table(table.append_column("label", pa.array(["no", "yes"] * 30).cast(pa.string_view())), path)
+    assert quick_train(path, tmp_path / "run", epochs=1).class_names == ["no", "yes"]
+
+
+def test_intervals_are_categories() -> None:
+    pandas = pytest.importorskip("pandas")
+    content = blobs(train=90)
+    frame = pandas.DataFrame(content["train"]).assign(part=pandas.cut(content["train"][:, 0], 4))
+    frame[7] = pandas.cut(content["train"][:, 1], 3)
+    before = frame.dtypes.tolist()
+    model = UnflipClassifier("standard", epochs=1, random_state=0).fit(frame, content["train_labels"])
+    assert model.encoding_ is not None
+    assert [column["kind"] for column in model.encoding_.settings["columns"]][-2:] == ["category", "category"]
+    assert frame.dtypes.tolist() == before
+
+
+def test_what_is_no_table_is_refused_in_one_line() -> None:
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    y, model = np.arange(60) % 2, UnflipClassifier("standard", epochs=1, random_state=0)
+    data = datasets.Dataset.from_dict({"x": np.sin(np.arange(60)).tolist()})
+    for X, message in (
+        (datasets.DatasetDict(train=data), r"X: several splits; use one of them, such as X\['train'\]"),
+        (data.to_iterable_dataset(), "X: a streamed data set; load it without streaming"),
+        (pandas.DataFrame(index=range(60)), "X: no columns; at least one is needed"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            model.fit(X, y)
+    rows = np.sin(np.arange(120.0)).reshape(60, 2)
+    model.fit(rows, y)
+    rows[3, 1] = np.nan
+    with pytest.raises(ValueError, match=r"^X, row 3: NaN, but the model was trained without gaps; fill it$"):
+        model.predict(rows)
+
+
+def test_texts_in_columns_of_arrow_and_hugging_face() -> None:
+    datasets = pytest.importorskip("datasets")
+    y, texts = np.arange(60) % 2, [f"a {'bad' if i % 3 else 'good'} thing of number {i}" for i in range(60)]
+    model = UnflipClassifier("standard", epochs=1, random_state=0, settings={"data.text_encoder": "tfidf"})
+    expected = model.fit(texts, y).predict_proba(texts)
+    for column in (pa.array(texts), pa.chunked_array([texts]), datasets.Dataset.from_dict({"t": texts})["t"]):
+        np.testing.assert_array_equal(model.fit(column, y).predict_proba(column), expected)
