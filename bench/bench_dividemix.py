@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import frozen
 from limits import Limits
 from unflip.engine.distributed import Distributed
-from unflip.engine.trainer import Trainer
+from unflip.engine.trainer import Trainer, lr_factor
 from unflip.methods.base import LabelStore, TrainContext
 from unflip.methods.dividemix import DivideMix, DivideMixOptions
 from unflip.nn.base import build_network
@@ -75,7 +75,9 @@ def main() -> None:
     dataset = frozen.dataset(jitter=JITTER)
     rows, shape = torch.arange(len(dataset.given)), dataset.source.shape
     optimizer = OptimizerOptions(batch_size=BATCH)
-    context = TrainContext(10, rows, ROUNDS, 0, BATCH, partial(optimizer.lr_factor, epochs=ROUNDS), torch.device("cpu"))
+    context = TrainContext(
+        10, rows, ROUNDS, 0, BATCH, partial(lr_factor, optimizer, epochs=ROUNDS), torch.device("cpu")
+    )
     ours, theirs = ([build_network("mlp", MLPOptions(), shape, 10, seed=seed) for seed in (0, 1)] for _ in range(2))
     trainer = Trainer(
         DivideMix(DivideMixOptions(warmup=1), context),

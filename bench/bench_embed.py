@@ -27,13 +27,13 @@ from torch import Tensor
 
 from frozen import folder
 from limits import Limits
+from unflip.compute import prefetched
 from unflip.data.files import ImageFiles, ResizeCrop
 from unflip.data.images import FileSource
 from unflip.data.sources import Standardization
 from unflip.nn.backbone import Backbone
 from unflip.nn.efficientnet import efficientnet_lite0
 from unflip.nn.openvino import Encode, compile_backbone
-from unflip.parallel import prefetched
 
 NETWORK_LIMIT, WHOLE_LIMIT = 2.5, 2.2  # PyTorch's time by ours: at least
 PHOTOS, TURN, BATCH = 384, 64, 16  # photos, those of a turn, those of a batch
@@ -86,7 +86,7 @@ def plain_decode(paths: Sequence[Path], backbone: Backbone) -> Tensor:
 
 def plain_loop(paths: Sequence[Path], backbone: Backbone) -> None:
     for start in range(0, len(paths), BATCH):
-        backbone.encode(plain_decode(paths[start : start + BATCH], backbone))
+        backbone.network(plain_decode(paths[start : start + BATCH], backbone))
 
 
 def our_loop(source: FileSource, rows: range, encode: Encode | None) -> None:
@@ -102,7 +102,7 @@ def compare_networks(images: Tensor, backbone: Backbone, encode: Encode) -> floa
     pairs, system = [], 0.0
     for _ in range(11):
         before = os.times().system
-        theirs = seconds(lambda: backbone.encode(images))
+        theirs = seconds(lambda: backbone.network(images))
         system += os.times().system - before
         pairs.append((theirs, seconds(lambda: encode(images))))
     share = system / sum(theirs for theirs, _ in pairs)
@@ -142,8 +142,8 @@ def load() -> tuple[Backbone, Encode]:
     backbone = efficientnet_lite0(None)
     network = cast("Any", backbone.network)  # torch declares no such argument, but takes it
     network.to(memory_format=torch.channels_last).requires_grad_(False)
-    encode = compile_backbone(backbone, SIZE)
-    if encode is backbone.encode:
+    encode = compile_backbone(backbone.network, SIZE)
+    if encode is backbone.network:
         raise SystemExit("openvino is not installed; try: pip install 'unflip[embed]'")
     return backbone, encode
 
@@ -157,14 +157,14 @@ def main() -> None:
     if "kept" in sys.argv:
         print(f"PyTorch's network by ours: {compare_networks(images, backbone, encode):.2f}")
         return
-    print(f"converting the network: {seconds(lambda: compile_backbone(backbone, SIZE)):.1f} s")
+    print(f"converting the network: {seconds(lambda: compile_backbone(backbone.network, SIZE)):.1f} s")
     limits = Limits()
     with tempfile.TemporaryDirectory() as place:
         photos = Path(place) / "photos"
         photos.mkdir()
         paths = find_photos(photos)
         images = plain_decode(paths[:: len(paths) // BATCH][:BATCH], backbone)
-        wanted = backbone.encode(images)
+        wanted = backbone.network(images)
         apart = float((encode(images) - wanted).abs().max())
         print(f"features differ by at most {apart:.1e}, the largest is {float(wanted.max()):.2f}")
         ratio = compare_networks(images, backbone, encode)

@@ -15,7 +15,7 @@ from torch import nn
 import frozen
 from limits import Limits
 from unflip.engine.distributed import Distributed
-from unflip.engine.trainer import Trainer
+from unflip.engine.trainer import Trainer, lr_factor
 from unflip.methods.base import LabelStore, Standard, TrainContext
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions
@@ -45,7 +45,7 @@ def main() -> None:
     rows = torch.arange(len(dataset.given))
     optimizer = OptimizerOptions()
     context = TrainContext(
-        10, rows, PAIRS, 0, optimizer.batch_size, partial(optimizer.lr_factor, epochs=PAIRS), torch.device("cpu")
+        10, rows, PAIRS, 0, optimizer.batch_size, partial(lr_factor, optimizer, epochs=PAIRS), torch.device("cpu")
     )
     network = build_network("mlp", MLPOptions(), dataset.source.shape, 10, seed=0)
     store = LabelStore(dataset.given, 10)

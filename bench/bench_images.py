@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from limits import Limits
+from unflip.data.dataset import Split
 from unflip.data.images import ImageSource, byte_normalization
 from unflip.engine.distributed import Distributed
-from unflip.engine.evaluation import EvaluationSet, Truth, accuracies
-from unflip.engine.trainer import Trainer
+from unflip.engine.evaluation import Truth, accuracies
+from unflip.engine.trainer import Trainer, lr_factor
 from unflip.methods import find_method
 from unflip.methods.base import LabelStore, TrainContext
-from unflip.nn.base import Network, build_network
-from unflip.nn.ensemble import Ensemble
+from unflip.nn.base import Ensemble, Network, build_network
 from unflip.nn.preact_resnet import PreAct8Options
 from unflip.progress import Reporter
 from unflip.runs.config import RunConfig
@@ -49,7 +49,7 @@ def make_trainer(source: ImageSource, labels: Tensor) -> Trainer:
     config = RunConfig.resolve([layer])
     optimizer = config.common.optimizer
     context = TrainContext(
-        CLASSES, torch.arange(EXAMPLES), PAIRS + 1, 0, BATCH, partial(optimizer.lr_factor, epochs=PAIRS + 1), CPU
+        CLASSES, torch.arange(EXAMPLES), PAIRS + 1, 0, BATCH, partial(lr_factor, optimizer, epochs=PAIRS + 1), CPU
     )
     method = find_method("mddc").build(config.parts, context)
     return Trainer(method, [build()], source, LabelStore(labels, CLASSES), optimizer, Distributed("cpu"), Reporter())
@@ -85,7 +85,7 @@ def compare_epochs(limits: Limits, source: ImageSource, labels: Tensor) -> None:
 def compare_evaluations(limits: Limits, source: ImageSource, labels: Tensor) -> None:
     network, processes = build().eval(), Distributed("cpu")
     model = Ensemble([network])
-    truth = Truth(None, {"test": EvaluationSet(source, labels)})
+    truth = Truth(None, {"test": Split(labels[:0].numpy(), labels.numpy(), opened=source)})
     inputs = source.fetch(torch.arange(EXAMPLES))
 
     @torch.no_grad()

@@ -21,7 +21,7 @@ from PIL import Image
 
 from limits import Limits
 from unflip import train
-from unflip.data.preview import Pictures
+from unflip.data.images import Pictures
 from unflip.review import Order
 from unflip.review.decisions import Choice, State
 from unflip.review.pages import listen, prepare

@@ -34,7 +34,7 @@ def settings() -> dict[str, Any]:
     """Return the grids' points for `standard`, by the names of cleanlab's cells."""
     from unflip.reproduce.grid import read_grid
 
-    points = [point for name in GRIDS for point in read_grid(name).points if point.axes["method"] == "standard"]
+    points = [point for name in GRIDS for point in read_grid(name) if point.axes["method"] == "standard"]
     return {"cleanlab " + " ".join(str(p.axes[axis]) for axis in ("data", "noise", "seed")): p for p in points}
 
 

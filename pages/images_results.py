@@ -41,7 +41,7 @@ def collect(sweep: Path, grid: str) -> Iterator[Line]:
 def merged(grid: str, known: Iterable[Line], new: Iterable[Line]) -> list[Line]:
     """Return one line for each point of the grid, in its order; new lines replace known ones."""
     lines = [*new, *known]
-    of_points = ([line for line in lines if line["axes"] == point.axes] for point in read_grid(grid).points)
+    of_points = ([line for line in lines if line["axes"] == point.axes] for point in read_grid(grid))
     return [found[0] for found in of_points if found]
 
 

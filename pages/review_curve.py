@@ -56,7 +56,7 @@ def clean(data: Path, out: Path, seed: int, reviewed: Path | None = None) -> Any
 
 def arrange(run: Any, order: str, seed: int) -> list[int]:
     """Return all examples of a run in the order of review."""
-    from unflip.review.informative import most_informative_first
+    from unflip.review.examples import most_informative_first
     from unflip.runs.labels import lowest_quality_first
 
     table = run.labels()
