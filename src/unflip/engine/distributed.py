@@ -46,8 +46,11 @@ class Distributed:
         self.fabric.launch()
         self.device, self.count, self.rank = self.fabric.device, self.fabric.world_size, self.fabric.global_rank
         self.is_first, self.scaler = self.rank == 0, self.fabric.strategy.precision
-        # no wrapping is needed, whose overhead is noticeable in small networks
-        self._is_plain = self.count == 1 and self.device.type == "cpu" and self.precision == "float32"
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether networks need no wrapping, whose overhead is noticeable in small ones."""
+        return self.count == 1 and self.device.type == "cpu" and self.precision == "float32"
 
     def setup(self, network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[torch.nn.Module, Any]:
         """Move a network to the device, and wrap it for several processes and mixed precision.
