@@ -23,7 +23,7 @@ from unflip.stats.noise_rate import Confident, confident_part, lapse_rates, nois
 from unflip.stats.odds import PlattScaling, calibrate, disputed_fraction, fit_slope, pool, stack
 
 Table = list[list[float]]
-CONFIDENT = Confident(0.1, 0.01, 0.02, 0.0, 9.0)
+CONFIDENT = Confident(0.1, 0.01, 0.02, 0.5, 0.3, 0.9, 9.0)
 
 
 def views(count: int = 60, classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -134,8 +134,8 @@ def test_scores_use_the_weight_of_final_labels_and_their_quality_a_larger_one() 
     probs = log_probs.exp()
     suggested, odds = score_labels(probs, labels)
     stacked = stack([log_probs], labels)
-    top = probs.topk(2)
-    part = confident_part(top.indices, top.values[:, 0], labels, 3)
+    top_probs, top = probs.max(1)
+    part = confident_part(top, top_probs, probs.gather(1, labels[:, None])[:, 0], labels, 3)
     known = labels.bincount(minlength=3) > 0
     state = update_posterior(pool([log_probs], stacked.weights), labels, stacked.uniform_noise_rate, known, part)
     assert state.confident == pytest.approx(part, abs=1e-6)
@@ -152,8 +152,10 @@ def test_scores_use_the_weight_of_final_labels_and_their_quality_a_larger_one() 
     torch.testing.assert_close(odds, line.apply(plain), atol=5e-3, rtol=5e-3)
 
     def replaced(i: int, weight: float) -> int:
-        likely = slow_posterior(i, weight)
-        return max((c for c in range(3) if c != y[i]), key=likely.__getitem__) if odds[i] < 0 else y[i]
+        likely, quality = slow_posterior(i, weight), float(odds[i].sigmoid())
+        others = [c for c in range(3) if c != y[i]]
+        best = max(others, key=likely.__getitem__)
+        return best if (1 - quality) * likely[best] / sum(likely[c] for c in others) > quality else y[i]
 
     for_labels, for_targets = (
         [replaced(i, weight) for i in range(400)] for weight in (state.label_weight, state.target_weight)
@@ -168,12 +170,13 @@ def test_a_changed_label_is_as_likely_as_the_given_one_is_not() -> None:
     log_odds = torch.linspace(-3, 3, 60, dtype=torch.float64)
     log_odds[50] = torch.nan
     corrected, confidence = state.correct(slice(None), labels, log_odds)
-    assert torch.equal(corrected != labels, log_odds < 0)
     likely = state.posterior(slice(None), labels, state.label_weight).double()
     for i in range(60):
         quality = float(log_odds[i].sigmoid())
         others = [float(likely[i, c]) for c in range(3) if c != labels[i]]
-        expected = quality if log_odds[i] >= 0 else (1 - quality) * max(others) / sum(others)
+        of_other = (1 - quality) * max(others) / sum(others)
+        assert bool(corrected[i] != labels[i]) == (of_other > quality)
+        expected = max(quality, of_other)
         assert float(confidence[i]) == pytest.approx(1.0 if i == 50 else expected, abs=1e-5)
 
 

@@ -17,7 +17,8 @@ from unflip.stats.noise_rate import (
     noise_rates,
 )
 
-NONE = Confident(contradicted=0.5, std=0.0, expected=0.0, by_class=1.0, per_class=9.0)  # allows any rate
+UNIFORM = Confident(contradicted=0.5, std=0.0, expected=0.0, uniform=1.0, by_class=0.0, purity=0.0, per_class=9.0)
+FOLLOWS = UNIFORM._replace(contradicted=0.3, uniform=0.0)  # noise follows the features
 
 
 def world(rate: float, sharpness: float, count: int = 4000, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -86,57 +87,109 @@ def test_nothing_is_wrong_without_labels() -> None:
     assert lapse_rates(torch.empty(0), torch.empty(0, dtype=torch.bool)).tolist() == [0.0] * QUANTILES
 
 
-def test_the_confident_part_is_counted_by_hand() -> None:
-    top2 = torch.tensor([[0, 1], [0, 2], [1, 0], [1, 2]] + [[2, 0]] * 12)
-    probs = torch.tensor([0.99, 0.98, 0.97, 0.96] + [0.4] * 12)
-    labels = torch.tensor([0, 2, 2, 2] + [1] * 12)
-    part = confident_part(top2, probs, labels, 3)  # of the first four, labels 2, 2, 2 contradict 0, 1, 1
-    assert part.contradicted == 0.75
-    assert part.std == pytest.approx(math.sqrt(0.75 * 0.25 / 4))
-    assert part.expected == pytest.approx(0.025)
-    assert part.by_class == pytest.approx(
-        2 / 3 - 2 / 3
-    )  # both of class 1, once alone is no rule; second guesses 0 -> 2, 1 -> 2
-    assert part.per_class == 1.0
+def slow_shares(pairs: list[tuple[int, int]], by_example: list[float], num_classes: int) -> list[float]:
+    """Return the shares of uniform, class-conditional and other labels, label by label."""
+    shares = [1 / 3] * 3
+    for _ in range(100):
+        totals = [0.5] * 3
+        for pair, own in zip(pairs, by_example, strict=True):
+            same = pairs.count(pair) - 1
+            of_class = sum(predicted == pair[0] for predicted, _ in pairs) - 1
+            parts = [1 / (num_classes - 1), (same + 1 / (num_classes - 1)) / (of_class + 1), own]
+            weights = [share * part for share, part in zip(shares, parts, strict=True)]
+            totals = [total + weight / sum(weights) for total, weight in zip(totals, weights, strict=True)]
+        shares = [total / sum(totals) for total in totals]
+    return shares
 
 
-@given(st.floats(0, 0.5), st.floats(0, 0.3), st.floats(-1, 1), st.floats(0, 0.3))
+def test_the_confident_part_is_that_of_a_slow_count() -> None:
+    top = torch.tensor([0, 0, 1, 1, 1, 3] + [2] * 18)
+    probs = torch.tensor([0.99, 0.98, 0.97, 0.96, 0.9, 0.8] + [0.4] * 18)
+    labels = torch.tensor([0, 2, 2, 2, 3, 0] + [1] * 18)
+    label_probs = torch.tensor([0.99, 0.01, 0.02, 0.001, 0.09, 0.15] + [0.3] * 18)
+    part = confident_part(top, probs, label_probs, labels, 4)  # of the first six, all labels but one contradict
+    assert part.contradicted == pytest.approx(5 / 6)
+    assert part.std == pytest.approx(math.sqrt(5 / 36 / 6))
+    assert part.expected == pytest.approx(0.4 / 6)
+    assert part.per_class == 5 / 4
+    by_example = [0.01 / 0.02, 0.02 / 0.03, 0.001 / 0.04, 0.09 / 0.1, 0.15 / 0.2]
+    shares = slow_shares([(0, 2), (1, 2), (1, 2), (1, 3), (3, 0)], by_example, 4)
+    assert [part.uniform, part.by_class] == pytest.approx(shares[:2], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "class", "example"])
+def test_kinds_of_contradicted_labels_are_told_apart(kind: str) -> None:
+    random, count, classes = torch.Generator().manual_seed(0), 4000, 10
+    logits = torch.randn(count, classes, generator=random) * 2
+    top = torch.randint(classes, (count,), generator=random)
+    probs = logits.scatter(1, top[:, None], -torch.inf).softmax(1) * 0.1  # of the other classes
+    other = (top[:, None] + torch.randint(1, classes, (count, 1), generator=random))[:, 0] % classes
+    if kind == "class":
+        other = (top + 1) % classes
+    elif kind == "example":
+        other = probs.multinomial(1, generator=random)[:, 0]
+    labels = other.where(torch.rand(count, generator=random) < 0.3, top)
+    part = confident_part(top, torch.full((count,), 0.9), probs.gather(1, labels[:, None])[:, 0], labels, classes)
+    shares = {"uniform": part.uniform, "class": part.by_class, "example": 1 - part.uniform - part.by_class}
+    assert shares[kind] > 0.75
+    assert (part.purity > 0.95) == (kind == "class")
+    assert feature_dependence(part, 0.0) == (kind == "example")
+
+
+def test_two_classes_have_one_kind_of_noise() -> None:
+    top, labels = torch.tensor([0, 1] * 50), torch.tensor([0, 1, 1, 0] * 25)
+    part = confident_part(top, torch.full((100,), 0.99), torch.full((100,), 0.01), labels, 2)
+    assert (part.uniform, part.by_class) == (1, 0)
+    assert feature_dependence(part, 0.0) == 0
+
+
+@given(st.floats(0, 0.5), st.floats(0, 0.3), st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.3))
 def test_evidence_grows_with_contradicted_labels_and_falls_with_explanations(
-    contradicted: float, expected: float, by_class: float, uniform: float
+    contradicted: float, expected: float, share: float, purity: float, uniform: float
 ) -> None:
-    part = Confident(contradicted, 0.01, expected, by_class, 9.0)
+    part = Confident(contradicted, 0.01, expected, share / 2, share / 2, purity, 9.0)
     evidence = feature_dependence(part, uniform)
     assert 0 <= evidence <= 1
-    assert feature_dependence(part._replace(contradicted=contradicted + 0.01), uniform) >= evidence
+    assert feature_dependence(part._replace(contradicted=contradicted + 0.01), uniform) >= evidence - 1e-9
     assert feature_dependence(part._replace(expected=expected + 0.01), uniform) <= evidence
+    assert feature_dependence(part._replace(uniform=share / 2 + 0.1), uniform) <= evidence
+    assert feature_dependence(part._replace(purity=purity + 0.1), uniform) <= evidence
     assert feature_dependence(part, uniform + 0.01) <= evidence
     assert feature_dependence(part._replace(per_class=1.9), uniform) == 0
 
 
-def test_evidence_needs_labels_that_neither_class_nor_second_guess_explains() -> None:
-    part = Confident(0.2, 0.005, 0.05, 0.0, 20.0)
+def test_evidence_needs_labels_that_nothing_else_explains() -> None:
+    part = FOLLOWS._replace(contradicted=0.2, std=0.005, expected=0.05)
     assert feature_dependence(part, 0.0) == 1
     assert feature_dependence(part, 0.15) == 0  # uniform noise explains them
-    assert feature_dependence(part._replace(by_class=0.3), 0.0) == 0  # the class does
-    assert 0 < feature_dependence(part._replace(by_class=0.2), 0.0) < 1
-    assert feature_dependence(part._replace(by_class=-1.0), 0.05) < feature_dependence(
-        part, 0.05
-    )  # predictions may err
+    assert feature_dependence(part._replace(uniform=0.8), 0.0) == 0
+    assert feature_dependence(part._replace(by_class=0.8, purity=0.9), 0.0) == 0  # so does class-conditional noise
+    assert feature_dependence(part._replace(by_class=0.8, purity=0.5), 0.0) == 1  # of too many targets
+    assert 0 < feature_dependence(part._replace(by_class=0.8, purity=0.7), 0.0) < 1
+    assert feature_dependence(part._replace(expected=0.16), 0.0) == 0  # predictions may err
+    assert 0 < feature_dependence(part._replace(std=0.11), 0.0) < 1
+
+
+FACTORS = torch.linspace(0.8, 1.3, QUANTILES, dtype=torch.float64)
 
 
 def test_rates_are_lapses_within_what_the_confident_part_allows() -> None:
     lapses = torch.linspace(0.02, 0.1, QUANTILES, dtype=torch.float64)
-    assert torch.equal(noise_rates(lapses, NONE, 0.0, 0.4), lapses)
-    part = Confident(contradicted=0.05, std=0.0, expected=0.04, by_class=1.0, per_class=9.0)
-    assert noise_rates(lapses, part, 0.0, 0.4).max() == pytest.approx(0.03)
-    assert noise_rates(lapses, part, 0.06, 0.4).max() == pytest.approx(0.06)  # uniform noise is shown by likelihood
+    assert torch.equal(noise_rates(lapses, UNIFORM, 0.0, 0.4), lapses * FACTORS)
+    part = UNIFORM._replace(contradicted=0.05, uniform=0.4, by_class=0.2, per_class=1.0)
+    assert noise_rates(lapses, part, 0.0, 0.4).max() == pytest.approx(0.03 * 1.3)
+    assert noise_rates(lapses, part, 0.06, 0.4).max() == pytest.approx(0.06 * 1.3)  # shown by likelihood
+    steps = torch.linspace(-1.8, 1.8, QUANTILES, dtype=torch.float64)
+    uncertain = noise_rates(torch.full_like(lapses, 0.5), part._replace(std=0.01), 0.0, 0.4)
+    assert uncertain.tolist() == pytest.approx(((0.03 + 0.01 * steps) * FACTORS).tolist())
 
 
 def test_with_evidence_the_rate_moves_to_the_disputed_labels() -> None:
     lapses = torch.full((QUANTILES,), 0.1, dtype=torch.float64)
-    certain = Confident(contradicted=0.3, std=0.0, expected=0.0, by_class=0.0, per_class=9.0)
-    disputed = [0.28 + 0.12 * i / (QUANTILES - 1) for i in range(QUANTILES)]
-    assert noise_rates(lapses, certain, 0.0, 0.4).tolist() == pytest.approx(disputed)
-    half = certain._replace(by_class=0.175)
-    assert noise_rates(lapses, half, 0.0, 0.4).tolist() == pytest.approx([(0.1 + rate) / 2 for rate in disputed])
-    assert torch.equal(noise_rates(lapses, certain, 0.0, 0.05), lapses)  # never below the lapse rate
+    disputed = 0.4 * torch.linspace(0.8, 1.2, QUANTILES, dtype=torch.float64)
+    assert noise_rates(lapses, FOLLOWS, 0.0, 0.4).tolist() == pytest.approx(disputed.tolist())
+    half = FOLLOWS._replace(expected=(0.3 - 0.0275) / 1.2)  # an excess halfway up the ramp
+    lapse = min(0.1, (half.contradicted - half.expected / 2) / 2) * FACTORS
+    assert noise_rates(lapses, half, 0.0, 0.4).tolist() == pytest.approx(((lapse + disputed) / 2).tolist())
+    assert torch.equal(noise_rates(lapses, FOLLOWS, 0.0, 0.05), lapses * FACTORS)  # never below the lapse rate
+    assert noise_rates(lapses, FOLLOWS, 0.0, 0.9).max() == 0.95

@@ -2,9 +2,11 @@
 
 A label that contradicts a *confident* prediction is wrong, or the prediction is. Errors of a weak model become rare as
 its confidence rises; wrong labels do not. So the rate at which labels contradict predictions, as a function of
-confidence, levels off at the noise rate: :func:`lapse_rates` fits that level. Noise that follows the features is more
-frequent where predictions are uncertain, where it looks like ambiguity: :func:`feature_dependence` is the evidence of
-such noise, and :func:`noise_rates` combines both.
+confidence, levels off at the noise rate: :func:`lapse_rates` fits that level. Confident errors of a weak model raise
+it, too. But such an error is what the example suggests, and uniform or class-conditional noise is not:
+:func:`confident_part` tells them apart. Noise that follows the features is more frequent where predictions are
+uncertain, where it looks like ambiguity: :func:`feature_dependence` is the evidence of it. :func:`noise_rates` combines
+all three.
 """
 
 from typing import NamedTuple
@@ -21,11 +23,15 @@ _SLOPE_STD, _SHIFT_MEAN, _SHIFT_STD = 0.5, 0.3, 1.0  # weak prior: predictions a
 _BINS, _MIN_PER_BIN = 100, 3
 _MIN_MARGIN, _MAX_MARGIN = -6.0, 14.0
 _CONFIDENT = 0.25  # fraction of the examples that counts as confidently predicted
-_EXCESS = (0.015, 0.04)  # wrong labels among these, beyond uniform noise: no evidence below, full evidence above
-_BY_CLASS = (0.1, 0.25)  # how much better classes than examples foretell wrong labels: full evidence below, none above
-_BY_EXAMPLE = 0.2  # how much more excess it takes if examples foretell them better: then predictions may be wrong
-_MIN_PER_CLASS = 2.0  # contradicted labels that this takes
-_DISPUTED = (0.7, 1.0)  # fraction of all disputed labels that is wrong if noise follows the features
+_ROUNDS = 100
+_PSEUDOCOUNT = 0.5  # labels of each kind that are added to those observed
+_OVERCONFIDENCE = 1.2  # errors of confident predictions, relative to what their confidence expects
+_PURITY = (0.65, 0.8)  # of labels explained by the class: not, and surely, class-conditional noise
+_EXCESS = (0.015, 0.04)  # confident labels that are wrong for no other reason: no evidence below, full evidence above
+_MIN_PER_CLASS = 2.0  # contradicted labels that evidence takes
+_INACCURACY = (0.8, 1.3)  # noise rate, relative to its estimate without evidence
+_DISPUTED = (0.8, 1.2)  # wrong labels, relative to disputed ones, if noise follows the features
+_MAX_RATE = 0.95
 
 
 class Confident(NamedTuple):
@@ -37,52 +43,84 @@ class Confident(NamedTuple):
     """Its standard error."""
     expected: float
     """What the predictions' own confidence expects: the mean of ``1 - p``."""
+    uniform: float
+    """Of the labels that differ, the fraction that looks drawn uniformly from all other classes."""
     by_class: float
-    """Of the labels that differ, the fraction that the predicted class alone foretells, less the fraction that are the
-    example's second most likely class."""
+    """The fraction that the predicted class alone explains."""
+    purity: float
+    """Of these, the fraction that are the most frequent label of their predicted class."""
     per_class: float
     """Labels that differ, per class."""
 
 
-def confident_part(top2: Tensor, probs: Tensor, labels: Tensor, num_classes: int) -> Confident:
+def confident_part(top: Tensor, top_probs: Tensor, label_probs: Tensor, labels: Tensor, num_classes: int) -> Confident:
     """Describe the labels of the most confidently predicted quarter.
 
+    A label that differs from the predicted class c is uniform noise, class-conditional noise, or neither: the
+    prediction is wrong, or noise follows the features. In the last case the label is what the example itself suggests.
+    So labels have the likelihood ``u / (k - 1) + m M[c, y] + (1 - u - m) p_y / (1 - p_c)``, where M are the relative
+    frequencies among the *other* labels that differ from c. u and m are found by expectation maximization (Dempster,
+    Laird and Rubin 1977). Two classes cannot be told apart this way: then all is uniform.
+
     Args:
-        top2: the two most likely classes (n, 2).
-        probs: probability of the first (n,), by networks that were trained on other examples; not calibrated to the
-            labels.
-        labels: (n,).
+        top: the most likely class c (n,), by networks that were trained on other examples.
+        top_probs: its probability p_c (n,), not calibrated to the labels.
+        label_probs: the probability p_y of each label (n,).
+        labels: y (n,).
         num_classes: k.
     """
     size = max(1, int(_CONFIDENT * len(labels)))
-    rows = probs.topk(min(size, len(labels))).indices
-    wrong = rows[top2[rows, 0] != labels[rows]]
+    rows = top_probs.topk(min(size, len(labels))).indices
+    wrong = rows[top[rows] != labels[rows]]
     fraction = len(wrong) / max(1, len(rows))
-    predicted, given = top2[wrong, 0], labels[wrong]
-    pairs, position, counts = (predicted * num_classes + given).unique(return_inverse=True, return_counts=True)
-    largest = counts.new_zeros(num_classes).scatter_reduce_(0, pairs // num_classes, counts, "amax")
-    foretold = (counts[position] == largest[predicted]) & (counts[position] > 1)
-    by_example = top2[wrong, 1] == given
+    uniform, by_class, purity = _explain(
+        top[wrong] * num_classes + labels[wrong],
+        (label_probs[wrong] / (1 - top_probs[wrong]).clamp(min=1e-6)).clamp(max=1.0).double(),
+        num_classes,
+    )
     return Confident(
         contradicted=fraction,
         std=(max(fraction * (1 - fraction), 0.25 / max(1, len(rows))) / max(1, len(rows))) ** 0.5,
-        expected=float((1 - probs[rows].double()).mean()) if len(rows) else 0.0,
-        by_class=float((foretold.float() - by_example.float()).mean()) if len(wrong) else 0.0,
+        expected=float((1 - top_probs[rows].double()).mean()) if len(rows) else 0.0,
+        uniform=uniform,
+        by_class=by_class,
+        purity=purity,
         per_class=len(wrong) / num_classes,
     )
+
+
+def _explain(pairs: Tensor, by_example: Tensor, num_classes: int) -> tuple[float, float, float]:
+    """Return u, m and the purity, from pairs ``c k + y`` (w,) and likelihoods of the labels given the example (w,)."""
+    if num_classes == 2 or not len(pairs):
+        return 1.0, 0.0, 0.0
+    distinct, position, counts = pairs.unique(return_inverse=True, return_counts=True)
+    classes = distinct // num_classes
+    per_class = counts.new_zeros(num_classes).index_add_(0, classes, counts)[classes]
+    others = num_classes - 1
+    frequencies = (counts - 1 + 1 / others).double() / per_class  # without the label itself, plus one spread evenly
+    likelihoods = torch.stack([torch.full_like(by_example, 1 / others), frequencies[position], by_example], 1)
+    shares = likelihoods.new_full((3,), 1 / 3)
+    for _ in range(_ROUNDS):
+        memberships = likelihoods * shares
+        memberships /= memberships.sum(1, keepdim=True)
+        shares = (memberships.sum(0) + _PSEUDOCOUNT) / (len(pairs) + 3 * _PSEUDOCOUNT)
+    explained = memberships.new_zeros(len(distinct)).index_add_(0, position, memberships[:, 1])
+    largest = explained.new_zeros(num_classes).scatter_reduce_(0, classes, explained, "amax")
+    return float(shares[0]), float(shares[1]), float(largest.sum() / explained.sum())
 
 
 def feature_dependence(part: Confident, uniform: float) -> float:
     """Return the evidence that noise follows the features, from 0 (none) to 1.
 
-    It takes wrong labels in the confident part, beyond what the predictions' own confidence and uniform noise (a
-    fraction ``uniform`` of all labels) explain, that are not simply a function of the class. If the second most likely
-    class foretells them too well, some of them are right and the predictions wrong: then it takes more of them.
+    It takes wrong labels in the confident part beyond those that predictions get wrong (1.2 times what their
+    confidence expects), uniform noise (at least a fraction ``uniform`` of all labels) and class-conditional noise. The
+    latter has few targets: where labels are explained by the class, but spread over many, noise follows the features.
     """
-    excess = part.contradicted - part.std - part.expected - uniform + _BY_EXAMPLE * min(0.0, part.by_class)
     if part.per_class < _MIN_PER_CLASS:
         return 0.0
-    return _ramp(excess, *_EXCESS) * (1 - _ramp(part.by_class, *_BY_CLASS))
+    class_conditional = part.by_class * _ramp(part.purity, *_PURITY)
+    explained = max(uniform, part.contradicted * (part.uniform + class_conditional))
+    return _ramp(part.contradicted - part.std - _OVERCONFIDENCE * part.expected - explained, *_EXCESS)
 
 
 def _ramp(value: float, low: float, high: float) -> float:
@@ -92,9 +130,10 @@ def _ramp(value: float, low: float, high: float) -> float:
 def noise_rates(lapses: Tensor, part: Confident, uniform: float, disputed: float) -> Tensor:
     """Return the noise rate as equally likely values (q,), in increasing order.
 
-    The lapse rate, but at most what the confident part allows: the labels contradicted there, less half of what the
-    predictions expect, or the uniform noise. With evidence f of feature-dependent noise it moves a fraction f of the
-    way to 0.7 to 1 times the fraction of disputed labels.
+    The lapse rate, but at most the uniform and class-conditional noise of the confident part: other contradicted labels
+    may be errors of the predictions. With evidence f of feature-dependent noise, a fraction f of them counts, and the
+    rate moves a fraction f of the way to 0.8 to 1.2 times the fraction of disputed labels. Without it, the true rate is
+    within 0.8 to 1.3 times the estimate: on data with known errors, the estimate was a little too low.
 
     Args:
         lapses: :func:`lapse_rates`.
@@ -102,11 +141,14 @@ def noise_rates(lapses: Tensor, part: Confident, uniform: float, disputed: float
         uniform: fraction of labels that uniform noise made wrong.
         disputed: expected fraction of wrong labels if every doubtful label counted.
     """
+    evidence = feature_dependence(part, uniform)
+    most = max(part.contradicted * (part.uniform + part.by_class), uniform)
+    most += evidence * max(0.0, part.contradicted - part.expected / 2 - most)
     steps = torch.linspace(-1.8, 1.8, len(lapses), dtype=torch.float64)
-    most = max(part.contradicted - part.expected / 2, uniform) + part.std * steps
-    rates = lapses.minimum(most.clamp(min=0.0))
-    of_disputed = disputed * torch.linspace(*_DISPUTED, len(lapses), dtype=torch.float64)
-    return rates + feature_dependence(part, uniform) * (of_disputed - rates).clamp(min=0.0)
+    rates = lapses.minimum((most + part.std * steps).clamp(min=0.0))
+    rates = (rates * torch.linspace(*_INACCURACY, len(lapses), dtype=torch.float64)).clamp(max=_MAX_RATE)
+    of_disputed = (disputed * torch.linspace(*_DISPUTED, len(lapses), dtype=torch.float64)).clamp(max=_MAX_RATE)
+    return rates + evidence * (of_disputed - rates).clamp(min=0.0)
 
 
 def lapse_rates(margins: Tensor, contradicted: Tensor) -> Tensor:

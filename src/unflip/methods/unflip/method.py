@@ -26,7 +26,7 @@ from unflip.methods.base import (
 )
 from unflip.methods.losses import mix
 from unflip.methods.unflip.folds import assign_folds, folds_without, members_rows
-from unflip.methods.unflip.posterior import PosteriorState, blocks, informative_prob, top_two, update_posterior
+from unflip.methods.unflip.posterior import PosteriorState, blocks, informative_prob, top_one, update_posterior
 from unflip.nn.base import Ensemble, Network, unwrap
 from unflip.options import Options
 from unflip.stats.discriminant import (
@@ -370,9 +370,9 @@ class Unflip(Method):
     def _confident_part(self, network: Tensor, labels: LabelStore) -> Confident:
         """Describe the labels, not reviewed, that the networks predict confidently."""
         unreviewed = ~labels.trusted[self.context.train]
-        top2, probs = top_two(network)
         given = labels.initial[self.context.train]
-        return confident_part(top2[unreviewed], probs[unreviewed], given[unreviewed], self.context.num_classes)
+        parts = (part[unreviewed] for part in top_one(network, given))
+        return confident_part(*parts, given[unreviewed], self.context.num_classes)
 
     def _odds(self, given: Tensor) -> Tensor:
         """Return log-odds (m,) that training labels are right, before calibration; NaN for small classes."""

@@ -58,7 +58,7 @@ def score_labels(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     view = probs.clamp(min=_TINY).log()
     stacked = stack([view], labels)
     known = labels.bincount(minlength=probs.shape[1]) > 0
-    part = confident_part(*top_two(view), labels, probs.shape[1])
+    part = confident_part(*top_one(view, labels), labels, probs.shape[1])
     state = update_posterior(pool([view], stacked.weights), labels, stacked.uniform_noise_rate, known, part)
     odds = state.odds(slice(None), labels)
     log_odds = state.fit_scaling(odds, labels, torch.ones_like(labels, dtype=torch.bool)).apply(odds)
@@ -116,22 +116,22 @@ class PosteriorState:
     def correct(self, rows: slice, labels: Tensor, log_odds: Tensor) -> tuple[Tensor, Tensor]:
         """Return the labels (r,) after correction, and the probability of each.
 
-        A label is changed to the most likely other class if calibrated ``log_odds`` (r,) say that it is more likely
-        wrong than right. Labels without a score stay.
+        A label is changed to the most likely other class c if that is more likely right than the label: if
+        ``(1 - q) p_c > q``, where calibrated ``log_odds`` (r,) say that the label is right with probability q, and p_c
+        is the probability of c among the other classes. Labels without a score stay.
         """
         labels = labels[rows]
         share, log_probs = self.informative[rows], self.log_probs[rows].float()
         others = posterior(log_probs, labels, share, self.log_matrix, self.label_weight).scatter(1, labels[:, None], 0)
         probs, most_likely = (others / others.sum(1, keepdim=True).clamp(min=_TINY)).max(1)
-        is_wrong = log_odds < 0
-        confidence = log_odds.sigmoid().where(~is_wrong, (-log_odds).sigmoid() * probs).nan_to_num(1.0).float()
-        return most_likely.where(is_wrong, labels), confidence
+        of_label, of_other = log_odds.sigmoid(), (-log_odds).sigmoid() * probs
+        is_changed = of_other > of_label
+        return most_likely.where(is_changed, labels), of_label.maximum(of_other).nan_to_num(1.0).float()
 
     def fit_scaling(self, odds: Tensor, labels: Tensor, unreviewed: Tensor) -> PlattScaling:
         """Calibrate log-odds (n,) to the estimated noise rate of the labels not reviewed, where ``unreviewed`` (n,)."""
-        top2, probs = top_two(self.log_probs)
-        contradicted = top2[:, 0] != labels
-        lapses = lapse_rates(probs.double().logit(eps=1e-9)[unreviewed], contradicted[unreviewed])
+        top, probs, _ = top_one(self.log_probs, labels)
+        lapses = lapse_rates(probs.double().logit(eps=1e-9)[unreviewed], (top != labels)[unreviewed])
         slope = fit_slope(odds[unreviewed], self.informative[unreviewed])
         uniform = self.uniform_noise_rate * (1 - 1 / self.log_probs.shape[1])
         rates = noise_rates(lapses, self.confident, uniform, disputed_fraction(odds[unreviewed], slope))
@@ -185,10 +185,16 @@ def blocks(count: int) -> Iterator[slice]:
         yield slice(start, start + BLOCK_ROWS)
 
 
-def top_two(log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the two most likely classes (n, 2), and the probability of the first (n,), of log p (n, k)."""
-    parts = [log_probs[rows].float().softmax(1).topk(2) for rows in blocks(len(log_probs))]
-    return torch.cat([part.indices for part in parts]), torch.cat([part.values[:, 0] for part in parts])
+def top_one(log_probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the most likely class (n,), its probability (n,) and that of the label (n,), from log p (n, k)."""
+    tops, top_probs, label_probs = [], [], []
+    for rows in blocks(len(labels)):
+        probs = log_probs[rows].float().softmax(1)
+        prob, top = probs.max(1)
+        tops.append(top)
+        top_probs.append(prob)
+        label_probs.append(probs.gather(1, labels[rows, None])[:, 0])
+    return torch.cat(tops), torch.cat(top_probs), torch.cat(label_probs)
 
 
 def informative_prob(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float) -> Tensor:
