@@ -49,25 +49,27 @@ GROUPS = {
     "35 % and asymmetric": [row for row in HYBRID if "asym" in row],
     "70 %": [row for row in PURE if "0.70" in row],
 }
+HELD = 0.9  # fraction of the expected wrong labels that the first ``most`` labels contain
 ALL = {"35 % and hybrid": [row for row in PURE + HYBRID if "0.70" not in row], **GROUPS}
 
 
 def figures(quality: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> dict[str, Any]:
     """Return what a line holds of given labels, from the most doubtful on."""
-    from unflip.runs.labels import expect_errors
+    from unflip.runs.labels import expect_errors, wrong_so_far
 
     cells = list(zip(np.array_split(quality, BINS), np.array_split(right, BINS), strict=True))
     pairs = [(float(said.mean()), float(true.mean())) for said, true in cells]
     sizes = [len(said) for said, _ in cells]
-    expected = expect_errors(quality)
+    so_far = wrong_so_far(np.sort(quality))
+    most = int(np.searchsorted(so_far, HELD * so_far[-1])) + 1
     return {
         "ece": sum(size * abs(said - true) for size, (said, true) in zip(sizes, pairs, strict=True)) / len(quality),
         "bins": [[round(value, 4) for value in pair] for pair in pairs],
         "wrong": float(1 - right.mean()),
         "expected": float(1 - quality.mean()),
-        "first": [[size, round(said, 1), int((~right[:size]).sum())] for size, said in expected.first],
-        "most": expected.most,
-        "held": float((~right[: expected.most]).sum() / max(1, (~right).sum())),
+        "first": [[size, round(said, 1), int((~right[:size]).sum())] for size, said in expect_errors(quality)],
+        "most": most,
+        "held": float((~right[:most]).sum() / max(1, (~right).sum())),
     }
 
 

@@ -62,8 +62,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         suggested_labels_: (n,) the corrected label; without a correction, ``unflip`` keeps the given one and other
             methods suggest the most likely class.
         label_issues_: (n,) whether a given label is a label issue: another one is suggested.
-        noise_rate_: the estimated fraction of wrong labels; NaN if the method neither scores nor corrects labels and
-            nothing was held out.
+        noise_rate_: the estimated fraction of wrong labels among those that are scored and not trusted; NaN if none is.
         noise_rate_interval_: the range in which the fraction of wrong labels is expected, 93 % of the time; feature-
             dependent noise that looks like ambiguous examples may exceed it.
         transition_: (k, k) estimated P(given label j | true class i) in row i, column j; each row sums to one.
@@ -158,9 +157,9 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self.label_quality_ = done.labels["label_quality"].to_numpy()
         self.label_log_odds_ = done.labels["log_odds"].to_numpy()
         unknown = np.full((len(self.classes_), len(self.classes_)), np.nan)
-        self.noise_rate_ = np.nan if done.noise is None else done.noise.rate
-        scored = max(1, int(np.isfinite(self.label_log_odds_).sum()))
-        self.noise_rate_interval_ = (float(done.errors[0]) / scored, float(done.errors[-1]) / scored)
+        summary = done.summary
+        self.noise_rate_ = np.nan if summary.noise_rate is None else summary.noise_rate
+        self.noise_rate_interval_ = (summary.low / max(1, summary.scored), summary.high / max(1, summary.scored))
         self.transition_ = unknown if done.noise is None else done.noise.matrix.numpy()
         return self
 

@@ -19,6 +19,7 @@ from pictures import write_picture
 from unflip.api import clean as module
 from unflip.errors import ConfigError
 from unflip.review.examples import Examples, Filter
+from unflip.review.review import open_review
 from unflip.runs.folder import Run
 
 Cli = Callable[..., Outcome]
@@ -39,6 +40,11 @@ def clean(cli: Cli, *arguments: object) -> Outcome:
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open() as file:
         return list(csv.DictReader(file))
+
+
+def issues(path: Path) -> list[dict[str, str]]:
+    """Return the first part of the list: label issues, without doubtful labels."""
+    return [row for row in rows(path) if row["is_label_issue"] == "true"]
 
 
 @pytest.fixture
@@ -68,12 +74,12 @@ def test_a_folder_of_images_becomes_a_list_of_wrong_labels(cli: Cli, photos: Pat
     first, *_ = done.out.splitlines()
     assert first.startswith("photos: 120 images in 3 classes: features by tiny at 112 pixels, then train")
     assert first.endswith(", then train unflip for 10 epochs")
-    assert "6 of 120 labels are label issues (5.0%)" in done.out
+    assert " of 120 labels are wrong; 6 label issues; " in done.out
     assert "green -> red" in done.out
     assert f"Report: {out / 'report.html'}" in done.out
     assert "<img" in (out / "report.html").read_text()
     assert f"unflip review {out} " in done.out
-    label_issues = rows(out / "label_issues.csv")
+    label_issues = issues(out / "label_issues.csv")
     assert {row["path"] for row in label_issues} == {f"{NAMES[(i + 1) % 3]}/{i:03}.png" for i in range(6)}
     assert {(row["path"], row["suggested_label"]) for row in label_issues} == {
         (f"{NAMES[(i + 1) % 3]}/{i:03}.png", NAMES[i % 3]) for i in range(6)
@@ -93,7 +99,7 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
     clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
     tiny_backbone.seen.clear()
     reviewed = tmp_path / "reviewed.csv"
-    label_issues = rows(out / "label_issues.csv")
+    label_issues = issues(out / "label_issues.csv")
     kept = label_issues[0]  # a person says that the given label is right after all
     reviewed.write_text(f"path,label\n{kept['path']},{kept['given_label']}\n")
     refused = cli("clean", photos, "--out", out, "--backbone", "tiny")
@@ -105,7 +111,7 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
     assert tiny_backbone.seen == []
     assert "(cached)" in done.out
     assert "\n  1 reviewed label, 0 corrected\n" in done.out
-    assert kept["path"] not in {row["path"] for row in rows(out / "label_issues.csv")}
+    assert kept["path"] not in {row["path"] for row in issues(out / "label_issues.csv")}
     row = Run(out).labels().slice(int(kept["index"]), 1).to_pylist()[0]
     assert row["reviewed"]
     assert row["current_label_name"] == kept["given_label"]
@@ -114,14 +120,14 @@ def test_a_second_call_uses_the_features_again_and_reviewed_labels_are_kept(
 def test_the_command_that_is_proposed_next_works(cli: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
-    first = rows(out / "label_issues.csv")[0]
+    first = issues(out / "label_issues.csv")[0]
     (out / "reviewed.csv").write_text(f"path,label\n{first['path']},{first['suggested_label']}\n")
     proposed = done.out.splitlines()[-1].partition("#")[0].split()
     assert proposed[:2] == ["unflip", "clean"]
     again = clean(cli, *proposed[2:], "--epochs", 15)
     assert "120 examples with 12 features in 3 classes" in again.out
     assert "\n  1 reviewed label, 1 corrected\n" in again.out
-    assert "path" in rows(tmp_path / "run-2" / "label_issues.csv")[0]
+    assert "path" in issues(tmp_path / "run-2" / "label_issues.csv")[0]
 
 
 def test_classes_that_may_be_one_are_named_once(cli: Cli, tmp_path: Path) -> None:
@@ -139,14 +145,14 @@ def test_classes_that_may_be_one_are_named_once(cli: Cli, tmp_path: Path) -> Non
 def test_removed_examples_are_counted_and_are_no_label_issues(cli: Cli, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     clean(cli, photos, "--out", out, "--backbone", "tiny", "--epochs", 15)
-    before = rows(out / "label_issues.csv")
+    before = issues(out / "label_issues.csv")
     removed = "".join(f"{row['path']},,remove\n" for row in before[:2])
     (tmp_path / "reviewed.csv").write_text(f"path,label,decision\n{removed}")
     features, again = out / "embedded.npz", tmp_path / "again"
     done = clean(cli, features, "--out", again, "--epochs", 15, "--reviewed", tmp_path / "reviewed.csv")
-    assert " of 118 labels are label issues" in done.out
+    assert " of 118 labels are wrong; " in done.out
     assert "; 2 examples removed\n" in done.out
-    assert not {row["path"] for row in before[:2]} & {row["path"] for row in rows(again / "label_issues.csv")}
+    assert not {row["path"] for row in before[:2]} & {row["path"] for row in issues(again / "label_issues.csv")}
     assert "2 examples were removed in review" in (again / "report.html").read_text("utf-8")
 
 
@@ -185,8 +191,8 @@ def test_a_table_is_cleaned_without_a_column_that_is_ignored(cli: Cli, tmp_path:
     out = tmp_path / "run"
     done = clean(cli, path, "--label-column", "kind", "--ignore", "town", "--out", out)
     assert done.out.startswith("t.csv: 600 examples with 6 features in 3 classes: train unflip for 10 epochs\n")
-    label_issues = rows(out / "label_issues.csv")
-    assert f"{len(label_issues)} of 600 labels are label issues" in done.out
+    label_issues = issues(out / "label_issues.csv")
+    assert f" of 600 labels are wrong; {len(label_issues)} label issues; " in done.out
     assert {int(row["index"]) for row in label_issues} <= set(range(40))
     assert len(label_issues) >= 5  # few labels of one flipped pair each: the estimate is low
     assert f"unflip clean {path} --label-column kind --ignore town --out {out}-2 --reviewed" in done.out
@@ -205,8 +211,8 @@ def test_features_with_numbers_for_classes_are_cleaned(cli: Cli, tmp_path: Path)
     content = blobs()
     content["train_labels"][:5] = (content["train_labels"][:5] + 1) % 3
     done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
-    assert "5 of 150 labels are label issues" in done.out
-    assert {row["id"] for row in rows(tmp_path / "run" / "label_issues.csv")} == {"0", "1", "2", "3", "4"}
+    assert " of 150 labels are wrong; 5 label issues; " in done.out
+    assert {row["id"] for row in issues(tmp_path / "run" / "label_issues.csv")} == {"0", "1", "2", "3", "4"}
 
 
 def test_the_same_picture_under_two_labels_is_reported(cli: Cli, photos: Path, tmp_path: Path) -> None:
@@ -259,7 +265,7 @@ def test_a_class_of_three_among_hundreds_is_found_and_kept(cli: Cli, tmp_path: P
     content = {"train": 8.0 * np.eye(5)[labels] + random.normal(size=(463, 5)), "train_labels": labels.copy()}
     content["train_labels"][:10] = 1
     clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
-    found = {int(row["index"]): row for row in rows(tmp_path / "run" / "label_issues.csv")}
+    found = {int(row["index"]): row for row in issues(tmp_path / "run" / "label_issues.csv")}
     assert len(set(range(10)) & set(found)) >= 8
     assert len(found) <= 14
     assert all(found[i]["suggested_label"] == "0" for i in range(10) if i in found)
@@ -272,7 +278,7 @@ def test_labels_whose_quality_is_not_known_are_counted_and_stay(cli: Cli, tmp_pa
     content["train_labels"][alone] = 3
     content["train_labels"][[7, 8]] = (content["train_labels"][[7, 8]] + 1) % 3
     done = clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
-    found = rows(tmp_path / "run" / "label_issues.csv")
+    found = issues(tmp_path / "run" / "label_issues.csv")
     assert "5 labels without a score: too few examples of the class" in done.out
     assert not set(alone) & {int(row["index"]) for row in found}
     table = Run(tmp_path / "run").labels()
@@ -280,7 +286,7 @@ def test_labels_whose_quality_is_not_known_are_counted_and_stay(cli: Cli, tmp_pa
     assert set(table["current_label"].to_numpy()[alone].tolist()) == {3}
     sure = sum(float(row["label_quality"]) < module.SURE for row in found)
     assert not found or f"  {sure} of them have a quality below {module.SURE:.0%}" in done.out
-    assert re.search(r"\n  estimated label errors: [\d,]+ \([\d,]+ to [\d,]+\)", done.out)
+    assert re.search(r"\nabout [\d,]+ \([\d,]+ to [\d,]+\) of 145 labels are wrong; ", done.out)
 
 
 def test_a_thousand_classes_work(cli: Cli, tmp_path: Path) -> None:
@@ -296,9 +302,9 @@ def test_a_thousand_classes_work(cli: Cli, tmp_path: Path) -> None:
 
 def test_where_nothing_looks_wrong_it_says_so(cli: Cli, tmp_path: Path) -> None:
     done = clean(cli, write_npz(tmp_path / "f.npz", **blobs()), "--out", tmp_path / "run")
-    assert "0 of 150 labels are label issues (0.0%)" in done.out
-    assert "Next:" not in done.out
-    assert rows(tmp_path / "run" / "label_issues.csv") == []
+    assert " of 150 labels are wrong; 0 label issues; " in done.out
+    assert ("Next:" in done.out) == bool(rows(tmp_path / "run" / "label_issues.csv"))
+    assert issues(tmp_path / "run" / "label_issues.csv") == []
 
 
 def test_few_broken_images_are_left_out_and_many_are_refused(cli: Cli, photos: Path, tmp_path: Path) -> None:
@@ -349,7 +355,7 @@ def test_labels_may_be_in_a_file_of_their_own(cli: Cli, photos: Path, tmp_path: 
     assert refused.code == 2
     assert "give a file with --labels" in refused.err
     done = clean(cli, tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--out", tmp_path / "run")
-    assert {int(row["index"]) for row in rows(tmp_path / "run" / "label_issues.csv")} >= {*range(5)}
+    assert {int(row["index"]) for row in issues(tmp_path / "run" / "label_issues.csv")} >= {*range(5)}
     assert f"unflip clean {tmp_path / 'x.npy'} --labels {tmp_path / 'y.npy'} --out" in done.out
     (tmp_path / "colors.csv").write_text(
         "path,label\n"
@@ -359,7 +365,7 @@ def test_labels_may_be_in_a_file_of_their_own(cli: Cli, photos: Path, tmp_path: 
     )
     out = tmp_path / "photo-run"
     clean(cli, photos, "--labels", tmp_path / "colors.csv", "--out", out, "--backbone", "tiny", "--epochs", 15)
-    assert rows(out / "label_issues.csv") == []  # all pictures are labeled by their color there
+    assert issues(out / "label_issues.csv") == []  # all pictures are labeled by their color there
 
 
 def test_the_features_of_a_killed_call_are_not_lost(
@@ -436,6 +442,51 @@ def test_every_way_to_ask_names_the_same_label_issues(cli: Cli, tmp_path: Path) 
         == (table["given_label"].to_numpy() != table["suggested_label"].to_numpy()).tolist()
     )
     assert 7 <= sum(table["is_label_issue"].to_pylist()) <= 12
+
+
+@pytest.mark.parametrize("method", ["unflip", "plc"])
+def test_every_output_has_the_same_numbers(cli: Cli, tmp_path: Path, method: str) -> None:
+    content = blobs(train=240)
+    content["train"] += np.random.default_rng(1).normal(size=content["train"].shape).astype(np.float32)
+    content["train_labels"][:24] = (content["train_labels"][:24] + 1) % 3
+    data = write_npz(tmp_path / "data.npz", **content)
+    (tmp_path / "reviewed.csv").write_text("index,label\n0,0\n100,1\n")
+    out = tmp_path / "run"
+    done = clean(cli, data, "--out", out, "--method", method, "--reviewed", tmp_path / "reviewed.csv")
+    run = Run(out)
+    table, result = run.labels(), run.result
+    quality, reviewed = table["label_quality"].to_numpy(), table["reviewed"].to_numpy()
+    differs = table["given_label"].to_numpy() != table["suggested_label"].to_numpy()
+    listed = int((differs & ~reviewed).sum())
+    doubtful = int(((quality < 0.9) & ~differs & ~reviewed).sum())
+    wrong = float((1 - quality.astype(np.float64)).sum())
+    assert listed >= 15
+    assert doubtful >= 1
+    low, high = result["label_summary"]["low"], result["label_summary"]["high"]
+    told = f"about {wrong:.0f} ({low:.0f} to {high:.0f}) of 238 unreviewed labels are wrong; {listed} label issues; "
+    told += f"{doubtful} more {'is' if doubtful == 1 else 'are'} worth a look"
+    assert f"\n{told}\n" in done.out
+    assert result["noise_rate_estimate"] == pytest.approx(wrong / 238, rel=1e-5)
+    flags = [row["is_label_issue"] for row in rows(out / "label_issues.csv")]
+    assert flags == ["true"] * listed + ["false"] * doubtful
+    report = " ".join(re.sub("<[^>]*>", " ", (out / "report.html").read_text("utf-8")).replace("\xa0", " ").split())
+    assert f"A{told[1:]}." in report
+    assert f"estimated noise rate {100 * wrong / 238:.1f} % of unreviewed labels" in report
+    assert f"label issues {listed} {doubtful} more" in report
+    with open_review(out, reviewer="ann") as review:
+        about, nobody = review.about(), np.zeros(240, np.uint8)
+        assert (about["summary"], about["label_issues"], about["doubtful"]) == (told, listed, doubtful)
+        assert sum(count for *_, count in about["pairs"]) == listed
+        assert review.examples.page(Filter(listed=True), nobody, count=1).total == listed + doubtful
+        assert review.examples.page(Filter(differs=True), nobody, count=1).total == listed
+    if method == "unflip":
+        assert ((quality < 0.5) == (differs & ~reviewed)).all()
+        assert (table["changed"].to_numpy() == differs).all()
+    mask = np.isin(np.arange(240), [0, 100])
+    model = unflip.UnflipClassifier(method, random_state=0).fit(content["train"], content["train_labels"], trusted=mask)
+    share = 1 - model.label_quality_[~mask].astype(np.float64)
+    assert model.noise_rate_ == pytest.approx(share.mean(), rel=1e-5)
+    assert model.noise_rate_interval_[0] <= model.noise_rate_ <= model.noise_rate_interval_[1]
 
 
 def test_python_does_what_the_command_does(cli: Cli, photos: Path, tmp_path: Path) -> None:
@@ -546,7 +597,7 @@ def test_a_second_command_is_refused_until_the_last_file_of_the_first_is_written
     for outcome in refused:
         assert outcome.code == 2
         assert outcome.err.endswith("run: another process is using this run; wait until it has finished\n")
-    assert max(int(row["index"]) for row in rows(tmp_path / "run" / "label_issues.csv")) < 150
+    assert max(int(row["index"]) for row in issues(tmp_path / "run" / "label_issues.csv")) < 150
     assert Run(tmp_path / "run").labels().num_rows == 150
 
 

@@ -30,7 +30,7 @@ ISSUE_KEYS = {
 }  # fmt: skip
 ADDED_KEYS = {
     "classes",
-    "label_errors",
+    "label_summary",
     "pictures_path",
     "data_path",
     "skipped",
@@ -198,9 +198,9 @@ def test_what_nobody_knows_is_null(tmp_path: Path) -> None:
     result = quick_train(data, tmp_path / "run", epochs=2, select="last", settings={"data.val_fraction": 0.0}).result
     for key in ("noise_rate", "val_accuracy", "transition_error"):
         assert result[key] is None, key
-    errors = result["label_errors"]
-    assert 0 <= errors["low"] <= errors["expected"] <= errors["high"] < 5  # no label of these is wrong
-    assert result["noise_rate_estimate"] == pytest.approx(errors["expected"] / 150)
+    summary = result["label_summary"]
+    assert 0 <= summary["low"] <= summary["wrong"] <= summary["high"] < 5  # no label of these is wrong
+    assert result["noise_rate_estimate"] == pytest.approx(summary["wrong"] / 150)
     assert result["test_accuracy"] == {"selected": None, "last": None, "best": None}
     assert result["label_accuracy"] == result["label_accuracy_all"] == {"given": None, "current": None}
     assert result["tests"] == {}

@@ -1,4 +1,4 @@
-"""The estimated noise rate: by corrected training labels, else by validation predictions, else not known."""
+"""The estimated noise rate, and by class: by corrected training labels, else by validation predictions."""
 
 import json
 from pathlib import Path
@@ -23,20 +23,22 @@ def test_where_no_training_label_was_changed_the_validation_predictions_tell(noi
     """Corrected validation labels alone, a tenth of all, would say .03."""
     settings = {"plc.warmup": 1, "plc.threshold": 1e-6, "plc.limit": 1e-6, "data.val_fraction": 0.2}
     run = quick_train(noisy, tmp_path / "run", method="plc", epochs=5, settings=settings)
-    assert [line["noise_rate_estimate"] for line in run.metrics] == [None] * 5
+    assert [line["changed_fraction"] for line in run.metrics] == [None] * 5
     assert run.result["noise_rate_estimate"] == pytest.approx(0.3, abs=0.06)
 
 
-def test_without_validation_examples_and_changes_it_is_not_known(noisy: Path, tmp_path: Path) -> None:
+def test_without_validation_examples_and_changes_it_is_known_but_not_by_class(noisy: Path, tmp_path: Path) -> None:
     settings = {"data.val_fraction": 0.0}
     run = quick_train(noisy, tmp_path / "run", method="standard", epochs=2, select="last", settings=settings)
-    assert json.loads((run.folder / "result.json").read_text())["noise_rate_estimate"] is None
+    result = json.loads((run.folder / "result.json").read_text())
+    assert result["noise_rate_estimate"] == pytest.approx(0.3, abs=0.06)
+    assert result["noise_rate_by_class"] is None
 
 
 @pytest.mark.parametrize("method", ["plc", "mddc"])
 def test_every_epoch_tells_the_share_of_changed_training_labels(noisy: Path, tmp_path: Path, method: str) -> None:
     run = quick_train(noisy, tmp_path / "run", method=method, epochs=8, settings={"plc.warmup": 4})
-    rates: list[Any] = [line["noise_rate_estimate"] for line in run.metrics]
+    rates: list[Any] = [line["changed_fraction"] for line in run.metrics]
     assert rates[:3] == [None] * 3
     table = run.labels()
     train = np.array(table["split"].to_pylist()) == "train"

@@ -279,7 +279,7 @@ def test_before_the_warm_up_ends_nothing_is_corrected_or_refined(features: Path,
     run = quick_train(features, tmp_path / "run", method="dividemix", epochs=4, settings=settings)
     history = pyarrow.parquet.read_table(run.folder / "history.parquet")
     assert all(epoch >= 3 for epoch in history["epoch"].to_pylist())
-    assert [line["noise_rate_estimate"] for line in run.metrics[:2]] == [None, None]
+    assert [line["changed_fraction"] for line in run.metrics[:2]] == [None, None]
     assert run.result["test_accuracy"]["last"] > 0.9
 
 

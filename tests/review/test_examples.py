@@ -19,6 +19,7 @@ DECIDED = (State.ACCEPTED, State.KEPT, State.CHANGED, State.REMOVED)
 CLASSES = st.none() | st.integers(0, 9)
 FILTERS = st.builds(
     Filter,
+    listed=st.booleans(),
     differs=st.booleans(),
     given=CLASSES,
     suggested=CLASSES,
@@ -31,7 +32,8 @@ FILTERS = st.builds(
 
 def passes(wanted: Filter, row: dict[str, Any], state: int) -> bool:
     return (
-        (not wanted.differs or row["given_label"] != row["suggested_label"])
+        (not wanted.listed or row["is_label_issue"] or row["label_quality"] < 0.9)
+        and (not wanted.differs or row["given_label"] != row["suggested_label"])
         and wanted.given in (None, row["given_label"])
         and wanted.suggested in (None, row["suggested_label"])
         and wanted.label_class in (None, row["given_label"], row["suggested_label"])

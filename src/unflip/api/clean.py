@@ -32,7 +32,7 @@ from unflip.report.run_report import report_finished
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_preset
 from unflip.runs.folder import Claim, Run
-from unflip.runs.labels import REMOVED, ExpectedErrors, expect_errors, list_label_issues, write_table
+from unflip.runs.labels import REMOVED, LabelSummary, list_label_issues, write_table
 from unflip.runs.options import Execution
 
 SURE = 0.05
@@ -50,10 +50,12 @@ class CleanResult:
     """Number of training and validation examples."""
     label_issues: pa.Table
     """``index``, ``path`` or ``id``, ``given_label``, ``suggested_label``, ``label_quality``; lowest quality first."""
+    doubtful: pa.Table
+    """Labels that are worth a look, too, in the same format."""
     sure: int
     """Number of label issues with a quality below :data:`SURE`."""
-    expected: ExpectedErrors
-    """Estimated number of label errors."""
+    summary: LabelSummary
+    """How many labels are wrong or doubtful."""
     unscored: int
     """Labels without a quality: their classes have too few examples."""
     out_of_sample: bool
@@ -152,8 +154,9 @@ class CleanPlan:
         run, table = self.run, self.run.labels()
         of_images = raw.encoding is not None and raw.encoding.encoder == "images"
         id_name = "path" if of_images and raw.train.ids is not None else "id"
-        label_issues = list_label_issues(table, id_name, self.texts)
-        write_table(run.own(layout.LABEL_ISSUES), label_issues)
+        listed = list_label_issues(table, id_name, self.texts)
+        write_table(run.own(layout.LABEL_ISSUES), listed)
+        label_issues = listed.filter(listed["is_label_issue"])
         issues = run_checks(AuditInput(table, run.class_names, raw, duplicates), self.audit.skip_check, self.track)
         write_table(run.own(layout.ISSUES), issues)
         removed = pa.compute.equal(table["split"], REMOVED)
@@ -165,8 +168,9 @@ class CleanPlan:
             data=self.config.common.data.path,
             count=len(remaining),
             label_issues=label_issues,
+            doubtful=listed.slice(len(label_issues)),
             sure=int((label_issues["label_quality"].to_numpy() < SURE).sum()),
-            expected=expect_errors(table["label_quality"].to_numpy()),
+            summary=run.label_summary,
             unscored=remaining["label_quality"].null_count,
             out_of_sample=bool(scored["out_of_sample"].to_numpy().all()),
             reviewed=len(reviewed),

@@ -36,8 +36,9 @@ def clean(
 ) -> None:
     """Find label issues in images, texts or tables.
 
-    Trains on the data and writes label_issues.csv (example, given label, suggested label, label quality), issues.csv
-    (outliers, near-duplicates and more) and report.html. Images are embedded first; the features are cached in --out.
+    Trains on the data and writes label_issues.csv (example, given label, suggested label, label quality; label issues
+    first, then labels that are worth a look), issues.csv (outliers, near-duplicates and more) and report.html. Images
+    are embedded first; the features are cached in --out.
 
     Example: unflip clean photos --out runs/photos
     """
@@ -66,13 +67,12 @@ def summary(result: "CleanResult", columns: Sequence[str] = ()) -> str:
     from unflip.api.clean import SURE
 
     out, count = result.run.folder, len(result.label_issues)
-    lines = [f"{count:,} of {result.count:,} labels are label issues ({count / result.count:.1%})"]
+    lines = [str(result.summary)]
     if count:
         lines += [*_pairs(result), f"  {result.sure:,} of them have a quality below {SURE:.0%}"]
     if result.reviewed or result.removed:
         reviewed = f"  {_plural(result.reviewed, 'reviewed label')}, {result.corrected:,} corrected"
         lines.append(reviewed + (f"; {_plural(result.removed, 'example')} removed" if result.removed else ""))
-    lines += _expected(result)
     accuracy = result.run.result["val_accuracy"]
     if accuracy is not None:
         lines.append(f"  the model disagrees with {1 - accuracy:.1%} of the validation labels")
@@ -83,10 +83,10 @@ def summary(result: "CleanResult", columns: Sequence[str] = ()) -> str:
     lines += _tests(result.run.result["tests"])
     if result.skipped:
         lines.append(f"  {_plural(len(result.skipped), 'broken image')} skipped: {out / 'skipped.csv'}")
-    if count:
+    if count or len(result.doubtful):
         lines.append(f"Label issues: {out / 'label_issues.csv'}")
     lines += [*_issues(result), f"Report: {result.run.report_path}"]
-    if count:
+    if count or len(result.doubtful):
         review, csv = ["unflip", "review", str(out)], str(out / "reviewed.csv")
         again = ["unflip", "clean", result.data, *columns, "--out", f"{out}-2", "--reviewed", csv]
         lines += [
@@ -96,21 +96,6 @@ def summary(result: "CleanResult", columns: Sequence[str] = ()) -> str:
             f"  {shlex.join(again)}    # train again with the reviewed labels",
         ]
     return "\n".join(lines)
-
-
-def _expected(result: "CleanResult") -> list[str]:
-    """Return the estimated number of label errors, and how far down the list most of them are."""
-    from unflip.runs.labels import HELD, expect_errors
-
-    errors, rows, listed = round(result.expected.total), result.expected.most, len(result.label_issues)
-    if not errors:
-        return []
-    where = f"; the first {rows:,} in the list contain {HELD:.0%} of them"
-    if rows > listed:
-        fraction = expect_errors(result.label_issues["label_quality"].to_numpy()).total / result.expected.total
-        where = f"; the list contains {fraction:.0%} of them" if listed else ""
-    interval = result.run.result["label_errors"]
-    return [f"  estimated label errors: {errors:,} ({interval['low']:,.0f} to {interval['high']:,.0f}){where}"]
 
 
 def _issues(result: "CleanResult") -> list[str]:

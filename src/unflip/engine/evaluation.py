@@ -26,6 +26,7 @@ from unflip.methods.base import LabelStore
 from unflip.nn.base import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import RunConfig
+from unflip.runs.labels import LabelSummary
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def protocol(rule: str) -> str:
 
 def make_result(
     config: RunConfig, dataset: Dataset, state: RunState, truth: Truth, trainer: Trainer,
-    scores: FinalScores, tests: Mapping[str, Any],
+    scores: FinalScores, summary: LabelSummary, tests: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the content of ``result.json``.
 
@@ -165,6 +166,7 @@ def make_result(
         truth: clean labels and test sets.
         trainer: the trainer, which holds the final labels.
         scores: the scores of every example.
+        summary: how many labels are wrong or doubtful.
         tests: the result of :func:`full_report` by test set.
     """
     common, labels, train, noise = config.common, trainer.labels, trainer.method.context.train, scores.noise
@@ -189,12 +191,8 @@ def make_result(
         "selected_epoch": state.best.epoch,
         "noise": common.noise.recipe,
         "noise_rate": None if given_accuracy is None else 1.0 - given_accuracy,
-        "noise_rate_estimate": None if noise is None else noise.rate,
-        "label_errors": {
-            "expected": float(scores.errors.mean()),
-            "low": float(scores.errors[0]),
-            "high": float(scores.errors[-1]),
-        },
+        "noise_rate_estimate": summary.noise_rate,
+        "label_summary": summary._asdict(),
         "noise_rate_by_class": None if noise is None else noise.class_rates.tolist(),
         "transition_error": _transition_error(noise, truth, labels, rows),
         "test_accuracy": {"selected": selected["test_accuracy"], "last": test_series[-1], "best": best},
@@ -208,7 +206,7 @@ def make_result(
         "quality_auroc": truth.quality_auroc(scores.assessment.log_odds, labels.initial, unreviewed),
         "score_auroc": truth.quality_auroc(scores.score, labels.initial, unreviewed),
         "out_of_sample": float(out_of_sample.mean()) if len(unreviewed) else None,
-        "reviewed": int(labels.trusted.sum()),
+        "reviewed": summary.reviewed,
         "removed": int(dataset.removed.sum()),
         "skipped": len(dataset.skipped),
         "seconds": state.seconds,

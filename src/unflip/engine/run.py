@@ -30,7 +30,7 @@ from unflip.progress import Reporter, make_reporter
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, read_toml
 from unflip.runs.folder import Claim, Run
-from unflip.runs.labels import label_table
+from unflip.runs.labels import LabelSummary, label_table, summarize_labels
 from unflip.runs.model_file import Model
 from unflip.runs.options import Execution
 
@@ -84,8 +84,7 @@ class MemoryRun(NamedTuple):
     """The same table as ``labels.parquet``."""
     noise: NoiseProfile | None
     """The estimated noise of the given labels, if there is an estimate."""
-    errors: Tensor
-    """See :class:`unflip.engine.scoring.FinalScores`."""
+    summary: LabelSummary
 
 
 def train_in_memory(
@@ -111,7 +110,7 @@ def train_in_memory(
         best.update(line["epoch"], selection_score(common.select, line), trainer.method.model())
     scores, _ = score_examples(trainer, best, common.epochs, clean_val=False)
     table = label_table(trainer.labels, scores.assessment, splits=dataset.splits())
-    return MemoryRun(make_model(config, dataset, best), table, scores.noise, scores.errors)
+    return MemoryRun(make_model(config, dataset, best), table, scores.noise, summarize_labels(table, scores.errors))
 
 
 def _check_same(run: Run, config: RunConfig) -> None:
@@ -269,9 +268,10 @@ class Session:
         if scores.noise is not None:
             write_array(self.run.own(layout.TRANSITION), scores.noise.matrix.numpy().astype(np.float32))
         make_model(self.config, dataset, best).save(self.run.own(layout.MODEL))
+        summary = summarize_labels(table, scores.errors)
         write_json(
             self.run.own(layout.RESULT),
-            make_result(self.config, dataset, self.state, self.truth, trainer, scores, tests),
+            make_result(self.config, dataset, self.state, self.truth, trainer, scores, summary, tests),
         )
 
 

@@ -1,7 +1,6 @@
 """The final scores of every example, by the selected model and the method."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -34,7 +33,7 @@ class FinalScores(NamedTuple):
     """The method's own score of each given label (n,), to compare methods by; in-sample unless the method itself has
     out-of-sample scores."""
     noise: NoiseProfile | None
-    """The estimated noise of the given labels, if there is an estimate."""
+    """The estimated noise of the given labels by class, if there is an estimate."""
     errors: Tensor
     """Equally likely numbers (q,) of wrong labels among those that are scored and not reviewed, in increasing order."""
 
@@ -71,9 +70,7 @@ def score_examples(trainer: Trainer, best: BestEpoch, epochs: int, *, clean_val:
         noise = _estimate_noise(labels, val_probs, train, val[:0] if clean_val else val)
         if label_scores is not None:
             assessment, score, errors = _adopt_scores(label_scores, trainer, model, others, other_probs)
-            scored = int((~score[_unreviewed(trainer)].isnan()).sum())
-            measured = measure_noise(labels.current[train].cpu(), labels.given[train].cpu(), labels.num_classes)
-            noise = replace(noise or measured, rate=float(errors.mean()) / max(1, scored))
+            noise = noise or measure_noise(labels.current[train].cpu(), labels.given[train].cpu(), labels.num_classes)
         else:
             del other_probs, val_probs  # to save memory
             assessment, score, errors = _compute_scores(trainer, others, probs, features)
@@ -228,11 +225,10 @@ def _gaussian_view(fetch: Fetch, trainer: Trainer) -> Callable[[Tensor, Tensor |
 
 
 def _estimate_noise(labels: LabelStore, val_probs: Tensor, train: Tensor, val: Tensor) -> NoiseProfile | None:
-    """Estimate the noise of the given labels: its rate, the rate by class, and the transition matrix.
+    """Estimate the noise of the given labels by class, and the transition matrix.
 
     Corrected labels stand in for the truth if training labels were corrected; otherwise the selected model's
-    predictions of the validation examples do, which it was not trained on. The rate of a method with scores of its own
-    is what these expect.
+    predictions of the validation examples do, which it was not trained on.
     """
     given, current = labels.given, labels.current
     if bool((labels.initial != current)[train].any()):  # reviewed labels are already in ``initial``

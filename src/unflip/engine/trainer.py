@@ -119,7 +119,7 @@ class Trainer:
             "lr": lr,
             "loss": progress.losses,
             "train_seconds": train_seconds,
-            "noise_rate_estimate": self.labels.noise_rate(method.context.train),
+            "changed_fraction": self.labels.changed_fraction(method.context.train),
             **figures,
         }
 

@@ -210,7 +210,7 @@ class LabelStore:
         """The labels after correction (n,); read-only, see ``change``."""
         return self._current
 
-    def noise_rate(self, rows: Tensor) -> float | None:
+    def changed_fraction(self, rows: Tensor) -> float | None:
         """Return the fraction of labels at ``rows`` that differ from the given ones; None before the first change."""
         if not any(len(changes) for changes in self._history["index"]) or not len(rows):
             return None

@@ -15,7 +15,6 @@ from unflip.report.page import Line, line_chart, write_page
 from unflip.report.run_report import CURVES, points_of, truth_used
 from unflip.runs.config import Tree
 from unflip.runs.folder import Run
-from unflip.runs.labels import wrong_share
 
 _TASK = ("data", "noise")  # sections that every run has
 
@@ -50,8 +49,7 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
         raise InputError("a comparison needs at least two different runs")
     names, results = list(named), [run.result for run in named.values()]
     trees = [run.config.tree() for run in named.values()]
-    wanted = ["changed", "label_quality", "reviewed"]
-    tables = [run.labels(wanted) if run.has_labels else None for run in named.values()]  # sweeps may not keep them
+    tables = [run.labels(["changed"]) if run.has_labels else None for run in named.values()]  # sweeps may not keep them
     write_page(
         out,
         "comparison.html",
@@ -77,7 +75,6 @@ def name_runs(runs: Sequence[Run]) -> dict[str, Run]:
 def _columns(results: Sequence[Mapping[str, Any]], tables: Sequence[pa.Table | None]) -> list[Column]:
     """Return the columns for which any run has a value."""
     changed = [None if table is None else float(table["changed"].to_numpy().mean()) for table in tables]
-    wrong = [None if table is None else wrong_share(table) for table in tables]
     columns = [
         Column("test accuracy", _pick(results, "test_accuracy", "selected"), ranked=True),
         Column("… last epoch", _pick(results, "test_accuracy", "last"), ranked=True),
@@ -85,7 +82,7 @@ def _columns(results: Sequence[Mapping[str, Any]], tables: Sequence[pa.Table | N
         Column("given labels correct", _pick(results, "label_accuracy_all", "given")),
         Column("corrected labels correct", _pick(results, "label_accuracy_all", "current"), ranked=True),
         Column("labels changed", tuple(changed)),
-        Column("wrong labels, estimated", tuple(wrong)),
+        Column("estimated noise rate", _pick(results, "noise_rate_estimate")),
         Column("label quality AUROC", _pick(results, "quality_auroc"), ranked=True, form="%.3f"),
         Column("seconds", _pick(results, "seconds"), form="%.1f"),
     ]

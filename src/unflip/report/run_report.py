@@ -20,7 +20,7 @@ from unflip.report.page import Line, line_chart, scatter, write_page
 from unflip.report.shift import measure_shift
 from unflip.runs import layout
 from unflip.runs.folder import Run
-from unflip.runs.labels import HELD, REMOVED, expect_errors, lowest_quality_first, wrong_share
+from unflip.runs.labels import DOUBTFUL, REMOVED, expect_errors, lowest_quality_first
 
 CURVES = {
     "test_accuracy": "test accuracy",
@@ -89,12 +89,11 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         classes=class_rows(table, names, result["noise_rate_by_class"], accuracy),
         **_shift(run, names),
         lowest=find_lowest_quality(everything, names, views),
-        below_half=int((everything["label_quality"].to_numpy() < 0.5).sum()),
         issues=None if issues is None else find_issues(everything, issues, names, views),
         views=views,
-        errors=expect_errors(quality),
-        wrong_share=wrong_share(table),
-        held=HELD,
+        summary=run.label_summary,
+        first_wrong=expect_errors(quality),
+        doubtful_below=DOUBTFUL,
     )
     return path
 
@@ -271,6 +270,7 @@ class Shown:
         text: its beginning, in one line.
         suggested: name of the suggested label.
         quality: label quality; None if unknown.
+        is_label_issue: whether its label is a label issue.
         reason: why a check flagged it.
     """
 
@@ -280,6 +280,7 @@ class Shown:
     text: str | None = None
     suggested: str = ""
     quality: float | None = None
+    is_label_issue: bool = False
     reason: str = ""
 
 
@@ -324,10 +325,12 @@ def find_lowest_quality(table: pa.Table, names: Sequence[str], views: Views) -> 
     """Return the unreviewed examples with the lowest label quality."""
     order = lowest_quality_first(table)
     rows = table.take(order[~table["reviewed"].to_numpy()[order]][:_LOWEST])
-    columns = [rows[key].to_pylist() for key in ("index", "id", "given_label", "suggested_label", "label_quality")]
+    keys = ("index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue")
     return [
-        Shown(id_, names[given], views.picture(i), views.text(i), names[suggested], quality)
-        for i, id_, given, suggested, quality in zip(*columns, strict=True)
+        Shown(id_, names[given], views.picture(i), views.text(i), names[suggested], quality, is_label_issue)
+        for i, id_, given, suggested, quality, is_label_issue in zip(
+            *(rows[key].to_pylist() for key in keys), strict=True
+        )
     ]
 
 

@@ -16,7 +16,7 @@ from unflip.errors import InputError, unknown
 from unflip.review import Order
 from unflip.review.decisions import State
 from unflip.runs.folder import Run
-from unflip.runs.labels import SCHEMA, label_issue_mask, lowest_quality_first
+from unflip.runs.labels import SCHEMA, doubtful_mask, label_issue_mask, lowest_quality_first
 from unflip.stats.nearest import all_nearest
 
 MAX_INT = 2**53
@@ -35,6 +35,7 @@ class Filter(BaseModel, extra="forbid"):
     """Which examples to show; None means all.
 
     Attributes:
+        listed: label issues and doubtful labels.
         differs: label issues: the suggested label differs from the given one, and the example was not reviewed.
         given: this given label.
         suggested: this suggested label.
@@ -44,6 +45,7 @@ class Filter(BaseModel, extra="forbid"):
         issue: flagged by this check; in the order of its list.
     """
 
+    listed: bool = False
     differs: bool = False
     given: Number | None = None
     suggested: Number | None = None
@@ -95,7 +97,7 @@ class Examples:
         self.columns: dict[str, Array] = {name: table[name].to_numpy() for name in _SHOWN}
         self.given, self.suggested = self.columns["given_label"], self.columns["suggested_label"]
         self.reviewed: Array = table["reviewed"].to_numpy()
-        self._is_label_issue = label_issue_mask(table)
+        self._is_label_issue, self._is_doubtful = label_issue_mask(table), doubtful_mask(table)
         self.class_names = run.class_names
         self.issues = Issues(run.issues())
         self.features = run.hidden_features
@@ -163,7 +165,9 @@ class Examples:
 
     def mask(self, selection: Filter, states: Array) -> Array:
         """Return which examples match a filter (n,), given the ``states`` of all (n,)."""
-        mask: Array = self._is_label_issue.copy() if selection.differs else np.ones(len(self), bool)
+        mask: Array = self._is_label_issue | self._is_doubtful if selection.listed else np.ones(len(self), bool)
+        if selection.differs:
+            mask &= self._is_label_issue
         given, suggested, either = selection.given, selection.suggested, selection.label_class
         if given is not None:
             mask &= self.given == given
@@ -191,6 +195,7 @@ class Examples:
         """Return the columns of an example as plain values."""
         row = {name: column[index].item() for name, column in self.columns.items()}
         row = {name: None if value != value else value for name, value in row.items()}  # JSON has no NaN
+        row["is_doubtful"] = bool(self._is_doubtful[index])
         return {"index": index, "id": self.ids[index], "split": self.splits[index], **row}
 
     def history(self, index: int) -> list[dict[str, Any]]:

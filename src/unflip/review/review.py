@@ -72,7 +72,7 @@ class Review:
         self._words = Words(run, rows, examples)
         self.picture_key = examples.fingerprint[:16]  # in the address of images: those of another run are never shown
         self._name = run.folder.resolve().name
-        self._result = run.result
+        self._result, self._summary = run.result, run.label_summary
 
     def about(self) -> dict[str, Any]:
         """Return the constants of the page."""
@@ -84,7 +84,9 @@ class Review:
             "examples": len(self.examples),
             "classes": self.examples.class_names,
             "pairs": pairs[:_PAIRS],
-            "differ": sum(count for *_, count in pairs),
+            "label_issues": self._summary.issues,
+            "doubtful": self._summary.doubtful,
+            "summary": str(self._summary),
             "issues": [(name, len(rows)) for name, rows in self.examples.issues.lists.items()],
             "order": self.order,
             "reviewer": self.reviewer,

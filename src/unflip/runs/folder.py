@@ -45,7 +45,7 @@ from unflip.options import Options
 from unflip.progress import is_first_process
 from unflip.runs import layout
 from unflip.runs.config import RunConfig
-from unflip.runs.labels import LABEL_COLUMNS, read_issues, read_table, write_table
+from unflip.runs.labels import LABEL_COLUMNS, LabelSummary, read_issues, read_table, write_table
 from unflip.runs.model_file import Model, load_model
 from unflip.stats.gaussians import ClassGaussians
 
@@ -105,6 +105,12 @@ class Run:
         """The content of ``result.json``, read at each access: resuming a run replaces it."""
         with reading(self._checked(layout.RESULT), "JSON object") as path:
             return _Result(path)
+
+    @property
+    def label_summary(self) -> LabelSummary:
+        """How many labels are wrong or doubtful."""
+        with reading(self._checked(layout.RESULT), "JSON object"):
+            return LabelSummary(**self.result["label_summary"])
 
     @property
     def class_names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""labels.parquet (one row per example), the definition and the list of label issues, and issues.csv (other issues)."""
+"""labels.parquet (one row per example), label issues and doubtful labels, and issues.csv (other issues)."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,9 @@ from unflip.methods.base import LabelStore
 
 REMOVED = "removed"
 """The ``split`` of removed examples."""
-HELD = 0.9
-"""The fraction of the label errors that ``ExpectedErrors.most`` refers to."""
+DOUBTFUL = 0.9
+"""Labels of lower quality are doubtful: at least one in ten of them is wrong. Quality is the mean over all noise rates
+that the data allows, so the less the data can tell, the more labels are doubtful."""
 LABEL_COLUMNS = (
     "index", "id", "digest", "split", "given_label", "current_label", "suggested_label", "changed", "prob_suggested",
     "label_quality", "is_label_issue", "log_odds", "out_of_sample", "reviewed",
@@ -153,18 +154,30 @@ def label_issue_mask(table: pa.Table) -> Array:
     return np.asarray(table["is_label_issue"])
 
 
+def doubtful_mask(table: pa.Table) -> Array:
+    """Return a mask (n,) of doubtful labels: worth a look, but neither label issues nor reviewed."""
+    below = table["label_quality"].to_numpy() < DOUBTFUL
+    doubtful: Array = below & ~label_issue_mask(table) & ~np.asarray(table["reviewed"])
+    return doubtful
+
+
 def list_label_issues(table: pa.Table, id_name: str, texts: Mapping[str, Sequence[str]]) -> pa.Table:
-    """Return the content of label_issues.csv: the label issues, lowest quality first, with the examples' texts."""
+    """Return the content of label_issues.csv: label issues, then doubtful labels, each lowest quality first.
+
+    ``is_label_issue`` tells one from the other. The examples' ``texts`` are further columns.
+    """
     columns = {
         "index": table["index"],
         id_name: table["id"],
         "given_label": names_of(table, "given_label"),
         "suggested_label": names_of(table, "suggested_label"),
         "label_quality": table["label_quality"],
+        "is_label_issue": table["is_label_issue"],
     }
     columns |= {f"{name}_" if name in columns else name: pa.array(cells) for name, cells in texts.items()}
     order = lowest_quality_first(table)
-    return pa.table(columns).take(order[label_issue_mask(table)[order]])
+    rows = np.concatenate([order[mask(table)[order]] for mask in (label_issue_mask, doubtful_mask)])
+    return pa.table(columns).take(rows)
 
 
 def lowest_quality_first(table: pa.Table) -> Array:
@@ -186,30 +199,55 @@ def in_turns(log_odds: Array, given: Array) -> Array:
     return result
 
 
-class ExpectedErrors(NamedTuple):
-    """Expected number of label errors among the labels that were not reviewed, computed from their quality."""
+class LabelSummary(NamedTuple):
+    """What is known about the labels of a run that have a quality and were not reviewed; ``labels`` in result.json."""
 
-    total: float
-    first: tuple[tuple[int, float], ...]
-    """Expected errors in the first 100, 1,000, ... labels, lowest quality first."""
-    most: int
-    """How many labels from the top of the list contain the fraction :data:`HELD` of all errors."""
+    scored: int
+    """Number of these labels."""
+    wrong: float
+    """Expected number of wrong labels: the sum of ``1 - quality``."""
+    low: float
+    """Wrong labels at the lowest likely noise rate."""
+    high: float
+    """Wrong labels at the highest likely noise rate."""
+    issues: int
+    """Number of label issues."""
+    doubtful: int
+    """Number of doubtful labels; see :func:`doubtful_mask`."""
+    reviewed: int
+    """Number of reviewed labels, which count in none of the above."""
+
+    @property
+    def noise_rate(self) -> float | None:
+        """The estimated fraction of wrong labels; None if no label has a quality."""
+        return self.wrong / self.scored if self.scored else None
+
+    def __str__(self) -> str:
+        """Return the summary in one line, as the terminal, the report and the review page show it."""
+        kind = "unreviewed labels" if self.reviewed else "labels"
+        wrong = f"about {self.wrong:,.0f} ({self.low:,.0f} to {self.high:,.0f}) of {self.scored:,} {kind} are wrong; "
+        issues = f"{self.issues:,} label issue{'' if self.issues == 1 else 's'}; "
+        doubtful = f"{self.doubtful:,} more {'is' if self.doubtful == 1 else 'are'} worth a look"
+        return (wrong if self.scored else "") + issues + doubtful
 
 
-def expect_errors(quality: Array) -> ExpectedErrors:
-    """Return the expected number of label errors given qualities (m,), NaN if unknown: the sum of ``1 - quality``."""
+def summarize_labels(table: pa.Table, errors: Tensor) -> LabelSummary:
+    """Summarize a label table, given the equally likely numbers of wrong labels (q,) in increasing order."""
+    reviewed, removed = np.asarray(table["reviewed"]), np.array(table["split"].to_pylist()) == REMOVED
+    scored = ~reviewed & ~np.isnan(table["label_quality"].to_numpy())
+    low, wrong, high = float(errors[0]), float(errors.mean()), float(errors[-1])
+    counts = (int(mask.sum()) for mask in (label_issue_mask(table), doubtful_mask(table), reviewed & ~removed))
+    return LabelSummary(int(scored.sum()), wrong, low, high, *counts)
+
+
+def expect_errors(quality: Array) -> list[tuple[int, float]]:
+    """Return how many of the first 100, 1,000, ... labels, lowest quality first, are expected to be wrong.
+
+    Qualities (m,) are NaN if unknown.
+    """
     so_far = wrong_so_far(np.sort(quality[~np.isnan(quality)]))
-    total = float(so_far[-1]) if len(so_far) else 0.0
     sizes = [10**power for power in range(2, len(str(len(so_far))))]
-    first = tuple((size, float(so_far[size - 1])) for size in sizes if size < len(so_far))
-    return ExpectedErrors(total, first, int(np.searchsorted(so_far, HELD * total)) + 1 if total else 0)
-
-
-def wrong_share(table: pa.Table) -> float | None:
-    """Return the expected fraction of errors among scored labels that were not reviewed; None if there are none."""
-    quality = table["label_quality"].to_numpy()
-    scored = ~table["reviewed"].to_numpy(zero_copy_only=False) & ~np.isnan(quality)
-    return expect_errors(quality[scored]).total / int(scored.sum()) if scored.any() else None
+    return [(size, float(so_far[size - 1])) for size in sizes if size < len(so_far)]
 
 
 def wrong_so_far(quality: Array) -> Array:

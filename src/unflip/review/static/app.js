@@ -42,7 +42,7 @@ const FILTERS = ["pair", "class", "below", "state", "issue", "order"];
 
 function asQuery(pair, labelClass, below, state, issue, order) {
   const [given, suggested] = pair.includes("-") ? pair.split("-") : [null, null];
-  return { differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, below: below || null, state, issue: issue || null, order: order || null };
+  return { listed: pair === "listed" ? true : null, differs: pair === "differs" ? true : null, given, suggested, label_class: labelClass || null, below: below || null, state, issue: issue || null, order: order || null };
 }
 
 const query = () => asQuery(...FILTERS.map((name) => byId(name).value));
@@ -67,12 +67,12 @@ function recall() {
   return { from: from >= 0 ? from : null, rank: rank >= 0 ? rank : null };
 }
 
-const usual = () => (about.differ ? "differs" : "all");
+const usual = () => (about.label_issues + about.doubtful ? "listed" : "all");
 
 // An issue has its own list, whatever is suggested, and in its own order.
 function suitIssue(changed) {
   const chosen = byId("issue").value !== "";
-  if (changed === "issue" && chosen && byId("pair").value === "differs") byId("pair").value = "all";
+  if (changed === "issue" && chosen && ["listed", "differs"].includes(byId("pair").value)) byId("pair").value = "all";
   if (changed === "issue" && !chosen && byId("pair").value === "all") byId("pair").value = usual();
   byId("order").disabled = chosen;
   byId("order").title = chosen ? "Issues have their own order" : "";
@@ -80,7 +80,7 @@ function suitIssue(changed) {
 
 function fillFilters() {
   const option = (value, text) => make("option", { value }, text);
-  byId("pair").append(option("differs", `label issues (${count(about.differ)})`), option("all", `all (${count(about.examples)})`),
+  byId("pair").append(option("listed", `worth a look (${count(about.label_issues + about.doubtful)})`), option("differs", `label issues (${count(about.label_issues)})`), option("all", `all (${count(about.examples)})`),
     ...about.pairs.map(([given, suggested, number]) => option(`${given}-${suggested}`, `${className(given)} → ${className(suggested)} (${count(number)})`)));
   byId("found").hidden = !about.issues.length;
   byId("issue").append(option("", "any"), ...about.issues.map(([name, number]) => option(name, `${issueName(name)} (${count(number)})`)));
@@ -464,20 +464,20 @@ function connect() {
 }
 
 async function start() {
-  const asked = location.hash.length > 1 ? null : ask(asQuery("differs", "", "", "open", "", ""), {}); // usually the right page, and it saves a round trip
+  const asked = location.hash.length > 1 ? null : ask(asQuery("listed", "", "", "open", "", ""), {}); // usually the right page, and it saves a round trip
   asked?.catch(() => null); // errors are reported below
   about = await get("/api/about");
   setClasses(about.classes);
   setPictures(about.pictures);
   byId("run").textContent = about.run;
-  byId("data").textContent = `${examples(about.examples)} of ${about.data}, ${count(about.classes.length)} classes, method ${about.method}`;
+  byId("data").textContent = `${examples(about.examples)} of ${about.data}, ${count(about.classes.length)} classes, method ${about.method}: ${about.summary}`;
   document.title = `Review ${about.run}`;
   byId("reviewer").value = localStorage.getItem("reviewer") || about.reviewer;
   since = about.last;
   fillFilters();
   const { from, rank } = recall();
   suitIssue(null);
-  if (asked && about.differ) await showPage(await asked, {}, null);
+  if (asked && usual() === "listed") await showPage(await asked, {}, null);
   else await load(from === null ? {} : { after: from - 1 }, rank);
   connect();
   document.body.dataset.ready = "yes";

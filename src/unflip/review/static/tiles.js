@@ -53,6 +53,7 @@ export function showGrid(examples) {
 function fill(tile, example) {
   tile.setAttribute("aria-label", exampleText(example) + (example.text ? `: ${example.text}` : ""));
   tile.dataset.state = stateOf(example);
+  tile.classList.toggle("doubtful", example.is_doubtful);
   const shown = tile.querySelector(".picture") ?? (pictures
     ? make("span", { class: "picture" }, picture(example, "small", ""))
     : passage(example) ?? make("span", { class: "name" }, `#${example.index}${example.id === String(example.index) ? "" : ` · ${example.id}`}`));

@@ -23,7 +23,7 @@ export function decisionText(decision) {
 
 export function exampleText(example) {
   const differs = example.given_label !== example.suggested_label;
-  const suggestion = differs ? `, suggested ${className(example.suggested_label)}` : ", same suggestion";
+  const suggestion = differs ? `, suggested ${className(example.suggested_label)}` : `, same suggestion${example.is_doubtful ? ", worth a look" : ""}`;
   const state = stateOf(example) === "open" ? "undecided" : `${decisionText(example.decision)}, by ${example.decision.reviewer}`;
   const issues = example.issues.map((issue) => `, ${issueName(issue.name)}`).join("");
   return `Example ${example.index}, given ${className(example.given_label)}${suggestion}, label quality ${percent(example.label_quality)}${issues}, ${state}`;
