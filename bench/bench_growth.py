@@ -1,4 +1,4 @@
-"""How the cost of `unflip` grows: time and memory per example by examples, classes and features; about half an hour.
+"""How the cost of `unflip` grows: time and memory per example by examples, classes and features; about an hour.
 
 Data as in bench_ensemble.py, each run in a process of its own: three epochs, one thread, features mapped from disk.
 Memory is the peak beyond that of the imports; it counts the pages of the mapped file.
@@ -21,9 +21,11 @@ SIZES = (
     (100_000, 1280, 14),
     (1_000_000, 1280, 14),
     (100_000, 1280, 1000),
+    (200_000, 128, 5000),
 )
-"""Examples, features, classes."""
+"""Examples, features, classes; the last has limits of its own."""
 MOST = 1.5  # times as much per example with ten times as many
+MINUTES, GB = 20, 8  # that the last may take, on one core
 
 
 def main() -> None:
@@ -41,6 +43,8 @@ def main() -> None:
     before, after = found[100_000, 256, 100], found[1_000_000, 256, 100]
     for what, few, many in zip(("time", "memory"), before, after, strict=True):
         limits.at_most(f"{what} per example of 1,000,000 by that of 100,000", many / few, MOST, "{:.2f}")
+    limits.at_most("minutes with 5,000 classes", figures["seconds"] / 60, MINUTES, "{:.1f}")
+    limits.at_most("GB with 5,000 classes", figures["gb"], GB, "{:.2f}")
     limits.finish()
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +31,16 @@ def find_device(device: str) -> str:
         there = ", ".join(name for name, is_there in available.items() if is_there)
         raise ConfigError(f"device '{device}' is not available on this machine; available: {there}")
     return device
+
+
+def total_memory(device: str) -> int | None:
+    """Return the memory in bytes that a device has in all; None if the system does not tell."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[1])
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return None
 
 
 def derive(seed: int, *purpose: str | int) -> int:

@@ -14,7 +14,7 @@ def test_a_restored_epoch_resumes_where_it_was() -> None:
     for each in (progress, other):
         each.add({"loss": torch.tensor(3.0)}, torch.full((1, 4), 3.0))
         assert each.steps == 4
-        assert torch.stack(each.terms["loss"]).tolist() == [0, 1, 2, 3]
+        assert each.terms["loss"].values.tolist() == [0, 1, 2, 3]
         assert torch.cat(each.recorded)[:, 0].tolist() == [0, 0, 1, 1, 2, 2, 3]
     progress.end_phase({"loss": 1.5})
     assert (progress.phase, progress.steps, progress.recorded, progress.losses) == (1, 0, [], {"loss": 1.5})

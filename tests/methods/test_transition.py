@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unflip.methods.unflip import posterior as module
-from unflip.methods.unflip.posterior import estimate_transition, informative_prob, posterior
+from unflip.methods.unflip.posterior import estimate_transition, fit_transition, informative_prob, posterior
 
 
 def train_probs(count: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,6 +88,18 @@ def test_blocks_of_examples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     whole = estimate_transition(log_probs, labels, share)
     monkeypatch.setattr(module, "BLOCK_ROWS", 7)
     torch.testing.assert_close(estimate_transition(log_probs, labels, share), whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_offsets_adjust_the_prior_as_in_a_table_of_their_own(dtype: torch.dtype) -> None:
+    log_probs, labels, _ = train_probs(40, 3)
+    log_probs, offset = log_probs.to(dtype), torch.tensor([0.5, -1.0, 0.2])
+    before = log_probs.clone()
+    moved = fit_transition((log_probs.float() + offset).log_softmax(1), labels, 0.1)
+    found = fit_transition(log_probs, labels, 0.1, offset)
+    assert found.log_likelihood == moved.log_likelihood
+    assert torch.equal(found.log_matrix, moved.log_matrix)
+    assert torch.equal(log_probs, before)
 
 
 def test_a_matrix_that_made_the_labels_is_found() -> None:

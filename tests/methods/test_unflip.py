@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from epoch_outputs import Unseen
+from epoch_outputs import Unseen, in_batches
 from helpers import Crash, assert_same_run, assert_same_tree, blobs, crash_after, quick_train, write_npz
 from unflip.errors import ConfigError, UnflipWarning
 from unflip.methods import base as tables
@@ -47,11 +47,9 @@ class Seen(Unseen):
     def inputs(self, rows: Tensor) -> Tensor:
         return self.rows[rows]
 
-    @torch.no_grad()
-    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
+    def outputs(self, network: nn.Module, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
         self.asked.append((network, rows))
-        logits: Tensor = network.eval()(self.rows[rows])
-        return logits
+        return in_batches(network, self.rows[rows])
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         return tensor
@@ -368,7 +366,9 @@ def test_gaussians_that_say_nothing_are_dropped_where_they_cost_time(
     seen = Seen()
     seen.rows = torch.randn(75, 4, generator=torch.Generator().manual_seed(1))
     labels, method = some_labels(seen), ensemble(seen, warmup=1)
-    monkeypatch.setattr(seen, "outputs", lambda network, rows: 2 * torch.eye(3)[seen.truth[rows]])
+    monkeypatch.setattr(
+        seen, "outputs", lambda network, rows: iter([(slice(None), 2 * torch.eye(3)[seen.truth[rows]])])
+    )
     learn(method, seen, labels, epoch=1)
     assert method.posterior is not None
     assert (method.posterior.gaussian_pair is None) == (method.model().gaussians is None) == dropped

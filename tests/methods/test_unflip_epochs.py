@@ -1,12 +1,13 @@
 """unflip over several epochs: what follows groups, what is estimated once, and what reviewed labels do not decide."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from epoch_outputs import Unseen
+from epoch_outputs import Unseen, in_batches
 from unflip.methods.base import Batch, LabelStore, TrainContext
 from unflip.methods.unflip import method as module
 from unflip.methods.unflip import posterior as formulas
@@ -32,10 +33,8 @@ class Seen(Unseen):
     def inputs(self, rows: Tensor) -> Tensor:
         return self.rows[rows]
 
-    @torch.no_grad()
-    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
-        logits: Tensor = network.eval()(self.rows[rows])
-        return logits
+    def outputs(self, network: nn.Module, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        return in_batches(network, self.rows[rows])
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         return tensor

@@ -4,9 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import tiny_backbone
 from helpers import Outcome
+from pictures import write_picture
+from unflip import UnflipClassifier
 from unflip.errors import ConfigError
 from unflip.methods.gce import GCEOptions
 from unflip.runs.config import RunConfig, parse_setting, read_preset, read_toml
@@ -282,3 +286,49 @@ def test_a_warm_up_as_long_as_the_run_is_refused_and_a_run_that_has_one_is_still
         f"{method}.warmup = {warmup} is not below epochs = 5; try --epochs {3 * warmup} or --set {method}.warmup=1"
     )
     resolve({"method": method, "epochs": 5, method: {"warmup": 4}}).check()
+
+
+@pytest.mark.parametrize("method", ["unflip", "standard", "plc", "dividemix", "mddc"])
+def test_a_run_that_does_not_fit_into_memory_says_what_it_takes_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    config = resolve({"method": method})
+    monkeypatch.setattr("unflip.runs.config.total_memory", lambda device: 64 * 10**9)
+    with pytest.raises(ConfigError) as error:
+        config.check_size(300_000, 100_000, "cpu")
+    for part in (f"'{method}'", "300,000 examples in 100,000 classes", "more than the 64 GB of memory", "merge"):
+        assert part in str(error.value)
+    config.check_size(200_000, 5_000, "cpu")
+    monkeypatch.setattr("unflip.runs.config.total_memory", lambda device: None)
+    config.check_size(300_000, 100_000, "cpu")
+
+
+def test_the_default_method_needs_three_tables_of_probabilities_and_a_few_matrices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = resolve({"method": "unflip"})
+    monkeypatch.setattr("unflip.runs.config.total_memory", lambda device: 6_800_000_000)
+    config.check_size(200_000, 5_000, "cpu")
+    with pytest.raises(ConfigError, match="take about 7 GB with method 'unflip', more than the 7 GB"):
+        config.check_size(200_001, 5_000, "cpu")
+
+
+def test_memory_is_checked_before_anything_is_written_or_embedded(
+    cli: Callable[..., Outcome], features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_backbone.register(monkeypatch)
+    for i in range(12):
+        write_picture(tmp_path / "photos" / str(i % 2) / f"{i}.png", i % 2, (20, 20))
+    monkeypatch.setattr("unflip.runs.config.total_memory", lambda device: 100)
+    out, quiet = tmp_path / "run", ("--device", "cpu", "--quiet")
+    for command in (
+        ("train", "--data", features, "--out", out, *quiet),
+        ("clean", features, "--out", out, *quiet),
+        ("train", "--data", tmp_path / "photos", "--out", out, "--backbone", "tiny", *quiet),
+        ("clean", tmp_path / "photos", "--out", out, "--backbone", "tiny", *quiet),
+    ):
+        done = cli(*command)
+        assert (done.code, done.err.count("\n"), out.exists()) == (2, 1, False), done.err
+        assert "merge rare classes" in done.err
+    with pytest.raises(ValueError, match="merge rare classes"):
+        UnflipClassifier().fit(np.random.default_rng(0).normal(size=(40, 3)), [0, 1] * 20)

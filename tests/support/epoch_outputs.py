@@ -1,5 +1,8 @@
 """What a method observes of an epoch, for tests that choose it themselves."""
 
+from collections.abc import Iterator
+
+import torch
 from torch import Tensor, nn
 
 from unflip.methods.base import NetworkOutputs
@@ -20,7 +23,7 @@ class Unseen:
     def logits(self, network: int = 0) -> Tensor:
         raise AssertionError("the method looked at logits")
 
-    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
+    def outputs(self, network: nn.Module, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
         raise AssertionError("the method looked at outputs")
 
     def inputs(self, rows: Tensor) -> Tensor:
@@ -31,3 +34,10 @@ class Unseen:
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         raise AssertionError("the method shared a tensor")
+
+
+@torch.no_grad()
+def in_batches(network: nn.Module, inputs: Tensor, size: int = 7) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the logits of a network as `EpochOutputs.outputs` does."""
+    for start in range(0, len(inputs), size):
+        yield slice(start, start + size), network.eval()(inputs[start : start + size])

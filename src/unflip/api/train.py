@@ -135,7 +135,9 @@ def plan_training(
         if unused := next(iter(embedding.model_fields_set), None):
             raise ConfigError(f"--{unused.replace('_', '-')} is not used: this run does not embed images")
         return config, raw, None
-    choose_labels(raw, data)  # fail before images are embedded
+    labels = choose_labels(raw, data)[0].train.labels  # fail before images are embedded
+    assert labels is not None
+    config.check_size(len(labels), len(np.unique(labels)), execution.device)
     plan = plan_embedding(raw, run.folder / layout.EMBEDDED, data, embedding, execution)
     defaults = {name: field.default for name, field in ImageOptions.model_fields.items()} | {"label_column": None}
     own = data.model_copy(update=defaults | {"path": str(plan.out)})

@@ -31,6 +31,7 @@ MAX_OVERHEAD = 0.02
 _FINGERPRINT_VALUES = 2**25  # input values in a fingerprint: all of 65,536 rows of 512 columns
 _FINGERPRINT_FILES = 64  # inputs in a fingerprint if they have to be decoded, such as image files
 _BLOCK_ROWS = 1024
+_MIN_SERIES = 1024
 _TOLERANCE = 1e-3  # relative: other machines and versions may decode or standardize slightly differently
 
 
@@ -59,6 +60,32 @@ class RunState:
     seconds: float = 0.0
 
 
+class Series:
+    """One number per step, in one tensor that grows.
+
+    A small tensor of each step would keep the memory around it from being reused: with thousands of classes, where
+    temporary tensors have megabytes, a run would grow by gigabytes.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self._values, self._count = values, len(values)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def values(self) -> Tensor:
+        """All numbers (s,)."""
+        return self._values[: self._count]
+
+    def add(self, value: Tensor) -> None:
+        """Add a number ()."""
+        if self._count == len(self._values):
+            self._values = torch.cat([self._values, self._values.new_empty(max(_MIN_SERIES, self._count))])
+        self._values[self._count] = value
+        self._count += 1
+
+
 @dataclass
 class EpochProgress:
     """The state of a partly trained epoch, besides that of networks, optimizers, method and labels."""
@@ -69,7 +96,7 @@ class EpochProgress:
     """Mean loss terms of the finished phases."""
     probs: Tensor | None = None
     """Probabilities recorded in the finished phases (m, k)."""
-    terms: dict[str, list[Tensor]] = field(default_factory=dict)
+    terms: dict[str, Series] = field(default_factory=dict)
     """Loss terms of each step of the current phase."""
     recorded: list[Tensor] = field(default_factory=list)
     """Probabilities (b, k) recorded in each step of the current phase."""
@@ -84,7 +111,9 @@ class EpochProgress:
     def add(self, terms: Mapping[str, Tensor], probs: Tensor | None) -> None:
         """Keep the loss terms of a step, and the probabilities (b, k) if it recorded any."""
         for name, term in terms.items():
-            self.terms.setdefault(name, []).append(term.detach())
+            if name not in self.terms:
+                self.terms[name] = Series(term.new_empty(0))
+            self.terms[name].add(term.detach())
         if probs is not None:
             self.recorded.append(probs)
 
@@ -100,7 +129,7 @@ class EpochProgress:
             "phase": self.phase,
             "losses": self.losses,
             "probs": self.probs,
-            "terms": {name: torch.stack(terms) for name, terms in self.terms.items()},
+            "terms": {name: terms.values for name, terms in self.terms.items()},
             "recorded": torch.cat(self.recorded) if self.recorded else None,
             "seconds": time.perf_counter() - self.started,
         }
@@ -112,7 +141,7 @@ class EpochProgress:
             phase=state["phase"],
             losses=state["losses"],
             probs=None if state["probs"] is None else state["probs"].to(device),
-            terms={name: list(terms.to(device)) for name, terms in state["terms"].items()},
+            terms={name: Series(terms.to(device)) for name, terms in state["terms"].items()},
             recorded=[] if state["recorded"] is None else [state["recorded"].to(device)],
             started=time.perf_counter() - state["seconds"],
         )

@@ -54,6 +54,7 @@ def train_run(claim: Claim, config: RunConfig, execution: Execution, *, data: Da
     processes = Distributed(execution.device, config.common.precision, execution.threads)
     if data is None:
         data = config.load_data(track=make_reporter(execution.quiet).track)
+    config.check_size(len(data.given), data.num_classes, processes.device.type)
     dataset = prepare_data(config, processes, data, quiet=execution.quiet)
     session = Session(run, config, dataset, processes, execution)
     claim.hold()
@@ -100,7 +101,9 @@ def train_in_memory(
     """
     config.check()
     common = config.common
-    dataset = replace(prepare_data(config, processes, config.load_data(raw)), reviewed=reviewed)
+    data = config.load_data(raw)
+    config.check_size(len(data.given), data.num_classes, processes.device.type)
+    dataset = replace(prepare_data(config, processes, data), reviewed=reviewed)
     trainer = make_trainer(config, dataset, processes, Reporter())
     best = BestEpoch()
     for line in trainer.fit():

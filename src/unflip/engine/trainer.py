@@ -16,7 +16,7 @@ from unflip.compute import derive, generator, prefetched, seeded_layers
 from unflip.data.sources import Source
 from unflip.engine.checkpoints import EpochProgress
 from unflip.engine.distributed import Distributed
-from unflip.engine.inference import forward
+from unflip.engine.inference import forward, forward_batches
 from unflip.errors import DivergedError
 from unflip.methods.base import Batch, LabelStore, LossOutput, Method, NetworkOutputs, Phase, storage_dtype
 from unflip.nn.backbone import Pretrained
@@ -207,7 +207,7 @@ class Trainer:
         """Average each loss term over the steps and processes; raise DivergedError if a step is not finite."""
         means = {}
         for name, terms in self.progress.terms.items():
-            values = self.processes.mean(torch.stack(terms))
+            values = self.processes.mean(terms.values)
             broken = ~values.isfinite()
             if bool(broken.any()):
                 step = int(broken.nonzero()[0])
@@ -262,7 +262,7 @@ class Observation:
     def logits(self, network: int = 0) -> Tensor:
         """Logits of the training examples from the current head, without keeping the features."""
         if network not in self.cached:
-            return self.outputs(self._trainer.networks[network], self._train)
+            return self._forward(self._trainer.networks[network], self._train, keep_features=False).logits
         with torch.no_grad():  # calibration trains heads between phases
             logits: Tensor = unwrap(self._trainer.networks[network]).head(self.cached[network])
             return logits.float()
@@ -274,9 +274,10 @@ class Observation:
             return None
         return self._forward(self._trainer.networks[network], rows), self._trainer.labels.initial[rows]
 
-    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
-        """Logits of any network."""
-        return self._forward(network, rows, keep_features=False).logits
+    def outputs(self, network: nn.Module, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Logits of any network, batch by batch."""
+        batches = forward_batches(network, self._trainer.source, rows, self._trainer.processes)
+        return ((places, batch.logits) for places, batch in batches)
 
     def inputs(self, rows: Tensor) -> Tensor:
         """Inputs without augmentation."""

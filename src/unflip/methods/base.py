@@ -1,6 +1,6 @@
 """The Method contract: the context and labels of a run, the hooks that the trainer calls, and their defaults."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -153,8 +153,9 @@ class EpochOutputs(Protocol):
     def logits(self, network: int = 0) -> Tensor:
         """Logits (m, k), computed on demand without gradients and without storing features, which may be large."""
 
-    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
-        """Logits (r, k) of any network, such as an averaged one, for rows of the label store."""
+    def outputs(self, network: nn.Module, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Logits (b, k) of any network, such as an averaged one, for rows of the label store: batch by batch, each
+        with its place among ``rows``, since all of them may take too much memory."""
 
     def inputs(self, rows: Tensor) -> Tensor:
         """Inputs (r, ...) of rows of the label store, without augmentation."""
@@ -287,6 +288,7 @@ class Method:
 
     Options: ClassVar[type[Options]] = Options
     num_networks: ClassVar[int] = 1
+    tables: ClassVar[int] = 1  # of class probabilities (m, k) in half precision that are in memory at once
     can_be_calibrated: ClassVar[bool] = True  # whether each network has its own head, which calibration trains
     records_probs: bool = False  # whether the trainer records the softmax of each training pass
 

@@ -43,6 +43,7 @@ class Coteaching(Method):
     Options = CoteachingOptions
     options: CoteachingOptions
     num_networks = 2
+    tables = 4
 
     def __init__(self, options: CoteachingOptions, context: TrainContext) -> None:
         super().__init__(options, context)

@@ -73,6 +73,7 @@ class DivideMix(Method):
     Options = DivideMixOptions
     options: DivideMixOptions
     num_networks = 2
+    tables = 8
 
     def __init__(self, options: DivideMixOptions, context: TrainContext) -> None:
         super().__init__(options, context)

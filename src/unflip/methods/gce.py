@@ -34,6 +34,7 @@ class GCE(Method):
 
     Options = GCEOptions
     options: GCEOptions
+    tables = 4
 
     def __init__(self, options: GCEOptions, context: TrainContext) -> None:
         super().__init__(options, context)

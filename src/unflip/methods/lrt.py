@@ -49,6 +49,7 @@ class LRT(Method):
 
     Options = LRTOptions
     options: LRTOptions
+    tables = 4
     records_probs = True
 
     def __init__(self, options: LRTOptions, context: TrainContext) -> None:

@@ -80,6 +80,7 @@ class PLC(Method):
 
     Options = CorrectionOptions
     options: CorrectionOptions
+    tables = 4
     records_probs = True
 
     def __init__(self, options: CorrectionOptions, context: TrainContext) -> None:

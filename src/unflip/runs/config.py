@@ -15,6 +15,7 @@ import tomli_w
 import torch
 from pydantic import ValidationError
 
+from unflip.compute import find_device, total_memory
 from unflip.data import datasets
 from unflip.data.arrays import Shards
 from unflip.data.columns import Table
@@ -43,6 +44,7 @@ FILE_KEYS = (
 """Keys whose values may be paths."""
 FOR = "for"
 """The section of a file for values of single methods, such as ``[for.plc]``."""
+_MATRIX_BYTES = 32  # of each cell of a transition matrix: there are up to four, in double precision
 _Model = TypeVar("_Model", bound=Options)
 
 
@@ -95,6 +97,18 @@ class RunConfig:
         find_method(self.common.method).check(self.parts, self.common.epochs)
         if isinstance(self.network_options, PretrainedOptions):
             self.network_options.check_length(network_section(self.common.network), self.common.epochs)
+
+    def check_size(self, count: int, num_classes: int, device: str) -> None:
+        """Raise ConfigError if class probabilities and transition matrices would not fit into memory."""
+        tables = find_method(self.common.method).method.tables
+        needed = 2 * tables * count * num_classes + _MATRIX_BYTES * num_classes**2
+        available = total_memory(find_device(device))
+        if available is not None and needed > available:
+            raise ConfigError(
+                f"{count:,} examples in {num_classes:,} classes take about {needed / 1e9:,.0f} GB with method "
+                f"'{self.common.method}', more than the {available / 1e9:,.0f} GB of memory; merge rare classes, or "
+                "clean groups of similar classes one by one"
+            )
 
     def load_data(self, raw: Dataset | None = None, track: Track = untracked) -> Dataset:
         """Read, encode, label and scale the data of the run; ``raw`` is the output of the loader, if there already.

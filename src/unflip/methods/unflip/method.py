@@ -100,6 +100,7 @@ class Unflip(Method):
 
     Options = UnflipOptions
     options: UnflipOptions
+    tables = 3
     can_be_calibrated = False
 
     def __init__(self, options: UnflipOptions, context: TrainContext) -> None:
@@ -281,13 +282,13 @@ class Unflip(Method):
         network, gaussians, gaussian = self._networks_out_of_fold(observed), None, None
         if not self.dropped:
             gaussians, gaussian = self._fit_gaussians(observed, given)
+            self.targets = None  # frees memory
             stacked = self._stack([network, gaussian], given)
             useless = bool(stacked.weights[1] < _MIN_WEIGHT * stacked.weights[0])
             self.dropped = useless and len(given) >= SMALL_DATA
         if self.dropped:
             gaussians, gaussian = None, None
             stacked = self._stack([network], given)
-        self.targets = None
         return Views(network, gaussian, gaussians, stacked)
 
     def _of_known(self, log_probs: Tensor) -> Tensor:
@@ -304,12 +305,10 @@ class Unflip(Method):
         members = self.ema.module.split()
         for fold in range(self.count):
             rows = (folds == fold).nonzero()[:, 0]
-            views = [
-                observed.outputs(member, train[rows]).log_softmax(1)
-                for number, member in enumerate(members)
-                if fold in folds_without(number, self.count)
-            ]
-            result[rows] = torch.stack(views).mean(0).log_softmax(1).to(result)
+            without = [member for number, member in enumerate(members) if fold in folds_without(number, self.count)]
+            for parts in zip(*(observed.outputs(member, train[rows]) for member in without), strict=True):
+                views = [logits.log_softmax(1) for _, logits in parts]
+                result[rows[parts[0][0]]] = torch.stack(views).mean(0).log_softmax(1).to(result)
         return result
 
     def _fit_gaussians(self, observed: EpochOutputs, given: Tensor) -> tuple[Discriminant, Tensor]:

@@ -13,6 +13,7 @@ The constants were chosen on data with known true labels: no criterion from nois
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -33,6 +34,7 @@ _QUALITY_EXTRA = 0.15  # added to the latter for label quality
 TRUST_LOW, TRUST_HIGH = 0.15, 0.25
 """Relative losses of likelihood below which the class prior is not trusted, and above which it is."""
 _PRIOR_ROWS, _PRIOR_ROWS_PER_CLASS = 10_000, 400  # examples that a prior is estimated from
+_PRIOR_VALUES = 2**26  # of their probabilities, that are in memory at once
 _STEP, _MAX_STEPS, _TOLERANCE = 0.8, 200, 1e-3
 _MIN_PROB = 1e-6
 _MAX_OFFSET = 80.0  # avoids overflow
@@ -172,7 +174,7 @@ def update_posterior(
         prior = temper_prior(class_prior(log_probs), trust ** (1 / steps), known)
         offset = broadcast(fit_prior_offsets(log_probs, prior))
         for rows in blocks(len(labels)):
-            log_probs[rows] = (log_probs[rows].float() + offset).log_softmax(1)
+            log_probs[rows] = _adjusted(log_probs[rows], offset)
     target, label = label_weights(uniform_noise_rate, wrong, log_probs.shape[1])
     target = 1 + (target - 1) * progress
     log_matrix = broadcast(estimate_transition(log_probs, labels, share, target))
@@ -265,14 +267,15 @@ def prior_trust(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float, kn
     """
     count, num_classes = len(log_probs), int(known.sum())
     rows = evenly_spaced(count, max(_PRIOR_ROWS, _PRIOR_ROWS_PER_CLASS * log_probs.shape[1]), labels.device)
-    log_probs, labels, count = log_probs[rows].float(), labels[rows], len(rows)
+    if len(rows) < count:
+        log_probs, labels, count = log_probs[rows], labels[rows], len(rows)
     mean = class_prior(log_probs)
     inequality = float((mean * (mean * num_classes).log() * known).sum())
     if inequality <= (num_classes - 1) / (2 * count * (1 - uniform_noise_rate) ** 2):
         return 0.0
     equal = temper_prior(mean, 0.0, known)
     fitted, offset = fit_transition(log_probs, labels, uniform_noise_rate), fit_prior_offsets(log_probs, equal)
-    moved = fit_transition(log_probs.add_(offset).log_softmax(1), labels, uniform_noise_rate)
+    moved = fit_transition(log_probs, labels, uniform_noise_rate, offset)
     loss = fitted.log_likelihood - moved.log_likelihood
     return min(1.0, max(0.0, (loss / inequality - TRUST_LOW) / (TRUST_HIGH - TRUST_LOW)))
 
@@ -289,12 +292,19 @@ def fit_prior_offsets(log_probs: Tensor, prior: Tensor) -> Tensor:
     This adjusts a classifier to a new prior without labels (Saerens, Latinne and Decaestecker 2002).
     """
     rows = evenly_spaced(len(log_probs), max(_PRIOR_ROWS, _PRIOR_ROWS_PER_CLASS * len(prior)), log_probs.device)
-    probs, target = log_probs[rows].float().exp_().clamp_(min=_TINY), prior.clamp(min=_MIN_PROB).log()
+    parts, target = rows.split(max(1, _PRIOR_VALUES // len(prior))), prior.clamp(min=_MIN_PROB).log()
+
+    def probs_of(part: Tensor) -> Tensor:
+        return log_probs[part].float().exp_().clamp_(min=_TINY)
+
+    held = [probs_of(part) for part in parts[:1]]  # of many, the others are computed in each step
     offset = torch.zeros_like(target)
     for _ in range(_MAX_STEPS):
         factors = offset.clamp(max=_MAX_OFFSET).exp()
-        moved = factors * (probs.T @ (1 / (probs @ factors)))  # the sum of the softmax, at a tenth of its cost
-        error = target - _normalized(moved / len(rows)).log()
+        moved = torch.zeros_like(factors)
+        for probs in chain(held, map(probs_of, parts[1:])):
+            moved += probs.T @ (1 / (probs @ factors))  # the sum of the softmax, at a tenth of its cost
+        error = target - _normalized(factors * moved / len(rows)).log()
         offset = offset + _STEP * error
         if float(error.abs().max()) < _TOLERANCE:
             break
@@ -320,21 +330,39 @@ class Transition(NamedTuple):
     log_likelihood: float
 
 
-def fit_transition(log_probs: Tensor, labels: Tensor, uniform_noise_rate: float) -> Transition:
-    """Fit a transition matrix to ``labels`` (n,) and log p (n, k) of true classes, under a uniform noise rate."""
-    share = log_probs.new_full((len(labels),), 1 - uniform_noise_rate)
+def fit_transition(
+    log_probs: Tensor, labels: Tensor, uniform_noise_rate: float, offset: Tensor | None = None
+) -> Transition:
+    """Fit a transition matrix to ``labels`` (n,) and log p (n, k) of true classes, under a uniform noise rate.
+
+    Log-offsets (k,) adjust the class prior first; see :func:`fit_prior_offsets`.
+    """
+    share = torch.full((len(labels),), 1 - uniform_noise_rate, device=log_probs.device)
     for _ in range(3):
-        log_matrix = estimate_transition(log_probs, labels, share, rounds=3)
-        parts = zip(log_probs.split(BLOCK_ROWS), labels.split(BLOCK_ROWS), strict=True)
-        likelihood = torch.cat([(part + log_matrix.T[given]).logsumexp(1) for part, given in parts]).exp()
+        log_matrix = estimate_transition(log_probs, labels, share, rounds=3, offset=offset)
+        parts = [
+            (_adjusted(log_probs[rows], offset) + log_matrix.T[labels[rows]]).logsumexp(1)
+            for rows in blocks(len(labels))
+        ]
+        likelihood = torch.cat(parts).exp()
         own = (1 - uniform_noise_rate) * likelihood
         total = own + uniform_noise_rate / log_probs.shape[1] + _TINY
         share = own / total
     return Transition(log_matrix, share, float(total.log().mean()))
 
 
+def _adjusted(log_probs: Tensor, offset: Tensor | None) -> Tensor:
+    """Return log p (r, k) in single precision, after the class prior was adjusted by log-offsets (k,)."""
+    return log_probs.float() if offset is None else (log_probs.float() + offset).log_softmax(1)
+
+
 def estimate_transition(
-    log_probs: Tensor, labels: Tensor, share: Tensor, weight: float = 1.0, rounds: int = _ROUNDS
+    log_probs: Tensor,
+    labels: Tensor,
+    share: Tensor,
+    weight: float = 1.0,
+    rounds: int = _ROUNDS,
+    offset: Tensor | None = None,
 ) -> Tensor:
     """Return log M (k, k), M[c, y] the probability of label y given true class c, by expectation maximization.
 
@@ -347,13 +375,14 @@ def estimate_transition(
         share: u (n,).
         weight: g.
         rounds: number of iterations.
+        offset: log-offsets (k,) that adjust the class prior first.
     """
     num_classes = log_probs.shape[1]
     log_matrix = torch.empty(0)
     for number in range(rounds):
         counts = torch.zeros(num_classes, num_classes, device=log_probs.device)  # by label, then class
         for rows in blocks(len(labels)):
-            probs = log_probs[rows].float()
+            probs = _adjusted(log_probs[rows], offset)
             probs = probs.add(log_matrix.T[labels[rows]], alpha=weight).softmax(1) if number else probs.exp()
             counts.index_add_(0, labels[rows], probs * share[rows, None])
         matrix = counts.T + 1 / num_classes + torch.eye(num_classes, device=counts.device)
