@@ -44,7 +44,7 @@ NAMES = {
     "RunShape, EpochOutputs, LabelScores, PosteriorState, WorkerPool, Event, Table, Split, Dataset",
     r"conclude|assemble|bare|carry_out|left_out|kind_for|beliefs": "score_examples, build_networks, unwrap, run_sweep, "
     "leave_group_out, storage_dtype, train_probs",
-    r"deal|_deal|_aim|_look|_vote|_believe": "assign_folds, compute_targets, predict_out_of_fold, fit_gaussians, "
+    r"deal|_deal|_aim|_look|_vote|_believe": "assign_folds, compute_targets, compute_views, fit_gaussians, "
     "update_posterior",
     r"background|believed_inequality|moved_shares|offsets_to|explained_noise": "uniform_noise_rate, prior_trust, "
     "temper_prior, fit_prior_offsets, class_conditional_noise",

@@ -110,13 +110,13 @@ def prefetched(method: Unflip, seen: Seen, labels: LabelStore, epoch: int = 1) -
 def watched(method: Unflip, monkeypatch: pytest.MonkeyPatch) -> list[Views]:
     """Return a list of what the views of a ensemble will have probs, epoch by epoch."""
     found: list[Views] = []
-    plain = method.predict_out_of_fold
+    plain = method.compute_views
 
     def look(observed: EpochOutputs, given: Tensor) -> Views:
         found.append(plain(observed, given))
         return found[-1]
 
-    monkeypatch.setattr(method, "predict_out_of_fold", look)
+    monkeypatch.setattr(method, "compute_views", look)
     return found
 
 

@@ -12,7 +12,9 @@ methods = Registry(
     "method",
     [
         Entry(
-            "unflip", "cross-fitted ensemble that scores labels out of sample", "unflip.methods.unflip.method:Unflip"
+            "unflip",
+            "ensemble that scores and corrects labels, cross-fitted on features",
+            "unflip.methods.unflip.pixels:unflip",
         ),
         Entry("standard", "cross-entropy on the given labels", "unflip.methods.base:Standard"),
         Entry("gce", "generalized cross-entropy, a noise-robust loss", "unflip.methods.gce:GCE"),

@@ -1,1 +1,1 @@
-"""unflip, the default method: a cross-fitted ensemble that scores every label out of sample."""
+"""unflip, the default method: an ensemble that scores every label, out of sample where inputs are features."""

@@ -1,4 +1,4 @@
-"""The method unflip: hooks only; its formulas are in posterior.py, its folds in folds.py."""
+"""The method unflip: hooks only; its formulas are in posterior.py, its folds in folds.py, images in pixels.py."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -61,6 +61,8 @@ class UnflipOptions(Options):
     """Both parameters of the Beta distribution of mixup weights; 0: no mixup."""
     ema_decay: float = Field(0.99, ge=0.0, lt=1.0)
     """Decay of the exponential moving average of the weights; 0: no averaging."""
+    window: PositiveInt = 5
+    """Epochs whose predictions are averaged, for images."""
     gaussians: bool = True
     """Whether to use class Gaussians of the inputs as a second view; not for images."""
     view_weights: tuple[float, ...] | None = None
@@ -105,7 +107,7 @@ class Unflip(Method):
 
     def __init__(self, options: UnflipOptions, context: TrainContext) -> None:
         super().__init__(options, context)
-        self.count = count_members(options, context)
+        self.count = self.num_folds = count_members(options, context)
         self.posterior: PosteriorState | None = None
         self.folds: Tensor | None = None  # by row of the label store, -1 for examples that do not train
         self.targets: Tensor | None = None  # by row of ``context.train``
@@ -114,13 +116,13 @@ class Unflip(Method):
         self.dropped = not (options.gaussians and context.of_rows)
         self.warmed_up: int | None = None  # the last epoch of the warm-up, once it is over
         self.scaling: PlattScaling | None = None  # of the last scores
-        if self.count == 1:
+        if self.num_folds == 1 and context.of_rows:
             message = "unflip.members = 1: scores are in-sample; use 2 or more members"
             warnings.warn(message, UnflipWarning, stacklevel=2)
 
     @classmethod
     def options_for(cls, section: str, shape: RunShape) -> dict[str, Any]:
-        """Train on all examples, which are scored out of sample anyway; feature vectors have their own schedule."""
+        """Train on all examples, which are scored without validation; feature vectors have their own schedule."""
         if not shape.of_rows:
             return {"select": "last", "data": {"val_fraction": 0.0}}
         return {
@@ -176,30 +178,33 @@ class Unflip(Method):
         context, train, initial = self.context, self.context.train, labels.initial
         given = initial[train]
         self.folds = torch.full_like(initial, -1)
-        if self.count > 1:
-            self.folds[train] = assign_folds(given, context.groups, self.count, context.seed)
+        if self.num_folds > 1:
+            self.folds[train] = assign_folds(given, context.groups, self.num_folds, context.seed)
         self.position = torch.zeros_like(initial).index_copy_(0, train, torch.arange(len(train)).to(train))
-        places = given * self.count + self.folds[train].clamp(min=0)
-        sizes = places.bincount(minlength=context.num_classes * self.count).view(-1, self.count)
-        self.known = (sizes > 0).sum(1) >= min(2, self.count)
-        self.small = (sizes.sum(1) < self.count) | ~self.known
+        places = given * self.num_folds + self.folds[train].clamp(min=0)
+        sizes = places.bincount(minlength=context.num_classes * self.num_folds).view(-1, self.num_folds)
+        self.known = (sizes > 0).sum(1) >= min(2, self.num_folds)
+        self.small = (sizes.sum(1) < max(2, self.num_folds)) | ~self.known
         self.unknown = (~self.known).nonzero()[:, 0]
 
     def _compute_targets(self, labels: LabelStore) -> None:
         """Compute the targets of this epoch, unless they are cached."""
-        if self.targets is not None:
-            return
+        if self.targets is None:
+            self.targets = self._targets(self.posterior, labels)
+
+    def _targets(self, state: PosteriorState | None, labels: LabelStore) -> Tensor:
+        """Return the targets (m, k) under a posterior, or the labels if there is none yet."""
         train = self.context.train
         given = labels.initial[train]
         fixed = labels.trusted[train] | ~self.known[given]
-        state = self.posterior if self.options.soft_targets else None
-        self.targets = self._table()
+        result = self._table()
         for rows in blocks(len(train)):
             targets = to_memberships(given[rows], self.context.num_classes)
-            if state is not None:
+            if state is not None and self.options.soft_targets:
                 soft = state.posterior(rows, given, state.target_weight)
                 targets = torch.where(fixed[rows, None], targets, soft)
-            self.targets[rows] = targets
+            result[rows] = targets
+        return result
 
     def _table(self) -> Tensor:
         """Return an empty table (m, k) for the training examples."""
@@ -207,7 +212,15 @@ class Unflip(Method):
         return torch.empty(size, dtype=storage_dtype(size[0] * size[1]), device=self.context.train.device)
 
     def loss(self, batch: Batch, phase: Phase) -> LossOutput:
-        """Return each member's cross-entropy on mixed examples of the other folds."""
+        """Return each member's cross-entropy on mixed examples."""
+        inputs, targets, present = self._for_members(batch)
+        log_probs = self.networks[0](inputs).float().log_softmax(2)
+        losses = (targets * log_probs).sum((1, 2)) * (present / -targets.shape[1])
+        total = losses.sum()  # members have separate gradients; the value shown is their mean
+        return LossOutput({"loss": total - (total - losses.mean()).detach()})
+
+    def _for_members(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return each member's inputs (count, s, ...) and targets (count, s, k), and whether it has any (count,)."""
         assert self.folds is not None
         assert self.targets is not None
         rows, present = members_rows(self.folds[batch.indices], self.count)
@@ -217,10 +230,7 @@ class Unflip(Method):
         targets = self.targets.index_select(0, own).float().view(*rows.shape, -1)
         if self.options.mixup:
             inputs, targets = mix(inputs, targets, self.options.mixup, batch.generator, dim=1)
-        log_probs = self.networks[0](inputs).float().log_softmax(2)
-        losses = (targets * log_probs).sum((1, 2)) * (present / -rows.shape[1])
-        total = losses.sum()  # members have separate gradients; the value shown is their mean
-        return LossOutput({"loss": total - (total - losses.mean()).detach()})
+        return inputs, targets, present
 
     def before_step(self) -> None:
         """Clip the gradient norm of each member on feature vectors, where a few outliers could make it diverge."""
@@ -232,13 +242,13 @@ class Unflip(Method):
         self.ema.update_parameters(unwrap(self.networks[0]))
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
-        """From the end of the warm-up on, score all labels out of sample and correct them."""
+        """From the end of the warm-up on, score all labels and correct them."""
         if epoch < self.warmup:
             return {}
         self.warmed_up = self.warmup
         train, context, before = self.context.train, self.context, self.posterior
         given = labels.initial[train]
-        views = self.predict_out_of_fold(observed, given)
+        views = self.compute_views(observed, given)
         weights = observed.broadcast(views.stacked.weights.to(views.network.device))
         log_probs = self._table()
         for rows in blocks(len(given)):
@@ -272,7 +282,7 @@ class Unflip(Method):
             "label_weight": after.label_weight,
         }
 
-    def predict_out_of_fold(self, observed: EpochOutputs, given: Tensor) -> Views:
+    def compute_views(self, observed: EpochOutputs, given: Tensor) -> Views:
         """Predict every example by views that were not trained on its label, and fit the weights of the views."""
         before = self.posterior
         if before is not None:
@@ -363,7 +373,7 @@ class Unflip(Method):
             gaussian_probs=None if state.gaussian_pair is None else state.gaussian_pair.float().exp(),
             top2=top2,
             top2_probs=top2_probs,
-            fold=self.folds[train] if self.count > 1 else None,
+            fold=self.folds[train] if self.num_folds > 1 else None,
         )
 
     def _confident_part(self, network: Tensor, labels: LabelStore) -> Confident:

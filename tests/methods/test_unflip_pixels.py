@@ -1,0 +1,219 @@
+"""unflip for images: members are trained on all of them, and each on what the others predict."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from epoch_outputs import Unseen
+from helpers import QUICK, Crash, assert_same_run, blobs, crash_at_save, quick_train, spawn_python, write_npz
+from unflip.methods import find_method
+from unflip.methods.base import Batch, LabelStore, TrainContext
+from unflip.methods.unflip.method import Unflip, UnflipOptions
+from unflip.methods.unflip.pixels import PixelUnflip
+from unflip.nn.base import build_network
+from unflip.nn.mlp import MLPOptions
+
+CLASSES, COUNT, EPOCHS = 3, 60, 8
+
+
+class Seen(Unseen):
+    """Small images of three kinds."""
+
+    def __init__(self) -> None:
+        random = torch.Generator().manual_seed(0)
+        self.truth = torch.arange(COUNT) % CLASSES
+        centers = torch.eye(12)[self.truth].view(COUNT, 3, 2, 2)
+        self.images = 1.5 * centers + torch.randn(COUNT, 3, 2, 2, generator=random)
+
+    @torch.no_grad()
+    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
+        logits: Tensor = network.eval()(self.images[rows])
+        return logits
+
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+
+def some_labels(seen: Seen) -> LabelStore:
+    given = seen.truth.clone()
+    given[::4] = (given[::4] + 1) % CLASSES
+    reviewed = torch.full_like(given, -1)
+    reviewed[:2] = seen.truth[:2]
+    return LabelStore(given, CLASSES, reviewed)
+
+
+def make(**options: Any) -> PixelUnflip:
+    context = TrainContext(CLASSES, torch.arange(COUNT), EPOCHS, 0, 16, lambda epoch: 1.0, torch.device("cpu"))
+    chosen = UnflipOptions(**({"warmup": 4, "window": 3} | options))
+    method = find_method("unflip").build({"unflip": chosen}, context)
+    assert isinstance(method, PixelUnflip)
+    method.networks = PixelUnflip.build_networks(
+        chosen, context, lambda position: build_network("mlp", MLPOptions(hidden=(8,)), (3, 2, 2), CLASSES, position)
+    )
+    return method
+
+
+def learn(method: PixelUnflip, seen: Seen, labels: LabelStore, epochs: range) -> list[list[Tensor]]:
+    """Train, and return what each member predicted at the end of each epoch."""
+    said = []
+    optimizer = torch.optim.SGD(method.networks[0].parameters(), lr=0.3, momentum=0.9)
+    for epoch in epochs:
+        (phase,) = method.phases(epoch, seen, labels)
+        for step, rows in enumerate(phase.indices.split(16)):
+            optimizer.zero_grad()
+            batch = Batch(rows, (seen.images[rows],), labels.current[rows], epoch, 0.0, step)
+            method.loss(batch, phase).terms["loss"].backward()
+            optimizer.step()
+            method.after_step()
+        said.append([seen.outputs(member, torch.arange(COUNT)).softmax(1) for member in method.ema.module.split()])
+        method.end_epoch(epoch, seen, labels)
+    return said
+
+
+def targets_of(method: PixelUnflip, labels: LabelStore) -> Tensor:
+    """Restore the method from its own state, which drops cached targets, and return them computed again."""
+    method.load_state_dict(method.state_dict())
+    method._compute_targets(labels)
+    assert method.targets is not None
+    return method.targets
+
+
+def slow_targets(method: PixelUnflip, said: list[list[Tensor]], labels: LabelStore, member: int) -> Tensor:
+    """The posterior of each example by loops: the other members' mean over the last epochs, weighted, shifted."""
+    state, given = method.posterior, labels.initial.tolist()
+    assert state is not None
+    assert state.weights is not None
+    others = [other for other in range(method.count) if other != member] or [member]
+    recent = said[-method.options.window :]
+    weight, matrix = float(state.weights[0]), state.log_matrix.double().exp()
+    result = torch.zeros(COUNT, CLASSES, dtype=torch.float64)
+    for row in range(COUNT):
+        means = [
+            sum(float(epoch[other][row, c]) for epoch in recent for other in others) / len(recent) / len(others)
+            for c in range(CLASSES)
+        ]
+        view = [mean**weight * math.exp(float(state.offset[c])) for c, mean in enumerate(means)]
+        moved = [value * float(matrix[c, given[row]]) ** state.target_weight for c, value in enumerate(view)]
+        share = float(state.informative[row])
+        for c in range(CLASSES):
+            result[row, c] = (1 - share) * view[c] / sum(view) + share * moved[c] / sum(moved)
+    trusted = labels.trusted
+    result[trusted] = torch.eye(CLASSES, dtype=torch.float64)[labels.initial[trusted]]
+    return result
+
+
+def test_images_take_another_class_than_feature_vectors() -> None:
+    context = TrainContext(CLASSES, torch.arange(9), 4, 0, 8, lambda epoch: 1.0, torch.device("cpu"), of_rows=True)
+    assert type(find_method("unflip").build({"unflip": UnflipOptions(members=2)}, context)) is Unflip
+    assert make().count == 2
+
+
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_targets_are_the_posterior_under_the_other_members_recent_predictions(members: int) -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), make(members=members, prior="equal")
+    said = learn(method, seen, labels, range(1, 7))
+    targets = targets_of(method, labels)
+    assert targets.shape == (members, COUNT, CLASSES)
+    for member in range(members):
+        expected = slow_targets(method, said, labels, member)
+        torch.testing.assert_close(targets[member].double(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_what_a_member_predicts_itself_is_not_in_its_targets() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), make()
+    learn(method, seen, labels, range(1, 6))
+    before = targets_of(method, labels)
+    for probs in method.windows[0].stored:
+        probs.copy_(probs.flip(1))
+    after = targets_of(method, labels)
+    assert torch.equal(after[0], before[0])
+    assert not torch.equal(after[1], before[1])
+
+
+def test_members_are_trained_on_all_images_each_in_its_own_mixture() -> None:
+    seen = Seen()
+    labels, rows = some_labels(seen), torch.arange(16)
+    batch = Batch(rows, (seen.images[rows],), labels.current[rows], 1, 0.0, 0)
+    for alpha in (0.0, 1.0):
+        method = make(mixup=alpha)
+        list(method.phases(1, seen, labels))
+        inputs, targets, present = method._for_members(batch)
+        assert inputs.shape == (2, 16, 3, 2, 2)
+        assert present.tolist() == [1, 1]
+        assert torch.equal(targets.sum(2), torch.ones(2, 16))
+        assert torch.equal(inputs[0], inputs[1]) == (alpha == 0)
+        if not alpha:
+            assert torch.equal(inputs[0], batch.inputs)
+            assert torch.equal(targets[1].argmax(1), labels.initial[rows])
+
+
+def test_predictions_are_kept_from_the_last_epochs_of_the_warm_up_on() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), make()
+    kept = []
+    for epoch in range(1, 7):
+        learn(method, seen, labels, range(epoch, epoch + 1))
+        kept.append([window.count for window in method.windows])
+    assert kept == [[0, 0], [1, 1], [2, 2], [3, 3], [3, 3], [3, 3]]
+
+
+def images_of(content: dict[str, Any]) -> dict[str, Any]:
+    """Rows as images of one pixel."""
+    return {name: value[..., None, None] if value.ndim == 2 else value for name, value in content.items()}
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    content = blobs()
+    content["train_labels"][::6] = (content["train_labels"][::6] + 1) % 3
+    return write_npz(tmp_path_factory.mktemp("images") / "noisy.npz", **images_of(content))
+
+
+def test_labels_are_corrected_and_scored_in_sample(tmp_path: Path) -> None:
+    content = blobs(train=600)
+    truth = content["train_labels"].copy()
+    content["train_labels"][::6] = (truth[::6] + 1) % 3
+    data = write_npz(tmp_path / "images.npz", **images_of(content))
+    run = quick_train(data, tmp_path / "run", method="unflip", epochs=12, network="mlp")
+    table = run.labels()
+    right, corrected = (table[name].to_numpy() == truth for name in ("given_label", "current_label"))
+    assert right.mean() < 0.85
+    assert corrected.mean() > 0.9  # some are kept in doubt
+    assert corrected[right].all()
+    assert roc_auc_score(right, table["label_quality"].to_numpy()) > 0.99
+    assert set(table["fold"].to_pylist()) == {-1}
+    assert set(table["out_of_sample"].to_pylist()) == {False}
+    assert run.result["out_of_sample"] == 0
+
+
+@pytest.mark.parametrize("saves", [9, 17, 26])  # before, at and after the end of the warm-up
+def test_a_resumed_run_is_the_undisturbed_one(
+    saves: int, noisy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"unflip.warmup": 3, "unflip.window": 2, "mlp.dropout": 0.1}
+    options: dict[str, Any] = {"method": "unflip", "epochs": 6, "network": "mlp", "settings": settings}
+    whole = quick_train(noisy, tmp_path / "whole", **options)
+    crash_at_save(monkeypatch, saves)
+    with pytest.raises(Crash):
+        quick_train(noisy, tmp_path / "cut", checkpoint_minutes=0, **options)
+    monkeypatch.undo()
+    assert_same_run(whole, quick_train(noisy, tmp_path / "cut", resume=True, **options))
+
+
+def test_two_processes_end_with_the_same_labels_and_weights(noisy: Path, tmp_path: Path) -> None:
+    jobs = [{"name": "unflip", "method": "unflip", "settings": QUICK | {"network": "mlp", "unflip.warmup": 2}}]
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+    script = Path(__file__).parents[1] / "support" / "two_processes.py"
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = spawn_python(*launch, script, noisy, tmp_path / "jobs.json", tmp_path / "out", timeout=300)
+    assert done.code == 0, done.err
+    verdicts = json.loads((tmp_path / "out" / "verdicts.json").read_text())
+    assert verdicts == {"unflip": {"processes": 2, "weights": True, "labels": True, "history": True}}
