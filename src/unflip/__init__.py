@@ -12,12 +12,25 @@ if TYPE_CHECKING:
     from unflip.api.predict import predict
     from unflip.api.train import train
     from unflip.estimator import UnflipClassifier, find_label_errors
+    from unflip.methods.base import LabelStore
+    from unflip.methods.losses import GCELoss, SLLoss
+    from unflip.methods.mddc import DistributionCalibration
+    from unflip.methods.plc import LabelCorrection
+    from unflip.methods.unflip.controls import KnownWrongControls
     from unflip.runs.folder import Run
+    from unflip.stats.robust_mean import agnostic_mean
 
 __all__ = [
+    "DistributionCalibration",
+    "GCELoss",
+    "KnownWrongControls",
+    "LabelCorrection",
+    "LabelStore",
     "Run",
+    "SLLoss",
     "UnflipClassifier",
     "__version__",
+    "agnostic_mean",
     "clean",
     "corrupt",
     "embed",
@@ -26,7 +39,18 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {"Run": "runs.folder", "UnflipClassifier": "estimator", "find_label_errors": "estimator"}
+_HOMES = {
+    "DistributionCalibration": "methods.mddc",
+    "GCELoss": "methods.losses",
+    "KnownWrongControls": "methods.unflip.controls",
+    "LabelCorrection": "methods.plc",
+    "LabelStore": "methods.base",
+    "Run": "runs.folder",
+    "SLLoss": "methods.losses",
+    "UnflipClassifier": "estimator",
+    "agnostic_mean": "stats.robust_mean",
+    "find_label_errors": "estimator",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -82,6 +82,12 @@ def seeded_layers(seed: int, device: torch.device | None = None) -> Iterator[Non
             torch.set_rng_state(before)
 
 
+def num_processes() -> int:
+    """Return the number of processes that torch.distributed connects: 1 unless they were launched together."""
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
 def prefetched(calls: Iterable[Callable[[], _Result]], prefetch: int) -> Iterator[_Result]:
     """Yield the result of each call, in order; up to ``prefetch`` later calls run while a result is in use.
 

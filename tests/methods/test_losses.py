@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
+from unflip.errors import ConfigError
 from unflip.methods.losses import (
+    GCELoss,
+    SLLoss,
     cross_entropy,
     generalized_cross_entropy,
     reverse_cross_entropy,
@@ -145,3 +149,33 @@ def test_generalized_cross_entropy_is_bounded_so_that_a_wrong_label_pulls_less(q
     logits = torch.from_numpy(np.random.default_rng(seed).normal(scale=30, size=(20, 4)))
     loss = generalized_cross_entropy(logits, torch.zeros(20, dtype=torch.long), q)
     assert (loss <= 1 / q + 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (GCELoss(0.4, reduction="none"), lambda p: (1 - p**0.4) / 0.4),
+        (SLLoss(2.0, 0.5, -3.0, reduction="none"), lambda p: -2.0 * math.log(p) + 0.5 * 3.0 * (1 - p)),
+    ],
+)
+def test_modules_are_the_formulas_example_by_example(module: Any, expected: Any) -> None:
+    logits, labels = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 3, 1, 1, 2])
+    probs = logits.double().softmax(1)
+    each = [expected(float(probs[i, label])) for i, label in enumerate(labels.tolist())]
+    assert module(logits, labels).tolist() == pytest.approx(each, rel=1e-5)
+    for reduction, total in (("mean", sum(each) / 5), ("sum", sum(each))):
+        module.reduction = reduction
+        assert float(module(logits, labels)) == pytest.approx(total, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: GCELoss(1.5), "q = 1.5: must be above 0 and at most 1"),
+        (lambda: SLLoss(log_zero=0.0), "log_zero = 0.0: must be negative"),
+        (lambda: SLLoss(reduction="median"), "unknown reduction 'median'"),  # type: ignore[arg-type]
+    ],
+)
+def test_modules_refuse_what_is_no_loss(build: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build()

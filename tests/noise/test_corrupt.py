@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import unflip.noise
 from unflip.compute import generator
 from unflip.errors import ConfigError, InputError
 from unflip.noise.corrupt import ClassRelations, NoisyLabels, corrupt
@@ -152,3 +153,19 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
         run("matrix", relations=ClassRelations(matrix=symmetric(3, 0.2)))
     with pytest.raises(InputError, match=r"posterior has shape \(20000, 10\); expected \(20000, 12\)"):
         run("pmd1:0.3", num_classes=12, posterior=POSTERIOR)
+
+
+def test_labels_are_corrupted_in_one_line() -> None:
+    posterior = (2 * torch.randn(500, 4, generator=torch.Generator().manual_seed(0))).softmax(1)
+    clean = posterior.argmax(1)
+    noisy = unflip.noise.corrupt_labels(clean, "pmd:I:0.35", posterior=posterior, seed=3)
+    assert noisy.equal(corrupt(parse("pmd1:0.35"), clean, num_classes=4, seed=3, posterior=posterior).labels)
+    assert float((noisy != clean).double().mean()) == pytest.approx(0.35, abs=0.03)
+    assert unflip.noise.corrupt_labels(clean, "sym:0.2").equal(
+        corrupt(parse("sym:0.2"), clean, num_classes=4, seed=0).labels
+    )
+
+
+def test_another_name_is_not_part_of_noise() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'corupt'"):
+        unflip.noise.corupt  # noqa: B018

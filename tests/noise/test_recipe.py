@@ -35,6 +35,11 @@ def test_spaces_and_capitals_do_not_matter(recipe: Recipe, space: str) -> None:
     assert parse(f"{space}{text.upper()}{space}") == recipe
 
 
+@pytest.mark.parametrize(("text", "same"), [("pmd:I:0.35", "pmd1:0.35"), ("PMD : iii : .2 + sym:.1", "pmd3:.2+sym:.1")])
+def test_types_of_pmd_may_be_written_as_in_the_paper(text: str, same: str) -> None:
+    assert parse(text) == parse(same)
+
+
 def test_the_example_of_the_design() -> None:
     recipe = parse("pmd1:0.35 + sym:0.30")
     assert recipe.steps == (Step("pmd1", 0.35), Step("sym", 0.3))

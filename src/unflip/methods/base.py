@@ -3,14 +3,16 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol
+from importlib.util import find_spec
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unflip.compute import generator
-from unflip.errors import ConfigError
+from unflip.compute import generator, num_processes
+from unflip.errors import ConfigError, InputError
 from unflip.nn.base import Ensemble, Network
 from unflip.options import Options
 from unflip.stats.gaussians import ClassGaussians
@@ -191,6 +193,16 @@ class LabelStore:
     def __len__(self) -> int:
         return len(self._given)
 
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """The current labels of a batch: rows (b,) on any device in, labels (b,) on the device of this store out."""
+        return self._current[index.to(self._current.device)]
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move all labels to a device."""
+        for name in ("_given", "_trusted", "_initial", "_current"):
+            setattr(self, name, getattr(self, name).to(device))
+        return self
+
     @property
     def given(self) -> Tensor:
         """The original labels (n,), a copy."""
@@ -244,6 +256,36 @@ class LabelStore:
             for name, chunks in self._history.items()
         }
 
+    def to_frame(self) -> Any:
+        """Return one row per example: a pandas data frame if pandas is installed, else a pyarrow table.
+
+        Columns as in ``labels.parquet`` of a run: ``index``, ``given_label``, ``current_label``, ``suggested_label``
+        (the current one), ``changed``, ``prob_current`` (the recorded confidence of the last change, NaN without one),
+        ``n_changes``, ``last_changed_epoch`` (0 for never) and ``reviewed``.
+        """
+        table = pa.table(self._columns())
+        return table.to_pandas() if find_spec("pandas") else table
+
+    def _columns(self) -> dict[str, Any]:
+        count, history = len(self), self.history()
+        index, given, current = history["index"], self._given.cpu(), self._current.cpu()
+        last = torch.zeros(count, dtype=torch.int64).scatter_reduce_(0, index, torch.arange(1, len(index) + 1), "amax")
+        changed_last = {name: history[name][last - 1] for name in ("epoch", "confidence")} if len(index) else {}
+        epoch = changed_last.get("epoch", torch.zeros(count, dtype=torch.int32))
+        confidence = changed_last.get("confidence", torch.zeros(count))
+        columns = {
+            "index": torch.arange(count),
+            "given_label": given,
+            "current_label": current,
+            "suggested_label": current,
+            "changed": given != current,
+            "prob_current": confidence.masked_fill(last == 0, torch.nan),
+            "n_changes": torch.bincount(index, minlength=count),
+            "last_changed_epoch": epoch.masked_fill(last == 0, 0),
+            "reviewed": self._trusted.cpu(),
+        }
+        return {name: column.numpy() for name, column in columns.items()}
+
     def state_dict(self) -> dict[str, Any]:
         """Return the current labels and the history."""
         return {"current": self._current.clone(), "history": self.history()}
@@ -252,6 +294,47 @@ class LabelStore:
         """Restore a saved state."""
         self._current = state["current"].to(self._current)
         self._history = {name: [state["history"][name].to(dtype)] for name, dtype in _HISTORY.items()}
+
+
+class RowTable:
+    """Rows of a table (n, c) that a training loop records in passing, each process those of its own batches.
+
+    Recording does not wait for the device. ``dtype`` is that of the table.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self._recorded: list[tuple[Tensor, Tensor]] = []
+
+    def record(self, index: Tensor, rows: Tensor) -> None:
+        """Record the rows (b, c) at ``index`` (b,), which may be on another device."""
+        if rows.ndim != 2 or index.shape != rows.shape[:1]:
+            raise InputError(
+                f"record: index {tuple(index.shape)} and values {tuple(rows.shape)}; expected (b,), (b, c)"
+            )
+        self._recorded.append((index, rows.detach().to(self.dtype)))
+
+    def collect(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return the table (n, c), zero where nothing was recorded, and which rows (n,) were; then forget them.
+
+        Every process returns the same: this is where they exchange rows. Of a row recorded several times, a process
+        takes the last; several processes take the mean of theirs.
+        """
+        if not self._recorded:
+            raise InputError("nothing was recorded in this epoch; call record(index, ...) in every step")
+        first = self._recorded[0][1]
+        table = first.new_zeros(count, first.shape[1])
+        seen = torch.zeros(count, device=table.device)
+        for index, rows in self._recorded:
+            index = index.to(table.device)
+            table[index] = rows
+            seen[index] = 1.0
+        self._recorded.clear()
+        if num_processes() > 1:
+            torch.distributed.all_reduce(table)
+            torch.distributed.all_reduce(seen)
+            table /= seen.clamp(min=1.0)[:, None].to(table.dtype)
+        return table, seen > 0
 
 
 class LabelScores(NamedTuple):

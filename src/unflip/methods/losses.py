@@ -1,9 +1,16 @@
-"""Per-sample losses: logits (b, k) and labels (b,) in, one loss per example out; and mixup."""
+"""Per-sample losses: logits (b, k) and labels (b,) in, one loss per example out; the same as modules; and mixup."""
+
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from unflip.errors import ConfigError, unknown
+
+Reduction = Literal["mean", "sum", "none"]
+_REDUCTIONS = ("mean", "sum", "none")
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -39,6 +46,69 @@ def symmetric_cross_entropy(logits: Tensor, labels: Tensor, alpha: float, beta: 
         log_zero: A, which stands for log 0 in reverse cross-entropy; negative.
     """
     return alpha * cross_entropy(logits, labels) + beta * reverse_cross_entropy(logits, labels, log_zero)
+
+
+class _Loss(nn.Module):
+    """A loss of each example, reduced as torch's losses are."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        super().__init__()
+        if reduction not in _REDUCTIONS:
+            raise ConfigError(unknown("reduction", reduction, _REDUCTIONS))
+        self.reduction = reduction
+
+    def reduced(self, losses: Tensor) -> Tensor:
+        if self.reduction == "none":
+            return losses
+        return losses.mean() if self.reduction == "mean" else losses.sum()
+
+
+class GCELoss(_Loss):
+    """Generalized cross-entropy ``(1 - p_y^q) / q`` as a module, in place of ``nn.CrossEntropyLoss``.
+
+    Args:
+        q: between cross-entropy (towards 0) and mean absolute error (1).
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    >>> GCELoss()(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
+    tensor(0.0478)
+    """
+
+    def __init__(self, q: float = 0.7, *, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        if not 0 < q <= 1:
+            raise ConfigError(f"q = {q}: must be above 0 and at most 1")
+        self.q = q
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of logits (b, k) for labels (b,)."""
+        return self.reduced(generalized_cross_entropy(logits, labels, self.q))
+
+
+class SLLoss(_Loss):
+    """Symmetric cross-entropy ``alpha CE + beta RCE`` as a module, in place of ``nn.CrossEntropyLoss``.
+
+    Args:
+        alpha: weight of cross-entropy: 0.1 for CIFAR-10, 6 for CIFAR-100.
+        beta: weight of reverse cross-entropy: 1; 0.1 for CIFAR-100.
+        log_zero: A, which stands for log 0 in reverse cross-entropy; negative.
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    >>> SLLoss()(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
+    tensor(0.1946)
+    """
+
+    def __init__(
+        self, alpha: float = 0.1, beta: float = 1.0, log_zero: float = -4.0, *, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(reduction)
+        if log_zero >= 0:
+            raise ConfigError(f"log_zero = {log_zero}: must be negative")
+        self.alpha, self.beta, self.log_zero = alpha, beta, log_zero
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of logits (b, k) for labels (b,)."""
+        return self.reduced(symmetric_cross_entropy(logits, labels, self.alpha, self.beta, self.log_zero))
 
 
 def mix(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unflip.methods.base import EpochOutputs, LabelStore, Method, TrainContext
 from unflip.methods.losses import cross_entropy
-from unflip.methods.plc import ProbabilityWindow, Warmup, ratio_rule
+from unflip.methods.plc import Corrector, RuleOptions, Warmup, ratio_rule
 from unflip.options import Options
 
 _OTHER_WEIGHT = 1e-4  # weight of the other classes in the retroactive loss
@@ -54,7 +54,9 @@ class LRT(Method):
 
     def __init__(self, options: LRTOptions, context: TrainContext) -> None:
         super().__init__(options, context)
-        self.window = ProbabilityWindow(options.window)
+        self.corrector = Corrector(
+            RuleOptions(rule="ratio", window=options.window), context.train, lambda n: 1 / self._delta(n)
+        )
         rows = int(context.train.max()) + 1
         self.earlier = torch.zeros(rows, dtype=torch.long, device=context.device)  # by row of the label store
         self.updated_epoch: int | None = None
@@ -77,7 +79,7 @@ class LRT(Method):
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Update the earlier predictions if due; correct labels from the end of the warm-up on."""
         options, train = self.options, self.context.train
-        self.window.add(observed.probs)
+        self.corrector.window.add(observed.probs)
         self.warming.observe(epoch, observed)
         if self.updated_epoch is None:
             is_due = epoch >= self.warmup - options.retro_lead
@@ -86,32 +88,30 @@ class LRT(Method):
         if is_due:
             self.earlier[train] = observed.probs.argmax(1)
             self.updated_epoch = epoch
-        changed, delta = 0, self._delta(epoch)
-        if epoch >= self.warmup:
-            probs = self.window.mean()
-            proposed = ratio_rule(probs, labels.current[train], 1 / delta)
-            changed = labels.change(epoch, train, proposed, probs.gather(1, proposed[:, None])[:, 0])
-        return {"changed": changed, "threshold": delta}
+        changed = self.corrector.correct(epoch, labels) if epoch >= self.warmup else 0
+        return {"changed": changed, "threshold": self._delta(max(0, epoch - self.warmup))}
 
-    def _delta(self, epoch: int) -> float:
-        return self.options.delta + self.options.delta_step * max(0, epoch - self.warmup)
+    def _delta(self, corrections: int) -> float:
+        """Return delta after a number of corrections, one per epoch since the warm-up."""
+        return self.options.delta + self.options.delta_step * corrections
 
     def train_probs(self) -> Tensor:
         """Return the mean probabilities of the window."""
-        return self.window.mean()
+        return self.corrector.window.mean()
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:
         """Apply the rule with the delta of the last epoch."""
-        return ratio_rule(probs, labels, 1 / self._delta(self.context.epochs))
+        return ratio_rule(probs, labels, 1 / self._delta(self.context.epochs - self.warmup))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the window, the earlier predictions, and the warm-up."""
-        window, warming = self.window.state_dict(), self.warming.state_dict()
-        return {"window": window, "warming": warming, "earlier": self.earlier, "updated_epoch": self.updated_epoch}
+        """Return window and threshold, the earlier predictions, and the warm-up."""
+        corrector, warming = self.corrector.state_dict(), self.warming.state_dict()
+        earlier = {"earlier": self.earlier, "updated_epoch": self.updated_epoch}
+        return {"corrector": corrector, "warming": warming, **earlier}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
-        self.window.load_state_dict(state["window"], self.context.device)
+        self.corrector.load_state_dict(state["corrector"])
         self.earlier = state["earlier"].to(self.earlier)
         self.updated_epoch = state["updated_epoch"]
         self.warming.load_state_dict(state["warming"])

@@ -4,16 +4,17 @@ The steps of an epoch t after the warm-up, and where they are:
 
     3 to 6    correct labels                     end_epoch of the inner method in epoch t - 1, see methods/plc.py
     7         train f on the corrected labels    loss of the inner method
-    8         extract the features h(x_i)        Calibrated._calibrate
+    8         extract the features h(x_i)        DistributionCalibration.step
     9 to 11   build a Gaussian for each class    MeanCalibrator.fit (MDDC), CovarianceCalibrator.fit (CDDC)
-    12        sample lambda n features           Calibrated._sample
-    13        train f on them                    Calibrated._train_head
+    12        sample lambda n features           DistributionCalibration._sample
+    13        train f on them                    DistributionCalibration._train
 
 So at an epoch's end calibration comes first, under the labels just trained on, and label correction second.
+:class:`DistributionCalibration` calibrates one head, in any training loop; :class:`Calibrated` does so in a run.
 """
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
@@ -23,8 +24,8 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from unflip.compute import generator
-from unflip.errors import ConfigError
+from unflip.compute import generator, num_processes
+from unflip.errors import ConfigError, InputError, unknown
 from unflip.methods.base import (
     Batch,
     EpochOutputs,
@@ -34,13 +35,14 @@ from unflip.methods.base import (
     Method,
     MethodSpec,
     Phase,
+    RowTable,
     RunShape,
     TrainContext,
     moved,
 )
 from unflip.methods.plc import PLC
 from unflip.nn.base import Ensemble, unwrap
-from unflip.options import Options
+from unflip.options import Options, check_options
 from unflip.stats.gaussians import ClassGaussians, class_indices, class_means, fit_gaussians
 from unflip.stats.robust_mean import Complement, Normalize, class_agnostic_means, damping_weights, robust_in_leading
 
@@ -50,7 +52,7 @@ DISTURBANCES = (0.1, 0.2, 0.3, 0.4)
 """Candidates of ``disturbance = "auto"``, as in the paper's Figure 4."""
 
 
-class CalibrationOptions(Options):
+class SampleOptions(Options):
     """Number of sampled features, and training of the head on them."""
 
     sample_fraction: Annotated[float, Field(gt=0.0, le=10.0)] | Literal["auto"] = 0.10
@@ -59,6 +61,11 @@ class CalibrationOptions(Options):
     """Learning rate of the head's optimizer, which follows the run's schedule."""
     head_momentum: float = Field(0.9, ge=0.0, lt=1.0)
     """Momentum of the head's optimizer."""
+
+
+class CalibrationOptions(SampleOptions):
+    """Calibration in a run."""
+
     start: PositiveInt | None = None
     """First epoch with calibration; by default the first after the inner method's warm-up."""
     every: PositiveInt = 1
@@ -141,17 +148,202 @@ class CovarianceCalibrator:
 
 
 Calibrator = MeanCalibrator | CovarianceCalibrator
+_KINDS: dict[str, type[MeanCalibrator] | type[CovarianceCalibrator]] = {
+    "mean": MeanCalibrator,
+    "covariance": CovarianceCalibrator,
+}
+
+
+class DistributionCalibration:
+    """Calibration of a linear head in a training loop of your own: steps 8 to 13 of Algorithm 2.
+
+    Call ``step`` at an epoch's end, with the labels just trained on. It fits one Gaussian per class to the
+    features, samples from all of them, and trains the head alone on the samples, with its own ``optimizer``, to which a
+    learning-rate scheduler can be attached.
+
+    If ``disturbance`` or ``sample_fraction`` is ``"auto"``, each step trains a copy of the head with every candidate,
+    scores it by its accuracy on noisy validation labels, and takes the candidate with the best mean score so far. This
+    costs a few passes of the head per epoch instead of one run per candidate.
+
+    Samples depend on ``seed`` and epoch alone. With several processes, all must be given the same features; they then
+    take the same steps, and the first one's head is what all end with.
+
+    Args:
+        head: maps features (b, d) to logits (b, k); trained in place.
+        num_classes: k.
+        kind: ``"mean"`` for MDDC, ``"covariance"`` for CDDC, or a calibrator.
+        batch_size: of the samples.
+        seed: of the samples.
+        position: number of the head, if several are calibrated with one seed.
+        optimizer: of the head; by default SGD with ``head_lr`` and ``head_momentum``.
+        options: ``sample_fraction``, ``head_lr`` and ``head_momentum`` as in the section `calibration` of a run, and
+            those of the kind's section: ``damping``, ``covariance``, ... of `mean`, ``disturbance`` of `covariance`.
+
+    Attributes:
+        gaussians: the class Gaussians of the last step.
+        scores: sums of the scores of candidates.
+    """
+
+    def __init__(
+        self,
+        head: nn.Module,
+        num_classes: int,
+        kind: Literal["mean", "covariance"] | Calibrator = "mean",
+        *,
+        batch_size: int = 128,
+        seed: int = 0,
+        position: int = 0,
+        optimizer: torch.optim.Optimizer | None = None,
+        **options: Any,
+    ) -> None:
+        sampling = {key: options.pop(key) for key in SampleOptions.model_fields if key in options}
+        chosen = check_options(SampleOptions, sampling)
+        if isinstance(kind, str):
+            if kind not in _KINDS:
+                raise ConfigError(unknown("kind", kind, _KINDS))
+            form = _KINDS[kind]
+            keys = [*SampleOptions.model_fields, *form.Options.model_fields]
+            kind = form(check_options(form.Options, options, keys=keys))  # type: ignore[arg-type]
+        self.head, self.num_classes, self.calibrator = head, num_classes, kind
+        self.batch_size, self.seed, self.position = batch_size, seed, position
+        self.optimizer = optimizer or torch.optim.SGD(
+            head.parameters(), lr=chosen.head_lr, momentum=chosen.head_momentum
+        )
+        self.candidates = candidates(kind, chosen)
+        self.gaussians: ClassGaussians | None = None
+        self.scores: dict[str, float] = {}
+        self.steps = 0
+        self._recorded = RowTable(torch.float16)
+
+    def record(self, index: Tensor, features: Tensor) -> None:
+        """Record the features (b, d) of the rows ``index`` (b,) in the training pass, in half precision.
+
+        ``step`` can use these instead of features computed for all examples after the epoch. They cost no extra
+        pass, but come from earlier weights, and from augmented inputs if there is augmentation.
+        """
+        self._recorded.record(index, features)
+
+    def step(
+        self,
+        labels: Tensor,
+        features: Tensor | Callable[[], Tensor] | None = None,
+        *,
+        validation: tuple[Tensor, Tensor] | Callable[[], tuple[Tensor, Tensor]] | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        """Calibrate the head.
+
+        Args:
+            labels: current labels of all examples (n,).
+            features: of all examples (n, d), in that order, or a function that returns them, called without gradients;
+                put the network into evaluation mode there. By default, what was recorded.
+            validation: features (v, d) and given labels (v,) of validation examples, or a function that returns them;
+                needed to choose between candidates.
+            epoch: from which the samples derive; by default the number of this step, counted from 1.
+        """
+        self.steps += 1
+        epoch = self.steps if epoch is None else epoch
+        with torch.no_grad():
+            if features is None:
+                table, seen = self._recorded.collect(len(labels))
+                features, labels = table[seen], labels[seen.to(labels.device)]
+            elif callable(features):
+                features = features()  # step 8
+        if features.ndim != 2 or len(features) != len(labels):
+            raise InputError(f"features have shape {tuple(features.shape)}; expected ({len(labels)}, d)")
+        labels = labels.to(features.device)
+        self.gaussians = self.calibrator.fit(features, labels, self.num_classes, self.gaussians)  # 9 to 11
+        if not bool(self.gaussians.present.any()):
+            return
+        if len(self.candidates) > 1:
+            self._score_candidates(epoch, len(labels), validation)
+        disturbance, fraction = self.choice
+        self.gaussians = self.gaussians.with_disturbance(disturbance)
+        self._train(self.head, self.optimizer, *self._sample(self.gaussians, fraction * len(labels), epoch))  # 12, 13
+        self.optimizer.zero_grad()
+        self._synchronize()
+
+    @property
+    def choice(self) -> tuple[float, float]:
+        """Disturbance and sample fraction with the best score; the first of equal ones."""
+        return max(self.candidates, key=lambda candidate: self.scores.get(str(candidate), 0.0))
+
+    def _sample(self, gaussians: ClassGaussians, count: float, epoch: int) -> tuple[Tensor, Tensor]:
+        """Sample about ``count`` features, equally many per class; return them and their labels in random order."""
+        random = generator(self.seed, "draws", epoch, self.position)
+        per_class = max(1, round(count / int(gaussians.present.sum())))
+        features, labels = gaussians.sample(per_class, random)
+        order = torch.randperm(len(labels), generator=random).to(labels.device)
+        weight = next(self.head.parameters())
+        return features[order].to(weight), labels[order].to(weight.device)
+
+    def _train(self, head: nn.Module, optimizer: torch.optim.Optimizer, features: Tensor, labels: Tensor) -> None:
+        """Train a head alone in one pass; encoder and batch-norm statistics do not change."""
+        size = self.batch_size
+        with torch.enable_grad():
+            for inputs, targets in zip(features.split(size), labels.split(size), strict=True):
+                optimizer.zero_grad()
+                F.cross_entropy(head(inputs), targets, reduction="none").mean().backward()
+                optimizer.step()
+
+    def _score_candidates(
+        self, epoch: int, count: int, validation: tuple[Tensor, Tensor] | Callable[[], tuple[Tensor, Tensor]] | None
+    ) -> None:
+        """Add the noisy validation accuracy of each candidate to its score."""
+        if validation is None:
+            raise ConfigError(
+                "disturbance or sample_fraction = 'auto' needs validation=(features, labels) in each step"
+            )
+        assert self.gaussians is not None
+        with torch.no_grad():
+            features, given = validation() if callable(validation) else validation
+        for candidate in self.candidates:
+            disturbance, fraction = candidate
+            head, optimizer = copy.deepcopy((self.head, self.optimizer))
+            samples = self._sample(self.gaussians.with_disturbance(disturbance), fraction * count, epoch)
+            self._train(head, optimizer, *samples)
+            with torch.no_grad():
+                score = (head(features).argmax(1) == given).double().mean()
+            self.scores[str(candidate)] = self.scores.get(str(candidate), 0.0) + float(score)
+
+    def _synchronize(self) -> None:
+        """Give every process the head and the optimizer of the first, which rounding may have set apart."""
+        if num_processes() > 1:
+            states = [value for state in self.optimizer.state.values() for value in state.values()]
+            for tensor in (*self.head.parameters(), *(state for state in states if isinstance(state, Tensor))):
+                torch.distributed.broadcast(tensor.detach(), src=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return optimizer, Gaussians, scores and number of steps; the head is part of your network's state."""
+        gaussians = self.gaussians and self.gaussians.state_dict()
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "gaussians": gaussians,
+            "scores": dict(self.scores),
+            "steps": self.steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        device, saved = next(self.head.parameters()).device, state["gaussians"]
+        self.gaussians = saved and ClassGaussians.from_state_dict(moved(saved, device))
+        self.scores.clear()
+        self.scores.update(state["scores"])
+        self.steps = state["steps"]
+
+
+def candidates(calibrator: Calibrator, options: SampleOptions) -> list[tuple[float, float]]:
+    """Return the pairs of disturbance and sample fraction to choose from: one, unless an option is ``auto``."""
+    fractions = SAMPLE_FRACTIONS if options.sample_fraction == "auto" else (options.sample_fraction,)
+    return list(product(calibrator.candidates, fractions))
 
 
 class Calibrated(Method):
-    """Calibration around an inner method, which does everything else: steps 8 to 13 of Algorithm 2.
+    """Calibration around an inner method, which does everything else.
 
-    At an epoch's end, before the inner method corrects labels: fit one Gaussian per class to the features, under the
-    labels just trained on, sample from all of them, and train the head alone on the samples, with its own optimizer.
-
-    If the disturbance or the sample fraction is ``auto``, each epoch trains a copy of the head with every candidate,
-    scores it by its accuracy on the given validation labels, and takes the candidate with the best mean score so far.
-    This costs a few passes of the head per epoch instead of one run per candidate.
+    At an epoch's end, before the inner method corrects labels, the head of each network is calibrated under the labels
+    just trained on, see :class:`DistributionCalibration`; the networks share their scores of candidates.
 
     Args:
         inner: the method to calibrate.
@@ -167,15 +359,13 @@ class Calibrated(Method):
     ) -> None:
         self.inner = inner
         self.calibrator = calibrator
-        self.optimizers: list[torch.optim.SGD] = []  # of each network's head
-        self.fitted: list[ClassGaussians | None] = []  # to each network's features
+        self.heads: list[DistributionCalibration] = []
         self.scores: dict[str, float] = {}
         super().__init__(options, context)
         self.records_probs = inner.records_probs
-        fractions = SAMPLE_FRACTIONS if options.sample_fraction == "auto" else (options.sample_fraction,)
-        self.candidates = list(product(calibrator.candidates, fractions))
+        self.candidates = candidates(calibrator, options)
         if len(self.candidates) > 1 and not context.has_val:
-            name = "calibration.sample_fraction" if len(fractions) > 1 else "covariance.disturbance"
+            name = "calibration.sample_fraction" if options.sample_fraction == "auto" else "covariance.disturbance"
             raise ConfigError(f"{name} = 'auto' needs validation examples; set a value, or data.val_fraction above 0")
 
     @property
@@ -186,23 +376,34 @@ class Calibrated(Method):
     @networks.setter
     def networks(self, networks: Sequence[nn.Module]) -> None:
         self.inner.networks = networks
-        lr, momentum = self.options.head_lr, self.options.head_momentum
-        heads = [unwrap(network).head for network in networks]
-        self.optimizers = [torch.optim.SGD(head.parameters(), lr=lr, momentum=momentum) for head in heads]
-        self.fitted = [None for _ in heads]
+        options, context = self.options.model_dump(include=set(SampleOptions.model_fields)), self.context
+        self.heads = [
+            DistributionCalibration(
+                unwrap(network).head,
+                context.num_classes,
+                self.calibrator,
+                batch_size=context.batch_size,
+                seed=context.seed,
+                position=position,
+                **options,
+            )
+            for position, network in enumerate(networks)
+        ]
+        for head in self.heads:
+            head.scores = self.scores
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Calibrate each network's head, then call the inner method, which corrects labels for the next epoch."""
         metrics: dict[str, Any] = {}
         if self.calibrates(epoch):
             current = labels.current[self.context.train]
-            positions = range(len(self.networks))
-            for position in positions:
+            for position in range(len(self.heads)):
                 self._calibrate(epoch, position, observed, current)
             if self.calibrator.moves_means:
+                positions = range(len(self.heads))
                 metrics["mean_shift"] = [self._mean_shift(position, observed, current) for position in positions]
             if len(self.candidates) > 1:
-                metrics["disturbance"], metrics["sample_fraction"] = self._choice()
+                metrics["disturbance"], metrics["sample_fraction"] = self.heads[0].choice
         return metrics | self.inner.end_epoch(epoch, observed, labels)
 
     def calibrates(self, epoch: int) -> bool:
@@ -212,61 +413,19 @@ class Calibrated(Method):
 
     def _calibrate(self, epoch: int, position: int, observed: EpochOutputs, labels: Tensor) -> None:
         """Calibrate the head of the network at ``position``, under the training labels (m,)."""
-        features = observed.features(position)  # step 8
-        gaussians = self.calibrator.fit(features, labels, self.context.num_classes, self.fitted[position])  # 9 to 11
-        self.fitted[position] = gaussians
-        if not bool(gaussians.present.any()):
-            return
-        optimizer = self.optimizers[position]
-        for group in optimizer.param_groups:
+        head = self.heads[position]
+        for group in head.optimizer.param_groups:
             group["lr"] = self.options.head_lr * self.context.lr_factor(epoch - 1)
-        if len(self.candidates) > 1:
-            self._score_candidates(epoch, position, observed, gaussians)
-        disturbance, fraction = self._choice()
-        self.fitted[position] = gaussians = gaussians.with_disturbance(disturbance)
-        samples = self._sample(gaussians, fraction, epoch, position)  # step 12
-        self._train_head(unwrap(self.networks[position]).head, optimizer, *samples)  # step 13
 
-    def _sample(self, gaussians: ClassGaussians, fraction: float, epoch: int, position: int) -> tuple[Tensor, Tensor]:
-        """Sample lambda n features, equally many per class; return them and their labels in random order."""
-        random = generator(self.context.seed, "draws", epoch, position)
-        per_class = max(1, round(fraction * len(self.context.train) / int(gaussians.present.sum())))
-        features, labels = gaussians.sample(per_class, random)
-        order = torch.randperm(len(labels), generator=random).to(labels.device)
-        return features[order], labels[order]
+        def validation() -> tuple[Tensor, Tensor]:
+            outputs, given = observed.validation(position)  # type: ignore[misc]  # checked in the constructor
+            return outputs.features, given
 
-    def _train_head(self, head: nn.Linear, optimizer: torch.optim.SGD, features: Tensor, labels: Tensor) -> None:
-        """Train the head alone in one pass; encoder and batch-norm statistics do not change."""
-        size = self.context.batch_size
-        for inputs, targets in zip(features.split(size), labels.split(size), strict=True):
-            optimizer.zero_grad()
-            F.cross_entropy(head(inputs), targets, reduction="none").mean().backward()
-            optimizer.step()
-
-    def _score_candidates(self, epoch: int, position: int, observed: EpochOutputs, gaussians: ClassGaussians) -> None:
-        """Add the noisy validation accuracy of each candidate to its score."""
-        validation = observed.validation(position)
-        if validation is None:
-            return
-        outputs, given = validation
-        for candidate in self.candidates:
-            disturbance, fraction = candidate
-            head = copy.deepcopy(unwrap(self.networks[position]).head)
-            optimizer = torch.optim.SGD(head.parameters(), lr=1.0)
-            optimizer.load_state_dict(copy.deepcopy(self.optimizers[position].state_dict()))
-            samples = self._sample(gaussians.with_disturbance(disturbance), fraction, epoch, position)
-            self._train_head(head, optimizer, *samples)
-            with torch.no_grad():
-                score = (head(outputs.features).argmax(1) == given).double().mean()
-            self.scores[str(candidate)] = self.scores.get(str(candidate), 0.0) + float(score)
-
-    def _choice(self) -> tuple[float, float]:
-        """Return the candidate with the best score; the first of equal ones."""
-        return max(self.candidates, key=lambda candidate: self.scores.get(str(candidate), 0.0))
+        head.step(labels, observed.features(position), validation=validation, epoch=epoch)
 
     def _mean_shift(self, position: int, observed: EpochOutputs, labels: Tensor) -> list[float | None]:
         """Return the distance of each robust mean from the plain one; None for a class that was not fitted."""
-        num_classes, gaussians = self.context.num_classes, self.fitted[position]
+        num_classes, gaussians = self.context.num_classes, self.heads[position].gaussians
         assert gaussians is not None
         fitted = labels.bincount(minlength=num_classes) > 1  # others keep a previous Gaussian
         shift = (class_means(observed.features(position), labels, num_classes) - gaussians.means).norm(dim=1)
@@ -274,25 +433,17 @@ class Calibrated(Method):
 
     def gaussians(self) -> ClassGaussians | None:
         """The first network's class Gaussians."""
-        return self.fitted[0] if self.fitted else None
+        return self.heads[0].gaussians if self.heads else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the inner state, the optimizers and Gaussians of the heads, and the scores of candidates."""
-        return {
-            "inner": self.inner.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "gaussians": [gaussians and gaussians.state_dict() for gaussians in self.fitted],
-            "scores": dict(self.scores),
-        }
+        """Return the state of the inner method, and of the calibration of each head."""
+        return {"inner": self.inner.state_dict(), "heads": [head.state_dict() for head in self.heads]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         self.inner.load_state_dict(state["inner"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        device = self.context.device
-        self.fitted = [saved and ClassGaussians.from_state_dict(moved(saved, device)) for saved in state["gaussians"]]
-        self.scores = state["scores"]
+        for head, saved in zip(self.heads, state["heads"], strict=True):
+            head.load_state_dict(saved)
 
     # All other hooks delegate to the inner method.
 
@@ -368,8 +519,7 @@ def calibrated(name: str, method: type[Method], calibrator: str) -> CalibratedSp
     """Return the specification of a method with ``mean`` or ``covariance`` calibration."""
     if not method.can_be_calibrated:
         raise ConfigError(f"method '{name}' cannot be calibrated: its networks have no separate heads")
-    kind = MeanCalibrator if calibrator == "mean" else CovarianceCalibrator
-    return CalibratedSpec(name, method, kind, calibrator)
+    return CalibratedSpec(name, method, _KINDS[calibrator], calibrator)
 
 
 mddc = calibrated("plc", PLC, "mean")

@@ -6,16 +6,17 @@ is a threshold, relaxed whenever correction stalls.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from unflip.methods.base import EpochOutputs, LabelStore, Method, Phase, TrainContext, storage_dtype
-from unflip.options import Options
+from unflip.methods.base import EpochOutputs, LabelStore, Method, Phase, RowTable, TrainContext, storage_dtype
+from unflip.noise.transition import check_labels
+from unflip.options import Options, check_options
 
 BLOCK_ROWS = 4096
 """Examples whose probabilities are averaged at once; they fit in the cache."""
@@ -49,7 +50,7 @@ _FIRST_THRESHOLD = {"ratio": 0.3, "margin": 0.7}
 _LAST_THRESHOLD = {"ratio": 0.9, "margin": 0.1}
 
 
-class CorrectionOptions(Options):
+class RuleOptions(Options):
     """Progressive label correction; defaults from PLC's released code for CIFAR."""
 
     rule: Literal["ratio", "margin"] = "ratio"
@@ -64,6 +65,11 @@ class CorrectionOptions(Options):
     """Correction stalls when less than this fraction of the training labels changed."""
     window: PositiveInt = 5
     """Epochs whose training-pass probabilities are averaged."""
+
+
+class CorrectionOptions(RuleOptions):
+    """Progressive label correction in a run."""
+
     warmup: NonNegativeInt | Literal["auto"] = 8
     """Labels first change at the end of this epoch (0 counts as 1); `auto`: when noisy validation stops improving."""
     rounds: PositiveInt = 1
@@ -138,22 +144,103 @@ class PLC(Method):
         self.warming.load_state_dict(state["warming"])
 
 
+class LabelCorrection(LabelStore):
+    """Labels that are corrected while a network of your own learns from them: PLC without its training loop.
+
+    In every step, train on ``labels[index]`` and ``record`` the logits; at the end of an epoch, ``step``. From
+    the end of the warm-up on, this corrects the labels for the next epoch. An example that was not recorded in an epoch
+    keeps its last probabilities.
+
+    Labels and probabilities are on the device of ``given``: that of the network, so that no step waits. They take
+    8 bytes per example, and 4 bytes per example, class and epoch of the window (2 if there are more than 2**26 such
+    numbers). With several processes, all correct the same labels: they exchange what they recorded once per epoch.
+
+    Args:
+        given: the original labels (n,), 0 to k - 1.
+        num_classes: k.
+        warmup: labels first change at the end of this epoch.
+        reviewed: reviewed labels (n,), which never change; -1 for examples without one.
+        schedule: the threshold as a function of the number of corrections so far; by default it relaxes whenever
+            correction stalls. LRT's is ``lambda n: 1 / (1.2 + 0.02 * n)``, with ``window=10``.
+        options: ``rule``, ``threshold``, ``step``, ``limit``, ``stall`` and ``window`` of the method `plc`.
+
+    >>> labels = LabelCorrection(torch.tensor([0, 0, 1]), 2, warmup=1)
+    >>> labels.record(torch.tensor([0, 1, 2]), torch.tensor([[2.0, 0.0], [0.0, 2.0], [0.0, 2.0]]))
+    >>> labels.step(), labels.current
+    (1, tensor([0, 1, 1]))
+    """
+
+    def __init__(
+        self,
+        given: Tensor,
+        num_classes: int,
+        *,
+        warmup: int = 8,
+        reviewed: Tensor | None = None,
+        schedule: Callable[[int], float] | None = None,
+        **options: Any,
+    ) -> None:
+        given = torch.as_tensor(given)
+        super().__init__(check_labels(given, num_classes, what="given labels").to(given.device), num_classes, reviewed)
+        rows = torch.arange(len(given), device=given.device)
+        self.corrector = Corrector(check_options(RuleOptions, options), rows, schedule)
+        self.warmup = max(1, warmup)
+        self.epoch = 0  # epochs done
+        self._recorded = RowTable(storage_dtype(len(given) * num_classes))
+
+    @property
+    def correcting(self) -> bool:
+        """Whether the current epoch comes after the warm-up: its labels are corrected ones, and calibration begins."""
+        return self.epoch >= self.warmup
+
+    def record(self, index: Tensor, logits: Tensor) -> None:
+        """Record the logits (b, k) of the rows ``index`` (b,) in the training pass."""
+        self._recorded.record(index, logits.detach().float().softmax(1))
+
+    def step(self) -> int:
+        """End an epoch: correct labels once the warm-up is over, and return the number of labels that changed."""
+        probs, seen = self._recorded.collect(len(self))
+        window = self.corrector.window
+        if window.stored:
+            probs = torch.where(seen[:, None], probs, window.stored[-1].to(probs.device))
+        window.add(probs.to(self._current.device))
+        self.epoch += 1
+        return self.corrector.correct(self.epoch, self) if self.correcting else 0
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move labels and probabilities to a device."""
+        self.corrector.to(torch.device(device))
+        return super().to(device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return labels, history, probabilities and threshold, as they are at the end of an epoch."""
+        return super().state_dict() | {"epoch": self.epoch, "corrector": self.corrector.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state."""
+        super().load_state_dict(state)
+        self.epoch = state["epoch"]
+        self.corrector.load_state_dict(state["corrector"])
+
+
 class Corrector:
-    """Progressive label correction: a rule, a window of probabilities, and a threshold that relaxes when it stalls.
+    """A rule, a window of probabilities, and a threshold: what corrects the labels of a store, in a run or elsewhere.
 
     tau(t), the threshold of epoch t, moves one step whenever less than a fraction ``stall`` of the labels changed, as
-    in PLC's released code. To use this in your own loop, add each epoch's probabilities to ``window``, then call
-    :meth:`correct`.
+    in PLC's released code, unless there is a schedule.
 
     Args:
         options: rule, threshold and window.
         rows: training rows of the label store (m,), in the order of the probabilities.
+        schedule: the threshold as a function of the number of corrections so far.
     """
 
-    def __init__(self, options: CorrectionOptions, rows: Tensor) -> None:
+    def __init__(self, options: RuleOptions, rows: Tensor, schedule: Callable[[int], float] | None = None) -> None:
         self.options = options
         self.rows = rows
-        self.threshold = options.threshold or _FIRST_THRESHOLD[options.rule]
+        self.schedule = schedule
+        self.threshold = schedule(0) if schedule else options.threshold or _FIRST_THRESHOLD[options.rule]
+        self.corrections = 0
         self.window = ProbabilityWindow(options.window)
 
     def propose(self, probs: Tensor, labels: Tensor) -> Tensor:
@@ -162,10 +249,13 @@ class Corrector:
 
     def correct(self, epoch: int, labels: LabelStore) -> int:
         """Correct labels by the window's mean, relax the threshold on a stall, and return the number of changes."""
+        if self.schedule:
+            self.threshold = self.schedule(self.corrections)
         probs = self.window.mean()
         proposed = self.propose(probs, labels.current[self.rows])
         changed = labels.change(epoch, self.rows, proposed, probs.gather(1, proposed[:, None])[:, 0])
-        if changed < self.options.stall * len(self.rows):
+        self.corrections += 1
+        if not self.schedule and changed < self.options.stall * len(self.rows):
             self.relax()
         return changed
 
@@ -178,13 +268,19 @@ class Corrector:
         else:
             self.threshold = min(self.threshold, max(round(self.threshold - options.step, 10), limit))
 
+    def to(self, device: torch.device) -> None:
+        """Move rows and window to a device."""
+        self.rows = self.rows.to(device)
+        self.window.load_state_dict(self.window.state_dict(), device)
+
     def state_dict(self) -> dict[str, Any]:
-        """Return threshold and window."""
-        return {"threshold": self.threshold, "window": self.window.state_dict()}
+        """Return threshold, number of corrections, and window."""
+        window = self.window.state_dict()
+        return {"threshold": self.threshold, "corrections": self.corrections, "window": window}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore threshold and window."""
-        self.threshold = state["threshold"]
+        """Restore a saved state."""
+        self.threshold, self.corrections = state["threshold"], state["corrections"]
         self.window.load_state_dict(state["window"], self.rows.device)
 
 

@@ -12,7 +12,7 @@ from unflip.compute import generator
 from unflip.errors import ConfigError, InputError
 from unflip.noise import transition
 from unflip.noise.pmd import pmd
-from unflip.noise.recipe import Recipe, Step
+from unflip.noise.recipe import Recipe, Step, parse
 
 T = TypeVar("T")
 
@@ -46,6 +46,35 @@ class ClassRelations:
     class_map: Mapping[int, int] | None = None
     superclasses: Sequence[int] | None = None
     matrix: Tensor | None = None
+
+
+def corrupt_labels(
+    labels: Tensor,
+    recipe: str,
+    *,
+    posterior: Tensor | None = None,
+    num_classes: int | None = None,
+    seed: int = 0,
+    relations: ClassRelations | None = None,
+) -> Tensor:
+    """Return noisy labels (n,), on the device of ``labels``.
+
+    Args:
+        labels: the true labels (n,), 0 to k - 1.
+        recipe: steps such as ``"pmd:I:0.35 + sym:0.30"``; docs/noise.md lists them.
+        posterior: class probabilities (n, k) of a model of the true labels, for PMD steps.
+        num_classes: k; by default that of ``posterior``, else the largest label + 1.
+        seed: random seed.
+        relations: class map, superclasses or matrix, for ``asym`` and ``matrix`` steps.
+
+    >>> corrupt_labels(torch.arange(8) % 2, "sym:0.25", seed=1)
+    tensor([0, 1, 0, 1, 0, 1, 0, 0])
+    """
+    labels = torch.as_tensor(labels)
+    if num_classes is None:
+        num_classes = posterior.shape[1] if posterior is not None else int(labels.max()) + 1 if len(labels) else 0
+    noisy = corrupt(parse(recipe), labels, num_classes=num_classes, seed=seed, posterior=posterior, relations=relations)
+    return noisy.labels.to(labels.device)
 
 
 def corrupt(

@@ -18,6 +18,7 @@ STEPS: dict[str, str] = {
 }
 """What each step of a recipe does, in one line."""
 
+_ROMAN = re.compile(r"\bpmd\s*:\s*(i{1,3})\s*:")
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?")
 
 
@@ -58,14 +59,14 @@ class Recipe:
 
 
 def parse(text: str) -> Recipe:
-    """Parse a recipe: steps ``name:level`` joined by ``+``.
+    """Parse a recipe: steps ``name:level`` joined by ``+``; ``pmd1:0.35`` can be written ``pmd:I:0.35``.
 
     A PMD step must be the first, since it draws every label from the posterior, whatever the label was.
 
     >>> str(parse("pmd1:0.35+sym:0.30"))
     'pmd1:0.35 + sym:0.3'
     """
-    parts = text.lower().split("+")
+    parts = _ROMAN.sub(lambda found: f"pmd{len(found[1])}:", text.lower()).split("+")
     try:
         return Recipe(tuple(_parse_step(part.strip(), is_first=not place) for place, part in enumerate(parts)))
     except ValueError as error:

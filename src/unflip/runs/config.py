@@ -1,6 +1,5 @@
 """A run's configuration: defaults < preset < config file < settings < flags, validated first; and the data it names."""
 
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import tomli_w
 import torch
-from pydantic import ValidationError
 
 from unflip.compute import find_device, total_memory
 from unflip.data import datasets
@@ -31,7 +29,7 @@ from unflip.methods import calibrators, find_method, methods
 from unflip.methods.base import RunShape
 from unflip.nn import networks
 from unflip.nn.backbone import PretrainedOptions, usual_freeze_epochs
-from unflip.options import Options
+from unflip.options import Options, check_options
 from unflip.presets import preset_names
 from unflip.progress import Track, untracked
 from unflip.runs.options import Common, OptimizerOptions
@@ -319,37 +317,8 @@ def check_section(
         prefix: what errors put before a key.
         sections: further sections of the configuration, whose keys an error may suggest.
     """
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = (prefix + _locate(model, first["loc"])).rstrip(".")
-        if first["type"] == "extra_forbidden":
-            raise ConfigError(unknown("configuration key", key, _all_keys(sections))) from error
-        if first["type"] == "missing":
-            hint = "; name the data (`unflip train --data`)" if key == "data.path" else ""
-            raise ConfigError(f"'{key}' is missing{hint}") from error
-        if first["type"] == "literal_error":
-            choices = re.findall("'([^']*)'", first["ctx"]["expected"])
-            raise ConfigError(unknown(key, str(first["input"]), choices)) from error
-        message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        if kind := {"int_parsing": "a whole number", "float_parsing": "a number"}.get(first["type"]):
-            others = [e["ctx"]["expected"] for e in error.errors() if e["type"] == "literal_error"]
-            message = " or ".join([kind, *others])  # that, or a word such as 'auto'
-        raise ConfigError(f"{key} = {first['input']!r}: must be {message}") from error
-
-
-def _locate(model: type[Options], location: Sequence[str | int]) -> str:
-    """Return the dotted key of an invalid value, without pydantic's names of union members."""
-    parts: list[str] = []
-    section: type[Options] | None = model
-    for part in location:
-        if section is not None or isinstance(part, int):
-            parts.append(str(part))
-        field = section.model_fields.get(str(part)) if section is not None else None
-        kind = field.annotation if field else None
-        section = kind if isinstance(kind, type) and issubclass(kind, Options) else None
-    return ".".join(parts)
+    keys = _all_keys(sections)
+    return check_options(model, values, prefix=prefix, kind="configuration key", keys=keys)
 
 
 def _all_keys(sections: Mapping[str, type[Options]]) -> list[str]:
