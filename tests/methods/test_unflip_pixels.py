@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from epoch_outputs import Unseen
+from epoch_outputs import Unseen, in_batches
 from helpers import QUICK, Crash, assert_same_run, blobs, crash_at_save, quick_train, spawn_python, write_npz
 from unflip.methods import find_method
 from unflip.methods.base import Batch, LabelStore, TrainContext
@@ -31,10 +32,8 @@ class Seen(Unseen):
         centers = torch.eye(12)[self.truth].view(COUNT, 3, 2, 2)
         self.images = 1.5 * centers + torch.randn(COUNT, 3, 2, 2, generator=random)
 
-    @torch.no_grad()
-    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
-        logits: Tensor = network.eval()(self.images[rows])
-        return logits
+    def outputs(self, network: nn.Module, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        return in_batches(network, self.images[rows])
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         return tensor
@@ -71,7 +70,8 @@ def learn(method: PixelUnflip, seen: Seen, labels: LabelStore, epochs: range) ->
             method.loss(batch, phase).terms["loss"].backward()
             optimizer.step()
             method.after_step()
-        said.append([seen.outputs(member, torch.arange(COUNT)).softmax(1) for member in method.ema.module.split()])
+        members = method.ema.module.split()
+        said.append([torch.cat([part.softmax(1) for _, part in in_batches(m, seen.images)]) for m in members])
         method.end_epoch(epoch, seen, labels)
     return said
 

@@ -380,8 +380,8 @@ class Unflip(Method):
         """Describe the labels, not reviewed, that the networks predict confidently."""
         unreviewed = ~labels.trusted[self.context.train]
         given = labels.initial[self.context.train]
-        parts = (part[unreviewed] for part in top_one(network, given))
-        return confident_part(*parts, given[unreviewed], self.context.num_classes)
+        top, top_probs, label_probs = (part[unreviewed] for part in top_one(network, given))
+        return confident_part(top, top_probs, label_probs, given[unreviewed], self.context.num_classes)
 
     def _odds(self, given: Tensor) -> Tensor:
         """Return log-odds (m,) that training labels are right, before calibration; NaN for small classes."""

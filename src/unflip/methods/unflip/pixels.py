@@ -49,7 +49,8 @@ class PixelUnflip(Unflip):
         """Predict all images in the last epochs of the warm-up and after it; then correct labels."""
         if epoch > self.warmup - self.options.window:
             for window, member in zip(self.windows, self.ema.module.split(), strict=True):
-                window.add(observed.outputs(member, self.context.train).softmax(1))
+                batches = observed.outputs(member, self.context.train)
+                window.add(torch.cat([logits.softmax(1) for _, logits in batches]))
         return super().end_epoch(epoch, observed, labels)
 
     def compute_views(self, observed: EpochOutputs, given: Tensor) -> Views:
