@@ -301,3 +301,67 @@ def test_texts_in_columns_of_arrow_and_hugging_face() -> None:
     expected = model.fit(texts, y).predict_proba(texts)
     for column in (pa.array(texts), pa.chunked_array([texts]), datasets.Dataset.from_dict({"t": texts})["t"]):
         np.testing.assert_array_equal(model.fit(column, y).predict_proba(column), expected)
+
+
+def test_what_is_masked_is_a_gap() -> None:
+    content = blobs(train=90)
+    X, y = content["train"].astype(np.float64), content["train_labels"]
+    gaps, hidden = X.copy(), np.zeros(X.shape, bool)
+    hidden[::7, 1], gaps[::7, 1] = True, np.nan
+    masked = np.ma.masked_array(np.where(hidden, 1e9, X), hidden)
+    model = UnflipClassifier("standard", epochs=2, random_state=0)
+    expected = model.fit(gaps, y).predict_proba(gaps)
+    np.testing.assert_array_equal(model.fit(masked, y).predict_proba(masked), expected)
+    whole = model.fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(model.fit(np.ma.masked_array(X), y).predict_proba(np.ma.masked_array(X)), whole)
+    integers = np.ma.masked_array((100 * X).astype(np.int64), hidden)
+    assert np.isfinite(model.fit(integers, y).predict_proba(integers)).all()
+    column = np.ma.masked_array(y, np.arange(90) == 4)
+    wrong: dict[str, dict[str, Any]] = {
+        "y": {"y": column},
+        "groups": {"y": y, "groups": column},
+        "trusted": {"y": y, "trusted": np.ma.masked_array(y > 0, column.mask)},
+    }
+    for name, columns in wrong.items():
+        with pytest.raises(ValueError, match=f"^{name}: example 4 has none; every example needs one$"):
+            model.fit(X, **columns)
+    with pytest.raises(ValueError, match=r"^labels: example 4 has none"):
+        find_label_errors(X, column)
+    probs = np.full((90, 3), 0.05) + 0.85 * np.eye(3)[y]
+    with pytest.raises(ValueError, match=r"^pred_probs: each row must hold probabilities"):
+        find_label_errors(labels=y, pred_probs=np.ma.masked_array(probs, probs > 0.5))
+
+
+@pytest.mark.parametrize("kind", ["Int64", "int64[pyarrow]", "boolean"])
+def test_labels_of_nullable_columns_keep_their_type_and_digits(kind: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    content = blobs(train=90)
+    names = np.array([2**60, 2**60 + 1, 2**60 + 2])[content["train_labels"]]
+    values = names > 2**60 if kind == "boolean" else names
+    model = UnflipClassifier("standard", epochs=2, random_state=0)
+    model.fit(content["train"], pandas.Series(values, dtype=kind))
+    assert model.classes_.tolist() == np.unique(values).tolist()
+    assert model.predict(content["train"]).dtype == values.dtype
+
+
+def test_names_that_differ_in_type_only_are_the_same_name() -> None:
+    pandas = pytest.importorskip("pandas")
+    content = blobs(train=90)
+    frame = pandas.DataFrame(content["train"][:, :2], columns=[0, "0"]).assign(word="x")
+    with pytest.raises(ValueError, match=r"^X: two columns are called '0'; rename one of them$"):
+        UnflipClassifier("standard", epochs=1).fit(frame, content["train_labels"])
+
+
+def test_data_sets_of_hugging_face_stand_for_frames_and_probabilities() -> None:
+    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
+    content = blobs(train=90)
+    frame = pandas.DataFrame(content["train"].astype(np.float64), columns=list("abcdef"))
+    model = UnflipClassifier("standard", epochs=1, random_state=0).fit(frame, content["train_labels"])
+    data = datasets.Dataset.from_pandas(frame)
+    np.testing.assert_array_equal(model.predict_proba(data), model.predict_proba(frame))
+    with pytest.raises(ValueError, match="must be in the same order"):
+        model.predict(data.select_columns(list("fedcba")))
+    y = content["train_labels"]
+    probs = {str(c): 0.05 + 0.85 * (y == c) for c in (2, 0, 1)}
+    table = find_label_errors(labels=y, pred_probs=datasets.Dataset.from_dict(probs))
+    assert not any(table["is_label_issue"].to_pylist())

@@ -1,6 +1,7 @@
 """UnflipClassifier and find_label_errors: a scikit-learn interface for arrays, data frames and texts."""
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -118,9 +119,16 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         ``groups`` (n,) names the group of each example, for instance of near-duplicates: a group is never split between
         training and validation. ``trusted`` (n,) is a mask of labels known to be correct; they are never changed.
         """
+        X = _unmasked(X)
         cells = as_table(X)
-        if getattr(np.asarray(y), "dtype", np.dtype(float)).kind in "OT":
+        for name, column in (("y", y), ("groups", groups), ("trusted", trusted)):
+            if isinstance(column, np.ma.MaskedArray):
+                _complete(column, name)
+        values: Array = np.asarray(y)
+        if values.dtype.kind in "OT":
             y = _complete(y, "y")
+        elif values.dtype.kind in "biu":  # scikit-learn would make floats of the nullable integers of pandas
+            y = values
         if cells is None:
             features, labels = validate_data(self, X, y, **_ROWS)
             features = _dense(features)
@@ -197,7 +205,9 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
 
     def _features(self, X: Any) -> Array:  # noqa: N803 - scikit-learn's name
         """Return examples as the network takes them, encoded as in training."""
+        X = _unmasked(X)
         if self.encoding_ is None:
+            X = _hugging_face_table(X) if hasattr(X, "with_format") else X
             features = _dense(validate_data(self, X, reset=False, **_ROWS))
             if _has_gaps(features):
                 row = int(np.isnan(features).any(1).argmax())
@@ -290,7 +300,8 @@ def _pandas_table(frame: Any) -> pa.Table:
         if "interval" in str(getattr(getattr(kind, "categories", None), "dtype", kind)):  # as pandas.cut gives them
             frame = frame.copy(deep=False)
             frame.isetitem(place, frame.iloc[:, place].astype("string"))
-    if twice := next((name for name in frame.columns[frame.columns.duplicated()]), None):
+    names = Counter(map(str, frame.columns))
+    if twice := next((name for name, count in names.items() if count > 1), None):
         raise ValueError(f"X: two columns are called '{twice}'; rename one of them")
     try:
         return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
@@ -301,6 +312,15 @@ def _pandas_table(frame: Any) -> pa.Table:
 def _is_missing(cell: Any) -> bool:
     """Whether a cell is None, NaN or pandas' NA."""
     return cell is None or type(cell).__name__ == "NAType" or (isinstance(cell, float) and cell != cell)
+
+
+def _unmasked(values: Any) -> Any:
+    """Return a masked array with NaN where it is masked; anything else as it is."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    if not values.mask.any():
+        return values.data
+    return np.ma.filled(values.astype(np.result_type(values.dtype, np.float32)), np.nan)
 
 
 def _has_gaps(features: Array) -> bool:
@@ -336,6 +356,8 @@ def _complete(column: ArrayLike, name: str) -> Array:
     array = column_or_1d(array.astype(object) if array.dtype.kind == "T" else column, warn=True)
     try:
         missing = pa.array(array, from_pandas=True).is_null().to_numpy(zero_copy_only=False)
+        if isinstance(column, np.ma.MaskedArray):
+            missing = missing | np.ma.getmaskarray(column).ravel()
     except pa.ArrowException as error:
         raise ValueError(f"{name}: must be all numbers or all names ({one_line(str(error))})") from error
     if missing.any():
@@ -372,7 +394,7 @@ def find_label_errors(
         raise ValueError("labels: none given; give the label of each example")
     if (features is None) == (pred_probs is None):
         raise ValueError("give either features or pred_probs, the class probabilities of your own model")
-    given = np.asarray(labels)
+    given = _complete(labels, "labels") if isinstance(labels, np.ma.MaskedArray) else np.asarray(labels)
     given = given.astype(object if given.dtype.kind == "T" else given.dtype.newbyteorder("="))  # what Arrow knows
     given = _complete(given, "labels")
     if pred_probs is not None:
@@ -398,6 +420,7 @@ def find_label_errors(
 
 def _score_own(pred_probs: Any, given: Array) -> tuple[Array, Array, Array]:
     """Return suggested labels, quality and log-odds (n,) from predicted probabilities (n, k)."""
+    pred_probs = _unmasked(_hugging_face_table(pred_probs) if hasattr(pred_probs, "with_format") else pred_probs)
     try:
         probs = np.asarray(pred_probs).astype(np.float64)
     except (TypeError, ValueError) as error:

@@ -130,18 +130,21 @@ def test_pmd_is_refused_on_labels_that_are_noisy_already() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "needs"),
+    ("recipe", "needs", "flag"),
     [
-        ("pmd1:0.35", "posteriors"),
-        ("asym:0.3", "a class map or superclasses"),
-        ("asym-pairs:0.3", "superclasses"),
-        ("asym-cycle:0.3", "superclasses"),
-        ("matrix", "a transition matrix"),
+        ("pmd1:0.35", "posteriors", ""),
+        ("asym:0.3", "a class map or superclasses", "--class-map FILE.json"),
+        ("asym-pairs:0.3", "superclasses", "--class-map cifar100"),
+        ("asym-cycle:0.3", "superclasses", "--class-map cifar100"),
+        ("matrix", "a transition matrix", "--matrix FILE.npy"),
     ],
 )
-def test_a_step_says_what_it_lacks(recipe: str, needs: str) -> None:
-    with pytest.raises(ConfigError, match=f"the noise step {recipe} needs {needs}; none given"):
+def test_a_step_says_what_it_lacks_and_which_option_gives_it(recipe: str, needs: str, flag: str) -> None:
+    with pytest.raises(ConfigError) as error:
         run(recipe)
+    key = flag.removeprefix("--").replace("-", "_").replace(" ", "=")
+    hint = f"; corrupt takes {flag}, train takes --set noise.{key}" if flag else ""
+    assert str(error.value) == f"the noise step {recipe} needs {needs}; none given{hint}"
 
 
 def test_inputs_that_do_not_fit_are_refused() -> None:

@@ -177,6 +177,19 @@ def test_posteriors_without_any_margin_reach_one_level_only() -> None:
         pmd(clean, posterior, num_classes=2, kind=2, level=0.5, generator=generator(0))
 
 
+def test_clean_labels_that_are_wrong_are_named() -> None:
+    posterior, clean = made_up(4, 3)
+    with pytest.raises(InputError, match="clean labels: row 2 holds class 3"):
+        pmd(
+            clean.index_fill(0, torch.tensor([2]), 3),
+            posterior,
+            num_classes=3,
+            kind=1,
+            level=0.3,
+            generator=generator(0),
+        )
+
+
 def test_unknown_type_is_refused() -> None:
     with pytest.raises(InputError, match="PMD type 4 does not exist; choose from 1, 2, 3"):
         rho(torch.zeros(1), kind=4)
