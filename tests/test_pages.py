@@ -1,7 +1,9 @@
 """Pages whose code a reader types: all of it runs, and prints what the page shows."""
 
 import json
+import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from helpers import Outcome, blobs, quick_train, write_npz
 from page_blocks import DOCS, blocks, run_page
+from unflip.nn.timm import repair_torchvision
 from unflip.reproduce.grid import read_grid
 from unflip.reproduce.paper_numbers import paper_table
 
@@ -24,6 +27,25 @@ def test_a_page_does_what_it_says(
     page: str, outputs: int, cli: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_page(DOCS / f"{page}.md", cli, capsys) == outputs
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries, as a reader sees them
+@pytest.mark.parametrize(
+    ("page", "package"),
+    [("own-loop", "sklearn"), ("lightning", "lightning"), ("transformers", "accelerate"), ("timm", "timm")],
+)
+def test_label_correction_in_a_loop_of_ones_own_makes_labels_better(
+    page: str, package: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    repair_torchvision()
+    names: dict[str, object] = {}
+    for language, text in blocks(DOCS / f"{page}.md"):
+        if language == "python":
+            exec(text, names)
+    printed = dict(re.findall(r"^(given|corrected) labels: ([\d.]+) right$", capsys.readouterr().out, re.MULTILINE))
+    assert float(printed["corrected"]) > float(printed["given"]) + 0.08
 
 
 @pytest.mark.filterwarnings("ignore")  # of cleanlab and of Hugging Face's library
