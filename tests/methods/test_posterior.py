@@ -123,10 +123,10 @@ def scaling_by_hand(state: PosteriorState, odds: Tensor, labels: Tensor, kept: T
     """Calibrate to the noise rate of the labels at ``kept``."""
     top = state.log_probs.double().softmax(1).max(1)
     lapses = lapse_rates((top.values / (1 - top.values)).log()[kept], (top.indices != labels)[kept])
-    slope = fit_slope(odds[kept], state.informative[kept])
-    uniform = state.uniform_noise_rate * 2 / 3
-    rates = noise_rates(lapses, state.confident, uniform, disputed_fraction(odds[kept], slope))
-    return calibrate(odds[kept], slope, rates)
+    plain = (odds - state.log_probs.gather(1, labels[:, None])[:, 0])[kept]
+    disputed = disputed_fraction(plain, fit_slope(plain, state.informative[kept]))
+    rates = noise_rates(lapses, state.confident, state.uniform_noise_rate * 2 / 3, disputed)
+    return calibrate(odds[kept], fit_slope(odds[kept], state.informative[kept]), rates)
 
 
 def test_scores_use_the_weight_of_final_labels_and_their_quality_a_larger_one() -> None:
@@ -147,9 +147,9 @@ def test_scores_use_the_weight_of_final_labels_and_their_quality_a_larger_one() 
         return [(1 - u) * p[i][c] + u * moved[c] for c in range(3)]
 
     quality = [slow_posterior(i, state.label_weight + 0.15)[y[i]] for i in range(400)]
-    plain = torch.tensor([math.log(q / (1 - q)) for q in quality])
-    line = scaling_by_hand(state, plain, labels, torch.ones(400, dtype=torch.bool))
-    torch.testing.assert_close(odds, line.apply(plain), atol=5e-3, rtol=5e-3)
+    score = torch.tensor([math.log(q / (1 - q)) + math.log(p[i][y[i]]) for i, q in enumerate(quality)])
+    line = scaling_by_hand(state, score, labels, torch.ones(400, dtype=torch.bool))
+    torch.testing.assert_close(odds, line.apply(score), atol=5e-3, rtol=5e-3)
 
     def replaced(i: int, weight: float) -> int:
         likely, quality = slow_posterior(i, weight), float(odds[i].sigmoid())
@@ -222,6 +222,16 @@ def test_rows_of_a_state_are_those_of_the_whole() -> None:
     part = slice(7, 31)
     torch.testing.assert_close(state.posterior(part, labels, 0.4), state.posterior(slice(None), labels, 0.4)[part])
     torch.testing.assert_close(state.odds(part, labels), state.odds(slice(None), labels)[part])
+
+
+def test_an_example_that_no_class_explains_scores_lower_than_an_ambiguous_one() -> None:
+    """Both have a label that is as likely as the second class; one of them is like the eight others, too."""
+    clear = torch.tensor([0.49, 0.49, *[0.0025] * 8])
+    log_probs = torch.stack([clear, torch.tensor([0.11, 0.11, *[0.0975] * 8])]).log().repeat(30, 1)
+    labels = torch.zeros(60, dtype=torch.long)
+    state = update_posterior(log_probs, labels, 0.0, torch.ones(10, dtype=torch.bool), CONFIDENT, trust=1.0)
+    ambiguous, of_no_class = state.odds(slice(0, 2), labels)
+    assert of_no_class < ambiguous + math.log(0.11 / 0.49) + 0.1
 
 
 @pytest.mark.parametrize("e", [0.0, 0.25])

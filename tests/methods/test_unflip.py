@@ -465,7 +465,7 @@ def state_of(label_weight: float, offset: Tensor | None = None, background: floa
 
 
 @given(st.integers(0, 1000), st.sampled_from([0.4, 0.6, 0.9, 1.0]))
-def test_odds_are_those_of_the_posterior(seed: int, label_weight: float) -> None:
+def test_odds_are_those_of_the_posterior_and_of_a_class_at_all(seed: int, label_weight: float) -> None:
     random = torch.Generator().manual_seed(seed)
     log_probs = (2 * torch.randn(8, 3, generator=random)).log_softmax(1)
     labels, share = torch.randint(3, (8,), generator=random), torch.rand(8, generator=random)
@@ -476,7 +476,7 @@ def test_odds_are_those_of_the_posterior(seed: int, label_weight: float) -> None
         p, u = log_probs[i].exp().tolist(), float(share[i])
         moved = [p[c] * M[c][y] ** g for c in range(3)]
         own = (1 - u) * p[y] + u * moved[y] / sum(moved)
-        assert float(got[i]) == pytest.approx(math.log(own / (1 - own)), abs=1e-3, rel=1e-3)
+        assert float(got[i]) == pytest.approx(math.log(own / (1 - own)) + math.log(p[y]), abs=1e-3, rel=1e-3)
 
 
 def test_odds_rise_with_what_views_say_far_beyond_what_probabilities_can_tell_apart() -> None:
@@ -509,7 +509,9 @@ def test_examples_that_no_member_learned_are_corrected_and_scored_by_the_same_fo
     method.scaling = PlattScaling(1.2, torch.tensor([-0.5, 0.7]))
     likely = posterior(probs.log(), labels, torch.tensor(share), state.log_matrix, 0.5)
     likely = likely.scatter(1, labels[:, None], 0.0)
-    expected = likely.argmax(1).where(method.scaling.apply(method.odds(probs, labels)) < 0, labels)
+    quality = method.scaling.apply(method.odds(probs, labels)).sigmoid()
+    is_changed = (1 - quality) * likely.max(1).values / likely.sum(1) > quality
+    expected = likely.argmax(1).where(is_changed, labels)
     assert method.correct(probs, labels).tolist() == expected.tolist() != labels.tolist()
     there = replace(state, log_probs=probs.log(), informative=torch.tensor(share))
     torch.testing.assert_close(method.odds(probs, labels), there.odds(slice(None), labels))

@@ -107,10 +107,16 @@ class PosteriorState:
         return posterior(log_probs, labels[rows], self.informative[rows], self.log_matrix, weight)
 
     def odds(self, rows: slice, labels: Tensor) -> Tensor:
-        """Return log-odds (r,) that labels are right, ``log(p_y / sum_{c != y} p_c)``, before calibration.
+        """Return log-odds (r,) that labels are right, before calibration: :meth:`posterior_odds` plus ``log p_y``.
 
-        p is the posterior with g = ``label_weight`` + 0.15.
+        The posterior takes for granted that an example has a class. One that has none is explained by no class, so p_y
+        is small whatever its label.
         """
+        own = self.log_probs[rows].float().gather(1, labels[rows, None])[:, 0]
+        return self.posterior_odds(rows, labels) + own
+
+    def posterior_odds(self, rows: slice, labels: Tensor) -> Tensor:
+        """Return ``log(p_y / sum_{c != y} p_c)`` (r,), where p is the posterior with g = ``label_weight`` + 0.15."""
         weight = min(1.0, self.label_weight + _QUALITY_EXTRA)
         log_probs, share, labels = self.log_probs[rows].float(), self.informative[rows], labels[rows]
         return log_odds(log_posterior(log_probs, labels, share, self.log_matrix, weight), labels)
@@ -134,10 +140,15 @@ class PosteriorState:
         """Calibrate log-odds (n,) to the estimated noise rate of the labels not reviewed, where ``unreviewed`` (n,)."""
         top, probs, _ = top_one(self.log_probs, labels)
         lapses = lapse_rates(probs.double().logit(eps=1e-9)[unreviewed], (top != labels)[unreviewed])
-        slope = fit_slope(odds[unreviewed], self.informative[unreviewed])
         uniform = self.uniform_noise_rate * (1 - 1 / self.log_probs.shape[1])
-        rates = noise_rates(lapses, self.confident, uniform, disputed_fraction(odds[unreviewed], slope))
-        return calibrate(odds[unreviewed], slope, rates)
+        disputed = self._disputed(labels, unreviewed & ~odds.isnan())
+        rates = noise_rates(lapses, self.confident, uniform, disputed)
+        return calibrate(odds[unreviewed], fit_slope(odds[unreviewed], self.informative[unreviewed]), rates)
+
+    def _disputed(self, labels: Tensor, counted: Tensor) -> float:
+        """Return the fraction of wrong labels if every doubtful label counted, among those where ``counted`` (n,)."""
+        odds = torch.cat([self.posterior_odds(rows, labels) for rows in blocks(len(labels))])[counted]
+        return disputed_fraction(odds, fit_slope(odds, self.informative[counted]))
 
 
 def update_posterior(
