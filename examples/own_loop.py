@@ -17,11 +17,16 @@ import unflip
 
 def train(
     model: Any, inputs: Tensor, given: Tensor, kind: Any, order: Callable[[int], Tensor],
-    epochs: int = 15, warmup: int = 5, jitter: float = 0.1, lr: float = 0.01, seed: int = 0,
+    epochs: int = 15, warmup: int = 5, jitter: float = 0.1, lr: float = 0.01, seed: int = 0, recorded: bool = False,
 ) -> unflip.LabelCorrection:  # fmt: skip
-    """Train ``model.head(model.encode(inputs))`` with label correction and a kind of calibration; return the labels."""
+    """Train ``model.head(model.encode(inputs))``, correct labels, calibrate unless ``kind`` is None; return the labels.
+
+    With ``recorded``, calibration uses the features of the training pass, which costs no further pass.
+    """
     labels = unflip.LabelCorrection(given, model.head.out_features, warmup=warmup)
-    calibration = unflip.DistributionCalibration(model.head, model.head.out_features, kind, head_lr=lr, seed=seed)
+    calibration = kind and unflip.DistributionCalibration(
+        model.head, model.head.out_features, kind, head_lr=lr, seed=seed
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4)
 
     def encode_all() -> Tensor:
@@ -32,13 +37,16 @@ def train(
         model.train()
         for index in order(epoch).split(128):
             batch = inputs[index] + jitter * torch.randn_like(inputs[index])
-            logits = model.head(model.encode(batch))
+            features = model.encode(batch)
+            logits = model.head(features)
             optimizer.zero_grad()
             F.cross_entropy(logits, labels[index]).backward()
             optimizer.step()
             labels.record(index, logits)
-        if labels.correcting:
-            calibration.step(labels.current, features=encode_all, epoch=epoch)
+            if recorded and labels.correcting:
+                calibration.record(index, features)
+        if kind and labels.correcting:
+            calibration.step(labels.current, features=None if recorded else encode_all, epoch=epoch)
         labels.step()
     return labels
 
@@ -49,7 +57,7 @@ def main(features: str, noisy: str, seed: int) -> None:
     inputs = inputs[: len(given)]
     inputs, test = ((part - inputs.mean(0)) / inputs.std() for part in (inputs, test))
     truth, test_labels = (torch.from_numpy(data[f"{name}_labels"].astype("i8")) for name in ("train", "test"))
-    for kind in ("mean", "covariance"):
+    for kind in (None, "mean", "covariance"):
         torch.manual_seed(seed)
         model = nn.Module()
         model.encode = nn.Sequential(nn.Linear(inputs.shape[1], 256, bias=False), nn.BatchNorm1d(256), nn.ReLU())

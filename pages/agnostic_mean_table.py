@@ -45,9 +45,19 @@ def mcd(x: Tensor) -> Tensor:
     return torch.from_numpy(MinCovDet(random_state=0).fit(x.double().numpy()).location_).float()
 
 
+def geometric_median(x: Tensor) -> Tensor:
+    """The point with the smallest sum of distances, by Weiszfeld's iteration."""
+    found = x.quantile(0.5, dim=0)
+    for _ in range(100):
+        weights = 1 / (x - found).norm(dim=1, keepdim=True).clamp(min=1e-6)
+        found = (weights * x).sum(0) / weights.sum()
+    return found
+
+
 ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "sample mean": lambda x: x.mean(0),
     "median": lambda x: x.quantile(0.5, dim=0),
+    "geometric median": geometric_median,
     "AgnosticMean": agnostic_mean,
     "as printed": lambda x: agnostic_mean(x, normalize="count", complement="plain"),
     "MinCovDet": mcd,

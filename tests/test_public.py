@@ -30,6 +30,10 @@ def test_another_name_is_an_attribute_error() -> None:
         unflip.trian  # noqa: B018
 
 
+def test_noise_needs_no_import_of_its_own() -> None:
+    assert spawn_python("-c", "import unflip; print(unflip.noise.corrupt_labels.__name__)").out == "corrupt_labels\n"
+
+
 def test_importing_unflip_imports_neither_torch_nor_numpy() -> None:
     code = "import sys, unflip; sys.exit(str({'torch', 'numpy', 'pydantic'} & set(sys.modules)))"
     assert spawn_python("-c", code).err.strip() == "set()"

@@ -55,6 +55,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     # `import unflip` stays light: torch is imported when one of these is first used.
+    if name == "noise":
+        return import_module("unflip.noise")
     if name not in __all__:
         raise AttributeError(f"module 'unflip' has no attribute '{name}'")
     return getattr(import_module(f"unflip.{_HOMES.get(name, f'api.{name}')}"), name)

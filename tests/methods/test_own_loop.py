@@ -19,22 +19,23 @@ from unflip.engine.trainer import shuffled
 from unflip.errors import ConfigError, InputError
 from unflip.methods.base import TrainContext
 from unflip.methods.lrt import LRT, LRTOptions
+from unflip.methods.mddc import MeanCalibrator, MeanOptions
 from unflip.nn.base import build_network, initial_seed, unwrap
 from unflip.nn.mlp import MLPOptions
 
 COUNT, CLASSES, DIMS = 60, 3, 5
 
 
-@pytest.mark.parametrize(("method", "kind"), [("mddc", "mean"), ("cddc", "covariance")])
+@pytest.mark.parametrize(("method", "kind"), [("plc", None), ("mddc", "mean"), ("cddc", "covariance")])
 def test_a_loop_of_ones_own_ends_with_the_labels_and_weights_of_ours(
-    method: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, kind: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = blobs(train=300)
     content["train_labels"][::3] = (content["train_labels"][::3] + 1) % 3
     path = write_npz(tmp_path / "data.npz", **content)
     trainers = capture_trainers(monkeypatch)
     settings = {"data.val_fraction": 0.0, "plc.warmup": 2, "optimizer.batch_size": 128, "optimizer.lr": 0.05}
-    settings |= {"calibration.head_lr": 0.05}
+    settings |= {"calibration.head_lr": 0.05} if kind else {}
     quick_train(path, tmp_path / "run", method=method, epochs=6, seed=7, select="last", settings=settings)
     (ours,) = trainers
     ours_network = unwrap(ours.networks[0])
@@ -176,6 +177,7 @@ def test_without_pandas_the_table_is_that_of_arrow(monkeypatch: pytest.MonkeyPat
         (lambda: make().record(torch.arange(3), torch.zeros(2, 3)), r"index \(3,\) and values \(2, 3\)"),
         (lambda: calibration(kind="median"), "unknown kind 'median'"),
         (lambda: calibration(disturbanc=0.1, kind="covariance"), "did you mean 'disturbance'"),
+        (lambda: calibration(kind=MeanCalibrator(MeanOptions()), damping=2.0), "unknown option 'damping'"),
         (lambda: calibration(damping=0.0), "damping = 0.0: must be greater than 0"),
         (lambda: calibration().step(torch.zeros(3).long(), torch.zeros(2, DIMS)), r"shape \(2, 5\); expected \(3, d\)"),
         (

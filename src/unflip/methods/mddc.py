@@ -157,9 +157,9 @@ _KINDS: dict[str, type[MeanCalibrator] | type[CovarianceCalibrator]] = {
 class DistributionCalibration:
     """Calibration of a linear head in a training loop of your own: steps 8 to 13 of Algorithm 2.
 
-    Call ``step`` at an epoch's end, with the labels just trained on. It fits one Gaussian per class to the
-    features, samples from all of them, and trains the head alone on the samples, with its own ``optimizer``, to which a
-    learning-rate scheduler can be attached.
+    Call ``step`` at an epoch's end, with the labels just trained on. It fits one Gaussian per class to the features,
+    samples from all of them, and trains the head alone on the samples, with its own ``optimizer``, to which a scheduler
+    of learning rates can be attached.
 
     If ``disturbance`` or ``sample_fraction`` is ``"auto"``, each step trains a copy of the head with every candidate,
     scores it by its accuracy on noisy validation labels, and takes the candidate with the best mean score so far. This
@@ -204,6 +204,8 @@ class DistributionCalibration:
             form = _KINDS[kind]
             keys = [*SampleOptions.model_fields, *form.Options.model_fields]
             kind = form(check_options(form.Options, options, keys=keys))  # type: ignore[arg-type]
+        elif options:
+            raise ConfigError(unknown("option", next(iter(options)), SampleOptions.model_fields))
         self.head, self.num_classes, self.calibrator = head, num_classes, kind
         self.batch_size, self.seed, self.position = batch_size, seed, position
         self.optimizer = optimizer or torch.optim.SGD(
@@ -219,7 +221,8 @@ class DistributionCalibration:
         """Record the features (b, d) of the rows ``index`` (b,) in the training pass, in half precision.
 
         ``step`` can use these instead of features computed for all examples after the epoch. They cost no extra
-        pass, but come from earlier weights, and from augmented inputs if there is augmentation.
+        pass, but come from earlier weights, and from augmented inputs if there is augmentation. They are kept until
+        the next ``step``, so record none in epochs that end without one.
         """
         self._recorded.record(index, features)
 
