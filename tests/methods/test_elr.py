@@ -1,6 +1,7 @@
 """ELR and ELR+: penalty, running means and mixtures against loops in double precision."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,10 @@ class Recorded(Unseen):
         return self.chosen
 
     @torch.no_grad()
-    def outputs(self, network: nn.Module, rows: Tensor) -> Tensor:
+    def outputs(self, network: nn.Module, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
         assert self.rows is not None
-        logits: Tensor = network.eval()(self.rows[rows])
-        return logits
+        for start in range(0, len(rows), 4):
+            yield slice(start, start + 4), network.eval()(self.rows[rows[start : start + 4]])
 
 
 def context_of(train: Tensor) -> TrainContext:

@@ -139,8 +139,8 @@ class ELRPlus(Method):
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Update the running means of each network by the other's averaged weights."""
         for means, other in zip(self.targets, reversed(self.averaged), strict=True):
-            probs = observed.outputs(other.module, self.context.train).softmax(1)
-            means.lerp_(probs.to(means), 1 - self.options.memory)
+            for rows, logits in observed.outputs(other.module, self.context.train):
+                means[rows] = means[rows].lerp(logits.softmax(1).to(means), 1 - self.options.memory)
         return {}
 
     def model(self) -> Ensemble:
