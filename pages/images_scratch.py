@@ -30,6 +30,7 @@ COLORS = {
     "mddc": "#d62728",
     "cddc": "#ff8c42",
     "dividemix": "#2a9d5c",
+    "elr+": "#8c564b",
     "unflip": "#e377c2",
 }
 

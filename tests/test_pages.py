@@ -11,7 +11,7 @@ import pytest
 
 from helpers import Outcome, blobs, quick_train, write_npz
 from page_blocks import DOCS, blocks, run_page
-from unflip.nn.timm import repair_torchvision
+from unflip.compute import repair_torchvision
 from unflip.reproduce.grid import read_grid
 from unflip.reproduce.paper_numbers import paper_table
 

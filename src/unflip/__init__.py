@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unflip.api.train import train
     from unflip.estimator import UnflipClassifier, find_label_errors
     from unflip.methods.base import LabelStore
-    from unflip.methods.losses import GCELoss, SLLoss
+    from unflip.methods.losses import ELRLoss, GCELoss, SLLoss
     from unflip.methods.mddc import DistributionCalibration
     from unflip.methods.plc import LabelCorrection
     from unflip.methods.unflip.controls import KnownWrongControls
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DistributionCalibration",
+    "ELRLoss",
     "GCELoss",
     "KnownWrongControls",
     "LabelCorrection",
@@ -41,6 +42,7 @@ __all__ = [
 
 _HOMES = {
     "DistributionCalibration": "methods.mddc",
+    "ELRLoss": "methods.losses",
     "GCELoss": "methods.losses",
     "KnownWrongControls": "methods.unflip.controls",
     "LabelCorrection": "methods.plc",

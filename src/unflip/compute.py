@@ -1,6 +1,7 @@
-"""The device, random generators, threads that prefetch batches, and Ray clusters."""
+"""The device, random generators, threads that prefetch batches, torchvision, and Ray clusters."""
 
 import hashlib
+import importlib
 import logging
 import os
 import socket
@@ -108,6 +109,23 @@ def prefetched(calls: Iterable[Callable[[], _Result]], prefetch: int) -> Iterato
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def repair_torchvision() -> None:
+    """Make a torchvision that was built for another torch importable, by declaring its operators.
+
+    The torchvision on PyPI is built for CUDA. With a CPU-only torch its library does not load, and the import fails
+    with "operator torchvision::nms does not exist". Nothing here computes boxes, so declarations suffice.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        return  # not installed
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        for name in ("torchvision::nms", "torchvision::qnms"):
+            torch.library.define(name, "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 class Cluster:

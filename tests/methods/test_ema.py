@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from unflip.methods.unflip.method import EMA
-from unflip.nn.base import Members, build_network
+from unflip.nn.base import EMA, Members, build_network
 from unflip.nn.mlp import MLP, MLPOptions
 
 

@@ -24,6 +24,9 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "coteaching+": ("coteaching+", {"warmup": 1, "ramp_epochs": 3}),
     "lrt": ("lrt", {"warmup": 2, "retro_lead": 1, "window": 3}),
     "plc": ("plc", {"warmup": 2, "stall": 1.0}),
+    "elr": ("elr", {}),
+    "elr+": ("elr+", {}),
+    "ssr": ("ssr", {"relabel_threshold": 0.6, "neighbors": 5}),
     "dividemix": ("dividemix", {"warmup": 2, "lambda_u": 20.0, "rampup": 2}),
     "calibration": ("standard-c", {"sample_fraction": 1.0, "head_lr": 0.5}),
     "mean": ("standard-m", {}),
@@ -33,7 +36,7 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
 OTHERS: dict[str, dict[str, Any]] = {
     "unflip": {
         "members": 2, "warmup": 3, "steps": 25, "mixup": 0.0, "ema_decay": 0.5, "gaussians": False,
-        "view_weights": [1.0, 0.1], "prior": "empirical", "soft_targets": False,
+        "window": 1, "view_weights": [1.0, 0.1], "prior": "empirical", "soft_targets": False,
     },
     "gce": {"q": 0.2, "truncation": 0.1, "prune_from": 3, "prune_every": 1},
     "sl": {"alpha": 1.0, "beta": 0.2, "log_zero": -9.0},
@@ -50,11 +53,16 @@ OTHERS: dict[str, dict[str, Any]] = {
         "warmup": 1, "lambda_u": 0.0, "rampup": 1, "alpha": 0.5, "temperature": 1.0, "p_threshold": 0.9, "window": 2,
         "asymmetric": True, "prior_weight": 0.0,
     },
+    "elr": {"strength": 1.0, "memory": 0.2},
+    "elr+": {"strength": 1.0, "memory": 0.2, "mixup": 0.0, "ema_decay": 0.1, "rampup": 3.0},
+    "ssr": {"relabel_threshold": 0.4, "select_threshold": 0.3, "neighbors": 2, "mixup": 0.0, "warmup": 2},
     "calibration": {"sample_fraction": 0.3, "head_lr": 0.1, "head_momentum": 0.0, "start": 3, "every": 2},
     "mean": {"damping": 0.1, "covariance": "isotropic", "normalize": "count", "complement": "plain", "n_components": 2},
     "covariance": {"disturbance": 3.0},
 }  # fmt: skip
 """Another value of each option."""
+OF_IMAGES = {("unflip", "window")}
+"""Options that matter for images only."""
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +73,13 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content["train_labels"][::5] = (content["train_labels"][::5] + 1) % 3
     content["train_labels"][1:30:4] = 0
     return write_npz(tmp_path_factory.mktemp("noisy") / "noisy.npz", **content)
+
+
+@pytest.fixture(scope="module")
+def images(noisy: Path) -> Path:
+    """The same as images of one pixel."""
+    content = {name: value[..., None, None] if value.ndim == 2 else value for name, value in np.load(noisy).items()}
+    return write_npz(noisy.with_name("images.npz"), **content)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +98,9 @@ def train_with(data: Path, section: str, **options: Any) -> Outcome:
     """Train four epochs; return weights, labels and metrics as text, in full precision."""
     method, base = BASES[section]
     settings = {f"{section}.{name}": value for name, value in (base | options).items()}
-    tree = option_tree(TRAIN, {"settings": QUICK | settings, "method": method, "epochs": 4, "select": "last"})
+    tree = option_tree(
+        TRAIN, {"settings": QUICK | settings, "method": method, "network": "mlp", "epochs": 4, "select": "last"}
+    )
     tree.pop("execution", None)
     config, processes = layers_of(data, tree, None).resolve(), Distributed("cpu", "float32", 1)
     dataset = prepare_data(config, processes, config.load_data())
@@ -94,8 +111,14 @@ def train_with(data: Path, section: str, **options: Any) -> Outcome:
 
 
 @pytest.mark.parametrize(("section", "option"), [(section, name) for section in OTHERS for name in OTHERS[section]])
-def test_another_value_changes_something(section: str, option: str, noisy: Path, plain: dict[str, Outcome]) -> None:
-    assert train_with(noisy, section, **{option: OTHERS[section][option]}) != plain[section]
+def test_another_value_changes_something(
+    section: str, option: str, noisy: Path, images: Path, plain: dict[str, Outcome]
+) -> None:
+    other = {option: OTHERS[section][option]}
+    if (section, option) in OF_IMAGES:
+        assert train_with(images, section, **other) != train_with(images, section)
+    else:
+        assert train_with(noisy, section, **other) != plain[section]
 
 
 def test_the_same_value_changes_nothing(noisy: Path, plain: dict[str, Outcome]) -> None:

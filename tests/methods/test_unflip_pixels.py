@@ -165,6 +165,16 @@ def test_predictions_are_kept_from_the_last_epochs_of_the_warm_up_on() -> None:
     assert kept == [[0, 0], [1, 1], [2, 2], [3, 3], [3, 3], [3, 3]]
 
 
+def test_confidence_is_that_which_fits_the_labels_however_sure_the_view_is() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), make()
+    learn(method, seen, labels, range(1, 5))
+    sure = (2.0 * method._view([0, 1])).log_softmax(1)
+    parts = [method._confident_part((power * sure).log_softmax(1), labels) for power in (0.5, 1.0)]
+    assert parts[0].expected == pytest.approx(parts[1].expected, rel=0.05)
+    assert parts[0].contradicted == parts[1].contradicted
+
+
 def images_of(content: dict[str, Any]) -> dict[str, Any]:
     """Rows as images of one pixel."""
     return {name: value[..., None, None] if value.ndim == 2 else value for name, value in content.items()}

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from unflip.adapters.corrected_training import CorrectedTraining
+from unflip.compute import repair_torchvision
 from unflip.methods.plc import LabelCorrection
-from unflip.nn.timm import repair_torchvision
 
 repair_torchvision()  # which Lightning imports if it is installed
 

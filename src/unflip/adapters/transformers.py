@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from unflip.adapters.corrected_training import CorrectedTraining
+from unflip.compute import repair_torchvision
 from unflip.engine.checkpoints import load_tree, save_tree
 from unflip.errors import ConfigError
 from unflip.methods.plc import LabelCorrection
-from unflip.nn.timm import repair_torchvision
 
 repair_torchvision()  # which transformers imports if it is installed
 

@@ -118,6 +118,7 @@ class Dataset:
         clean_val: whether the validation labels are known to be clean.
         unlabeled: the error message if labels are needed and there are none.
         label_column: of tables only: the column of labels.
+        label_sets: other published labels of the training examples, by the name that ``data.labels`` takes.
         untrainable: the error message if training examples are needed and there are none.
         images_path: the path of the pictures: of the data itself, or of the images that features were computed from.
         skipped: broken images.
@@ -146,6 +147,7 @@ class Dataset:
     clean_val: bool = False
     unlabeled: str = "no train_labels in it"
     label_column: str | None = None
+    label_sets: Mapping[str, Callable[[], Array]] = field(default_factory=dict)
     untrainable: str = "no row to train on"
     images_path: str | None = None
     skipped: tuple[Skipped, ...] = ()

@@ -30,7 +30,7 @@ from unflip.data.files import (
     squares,
     to_upright_rgb,
 )
-from unflip.data.options import Crop, ImageOptions
+from unflip.data.options import Augment, Crop, ImageOptions
 from unflip.data.sources import Standardization
 from unflip.errors import ConfigError, InputError
 from unflip.progress import Track, untracked
@@ -122,14 +122,18 @@ def are_small(images: Array | ImageFiles) -> bool:
 
 
 class ImageSource:
-    """Images (n, c, h, w) of bytes; a view is mirrored at random and shifted by up to ``shift`` pixels."""
+    """Images (n, c, h, w) of bytes; a view is mirrored at random and shifted by up to ``shift`` pixels.
+
+    With ``augment = "randaugment"`` it then passes through :class:`unflip.data.randaugment.RandAugment`.
+    """
 
     prefetch, host_indices = 0, False
 
-    def __init__(self, images: Array, standardize: Standardization, *, augment: bool = True, shift: int = 4) -> None:
+    def __init__(self, images: Array, standardize: Standardization, *, augment: Augment = True, shift: int = 4) -> None:
         self.shape = images.shape[1:]
         self._shift = shift
-        self.augments = augment
+        self.augments = bool(augment)
+        self._distort = strong_augmentation(augment, self.shape)
         self._images = torch.from_numpy(np.require(images, np.uint8, ["C", "W"]))
         self._standardize = standardize
         self.sizes = np.tile(np.array([images.shape[3], images.shape[2]], np.float32), (len(images), 1))
@@ -145,7 +149,8 @@ class ImageSource:
     def view(self, indices: Tensor, generator: torch.Generator) -> Tensor:
         """Return a random view of the images at ``indices``, normalized."""
         images = self._bytes(indices)
-        images = flip_crop(images, generator, pad=self._shift) if self.augments else images
+        if self.augments:
+            images = self._distort(flip_crop(images, generator, pad=self._shift), generator)
         return normalize(images, self._standardize)
 
     def to(self, device: torch.device) -> Self:
@@ -168,7 +173,7 @@ class FileSource:
     Args:
         files: the images, with a frame.
         standardize: mean and standard deviation per channel.
-        augment: whether views are random.
+        augment: whether views are random; ``randaugment`` also distorts them.
         crop: `resized` takes 8 to 100 % of the area (Szegedy et al. 2015), `random` a square at a random position.
         workers: threads that read images; by default one per core.
     """
@@ -180,13 +185,14 @@ class FileSource:
         files: ImageFiles,
         standardize: Standardization,
         *,
-        augment: bool = True,
+        augment: Augment = True,
         crop: Crop = "resized",
         workers: int | None = None,
     ) -> None:
         assert files.frame is not None
         self.shape = files.shape[1:]
-        self.augments = augment
+        self.augments = bool(augment)
+        self._distort = strong_augmentation(augment, self.shape)
         self._files, self._frame = files, files.frame
         self._crop = crop
         self._standardize = standardize
@@ -206,7 +212,8 @@ class FileSource:
         """Return random crops of the images at ``indices``, normalized."""
         if not self.augments:
             return self.fetch(indices)
-        return normalize(mirror(self._read(indices, generator), generator), self._standardize)
+        images = self._distort(mirror(self._read(indices, generator), generator), generator)
+        return normalize(images, self._standardize)
 
     def to(self, device: torch.device) -> Self:
         """Move batches, as bytes, to ``device``."""
@@ -224,6 +231,15 @@ class FileSource:
         else:
             boxes = random_boxes(sizes, generator)
         return cut_images(self._files, rows, images, boxes, self._frame, self._pool).to(self._device)
+
+
+def strong_augmentation(augment: Augment, shape: tuple[int, ...]) -> Callable[[Tensor, torch.Generator], Tensor]:
+    """Return what a view passes through after it is cropped and mirrored: nothing, unless ``randaugment``."""
+    if augment != "randaugment":
+        return lambda images, generator: images
+    from unflip.data.randaugment import RandAugment  # imports torchvision
+
+    return RandAugment(shape)
 
 
 def byte_normalization(mean: tuple[float, ...], std: tuple[float, ...]) -> Standardization:

@@ -38,7 +38,7 @@ from unflip.data.sources import (
     fit_standardization,
 )
 from unflip.data.split import group_numbers, identities, rank_in_class, same_examples
-from unflip.errors import ConfigError, InputError, UnflipWarning, one_line
+from unflip.errors import ConfigError, InputError, UnflipWarning, one_line, unknown
 from unflip.progress import Track, untracked
 from unflip.stats.discriminant import evenly_spaced, fit_discriminant, leave_group_out_log_posterior, tempered_nll
 
@@ -189,8 +189,13 @@ def _name_numbers(raw: Dataset, options: DataOptions, what: str) -> Dataset:
 
 def _other_labels(raw: Dataset, train: Split, options: DataOptions, what: str) -> Array:
     """Read the labels that replace those of the data; numbers are ambiguous where class names are other numbers."""
-    names = options.class_names or raw.class_names or _names_in(train.labels)
-    labels = read_labels(Path(options.labels or ""), as_strings(raw.train.ids), names, len(raw.train.inputs))
+    names, chosen = options.class_names or raw.class_names or _names_in(train.labels), options.labels or ""
+    if any(chosen.startswith(name.partition(":")[0] + ":") for name in raw.label_sets):
+        if chosen not in raw.label_sets:
+            raise ConfigError(unknown("labels", chosen, raw.label_sets))
+        labels = raw.label_sets[chosen]()
+    else:
+        labels = read_labels(Path(chosen), as_strings(raw.train.ids), names, len(raw.train.inputs))
     labels = _one_per_example(labels, train, options, what, "labels")
     if are_misleading(names) and len(labels) and not are_names(labels):
         raise InputError(

@@ -8,6 +8,7 @@ from unflip.options import Options
 
 Resample = Literal["bilinear", "bicubic"]
 Crop = Literal["resized", "random"]
+Augment = bool | Literal["randaugment"]
 CROSS_FIT, IN_SAMPLE = "cross-fit", "in-sample"
 
 
@@ -56,7 +57,8 @@ class DataOptions(ImageOptions):
     """What texts are encoded with: see `unflip list text-encoders`; by default wordllama if it is installed, else
     tfidf."""
     labels: str | None = None
-    """A file of labels that replace the training labels; the data's own labels are then used for evaluation only."""
+    """A file of labels that replace the training labels; the data's own labels are then used for evaluation only.
+    CIFAR also takes `cifar-10n:worse` and the like: labels by people, from the published file in its folder."""
     reviewed: str | None = None
     """A table (index or path, label) of reviewed labels, which are never changed."""
     limit: PositiveInt | None = None
@@ -73,8 +75,8 @@ class DataOptions(ImageOptions):
     """Center each column and divide it by its own standard deviation (`per-feature`) or all columns by a common one
     (`global`); `auto` takes what explains the labels better. Images have a fixed mean and standard deviation per
     channel instead."""
-    augment: bool = True
-    """Mirror and crop training images at random."""
+    augment: Augment = True
+    """Mirror and crop training images at random; `randaugment` also distorts them and changes their colors."""
     jitter: float = Field(0.0, ge=0.0)
     """Standard deviation of the noise between two views of a row, in units of the standardized features."""
     mmap_threshold_mb: float = Field(1024.0, ge=0.0)

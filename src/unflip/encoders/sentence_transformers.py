@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from unflip.compute import repair_torchvision
 from unflip.data.arrays import Array
 from unflip.encoders.base import TextEncoder
 from unflip.errors import ConfigError, InputError, MissingExtraError, described
@@ -70,8 +71,6 @@ def named(name: str) -> type[SentenceTransformers]:
 
 def import_package() -> Any:
     """Import the package, even beside a torchvision that was built for another torch."""
-    from unflip.nn.timm import repair_torchvision
-
     repair_torchvision()
     return importlib.import_module("sentence_transformers")
 

@@ -48,6 +48,15 @@ def symmetric_cross_entropy(logits: Tensor, labels: Tensor, alpha: float, beta: 
     return alpha * cross_entropy(logits, labels) + beta * reverse_cross_entropy(logits, labels, log_zero)
 
 
+def early_learning_penalty(probs: Tensor, targets: Tensor) -> Tensor:
+    """Return ``log(1 - <p, t>)``, which is minimal where predictions p (b, k) agree with targets t (b, k).
+
+    The regularizer of Liu et al. (2020). p is clipped to [1e-4, 1 - 1e-4], as in the released code, so that it stays
+    finite.
+    """
+    return torch.log1p(-(probs.clamp(1e-4, 1 - 1e-4) * targets).sum(1))
+
+
 class _Loss(nn.Module):
     """A loss of each example, reduced as torch's losses are."""
 
@@ -109,6 +118,50 @@ class SLLoss(_Loss):
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (b, k) for labels (b,)."""
         return self.reduced(symmetric_cross_entropy(logits, labels, self.alpha, self.beta, self.log_zero))
+
+
+class ELRLoss(_Loss):
+    """Early-learning regularization as a module: ``CE + strength log(1 - <p, t>)``.
+
+    t, the running mean of each example's predictions, is updated by every call in training mode:
+    ``t <- memory t + (1 - memory) p`` (Liu et al. 2020).
+
+    Args:
+        num_examples: n, the number of training examples.
+        num_classes: k.
+        strength: lambda: 3 for CIFAR-10, 7 for CIFAR-100.
+        memory: beta: 0.7 for CIFAR-10, 0.9 for CIFAR-100.
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    >>> loss = ELRLoss(num_examples=8, num_classes=2)
+    >>> loss(torch.tensor([[3.0, 0.0]]), torch.tensor([0]), torch.tensor([5]))
+    tensor(-0.9075)
+    """
+
+    targets: Tensor
+
+    def __init__(
+        self,
+        num_examples: int,
+        num_classes: int,
+        *,
+        strength: float = 3.0,
+        memory: float = 0.7,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        if not 0 <= memory < 1:
+            raise ConfigError(f"memory = {memory}: must be at least 0 and below 1")
+        self.strength, self.memory = strength, memory
+        self.register_buffer("targets", torch.zeros(num_examples, num_classes))
+
+    def forward(self, logits: Tensor, labels: Tensor, index: Tensor) -> Tensor:
+        """Return the loss of logits (b, k) for labels (b,) of the examples ``index`` (b,), numbers from 0 to n - 1."""
+        probs = logits.softmax(1)
+        targets = self.targets[index]
+        if self.training:
+            targets = self.targets[index] = targets.lerp(probs.detach().to(targets), 1 - self.memory)
+        return self.reduced(cross_entropy(logits, labels) + self.strength * early_learning_penalty(probs, targets))
 
 
 def mix(

@@ -521,7 +521,7 @@ class CalibratedSpec(MethodSpec):
 def calibrated(name: str, method: type[Method], calibrator: str) -> CalibratedSpec:
     """Return the specification of a method with ``mean`` or ``covariance`` calibration."""
     if not method.can_be_calibrated:
-        raise ConfigError(f"method '{name}' cannot be calibrated: its networks have no separate heads")
+        raise ConfigError(f"method '{name}' cannot be calibrated: its averaged weights have no head to train")
     return CalibratedSpec(name, method, _KINDS[calibrator], calibrator)
 
 

@@ -1,11 +1,12 @@
-"""Networks: their base class, building one by name, ensembles that predict, and layers that image networks share."""
+"""Networks: their base class, building one by name, ensembles and averaged weights, and layers of image networks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from unflip.compute import derive, seeded_layers
 from unflip.errors import ConfigError
@@ -169,6 +170,27 @@ class Ensemble:
         self.weights, self.offset = view.get("weights"), view.get("offset")
         fields = {name: value if value.ndim else value.item() for name, value in _below(view, "gaussians.").items()}
         self.gaussians = Discriminant(**fields) if fields else None  # type: ignore[arg-type]
+
+
+class EMA(AveragedModel):
+    """The exponential moving average of a network's weights and batch-norm statistics.
+
+    After step t a value moves ``1 - min(decay, t / (t + 10))`` of the way to the current one, so that early steps decay
+    fast (Polyak and Juditsky 1992; Tarvainen and Valpola 2017). It starts from the initial weights, which count as the
+    first of ``n_averaged``.
+    """
+
+    module: Any
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        def average(own: Any, theirs: Any, step: Tensor | int) -> None:
+            if own[0].is_floating_point():  # batch norm also counts its batches
+                count = int(self.n_averaged)  # on the CPU, unlike `step`: no wait for the device
+                torch._foreach_lerp_(own, theirs, 1 - min(decay, count / (count + 10)))
+
+        super().__init__(network, multi_avg_fn=average, use_buffers=True)
+        self.n_averaged.fill_(1)
+        self.requires_grad_(requires_grad=False).eval()
 
 
 def count_networks(state: Mapping[str, Tensor]) -> int:

@@ -1,6 +1,5 @@
 """Networks of the package timm, as ``timm:NAME``, optionally with pretrained weights."""
 
-import importlib
 import logging
 import pickle
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from unflip.compute import repair_torchvision
 from unflip.errors import ConfigError, InputError, described
 from unflip.nn.backbone import Backbone, Pretrained, PretrainedOptions, fill, import_extra, read_weights
 from unflip.nn.base import image_channels
@@ -103,20 +103,3 @@ def import_timm() -> Any:
     """Import timm, even beside a torchvision that was built for another torch."""
     repair_torchvision()
     return import_extra("timm", "timm")
-
-
-def repair_torchvision() -> None:
-    """Make a torchvision that was built for another torch importable, by declaring its operators.
-
-    The torchvision on PyPI is built for CUDA. With a CPU-only torch its library does not load, and the import fails
-    with "operator torchvision::nms does not exist". Nothing here computes boxes, so declarations suffice.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except ImportError:
-        return  # not installed
-    except RuntimeError as error:
-        if "torchvision::" not in str(error):
-            raise
-        for name in ("torchvision::nms", "torchvision::qnms"):
-            torch.library.define(name, "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

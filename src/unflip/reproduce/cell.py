@@ -183,7 +183,7 @@ def _is_name(section: str, key: str, value: str) -> bool:
     """Return whether a value that may be a file is a built-in name instead."""
     if (section, key) == ("data", "path"):
         return is_built_in(value)
-    return key in ("posterior", "class_map", "groups") and not Path(value).suffix
+    return key in ("labels", "posterior", "class_map", "groups") and not Path(value).suffix
 
 
 @contextlib.contextmanager

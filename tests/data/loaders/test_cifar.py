@@ -13,7 +13,7 @@ from unflip.data.dataset import Dataset
 from unflip.data.loaders import load_raw
 from unflip.data.loaders.cifar import CIFAR10, CIFAR100, Cifar
 from unflip.data.options import DataOptions, NoiseOptions
-from unflip.errors import InputError
+from unflip.errors import InputError, UnflipError
 from unflip.noise.transition import CIFAR100_SUPERCLASSES
 
 Array = np.ndarray[Any, Any]
@@ -202,3 +202,69 @@ def test_the_bare_name_is_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InputError, match="No such file or folder: cifar10"):
         load(Path("cifar10"))
     assert load(write(tmp_path / "cifar10", CIFAR100, "binary").relative_to(tmp_path)).name == "cifar100"
+
+
+def write_human(folder: Path, kind: Cifar, files: dict[str, tuple[Array, Array]], old: bool = False) -> Path:
+    """Write labels by people as published: every label is one further than the class, the last ones right."""
+    clean = np.concatenate([files[name][1] for name in kind.train]).astype(np.int64)
+    labels = {key: (clean + 1) % len(kind.class_names) for key in kind.human_keys.values()}
+    path = folder / kind.human
+    torch.save({"clean_label": clean, **labels}, path, _use_new_zipfile_serialization=not old)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:.*no training examples")  # of most classes of CIFAR-100
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_labels_by_people_are_read_from_the_published_file(tmp_path: Path, kind: Cifar, old: bool) -> None:
+    files = content(kind)
+    folder = write(tmp_path / "data", kind, "binary", files)
+    write_human(folder.parent if old else folder, kind, files, old)
+    clean = np.concatenate([files[name][1] for name in kind.train])
+    for name in kind.human_keys:
+        dataset = open_dataset(DataOptions(path=str(folder), labels=name, val_fraction=0.0))
+        assert dataset.given.tolist() == ((clean + 1) % len(kind.class_names)).tolist()
+        assert dataset.clean is not None
+        assert dataset.clean.tolist() == clean.tolist()
+
+
+def test_a_limit_takes_the_first_of_them(tmp_path: Path) -> None:
+    files = content(CIFAR10)
+    folder = write(tmp_path, CIFAR10, "python", files)
+    write_human(folder, CIFAR10, files)
+    dataset = open_dataset(DataOptions(path=str(folder), labels="cifar-10n:worse", limit=6, val_fraction=0.0))
+    assert dataset.given.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+class Harmful:
+    """Refers to a function that a restricted reader must not call."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (exit, (1,))
+
+
+def test_what_is_wrong_with_the_published_file_is_one_line(tmp_path: Path) -> None:
+    files = content(CIFAR10)
+    folder = write(tmp_path / "data", CIFAR10, "binary", files)
+
+    def message(labels: str = "cifar-10n:worse") -> str:
+        with pytest.raises(UnflipError) as caught:
+            open_dataset(DataOptions(path=str(folder), labels=labels))
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "no file CIFAR-10_human.pt in it or beside it" in message()
+    path = write_human(folder, CIFAR10, files)
+    assert "did you mean 'cifar-10n:worse'?" in message("cifar-10n:worst")
+    assert "labels cifar-100n:fine: cannot read" in message("cifar-100n:fine")
+    whole = torch.load(path, weights_only=False)
+    for changed, expected in (
+        ({"worse_label": whole["worse_label"][:3]}, "'worse_label': not an array of 20 integers; download it again"),
+        ({"worse_label": whole["worse_label"] + 9}, "record 0: label 10 is not from 0 to 9"),
+        ({"clean_label": whole["clean_label"][::-1].copy()}, "'clean_label', row 0: not the class"),
+        ({"worse_label": Harmful()}, "not a readable"),
+    ):
+        torch.save(whole | changed, path)
+        assert expected in message()
+    path.write_bytes(b"nothing")
+    assert "not a readable" in message()

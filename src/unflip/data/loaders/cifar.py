@@ -1,11 +1,18 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in both official layouts: binary files, and Python batches."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) in both official layouts: binary files, and Python batches.
+
+With the published file in the same folder or beside it, labels may be those of CIFAR-10N and CIFAR-100N, which people
+gave (Wei et al. 2022).
+"""
 
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from unflip.data.arrays import Array, unreadable
 from unflip.data.dataset import Dataset, Split
@@ -27,6 +34,8 @@ class Cifar(Loader):
     Attributes:
         records: the number of records in each training file, and in the test file.
         label_bytes: the number of bytes before each image; the last one is the class, before it CIFAR-100's superclass.
+        human: the published file of labels by people.
+        human_keys: their names in it, by the name that ``data.labels`` takes.
     """
 
     uses = frozenset({"augment", "shift"})
@@ -40,6 +49,8 @@ class Cifar(Loader):
     class_names: tuple[str, ...]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    human: str
+    human_keys: Mapping[str, str]
 
     def recognizes(self, path: Path, options: DataOptions) -> bool:
         """Whether ``path`` is a folder with the first training file of either layout."""
@@ -56,6 +67,7 @@ class Cifar(Loader):
             tests={"test": Split(*read(path / self.test, self.records[1]))},
             class_names=self.class_names,
             class_map=self.name,
+            label_sets={name: partial(self._read_human, path, key, labels) for name, key in self.human_keys.items()},
             normalization=byte_normalization(self.mean, self.std),
         )
 
@@ -69,7 +81,9 @@ class Cifar(Loader):
         if len(content) != count * record:
             raise InputError(f"{path}: {len(content)} bytes instead of {count * record}; download it again")
         records = content.reshape(-1, record)
-        return self._checked(path, records[:, self.label_bytes :], records[:, self.label_bytes - 1])
+        return records[:, self.label_bytes :].reshape(-1, *_SHAPE), self._checked(
+            path, records[:, self.label_bytes - 1]
+        )
 
     def _read_pickled(self, path: Path, count: int) -> tuple[Array, Array]:
         batch = read_batch(path)
@@ -78,14 +92,29 @@ class Cifar(Loader):
             raise InputError(f"{path}, 'data': not an array of {count} x {_PIXELS} bytes; download it again")
         if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels) or len(labels) != count:
             raise InputError(f"{path}, '{self.label_key}': not a list of {count} integers; download it again")
-        return self._checked(path, images, np.array(labels))
+        return images.reshape(-1, *_SHAPE), self._checked(path, np.array(labels))
 
-    def _checked(self, path: Path, pixels: Array, labels: Array) -> tuple[Array, Array]:
+    def _read_human(self, folder: Path, key: str, clean: Array) -> Array:
+        """Read one set of labels by people; the file's own copy of the clean labels tells whether its order is ours."""
+        found = [path for path in (folder / self.human, folder.parent / self.human) if path.is_file()]
+        if not found:
+            raise InputError(f"{folder}: no file {self.human} in it or beside it; get it from www.noisylabels.com")
+        content = read_human(found[0])
+        for name in (key, "clean_label"):
+            labels = content.get(name)
+            if not isinstance(labels, np.ndarray) or labels.shape != clean.shape or labels.dtype.kind not in "iu":
+                raise InputError(f"{found[0]}, '{name}': not an array of {len(clean)} integers; download it again")
+        if (content["clean_label"] != clean).any():
+            row = int((content["clean_label"] != clean).argmax())
+            raise InputError(f"{found[0]}, 'clean_label', row {row}: not the class in {folder}; is the order another?")
+        return self._checked(found[0], content[key])
+
+    def _checked(self, path: Path, labels: Array) -> Array:
         wrong = (labels < 0) | (labels >= len(self.class_names))
         if wrong.any():
             row, last = int(wrong.argmax()), len(self.class_names) - 1
             raise InputError(f"{path}, record {row}: label {labels[row]} is not from 0 to {last}; is this {self.name}?")
-        return pixels.reshape(-1, *_SHAPE), labels.astype(np.int64)
+        return labels.astype(np.int64)
 
 
 CIFAR10 = Cifar(
@@ -98,6 +127,14 @@ CIFAR10 = Cifar(
     class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
+    human="CIFAR-10_human.pt",
+    human_keys={
+        "cifar-10n:aggregate": "aggre_label",
+        "cifar-10n:random1": "random_label1",
+        "cifar-10n:random2": "random_label2",
+        "cifar-10n:random3": "random_label3",
+        "cifar-10n:worse": "worse_label",
+    },
 )
 CIFAR100 = Cifar(
     name="cifar100",
@@ -109,6 +146,8 @@ CIFAR100 = Cifar(
     class_names=tuple(sorted(name for names in CIFAR100_CLASSES.values() for name in names)),
     mean=(0.5071, 0.4866, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
+    human="CIFAR-100_human.pt",
+    human_keys={"cifar-100n:fine": "noisy_label"},
 )
 
 
@@ -138,3 +177,16 @@ def read_batch(path: Path) -> dict[str, Any]:
     except Exception as error:  # a broken pickle can raise anything
         raise unreadable(path, "batch", error) from error
     return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
+
+
+def read_human(path: Path) -> dict[str, Any]:
+    """Read a dictionary of integer arrays that ``torch.save`` wrote; a file that refers to anything else is refused."""
+    allowed: list[Any] = [
+        *((function, ".".join(name)) for name, function in _ALLOWED.items()),
+        *map(type, map(np.dtype, "bBhHiIlLqQ")),
+    ]
+    try:
+        with torch.serialization.safe_globals(allowed):
+            return dict(torch.load(path, weights_only=True))
+    except Exception as error:  # a broken pickle can raise anything
+        raise unreadable(path, "labels", error) from error

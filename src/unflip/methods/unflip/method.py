@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
 
 from unflip.errors import UnflipWarning
 from unflip.methods.base import (
@@ -27,7 +26,7 @@ from unflip.methods.base import (
 from unflip.methods.losses import mix
 from unflip.methods.unflip.folds import assign_folds, folds_without, members_rows
 from unflip.methods.unflip.posterior import PosteriorState, blocks, informative_prob, top_one, update_posterior
-from unflip.nn.base import Ensemble, Network, unwrap
+from unflip.nn.base import EMA, Ensemble, Network, unwrap
 from unflip.options import Options
 from unflip.stats.discriminant import (
     MIN_LOG_PROB,
@@ -452,24 +451,3 @@ def count_members(options: UnflipOptions, context: TrainContext) -> int:
     if not context.of_rows:
         return 2
     return 8 if len(context.train) < SMALL_DATA else 5
-
-
-class EMA(AveragedModel):
-    """The exponential moving average of a network's weights and batch-norm statistics.
-
-    After step t a value moves ``1 - min(decay, t / (t + 10))`` of the way to the current one, so that early steps decay
-    fast (Polyak and Juditsky 1992; Tarvainen and Valpola 2017). It starts from the initial weights, which count as the
-    first of ``n_averaged``.
-    """
-
-    module: Any
-
-    def __init__(self, members: nn.Module, decay: float) -> None:
-        def average(own: Any, theirs: Any, step: Tensor | int) -> None:
-            if own[0].is_floating_point():  # batch norm also counts its batches
-                count = int(self.n_averaged)  # on the CPU, unlike `step`: no wait for the device
-                torch._foreach_lerp_(own, theirs, 1 - min(decay, count / (count + 10)))
-
-        super().__init__(members, multi_avg_fn=average, use_buffers=True)
-        self.n_averaged.fill_(1)
-        self.requires_grad_(requires_grad=False).eval()

@@ -13,6 +13,7 @@ from unflip.methods.plc import ProbabilityWindow
 from unflip.methods.unflip.method import Unflip, UnflipOptions, Views
 from unflip.methods.unflip.posterior import PosteriorState, blocks
 from unflip.stats.discriminant import MIN_LOG_PROB
+from unflip.stats.noise_rate import Confident
 from unflip.stats.odds import pool
 
 
@@ -58,6 +59,14 @@ class PixelUnflip(Unflip):
         self.targets = None
         network = self._view(range(self.count))
         return Views(network, None, None, self._stack([network], given))
+
+    def _confident_part(self, network: Tensor, labels: LabelStore) -> Confident:
+        """Describe the confidently predicted labels, at the confidence that fits the given labels best.
+
+        Mixup and means over epochs and members make the view itself much less confident than it is right.
+        """
+        weights = self._stack([network], labels.initial[self.context.train]).weights
+        return super()._confident_part(pool([network], weights), labels)
 
     def _view(self, members: Sequence[int]) -> Tensor:
         """Return the logarithm of the mean probabilities (m, k) by some members in the last epochs."""
