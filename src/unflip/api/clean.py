@@ -1,5 +1,6 @@
 """clean: find label issues and other issues in a data set."""
 
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ import pyarrow.compute
 
 from unflip.api.embed import EmbedPlan, plan_embedding, read_data
 from unflip.api.options import CLEAN, AuditOptions, SourceOptions, choose_size, option_tree
+from unflip.api.result import Result
 from unflip.compute import find_device
 from unflip.data import datasets
 from unflip.data.columns import Table, column_names
@@ -19,11 +21,13 @@ from unflip.data.dataset import Dataset, Inputs
 from unflip.data.files import ImageFiles, Skipped
 from unflip.data.labeling import choose_labels, label_data
 from unflip.data.loaders import load_raw
+from unflip.data.memory import take_memory, write_data
 from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
 from unflip.engine.run import train_run
 from unflip.errors import ConfigError, InputError, Stopped, unknown
+from unflip.files import write_json
 from unflip.issues import checks
 from unflip.issues.audit import AuditInput, run_checks
 from unflip.issues.duplicates import DuplicateIndex, find_duplicates
@@ -159,6 +163,9 @@ class CleanPlan:
         label_issues = listed.filter(listed["is_label_issue"])
         issues = run_checks(AuditInput(table, run.class_names, raw, duplicates), self.audit.skip_check, self.track)
         write_table(run.own(layout.ISSUES), issues)
+        flagged = Counter(issues.filter(issues["flag"])["issue"].to_pylist())
+        counts = {name: flagged[name] for name in checks.names() if name not in self.audit.skip_check}
+        write_json(run.own(layout.RESULT), run.result | {"other_issues": counts})
         removed = pa.compute.equal(table["split"], REMOVED)
         remaining = table.filter(pa.compute.invert(removed))
         reviewed = remaining.filter(remaining["reviewed"])
@@ -182,22 +189,24 @@ class CleanPlan:
 
 
 def clean(
-    data: str | Path,
-    out: str | Path,
+    data: Any,
+    out: str | Path | None = None,
     *,
     method: str | None = None,
     epochs: int | None = None,
     seed: int | None = None,
     force: bool = False,
     **options: Any,
-) -> CleanResult:
+) -> Result:
     """Find label issues and other issues; write a run folder with the lists and a report.
 
     Same as ``unflip clean``. Images are embedded first; the features are cached in ``out`` as ``embedded.npz``.
 
     Args:
-        data: images, texts, a table or feature arrays; see ``unflip clean --help``.
-        out: the run folder.
+        data: a path to images, texts, a table or feature arrays, see ``unflip clean --help``; or a data frame (pandas,
+            polars, Arrow) with a column ``label``, a data set of Hugging Face, or, with ``labels=...`` (n,), a data
+            frame, numbers (n, columns), texts, PIL images or paths of images. These are written to ``out`` first.
+        out: the run folder; by default a new temporary folder, which is not removed.
         method: the training method; see ``unflip list methods``. Default: ``unflip``.
         epochs: passes over the data; chosen by the number of examples by default.
         seed: random seed.
@@ -205,10 +214,17 @@ def clean(
         options: see ``unflip.api.options.CLEAN`` and ``unflip clean --help``.
 
     Returns:
-        The finished run, its label issues and a summary of them.
+        The finished run, with its issues.
     """
+    memory = take_memory(data, options)
+    run = Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
+    if memory is not None:
+        with Claim(run, force=force) as claim:
+            claim.hold().begin()
+            data = write_data(memory, run.own(layout.DATA))
     chosen = {"method": method, "epochs": epochs, "seed": seed}
-    return plan_cleaning(data, out, force=force, **chosen, **options).execute()
+    plan_cleaning(data, run.folder, force=force, **chosen, **options).execute()
+    return Result(run.folder, memory)
 
 
 def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **options: Any) -> CleanPlan:
