@@ -478,3 +478,39 @@ def test_data_in_memory_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             unflip.clean(data, tmp_path / "run", **options)
+
+
+@pytest.mark.parametrize("name", ["csv", "images"])
+def test_data_that_has_grown_keeps_its_decisions_and_says_what_is_new(name: str, tmp_path: Path, cli: Cli) -> None:
+    kind = KINDS[name]
+    data = kind.write(tmp_path / "data")
+    first = cleaned(kind, data, tmp_path / "run")
+    assert first.result["since_last"] is None
+    decide(
+        first,
+        kind,
+        {ACCEPTED: (State.ACCEPTED, TRUTH[ACCEPTED]), KEPT: (State.KEPT, GIVEN[KEPT]), REMOVED: (State.REMOVED, None)},
+    )
+    if name == "csv":
+        rows = frame().to_pylist()
+        new = {**rows[1], "x1": rows[1]["x1"] + 0.5, "kind": "ape", "note": 'a new "999"'}
+        with data.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*new])
+            writer.writeheader()
+            writer.writerows([new, *rows[:-1][::-1]])  # another order, a new one, and the last is gone
+    else:
+        write_picture(data / "ape" / "999.png", 1, (40, 40))
+        (data / GIVEN[COUNT - 1] / f"{COUNT - 1:03}.png").unlink()
+    more = ["--label-column", "kind", "--ignore", "note"] if name == "csv" else ["--backbone", "tiny"]
+    done = cli("clean", data, "--out", tmp_path / "run", "--force", "--device", "cpu", *more)
+    assert done.code == 0, done.err
+    assert "  since the last run: 1 new example (1 label issue), 1 gone\n" in done.out
+    assert "2 reviewed labels, 1 corrected; 1 example removed" in done.out
+    again = unflip.load(tmp_path / "run")
+    assert again.result["since_last"] == {"new": 1, "label_issues": 1, "gone": 1, "reviewed": 3}
+    index_of = numbers(again)
+    table = again.labels()
+    assert table["current_label_name"][index_of[ACCEPTED]].as_py() == TRUTH[ACCEPTED]
+    assert table["current_label_name"][index_of[KEPT]].as_py() == GIVEN[KEPT]
+    assert table["split"][index_of[REMOVED]].as_py() == "removed"
+    assert not {index_of[i] for i in (ACCEPTED, KEPT, REMOVED)} & set(again.issues["index"])
