@@ -51,7 +51,7 @@ def clean(data: Path, out: Path, seed: int, reviewed: Path | None = None) -> Any
 
     return unflip.clean(
         data, out, reviewed=reviewed, seed=seed, skip_check=tuple(checks.names()), threads=1, device="cpu", quiet=True
-    ).run
+    )
 
 
 def arrange(run: Any, order: str, seed: int) -> list[int]:

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 from unflip._version import __version__
 
 if TYPE_CHECKING:
+    from unflip.api.apply import apply
+    from unflip.api.check import check
     from unflip.api.clean import clean
     from unflip.api.corrupt import corrupt
     from unflip.api.embed import embed
     from unflip.api.predict import predict
+    from unflip.api.result import Result, load
     from unflip.api.train import train
     from unflip.estimator import UnflipClassifier, find_label_errors
     from unflip.methods.base import LabelStore
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from unflip.methods.mddc import DistributionCalibration
     from unflip.methods.plc import LabelCorrection
     from unflip.methods.unflip.controls import KnownWrongControls
-    from unflip.runs.folder import Run
     from unflip.stats.robust_mean import agnostic_mean
 
 __all__ = [
@@ -27,15 +29,18 @@ __all__ = [
     "KnownWrongControls",
     "LabelCorrection",
     "LabelStore",
-    "Run",
+    "Result",
     "SLLoss",
     "UnflipClassifier",
     "__version__",
     "agnostic_mean",
+    "apply",
+    "check",
     "clean",
     "corrupt",
     "embed",
     "find_label_errors",
+    "load",
     "predict",
     "train",
 ]
@@ -47,11 +52,12 @@ _HOMES = {
     "KnownWrongControls": "methods.unflip.controls",
     "LabelCorrection": "methods.plc",
     "LabelStore": "methods.base",
-    "Run": "runs.folder",
+    "Result": "api.result",
     "SLLoss": "methods.losses",
     "UnflipClassifier": "estimator",
     "agnostic_mean": "stats.robust_mean",
     "find_label_errors": "estimator",
+    "load": "api.result",
 }
 
 

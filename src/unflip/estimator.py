@@ -1,15 +1,13 @@
 """UnflipClassifier and find_label_errors: a scikit-learn interface for arrays, data frames and texts."""
 
 import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import ArrayLike
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import assert_all_finite, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
@@ -17,8 +15,18 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from unflip.api.options import choose_size
 from unflip.data.arrays import Array
-from unflip.data.columns import TEXT, Table, without_views
+from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Inputs, Split
+from unflip.data.memory import (
+    as_table,
+    column_titles,
+    complete_column,
+    dense_rows,
+    has_gaps,
+    hugging_face_table,
+    plain_column,
+    unmasked,
+)
 from unflip.data.sources import ArraySource, check_finite
 from unflip.encoders.base import restore
 from unflip.encoders.table import columns_of
@@ -31,7 +39,6 @@ from unflip.runs.config import Layers, RunConfig, Tree, nest
 from unflip.runs.labels import in_turns, label_issue_mask, wrong_so_far
 
 _ROWS: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": "allow-nan"}  # integers are not rounded to floats
-_MAX_DENSE = 2**34  # bytes of a sparse matrix in full
 _LISTED = 10  # columns that an error lists
 _SUM_TOLERANCE = 1e-3  # by which a row of probabilities may miss 1
 
@@ -119,20 +126,20 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         ``groups`` (n,) names the group of each example, for instance of near-duplicates: a group is never split between
         training and validation. ``trusted`` (n,) is a mask of labels known to be correct; they are never changed.
         """
-        X = _unmasked(X)
+        X = unmasked(X)
         cells = as_table(X)
         for name, column in (("y", y), ("groups", groups), ("trusted", trusted)):
             if isinstance(column, np.ma.MaskedArray):
-                _complete(column, name)
+                complete_column(column, name)
         values: Array = np.asarray(y)
         if values.dtype.kind in "OT":
-            y = _complete(y, "y")
+            y = complete_column(y, "y")
         elif values.dtype.kind in "biu":  # scikit-learn would make floats of the nullable integers of pandas
             y = values
         if cells is None:
             features, labels = validate_data(self, X, y, **_ROWS)
-            features = _dense(features)
-            inputs: Inputs = _with_names(features) if _has_gaps(features) else features
+            features = dense_rows(features)
+            inputs: Inputs = _with_names(features) if has_gaps(features) else features
         else:
             check_consistent_length(X, y)
             inputs, labels = cells, column_or_1d(y, warn=True)
@@ -142,7 +149,7 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y holds 1 class in n_samples = {len(labels)}; at least 2 classes are needed")
-        group_column = None if groups is None else _complete(groups, "groups")
+        group_column = None if groups is None else complete_column(groups, "groups")
         mask = np.zeros(len(labels), bool) if trusted is None else column_or_1d(trusted)
         if not np.isin(mask, (False, True)).all():
             raise ValueError("trusted: must be a mask, true where the label is known to be correct")
@@ -205,17 +212,17 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
 
     def _features(self, X: Any) -> Array:  # noqa: N803 - scikit-learn's name
         """Return examples as the network takes them, encoded as in training."""
-        X = _unmasked(X)
+        X = unmasked(X)
         if self.encoding_ is None:
-            X = _hugging_face_table(X) if hasattr(X, "with_format") else X
-            features = _dense(validate_data(self, X, reset=False, **_ROWS))
-            if _has_gaps(features):
+            X = hugging_face_table(X) if hasattr(X, "with_format") else X
+            features = dense_rows(validate_data(self, X, reset=False, **_ROWS))
+            if has_gaps(features):
                 row = int(np.isnan(features).any(1).argmax())
                 raise ValueError(f"X, row {row}: NaN, but the model was trained without gaps; fill it")
             return features
         cells = as_table(X, always=True)
-        if cells is None and columns_of(self.encoding_)[0] in _names(self.n_features_in_):
-            cells = _with_names(_dense(validate_data(self, X, reset=False, **_ROWS)))
+        if cells is None and columns_of(self.encoding_)[0] in column_titles(self.n_features_in_):
+            cells = _with_names(dense_rows(validate_data(self, X, reset=False, **_ROWS)))
         if cells is None:
             raise ValueError("X: the model was trained on a data frame or on texts; give the same kind")
         try:
@@ -251,118 +258,9 @@ class UnflipClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[best]  # type: ignore[no-any-return]
 
 
-def as_table(X: Any, *, always: bool = False) -> Table | None:  # noqa: N803 - scikit-learn's name
-    """Return a data frame with other than numbers, or texts, as cells to be encoded; None for anything else.
-
-    A data frame of numbers without gaps is used as it is, unless it is ``always`` to be encoded.
-    """
-    if hasattr(X, "with_format"):
-        X = _hugging_face_table(X)
-    if isinstance(X, pa.RecordBatch):
-        X = pa.table(X)
-    if isinstance(X, pa.Table):
-        return Table(without_views(X))
-    if hasattr(X, "columns") and hasattr(X, "dtypes"):  # pandas and what is like it
-        table = _pandas_table(X) if hasattr(X, "iloc") else without_views(X.to_arrow())
-        numbers = all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in table.schema.types)
-        plain = numbers and not any(column.null_count for column in table.columns)
-        sparse = any(str(kind).startswith("Sparse") for kind in X.dtypes)
-        return None if plain and not always and not sparse else Table(table)
-    texts = X.to_pylist() if isinstance(X, pa.Array | pa.ChunkedArray) else X
-    texts = texts.to_numpy() if hasattr(texts, "to_numpy") else texts
-    texts = list(texts) if isinstance(texts, Sequence) and not isinstance(texts, str) else texts
-    if isinstance(texts, np.ndarray):
-        texts = texts.tolist() if texts.ndim == 1 and texts.dtype.kind in "OUT" else []
-    if isinstance(texts, list) and any(isinstance(text, str) for text in texts):
-        found = [None if _is_missing(text) else text for text in texts]
-        if all(text is None or isinstance(text, str) for text in found):  # half a surrogate pair is no text
-            whole = [None if text is None else text.encode(errors="replace").decode() for text in found]
-            return Table(pa.table({TEXT: pa.array(whole, pa.large_string())}))
-    return None
-
-
-def _hugging_face_table(data: Any) -> pa.Table:
-    """Return a data set of Hugging Face as a table."""
-    if not isinstance(data.column_names, list):
-        raise ValueError(f"X: several splits; use one of them, such as X['{next(iter(data.column_names), 'train')}']")
-    if not hasattr(data, "__len__"):
-        raise ValueError("X: a streamed data set; load it without streaming")
-    return data.with_format("arrow")[:]
-
-
-def _pandas_table(frame: Any) -> pa.Table:
-    """Return a data frame of pandas as a table; sparse columns are filled."""
-    if any(str(kind).startswith("Sparse") for kind in frame.dtypes):
-        frame = frame.apply(lambda column: column.sparse.to_dense() if hasattr(column, "sparse") else column)
-    if not frame.shape[1]:
-        raise ValueError("X: no columns; at least one is needed")
-    for place, kind in enumerate(frame.dtypes):
-        if "interval" in str(getattr(getattr(kind, "categories", None), "dtype", kind)):  # as pandas.cut gives them
-            frame = frame.copy(deep=False)
-            frame.isetitem(place, frame.iloc[:, place].astype("string"))
-    names = Counter(map(str, frame.columns))
-    if twice := next((name for name, count in names.items() if count > 1), None):
-        raise ValueError(f"X: two columns are called '{twice}'; rename one of them")
-    try:
-        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"X: cannot be read; make each column all numbers or all text ({error})") from error
-
-
-def _is_missing(cell: Any) -> bool:
-    """Whether a cell is None, NaN or pandas' NA."""
-    return cell is None or type(cell).__name__ == "NAType" or (isinstance(cell, float) and cell != cell)
-
-
-def _unmasked(values: Any) -> Any:
-    """Return a masked array with NaN where it is masked; anything else as it is."""
-    if not isinstance(values, np.ma.MaskedArray):
-        return values
-    if not values.mask.any():
-        return values.data
-    return np.ma.filled(values.astype(np.result_type(values.dtype, np.float32)), np.nan)
-
-
-def _has_gaps(features: Array) -> bool:
-    return features.dtype.kind == "f" and bool(np.isnan(features.min(initial=0)))
-
-
-def _names(count: int) -> list[str]:
-    return [f"x{place}" for place in range(count)]
-
-
 def _with_names(features: Array) -> Table:
     """Return an array (n, columns) with gaps as cells to be encoded."""
-    return Table.of_array(features, _names(features.shape[1]), "X")
-
-
-def _dense(features: Any) -> Array:
-    """Return rows that torch can read, which must be writable; sparse ones in full."""
-    if issparse(features):
-        rows, columns = features.shape
-        needed = rows * columns * features.dtype.itemsize
-        if needed > _MAX_DENSE:
-            raise ValueError(
-                f"X: a sparse matrix of {rows:,} x {columns:,} takes {needed / 2**30:,.0f} GiB in full, which networks "
-                "need; reduce its columns first, for instance by TruncatedSVD"
-            )
-        features = features.toarray()
-    return np.require(features, requirements="W")
-
-
-def _complete(column: ArrayLike, name: str) -> Array:
-    """Return labels or groups (n,) as an array; refuse gaps and several types."""
-    array: Array = np.asarray(column)
-    array = column_or_1d(array.astype(object) if array.dtype.kind == "T" else column, warn=True)
-    try:
-        missing = pa.array(array, from_pandas=True).is_null().to_numpy(zero_copy_only=False)
-        if isinstance(column, np.ma.MaskedArray):
-            missing = missing | np.ma.getmaskarray(column).ravel()
-    except pa.ArrowException as error:
-        raise ValueError(f"{name}: must be all numbers or all names ({one_line(str(error))})") from error
-    if missing.any():
-        raise ValueError(f"{name}: example {missing.argmax()} has none; every example needs one")
-    return array
+    return Table.of_array(features, column_titles(features.shape[1]), "X")
 
 
 def find_label_errors(
@@ -394,9 +292,7 @@ def find_label_errors(
         raise ValueError("labels: none given; give the label of each example")
     if (features is None) == (pred_probs is None):
         raise ValueError("give either features or pred_probs, the class probabilities of your own model")
-    given = _complete(labels, "labels") if isinstance(labels, np.ma.MaskedArray) else np.asarray(labels)
-    given = given.astype(object if given.dtype.kind == "T" else given.dtype.newbyteorder("="))  # what Arrow knows
-    given = _complete(given, "labels")
+    given = plain_column(labels, "labels")
     if pred_probs is not None:
         if parameters:
             raise ValueError(f"{next(iter(parameters))}: nothing is trained where pred_probs are given; leave it out")
@@ -420,7 +316,7 @@ def find_label_errors(
 
 def _score_own(pred_probs: Any, given: Array) -> tuple[Array, Array, Array]:
     """Return suggested labels, quality and log-odds (n,) from predicted probabilities (n, k)."""
-    pred_probs = _unmasked(_hugging_face_table(pred_probs) if hasattr(pred_probs, "with_format") else pred_probs)
+    pred_probs = unmasked(hugging_face_table(pred_probs) if hasattr(pred_probs, "with_format") else pred_probs)
     try:
         probs = np.asarray(pred_probs).astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -439,7 +335,7 @@ def _score_own(pred_probs: Any, given: Array) -> tuple[Array, Array, Array]:
     sums = probs.sum(1)
     if not np.isfinite(probs).all() or (probs < 0).any() or (np.abs(sums - 1) > _SUM_TOLERANCE).any():
         raise ValueError("pred_probs: each row must hold probabilities, from 0 to 1, that add up to 1")
-    suggested, log_odds = score_labels(
+    suggested, log_odds, _ = score_labels(
         torch.from_numpy(np.require(probs, np.float32, ["C", "W"])), torch.from_numpy(codes.astype(np.int64))
     )
     return classes[suggested.numpy()], log_odds.sigmoid().float().numpy(), log_odds.numpy()

@@ -25,7 +25,8 @@ from unflip._version import __version__
 from unflip.errors import RunFolderError, check_text, described
 
 _OURS = ".unflip-"
-_PARTIAL = f"{_OURS}partial-"
+PARTIAL = f"{_OURS}partial-"
+"""Prefix of folders in which files are written before they are renamed."""
 LOCK = ".unflip-lock"
 """Held by the process that works in a folder; names that begin with ``.unflip-`` are ours everywhere."""
 
@@ -41,7 +42,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         write: writes the file at the path that it is given.
     """
     with naming_target(path):
-        place = Path(tempfile.mkdtemp(dir=path.parent, prefix=_PARTIAL))
+        place = Path(tempfile.mkdtemp(dir=path.parent, prefix=PARTIAL))
         waiting = _WAITING.get()
         try:
             temporary = place / path.name
@@ -138,7 +139,7 @@ def matching(folder: Path, name: re.Pattern[str]) -> list[Path]:
 
 def remove_partial(folder: Path) -> None:
     """Remove partly written files that killed processes left in ``folder``."""
-    for path in folder.glob(f"{_PARTIAL}*"):
+    for path in folder.glob(f"{PARTIAL}*"):
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -426,12 +426,12 @@ def test_every_way_to_ask_names_the_same_label_issues(cli: Cli, tmp_path: Path) 
     data = write_npz(tmp_path / "data.npz", **content)
     for method in ("standard", "mddc"):
         cleaned = unflip.clean(data, tmp_path / method, method=method, device="cpu")
-        listed = sorted(cleaned.label_issues["index"].to_pylist())
+        listed = sorted(cleaned.issues.query("issue == 'label_issue'")["index"])
         assert 7 <= len(listed) <= 12
-        cli("export", cleaned.run.folder, "--format", "cleanlab", "--out", tmp_path / f"{method}.csv")
+        cli("export", cleaned.folder, "--format", "cleanlab", "--out", tmp_path / f"{method}.csv")
         exported = [i for i, row in enumerate(rows(tmp_path / f"{method}.csv")) if row["is_label_issue"] == "true"]
         assert exported == listed
-        examples = Examples(cleaned.run)
+        examples = Examples(cleaned)
         page = examples.page(Filter(differs=True), np.zeros(len(examples), np.uint8), count=1000)
         assert sorted(page.indices) == listed
     table = unflip.find_label_errors(
@@ -494,8 +494,8 @@ def test_python_does_what_the_command_does(cli: Cli, photos: Path, tmp_path: Pat
     clean(cli, photos, "--out", tmp_path / "command", "--backbone", "tiny", "--epochs", 15)
     for name in ("label_issues.csv", "labels.csv"):
         assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "command" / name).read_bytes()
-    assert cleaned.run.report_path.exists()
-    assert "path" in cleaned.label_issues.column_names
+    assert cleaned.report_path.exists()
+    assert "path" in cleaned.issues.columns
     with pytest.raises(ConfigError, match="unknown option 'backbon', did you mean 'backbone'"):
         unflip.clean(photos, tmp_path / "other", backbon="tiny")
 

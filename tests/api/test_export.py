@@ -30,7 +30,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def exported(cli: Callable[..., Outcome], run: Run, form: str, out: Path, *more: object) -> Path:
-    answer = cli("export", run.folder, "--format", form, "--out", out, *more)
+    answer = cli(
+        "export", run.folder, "--format", form, "--out", out, *(["--all"] if form == "label-studio" else []), *more
+    )
     assert (answer.code, answer.err) == (0, "")
     assert answer.out == f"150 labels: {out}\n"
     return out
@@ -106,6 +108,46 @@ def test_label_studio_gets_a_task_an_example_with_a_prediction(
     assert tasks[0]["data"]["text"] == "no picture"
 
 
+def test_the_suffix_tells_the_format_and_people_get_label_issues(
+    cli: Callable[..., Outcome], run: Run, tmp_path: Path
+) -> None:
+    for name in ("l.csv", "l.parquet", "l.jsonl", "tasks.json"):
+        assert cli("export", run.folder, "--out", tmp_path / name).code == 0
+    assert pyarrow.parquet.read_table(tmp_path / "l.parquet").num_rows == 150
+    assert len((tmp_path / "l.jsonl").read_text().splitlines()) == 150
+    listed = [row for row in run.labels().to_pylist() if row["is_label_issue"]]
+    assert 0 < len(listed) < 100
+    tasks = json.loads((tmp_path / "tasks.json").read_text("utf-8"))
+    assert [task["data"]["index"] for task in tasks] == [row["index"] for row in listed]
+    assert cli("export", run.folder, "--format", "argilla", "--out", tmp_path / "records.json").code == 0
+    records = json.loads((tmp_path / "records.json").read_text("utf-8"))
+    for record, row in zip(records, listed, strict=True):
+        assert record["id"] == row["id"]
+        assert record["fields"] == {"image" if row["index"] else "text": row["id"]}
+        assert record["suggestions"]["label"]["value"] == row["suggested_label_name"]
+        assert record["metadata"]["given_label"] == row["given_label_name"]
+
+
+def test_fiftyone_gets_suggested_labels_by_path(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
+    answer = cli("export", run.folder, "--format", "fiftyone", "--out", tmp_path / "f.json")
+    assert answer.code == 2
+    assert "FiftyOne is for images; example 0 is 'no picture'" in answer.err
+    copy = Run(Path(shutil.copytree(run.folder, tmp_path / "run")))
+    table = copy.labels()
+    pyarrow.parquet.write_table(
+        table.set_column(1, "id", [[f"a.b/{i}.png" for i in range(150)]]), copy.folder / "labels.parquet"
+    )
+    content = json.loads(exported(cli, copy, "fiftyone", tmp_path / "f.json").read_text("utf-8"))
+    assert content["classes"] == ["cat", "dog, small", "bee"]
+    assert list(content["labels"]) == [f"a.b/{i}" for i in range(150)]
+    for row, label in zip(table.to_pylist(), content["labels"].values(), strict=True):
+        assert (label["label"], label["attributes"]["given_label"]) == (
+            row["suggested_label_name"],
+            row["given_label_name"],
+        )
+        assert label["attributes"]["is_label_issue"] == row["is_label_issue"]
+
+
 def test_classes_without_names_are_numbers(cli: Callable[..., Outcome], features: Path, tmp_path: Path) -> None:
     run = quick_train(features, tmp_path / "run", epochs=1)
     answer = cli("export", run.folder, "--format", "cleanlab", "--out", tmp_path / "issues.parquet")
@@ -118,7 +160,7 @@ def test_classes_without_names_are_numbers(cli: Callable[..., Outcome], features
 def test_a_prefix_that_nothing_uses_is_refused(cli: Callable[..., Outcome], run: Run, tmp_path: Path) -> None:
     answer = cli("export", run.folder, "--out", tmp_path / "l.csv", "--prefix", "photos/")
     assert answer.code == 2
-    assert "--prefix and --data are for the format label-studio, not csv" in answer.err
+    assert "--all, --prefix and --data are for the formats label-studio and argilla, not csv" in answer.err
     assert not (tmp_path / "l.csv").exists()
 
 
@@ -173,7 +215,7 @@ def test_issues_and_removals_are_known_to_every_format(cli: Callable[..., Outcom
     assert np.flatnonzero(issues["is_outlier_issue"].to_numpy()).tolist() == [3, 7]
     assert np.flatnonzero(issues["is_near_duplicate_issue"].to_numpy()).tolist() == [7, 8]
     out = tmp_path / "tasks.json"
-    assert cli("export", copy.folder, "--format", "label-studio", "--out", out).out.startswith("149 labels")
+    assert cli("export", copy.folder, "--all", "--out", out).out.startswith("149 labels")
     tasks = {task["data"]["index"]: task["data"]["issues"] for task in json.loads(out.read_text("utf-8"))}
     assert 5 not in tasks
     assert (tasks[7], tasks[3], tasks[0]) == (["outlier", "near_duplicate"], ["outlier"], [])

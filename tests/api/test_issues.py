@@ -13,6 +13,7 @@ import tiny_backbone
 import unflip
 from helpers import Outcome, blobs, write_npz
 from pictures import write_picture
+from unflip.api.clean import plan_cleaning
 from unflip.cli.clean import summary
 from unflip.data.arrays import read_npz
 from unflip.errors import ConfigError
@@ -36,13 +37,13 @@ def with_outliers(path: Path) -> Path:
 
 
 def test_clean_writes_returns_and_summarizes_issues(tmp_path: Path) -> None:
-    cleaned = unflip.clean(with_outliers(tmp_path / "data.npz"), tmp_path / "run", device="cpu", quiet=True)
+    cleaned = plan_cleaning(with_outliers(tmp_path / "data.npz"), tmp_path / "run", device="cpu", quiet=True).execute()
     flagged = cleaned.issues.filter(cleaned.issues["flag"]).to_pylist()
     outliers = {row["index"] for row in flagged if row["issue"] == "outlier"}
     assert outliers <= {*range(150, 163)}
     assert len(outliers) >= 9
     assert [row["index"] for row in flagged if row["issue"] == "class_quality"] == [None]
-    read = cleaned.run.issues()
+    read = cleaned.run.other_issues()
     assert read is not None
     assert read.to_pylist() == cleaned.issues.to_pylist()
     told = next(line for line in summary(cleaned).splitlines() if line.startswith("Other issues"))
@@ -73,7 +74,7 @@ def test_image_quality_uses_the_statistics_recorded_when_embedding(tmp_path: Pat
     write_picture(odd / "tiny.png", 0, (9, 8))
     out = tmp_path / "run"
     cleaned = unflip.clean(tmp_path / "photos", out, backbone="tiny", device="cpu", quiet=True)
-    flagged = cleaned.issues.filter(cleaned.issues["flag"]).to_pylist()
+    flagged = cleaned.issues.to_dict("records")
     found = {
         Path(row["path"]).name: row["reason"].partition(":")[0] for row in flagged if row["issue"] == "image_quality"
     }
@@ -84,7 +85,7 @@ def test_image_quality_uses_the_statistics_recorded_when_embedding(tmp_path: Pat
     assert by_name["long.png"][2:] == [400, 20]
     assert by_name["gray.png"][:2] == pytest.approx([120 / 255, 0], abs=1e-3)
     again = unflip.clean(out / "embedded.npz", tmp_path / "again", device="cpu", quiet=True)
-    assert "image_quality" in again.issues["issue"].to_pylist()
+    assert "image_quality" in set(again.issues["issue"])
 
 
 def test_examples_removed_from_training_do_not_leak(tmp_path: Path) -> None:
@@ -93,9 +94,10 @@ def test_examples_removed_from_training_do_not_leak(tmp_path: Path) -> None:
     content["test_labels"] = np.r_[content["train_labels"][:10], content["test_labels"]]
     data = write_npz(tmp_path / "data.npz", **content)
     first = unflip.clean(data, tmp_path / "first", device="cpu", quiet=True)
-    assert first.run.result["tests"]["test"]["leaked"] == 10
+    assert first.result["tests"]["test"]["leaked"] == 10
     (tmp_path / "reviewed.csv").write_text("index,label,decision\n" + "".join(f"{i},,remove\n" for i in range(10)))
-    again = unflip.clean(data, tmp_path / "second", reviewed=tmp_path / "reviewed.csv", device="cpu", quiet=True)
+    reviewed = tmp_path / "reviewed.csv"
+    again = plan_cleaning(data, tmp_path / "second", reviewed=reviewed, device="cpu", quiet=True).execute()
     assert "leakage" not in again.issues["issue"].to_pylist()
     assert not again.run.result["tests"]["test"].get("leaked")
     assert "leaked" not in summary(again)

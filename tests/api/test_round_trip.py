@@ -67,7 +67,7 @@ def write(table: pa.Table, path: Path) -> Path:
 
 
 def cleaned(data: Path, folder: Path, **options: Any) -> Run:
-    return clean(data, folder, quiet=True, device="cpu", **options).run
+    return clean(data, folder, quiet=True, device="cpu", **options)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_tasks_of_texts_hold_the_texts_wherever_they_are(tmp_path: Path, cli: Cl
     texts, labels = sentences(60)
     data = write(pa.table({"text": texts, "label": labels}), tmp_path / "t.csv")
     run = cleaned(data, tmp_path / "run")
-    order = ["export", run.folder, "--format", "label-studio", "--out", tmp_path / "tasks.json"]
+    order = ["export", run.folder, "--all", "--out", tmp_path / "tasks.json"]
     assert cli(*order).code == 0
     tasks = json.loads((tmp_path / "tasks.json").read_text("utf-8"))
     assert [task["data"]["text"] for task in tasks] == texts
@@ -151,16 +151,14 @@ def test_tasks_of_texts_hold_the_texts_wherever_they_are(tmp_path: Path, cli: Cl
 
 def test_tasks_of_pictures_hold_their_paths(photos: Path, tmp_path: Path, cli: Cli) -> None:
     run = cleaned(photos, tmp_path / "run", backbone="tiny")
-    done = cli(
-        "export", run.folder, "--format", "label-studio", "--out", tmp_path / "tasks.json", "--prefix", "/files/?d="
-    )
+    done = cli("export", run.folder, "--all", "--out", tmp_path / "tasks.json", "--prefix", "/files/?d=")
     assert done.code == 0, done.err
     tasks = json.loads((tmp_path / "tasks.json").read_text("utf-8"))
     assert [task["data"]["image"] for task in tasks] == [f"/files/?d={name}" for name in run.labels()["id"].to_pylist()]
 
 
 def test_tasks_of_a_table_hold_its_cells(of_table: Run, tmp_path: Path, cli: Cli) -> None:
-    done = cli("export", of_table.folder, "--format", "label-studio", "--out", tmp_path / "tasks.json")
+    done = cli("export", of_table.folder, "--all", "--out", tmp_path / "tasks.json")
     assert done.code == 0
     row = mixed().slice(3, 1).to_pylist()[0]
     task = json.loads((tmp_path / "tasks.json").read_text("utf-8"))[3]

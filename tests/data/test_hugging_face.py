@@ -33,7 +33,7 @@ def of_blobs(split: str = "train", **more: Any) -> Any:
     return hf.Dataset.from_dict(columns, features=types)
 
 
-def train_on(data: Any, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> unflip.Run:
+def train_on(data: Any, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> unflip.Result:
     return unflip.train(data, out, settings=QUICK | (settings or {}), device="cpu", **options)
 
 
@@ -61,9 +61,13 @@ def test_images_become_files_with_a_manifest(tmp_path: Path) -> None:
     )
     run = train_on(data, tmp_path / "run", epochs=1, network="mlp", settings={"data.image_size": 8})
     labels = run.labels()
-    assert labels["id"].to_pylist()[:2] == ["train/0000000.png", "train/0000001.png"]
+    names = labels["id"].to_pylist()
+    assert len({*names}) == 12
+    more: dict[str, Any] = {"epochs": 1, "network": "mlp", "settings": {"data.image_size": 8}}
+    turned = train_on(data.select(range(11, -1, -1)), tmp_path / "turned", **more)
+    assert turned.labels()["id"].to_pylist() == names[::-1]  # named by their content
     assert labels["given_label_name"].to_pylist()[:2] == ["b", "a"]
-    kept = np.asarray(Image.open(run.folder / "data" / "train" / "0000003.png"))
+    kept = np.asarray(Image.open(run.folder / "data" / names[3]))
     np.testing.assert_array_equal(kept, np.asarray(pictures[3]))
 
 

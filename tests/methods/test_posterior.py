@@ -132,7 +132,7 @@ def scaling_by_hand(state: PosteriorState, odds: Tensor, labels: Tensor, kept: T
 def test_scores_use_the_weight_of_final_labels_and_their_quality_a_larger_one() -> None:
     log_probs, labels = views(count=400, seed=3)
     probs = log_probs.exp()
-    suggested, odds = score_labels(probs, labels)
+    suggested, odds, _ = score_labels(probs, labels)
     stacked = stack([log_probs], labels)
     top_probs, top = probs.max(1)
     part = confident_part(top, top_probs, probs.gather(1, labels[:, None])[:, 0], labels, 3)
@@ -186,7 +186,7 @@ def test_a_class_without_labels_is_unknown_to_scores() -> None:
     probs = torch.rand(300, 3, generator=random) * torch.tensor([1.0, 1.0, 0.05])
     probs /= probs.sum(1, keepdim=True)
     labels = torch.where(probs[:, 0] > probs[:, 1], 0, 1)
-    suggested, odds = score_labels(probs, labels)
+    suggested, odds, _ = score_labels(probs, labels)
     assert 2 not in suggested.tolist()
     assert bool(odds.isfinite().all())
 

@@ -26,7 +26,7 @@ def made_up(count: int = 3000, classes: int = 4, noise: float = 0.2) -> tuple[Te
 
 def test_wrong_labels_are_corrected_and_have_a_low_quality() -> None:
     probs, labels, truth = made_up()
-    suggested, log_odds = score_labels(probs, labels)
+    suggested, log_odds, _ = score_labels(probs, labels)
     before, after = (labels == truth).float().mean(), (suggested == truth).float().mean()
     assert before < 0.86
     assert after > 0.95
@@ -40,8 +40,8 @@ def test_right_labels_stay() -> None:
 
 def test_the_order_of_classes_and_of_examples_does_not_matter() -> None:
     probs, labels, _ = made_up()
-    (suggested, log_odds), order = score_labels(probs, labels), torch.tensor([2, 0, 3, 1])
-    renamed, other_odds = score_labels(probs[:, order], order.argsort()[labels])
+    (suggested, log_odds, _), order = score_labels(probs, labels), torch.tensor([2, 0, 3, 1])
+    renamed, other_odds, _ = score_labels(probs[:, order], order.argsort()[labels])
     assert (order[renamed] == suggested).float().mean() > 0.999
     torch.testing.assert_close(other_odds.sigmoid(), log_odds.sigmoid(), atol=1e-3, rtol=1e-2)
 

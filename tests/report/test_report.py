@@ -593,7 +593,7 @@ def test_issues_are_shown_with_advice_and_groups_of_different_labels_first(photo
     )
     (photos / "photos" / "class 0" / "3.png").write_bytes(b"broken")
     views, names = open_views(run, None), run.class_names
-    issues = run.issues()
+    issues = run.other_issues()
     assert issues is not None
     outliers, copies, classes, mystery = find_issues(run.labels(), issues, names, views)
     assert (outliers.count, len(outliers.entries)) == (13, 12)

@@ -24,7 +24,7 @@ def found(run: Path) -> Path:
 
 
 def test_issues_come_by_name_by_example_and_by_group(found: Path) -> None:
-    issues = Issues(Run(found).issues())
+    issues = Issues(Run(found).other_issues())
     assert list(issues.lists) == ["outlier", "near_duplicate"]
     assert issues.lists["outlier"].tolist() == [7, 3, 9]
     assert issues.lists["near_duplicate"].tolist() == [40, 41, 7, 8, 20]  # groups stay together
@@ -38,7 +38,7 @@ def test_issues_come_by_name_by_example_and_by_group(found: Path) -> None:
 
 
 def test_a_run_without_issues_has_none(run: Path) -> None:
-    issues = Issues(Run(run).issues())
+    issues = Issues(Run(run).other_issues())
     assert (issues.lists, issues.of(0), issues.group(0)) == ({}, [], [])
     with served(run) as (address, _):
         client = Client(address)

@@ -1,10 +1,12 @@
 """clean: find label issues and other issues in a data set."""
 
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,7 @@ import pyarrow.compute
 
 from unflip.api.embed import EmbedPlan, plan_embedding, read_data
 from unflip.api.options import CLEAN, AuditOptions, SourceOptions, choose_size, option_tree
+from unflip.api.result import Result
 from unflip.compute import find_device
 from unflip.data import datasets
 from unflip.data.columns import Table, column_names
@@ -19,20 +22,26 @@ from unflip.data.dataset import Dataset, Inputs
 from unflip.data.files import ImageFiles, Skipped
 from unflip.data.labeling import choose_labels, label_data
 from unflip.data.loaders import load_raw
+from unflip.data.matching import Keys
+from unflip.data.memory import take_memory, write_data
 from unflip.data.options import DataOptions, ImageOptions
 from unflip.encoders.base import restore
 from unflip.encoders.table import encode_raw, text_columns
 from unflip.engine.run import train_run
-from unflip.errors import ConfigError, InputError, Stopped, unknown
+from unflip.errors import ConfigError, InputError, RunFolderError, Stopped, unknown
+from unflip.files import write_json, write_text
 from unflip.issues import checks
 from unflip.issues.audit import AuditInput, run_checks
 from unflip.issues.duplicates import DuplicateIndex, find_duplicates
 from unflip.progress import Track, is_first_process, make_reporter
 from unflip.report.run_report import report_finished
+from unflip.review.decisions import DecisionStore
+from unflip.review.examples import Examples
+from unflip.review.review import as_csv
 from unflip.runs import layout
 from unflip.runs.config import Layers, RunConfig, Tree, check_section, make_layers, read_preset
 from unflip.runs.folder import Claim, Run
-from unflip.runs.labels import REMOVED, LabelSummary, list_label_issues, write_table
+from unflip.runs.labels import REMOVED, LabelSummary, label_issue_mask, list_label_issues, write_table
 from unflip.runs.options import Execution
 
 SURE = 0.05
@@ -69,6 +78,8 @@ class CleanResult:
     issues: pa.Table
     """Other issues in the data: see :mod:`unflip.runs.labels`."""
     skipped: Sequence[Skipped]
+    since: Mapping[str, int] | None
+    """What is new since the run that this one replaced; see :meth:`Earlier.compared_with`."""
 
     def pairs(self) -> list[tuple[tuple[str, str], int]]:
         """Return how many label issues each pair of given and suggested class has, most frequent first."""
@@ -96,6 +107,8 @@ class CleanPlan:
     """The original examples of each part, unless they are images."""
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Tables only: text columns, which the list of label issues shows."""
+    earlier: "Earlier | None" = None
+    """The run that is replaced."""
 
     def details(self) -> list[str]:
         """Describe the encoding, line by line; empty for features."""
@@ -118,23 +131,37 @@ class CleanPlan:
     def execute(self) -> CleanResult:
         """Train, and write the run, its report, the label issues and the other issues."""
         with Claim(self.run, force=self.force) as claim:
-            raw, examples = self.raw, self.examples
-            if self.embedding is not None:
-                claim.hold().begin()
-                self.run.own(layout.EMBEDDED)
-                embedded = self.embedding.run()
-                raw, examples = embedded.features, embedded.examples
-            raw, duplicates = self._find_duplicates(raw, examples)
-            try:
-                data = self.config.load_data(raw, self.track)
-                train_run(claim, self.config, self.execution, data=data)
-            except Stopped as stop:
-                cached = "the features are cached: " if self.embedding else ""
-                raise Stopped(f"stopped; {cached}start again with --force", stop.signal) from stop
-            result = self._find_issues(raw, duplicates)
-            if is_first_process():
-                report_finished(self.run)
-            return result
+            return self._with_decisions(claim)._execute(claim)
+
+    def _with_decisions(self, claim: Claim) -> Self:
+        """Return the plan to train with the decisions about the earlier run, unless others are given."""
+        common = self.config.common
+        if self.earlier is None or self.earlier.decisions is None or common.data.reviewed is not None:
+            return self
+        claim.hold().begin()
+        path = self.run.own(layout.KEPT_DECISIONS)
+        write_text(path, self.earlier.decisions)
+        data = common.data.model_copy(update={"reviewed": str(path)})
+        return replace(self, config=replace(self.config, common=common.model_copy(update={"data": data})))
+
+    def _execute(self, claim: Claim) -> CleanResult:
+        raw, examples = self.raw, self.examples
+        if self.embedding is not None:
+            claim.hold().begin()
+            self.run.own(layout.EMBEDDED)
+            embedded = self.embedding.run()
+            raw, examples = embedded.features, embedded.examples
+        raw, duplicates = self._find_duplicates(raw, examples)
+        try:
+            data = self.config.load_data(raw, self.track)
+            train_run(claim, self.config, self.execution, data=data)
+        except Stopped as stop:
+            cached = "the features are cached: " if self.embedding else ""
+            raise Stopped(f"stopped; {cached}start again with --force", stop.signal) from stop
+        result = self._find_issues(raw, duplicates)
+        if is_first_process():
+            report_finished(self.run)
+        return result
 
     def _find_duplicates(self, raw: Dataset, examples: Mapping[str, Inputs]) -> tuple[Dataset, DuplicateIndex | None]:
         """Find near-duplicates before training: they must share a fold."""
@@ -159,6 +186,10 @@ class CleanPlan:
         label_issues = listed.filter(listed["is_label_issue"])
         issues = run_checks(AuditInput(table, run.class_names, raw, duplicates), self.audit.skip_check, self.track)
         write_table(run.own(layout.ISSUES), issues)
+        flagged = Counter(issues.filter(issues["flag"])["issue"].to_pylist())
+        counts = {name: flagged[name] for name in checks.names() if name not in self.audit.skip_check}
+        since = None if self.earlier is None else self.earlier.compared_with(table)
+        write_json(run.own(layout.RESULT), run.result | {"other_issues": counts, "since_last": since})
         removed = pa.compute.equal(table["split"], REMOVED)
         remaining = table.filter(pa.compute.invert(removed))
         reviewed = remaining.filter(remaining["reviewed"])
@@ -178,37 +209,90 @@ class CleanPlan:
             removed=len(table) - len(remaining),
             issues=issues,
             skipped=raw.skipped,
+            since=since,
         )
 
 
+class Earlier(NamedTuple):
+    """A run that is replaced."""
+
+    keys: Keys
+    """What identifies its examples."""
+    decisions: str | None
+    """The decisions of its review, as ``unflip review --export`` writes them; None without any."""
+
+    @classmethod
+    def read(cls, run: Run) -> "Earlier | None":
+        """Return what is known of the run in a folder; None if there is none that can be read."""
+        log = run.folder / layout.DECISIONS
+        if not (run.is_finished and run.has_labels):
+            return None
+        try:
+            examples = Examples(run)
+            if not (log.exists() and log.stat().st_size):
+                return cls(examples.keys, None)
+            with closing(DecisionStore(log, examples.keys, read_only=True)) as decisions:
+                return cls(examples.keys, as_csv(examples, decisions) if decisions.decided() else None)
+        except RunFolderError:  # of another version
+            return None
+
+    def compared_with(self, table: pa.Table) -> dict[str, int] | None:
+        """Return how many examples of a new label table are new, label issues or reviewed, and how many old ones gone.
+
+        Examples are compared by content or, if that is unknown, by id; None if neither is known.
+        """
+        new, old = table["digest"].to_pylist(), self.keys.digests
+        if old is None or None in new or new[0].rpartition("-")[0] != old[0].rpartition("-")[0]:
+            new, old = table["id"].to_pylist(), self.keys.ids
+        if old is None:
+            return None
+        is_new = ~np.isin(new, old)
+        return {
+            "new": int(is_new.sum()),
+            "label_issues": int((is_new & label_issue_mask(table)).sum()),
+            "gone": int((~np.isin(old, new)).sum()),
+            "reviewed": int(np.asarray(table["reviewed"]).sum()),
+        }
+
+
 def clean(
-    data: str | Path,
-    out: str | Path,
+    data: Any,
+    out: str | Path | None = None,
     *,
     method: str | None = None,
     epochs: int | None = None,
     seed: int | None = None,
     force: bool = False,
     **options: Any,
-) -> CleanResult:
+) -> Result:
     """Find label issues and other issues; write a run folder with the lists and a report.
 
     Same as ``unflip clean``. Images are embedded first; the features are cached in ``out`` as ``embedded.npz``.
 
     Args:
-        data: images, texts, a table or feature arrays; see ``unflip clean --help``.
-        out: the run folder.
+        data: a path to images, texts, a table or feature arrays, see ``unflip clean --help``; or a data frame (pandas,
+            polars, Arrow) with a column ``label``, a data set of Hugging Face, or, with ``labels=...`` (n,), a data
+            frame, numbers (n, columns), texts, PIL images or paths of images. These are written to ``out`` first.
+        out: the run folder; by default a new temporary folder, which is not removed.
         method: the training method; see ``unflip list methods``. Default: ``unflip``.
         epochs: passes over the data; chosen by the number of examples by default.
         seed: random seed.
-        force: replace the run in ``out``, but keep its features.
+        force: replace the run in ``out``, but keep its features and the decisions of its review: it is trained with
+            these, unless ``reviewed`` names others.
         options: see ``unflip.api.options.CLEAN`` and ``unflip clean --help``.
 
     Returns:
-        The finished run, its label issues and a summary of them.
+        The finished run, with its issues.
     """
+    memory = take_memory(data, options)
+    run = Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
+    if memory is not None:
+        with Claim(run, force=force) as claim:
+            claim.hold().begin()
+            data = write_data(memory, run.own(layout.DATA))
     chosen = {"method": method, "epochs": epochs, "seed": seed}
-    return plan_cleaning(data, out, force=force, **chosen, **options).execute()
+    plan_cleaning(data, run.folder, force=force, **chosen, **options).execute()
+    return Result(run.folder, memory)
 
 
 def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **options: Any) -> CleanPlan:
@@ -221,6 +305,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     audit = check_section(AuditOptions, tree.pop("audit", {}))
     run.check_free(resume=False, force=force)
     find_device(execution.device)
+    earlier = Earlier.read(run) if force else None
     track = make_reporter(execution.quiet).track
     names = checks.names()
     if wrong := [name for name in audit.skip_check if name not in names]:
@@ -247,7 +332,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
         config = _configure(layers, own | {"path": str(embedding.out)}, count, of_columns=False)
         config.check_size(count, classes, execution.device)
         what = f"{raw.name}: {count:,} images in {classes} classes"
-        return CleanPlan(run, config, execution, raw, embedding, force, what, audit, track)
+        return CleanPlan(run, config, execution, raw, embedding, force, what, audit, track, earlier=earlier)
     own = data_options.model_dump(mode="json", exclude_unset=True)
     config = _configure(layers, own, count, of_columns=isinstance(raw.train.inputs, Table))
     encoded = encode_raw(raw, data_options)
@@ -256,7 +341,8 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     width = int(np.prod(encoded.train.inputs.shape[1:]))
     what = f"{raw.name}: {count:,} examples with {width} features in {classes} classes"
     originals = _pictures(raw) or {name: part.inputs for name, part in raw.parts().items()}
-    return CleanPlan(run, config, execution, encoded, None, force, what, audit, track, originals, _texts(raw, encoded))
+    texts = _texts(raw, encoded)
+    return CleanPlan(run, config, execution, encoded, None, force, what, audit, track, originals, texts, earlier)
 
 
 def _configure(layers: Layers, data: Tree, count: int, *, of_columns: bool) -> RunConfig:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from unflip.api.corrupt import corrupt
+from unflip.api.result import Result
 from unflip.api.train import train
 from unflip.files import OwnedFolder
 from unflip.report.comparison import write_comparison
 from unflip.report.figures import draw_demo
-from unflip.runs.folder import Run
 
 _MARKER = "demo.json"
 _FILES = ("labels.npy", "labels.json", "labels.png", "demo.png", "comparison.html")
@@ -15,7 +15,7 @@ NOISE = "pmd1:0.35"
 METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 
 
-def demo(out: str | Path, *, quiet: bool = True) -> dict[str, Run]:
+def demo(out: str | Path, *, quiet: bool = True) -> dict[str, Result]:
     """Corrupt a third of the labels where digits resemble each other, and train each method on them.
 
     Writes the runs, which are returned by method, a figure (``demo.png``) and a page (``comparison.html``).

@@ -213,7 +213,9 @@ def plan_embedding(
     recipe = json.dumps([encoding.encoder, settings, data, "image_stats"])
     parts = _split_into_parts(sets, recipe, options, make_reporter(execution.quiet).track)
     digest = blake2b("".join(part.file for part in parts).encode(), digest_size=8).hexdigest()
-    origin = FeatureOrigin(encoding, data, digest, class_map=raw.class_map, clean_val=raw.clean_val)
+    origin = FeatureOrigin(
+        encoding, data, digest, class_map=raw.class_map, clean_val=raw.clean_val, label_column=options.label_column
+    )
     files = PartFiles(out.with_name(f"{out.name}.parts"), parts)
     encoder.to(device, embedding.batch_size)
     plan = EmbedPlan(out, origin, raw, sets, files, options, embedding, execution, encoder)

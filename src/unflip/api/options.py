@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from unflip.data.options import DataOptions, NoiseOptions
 from unflip.errors import ConfigError, unknown
@@ -56,6 +56,23 @@ class AuditOptions(Options):
     """Check to skip: see `unflip list checks`."""
 
 
+class ApplyOptions(Options):
+    """Which labels are corrected, and how."""
+
+    labels: Any = None
+    """Table (index or path, label) of labels to apply instead of the run's, .csv, .parquet or .jsonl."""
+    only: Literal["reviewed"] | None = None
+    """`reviewed`: apply the decisions of the review only."""
+    min_confidence: float | None = Field(None, ge=0.0, le=1.0)
+    """Change a label without review only if it is wrong with this probability (1 - label_quality) or more."""
+    drop: Literal["label-issues"] | None = None
+    """`label-issues`: drop label issues instead of changing their labels."""
+    keep_given_as: str | None = None
+    """Tables and arrays: a new column for the given labels."""
+    copy_files: bool = False
+    """Folders of classes: copy files instead of linking them."""
+
+
 SECTIONS: dict[str, type[Options]] = {
     "": Common,
     "data": DataOptions,
@@ -64,6 +81,7 @@ SECTIONS: dict[str, type[Options]] = {
     "sources": SourceOptions,
     "embedding": EmbeddingOptions,
     "audit": AuditOptions,
+    "apply": ApplyOptions,
 }
 """The options models: sections of a run's configuration, and options of commands alone."""
 
@@ -97,6 +115,8 @@ CORRUPT = (
     "seed", "data.labels", "data.limit", "noise.posterior", "noise.class_map", "noise.matrix", *_COMPUTE,
 )  # fmt: skip
 """Options of `corrupt`."""
+APPLY = tuple(f"apply.{name}" for name in ApplyOptions.model_fields)
+"""Options of `apply`."""
 PREDICT = ("data.skip_broken", "embedding.weights", "execution.device")
 """Options of `predict`."""
 

@@ -3,13 +3,14 @@
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from unflip.data.arrays import Shards
+from unflip.data.arrays import Array, Shards
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Inputs
 from unflip.data.files import OtherSizeError, Skipped
@@ -41,6 +42,8 @@ class Prediction:
     """Broken images, without a prediction."""
     remarks: tuple[str, ...] = ()
     """Differences from the training examples: unknown categories, missing values."""
+    given: Array | None = None
+    """The labels of the data itself (n,), if it has any."""
 
     @property
     def labels(self) -> Tensor:
@@ -84,28 +87,59 @@ def predict(
     Returns:
         Probabilities (n, k) with ids and class names.
     """
+    new = read_new(run, data, skip_broken=skip_broken, weights=weights)
+    sets = {**new.raw.tests, **new.raw.parts()}
+    nonempty = [name for name, content in sets.items() if len(content.inputs)]
+    part = part or next(iter(nonempty or sets))
+    if part not in sets:
+        raise InputError(f"{new.what}: {unknown('part', part, sets)}")
+    if part not in nonempty:
+        return Prediction([], torch.empty(0, new.model.num_classes), new.model.names)
+    return predict_part(new, part, device=device, track=track)
+
+
+class NewData(NamedTuple):
+    """New examples for a model."""
+
+    model: Model
+    raw: Dataset
+    options: DataOptions
+
+    @property
+    def what(self) -> str:
+        """The name of the data in errors."""
+        return f"data {self.options.path}"
+
+
+def read_new(
+    run: str | Path | Run,
+    data: str | Path,
+    *,
+    label_column: str | None = None,
+    skip_broken: bool = False,
+    weights: str | Path | None = None,
+) -> NewData:
+    """Read new examples as a run's training examples were read; the arguments are those of :func:`predict`."""
     model = (run if isinstance(run, Run) else Run(Path(run))).model
     if weights is not None:
         model = _with_weights(model, weights)
     options = _data_options(model, str(data), skip_broken=skip_broken)
     check_used(options, ["skip_broken"] if skip_broken else [])
-    raw = load_raw(options)
-    sets = {**raw.tests, **raw.parts()}
-    nonempty = [name for name, content in sets.items() if len(content.inputs)]
-    part = part or next(iter(nonempty or sets))
-    if part not in sets:
-        raise InputError(f"data {data}: {unknown('part', part, sets)}")
-    names = list(model.class_names) if model.class_names else [str(i) for i in range(model.num_classes)]
-    if part not in nonempty:
-        return Prediction([], torch.empty(0, model.num_classes), names)
-    what = f"data {data}, '{part}'"
+    options = options.model_copy(update={"label_column": label_column})
+    return NewData(model, load_raw(options), options)
+
+
+def predict_part(new: NewData, part: str, *, device: str = "auto", track: Track = untracked) -> Prediction:
+    """Predict the classes of one of the data's sets."""
+    model, raw, options = new.model, new.raw, new.options
+    what = f"{new.what}, '{part}'"
     try:
-        opened, _, skipped = open_sets({part: sets[part]}, options)
+        opened, _, skipped = open_sets({part: raw.parts()[part]}, options)
     except OtherSizeError as error:
         raise InputError(f"{what}: images of several sizes; the model takes {model.input_shape}") from error
     processes = Distributed(device)
     ids = opened[part].ids
-    inputs, remarks = _encode(opened[part].inputs, raw, model, f"data {data}", processes.device, track)
+    inputs, remarks = _encode(opened[part].inputs, raw, model, new.what, processes.device, track)
     if inputs.shape[1:] != model.input_shape:
         raise InputError(f"{what}: examples of shape {inputs.shape[1:]}; the model takes {model.input_shape}")
     if isinstance(inputs, np.ndarray | Shards):
@@ -114,7 +148,7 @@ def predict(
     source = make_source(raw, inputs, model.standardization, options).to(processes.device)
     probs = predict_probs(model.build().to(processes.device), source, processes).cpu()
     id_names = map(str, range(len(probs)) if ids is None else ids.tolist())
-    return Prediction(list(id_names), torch.as_tensor(probs), names, skipped, remarks)
+    return Prediction(list(id_names), torch.as_tensor(probs), model.names, skipped, remarks, opened[part].labels)
 
 
 def _data_options(model: Model, data: str, *, skip_broken: bool) -> DataOptions:

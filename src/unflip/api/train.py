@@ -8,12 +8,13 @@ import numpy as np
 
 from unflip.api.embed import EMBEDDING_USES, EmbedPlan, plan_embedding
 from unflip.api.options import TRAIN, EmbeddingOptions, SourceOptions, option_tree
+from unflip.api.result import Result
 from unflip.compute import find_device
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset
-from unflip.data.hugging_face import write_dataset
 from unflip.data.labeling import choose_labels
 from unflip.data.loaders import check_used, load_raw
+from unflip.data.memory import InMemory, take_memory, write_data
 from unflip.data.options import ImageOptions
 from unflip.encoders.columns import ColumnChoices
 from unflip.encoders.table import TableEncoder
@@ -37,15 +38,15 @@ def train(
     resume: bool = False,
     force: bool = False,
     **options: Any,
-) -> Run:
+) -> Result:
     """Train on data with noisy labels; write a run folder with a report, and return it.
 
     Same as ``unflip train``, with the same options and defaults. Errors are ``unflip.errors.UnflipError``. Ctrl-C and
     SIGTERM save a checkpoint and raise ``unflip.errors.Stopped``.
 
     Args:
-        data: a path, the name of a built-in data set, or a Hugging Face ``Dataset`` or ``DatasetDict``, which is
-            written to the run folder first. May be None with ``resume``.
+        data: a path, the name of a built-in data set, or data in memory as for :func:`unflip.clean`, which is written
+            to the run folder first. May be None with ``resume``.
         out: the run folder.
         method: the training method; see ``unflip list methods``.
         epochs: passes over the data.
@@ -59,25 +60,23 @@ def train(
     Returns:
         The finished run.
     """
-    run = Run(Path(out))
+    run, memory = Run(Path(out)), take_memory(data, options)
     tree = option_tree(TRAIN, {"method": method, "epochs": epochs, "seed": seed, **options})
     execution = check_section(Execution, tree.pop("execution", {}))
     with Claim(run, resume=resume, force=force) as claim:
         find_device(execution.device)
-        _train(claim, data, tree, execution)
+        _train(claim, data if memory is None else memory, tree, execution)
         if is_first_process():
             report_finished(run)
-    return run
+    return Result(run.folder, memory)
 
 
-def _train(claim: Claim, data: Any, tree: Tree, execution: Execution) -> None:
-    """Write a data set that is not a file, embed images, and train."""
+def _train(claim: Claim, data: str | Path | InMemory | None, tree: Tree, execution: Execution) -> None:
+    """Write data that is not a file, embed images, and train."""
     run = claim.run
-    if data is not None and not isinstance(data, str | Path):
-        own = tree.setdefault("data", {})
+    if isinstance(data, InMemory):
         claim.hold().begin()
-        columns = {"label_column": own.pop("label_column", None), "ignore": own.pop("ignore", ())}
-        data = write_dataset(data, run.own(layout.DATA), **columns)
+        data = write_data(data, run.own(layout.DATA))
     embedding = check_section(EmbeddingOptions, tree.pop("embedding", {}))
     layers = layers_of(data, tree, read_toml(run.config_path) if claim.resume else None)
     if claim.resume:

@@ -13,7 +13,7 @@ import typer
 
 from unflip._version import __version__
 from unflip.cli.clean import clean
-from unflip.cli.finished import export, predict, report, review
+from unflip.cli.finished import apply, check, export, predict, report, review
 from unflip.cli.noise import corrupt, inspect
 from unflip.cli.paper import paper_app
 from unflip.cli.train import demo, embed, train
@@ -32,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with: unflip demo",
 )
-for command in (demo, clean, review, train, predict, report, export, embed, corrupt):
+for command in (demo, clean, review, apply, check, train, predict, report, export, embed, corrupt):
     app.command()(command)
 noise_app = typer.Typer(help="Inspect label noise.", no_args_is_help=True)
 noise_app.command()(inspect)

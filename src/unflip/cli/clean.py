@@ -29,7 +29,9 @@ def clean(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the run, the lists of issues and the report.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace the run in --out; keep its features.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the run in --out; keep its features and its review.")
+    ] = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
     **options: Any,
@@ -73,6 +75,9 @@ def summary(result: "CleanResult", columns: Sequence[str] = ()) -> str:
     if result.reviewed or result.removed:
         reviewed = f"  {_plural(result.reviewed, 'reviewed label')}, {result.corrected:,} corrected"
         lines.append(reviewed + (f"; {_plural(result.removed, 'example')} removed" if result.removed else ""))
+    if since := result.since:
+        new = f"{_plural(since['new'], 'new example')} ({_plural(since['label_issues'], 'label issue')})"
+        lines.append(f"  since the last run: {new}, {since['gone']:,} gone")
     accuracy = result.run.result["val_accuracy"]
     if accuracy is not None:
         lines.append(f"  the model disagrees with {1 - accuracy:.1%} of the validation labels")

@@ -1,4 +1,4 @@
-"""Commands for finished runs: ``predict``, ``export``, ``report`` and ``review``."""
+"""Commands for finished runs: ``apply``, ``check``, ``predict``, ``export``, ``report`` and ``review``."""
 
 import sys
 from pathlib import Path
@@ -6,9 +6,67 @@ from typing import Annotated, Any
 
 import typer
 
-from unflip.api.options import PREDICT
+from unflip.api.options import APPLY, PREDICT
 from unflip.cli.flags import FinishedRun, Force, Moved, takes
 from unflip.review import Order
+
+
+@takes(APPLY)
+def apply(
+    run: FinishedRun,
+    out: Annotated[Path, typer.Option(help="File or folder to write, in the format of the data.")],
+    data: Moved = None,
+    force: Force = False,
+    **options: Any,
+) -> None:
+    """Write your data with corrected labels: reviewed ones first, then suggested ones.
+
+    The original is never changed. Folders of classes are written as links; changes.csv says what was changed and why.
+
+    Example: unflip apply runs/photos --out photos-fixed
+    """
+    from unflip.api.apply import apply as apply_task
+
+    done = apply_task(run, out, data=data, force=force, **options)
+    lines = [f"{done.relabeled:,} labels changed, {done.dropped:,} examples dropped: {done.data}"]
+    lines += [f"  {done.missing:,} changes are not used: no such example in the data"] if done.missing else []
+    print("\n".join([*lines, f"Changes: {done.listed}"]))  # noqa: T201
+
+
+@takes(PREDICT)
+def check(
+    run: FinishedRun,
+    data: Annotated[str, typer.Option(help="Labeled data of the same kind as in training.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for list and report; by default a temporary one.")] = None,
+    max_wrong: Annotated[
+        str | None, typer.Option(help="Largest share of wrong labels, such as 2%; above it the exit code is 1.")
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Another run or check; --max-wrong is added to its share.", metavar="RUN")
+    ] = None,
+    label_column: Annotated[str | None, typer.Option(help="Label column; by default that of the run.")] = None,
+    force: Force = False,
+    **options: Any,
+) -> None:
+    """Score the labels of new data with a finished run; nothing is trained.
+
+    Writes the list of label issues and a report. Exit code 1 if more labels are wrong than --max-wrong allows.
+
+    Example: unflip check runs/photos --data new-photos --max-wrong 2%
+    """
+    from unflip.api.check import check as check_task
+    from unflip.progress import make_reporter
+
+    done = check_task(
+        run, data, out, max_wrong=max_wrong, baseline=baseline, label_column=label_column, force=force,
+        track=make_reporter(quiet=False).track, **options,
+    )  # fmt: skip
+    print(f"{done.summary()}\nReport: {done.report_path}")  # noqa: T201
+    if done.limit is not None:
+        verdict = "within" if done.passed else "above"
+        print(f"{done.wrong:.1%} wrong labels, {verdict} the limit of {done.limit:.1%}")  # noqa: T201
+    if not done.passed:
+        raise typer.Exit(1)
 
 
 @takes(PREDICT)
@@ -43,18 +101,26 @@ def predict(
 def export(
     run: FinishedRun,
     out: Annotated[Path, typer.Option(help="Output file: .csv, .parquet, .jsonl, or .json for Label Studio.")],
-    form: Annotated[str, typer.Option("--format", help="csv, parquet, jsonl, label-studio or cleanlab.")] = "csv",
-    prefix: Annotated[str, typer.Option(help="Label Studio: URL or folder before each image path.")] = "",
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="csv, parquet, jsonl, label-studio, argilla, fiftyone or cleanlab; by default the suffix."
+        ),
+    ] = None,
+    all_examples: Annotated[
+        bool, typer.Option("--all", help="Label Studio, Argilla: all examples instead of label issues.")
+    ] = False,
+    prefix: Annotated[str, typer.Option(help="Label Studio, Argilla: URL or folder before each image path.")] = "",
     data: Moved = None,
     force: Force = False,
 ) -> None:
-    """Export labels as a table, or for Label Studio or cleanlab.
+    """Export labels as a table, or for Label Studio, Argilla, FiftyOne or cleanlab.
 
-    Example: unflip export runs/first --format label-studio --out tasks.json
+    Example: unflip export runs/first --out tasks.json
     """
     from unflip.api.export import export as export_task
 
-    count = export_task(run, out, form, prefix=prefix, data=data, force=force)
+    count = export_task(run, out, form, all_examples=all_examples, prefix=prefix, data=data, force=force)
     print(f"{count:,} labels: {out}")  # noqa: T201
 
 

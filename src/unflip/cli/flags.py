@@ -21,7 +21,7 @@ FinishedRun = Annotated[Path, typer.Argument(help="Folder of a finished run.", m
 _COMMON = "Common"
 _PANELS = {
     "": "Training", "sources": "Training", "data": "Data", "noise": "Data", "audit": "Data", "embedding": "Data",
-    "execution": "Compute",
+    "apply": "Labels", "execution": "Compute",
 }  # fmt: skip
 _PANEL_OF = {
     "method": _COMMON, "epochs": _COMMON, "seed": _COMMON, "execution.quiet": _COMMON,

@@ -211,18 +211,18 @@ def decode_text(table: "pa.Table", what: str) -> "pa.Table":
     return table
 
 
-def read_columns(path: Path, names: Collection[str], what: str) -> tuple[Columns, list[str]]:
+def read_columns(path: "Path | pa.Table", names: Collection[str], what: str) -> tuple[Columns, list[str]]:
     """Read columns by name, in lower case.
 
     Args:
-        path: a .csv, .parquet or .jsonl file; cells of a .csv are strings, others keep their types.
+        path: a .csv, .parquet or .jsonl file, or a table; cells of a .csv are strings, others keep their types.
         names: the columns to return, where the table has them.
         what: the name of the table in errors.
 
     Returns:
         The cells by column, and the names of all columns.
     """
-    table = read_table(path, what)
+    table = read_table(path, what) if isinstance(path, Path) else path
     header = [name.strip().lower() for name in table.column_names]
     present = [place for place, name in enumerate(header) if name in names]
     if twice := {header[place] for place in present if header.count(header[place]) > 1}:

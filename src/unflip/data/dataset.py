@@ -36,6 +36,7 @@ class Split:
         image_stats: of features of images (n, 4): mean and standard deviation of the brightness, from 0 to 1, width and
             height of the image.
         groups: the column or array that `data.groups` names (n,), if the data has it.
+        rows: of tables only: the row of each example in its file (n,).
         duplicates: group numbers of near-duplicates (n,), if they were searched.
         leaked: mask of the test examples that duplicate a training or validation example (n,), if these were searched.
         opened: see :attr:`source`.
@@ -49,6 +50,7 @@ class Split:
     contents: Array | None = None
     image_stats: Array | None = None
     groups: Array | None = None
+    rows: Array | None = None
     duplicates: Array | None = None
     leaked: Array | None = None
     opened: Source | None = None

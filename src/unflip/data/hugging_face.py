@@ -3,7 +3,8 @@
 The library is never imported here: a caller who has its objects has imported it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, i
     if "train" not in parts:
         raise InputError(f"data: no split 'train' among {', '.join(map(str, data))}")
     types = parts["train"].features
-    label = _find_label(types, label_column)
+    label = find_label(types, label_column)
     features = {name: type(kind).__name__ for name, kind in types.items() if name != label and name not in ignore}
     if not features:
         raise InputError(f"data: no column of features besides '{label}'")
@@ -72,7 +73,8 @@ def _split(name: str) -> str:
     return _SPLITS[name]
 
 
-def _find_label(types: Mapping[str, Any], name: str | None) -> str:
+def find_label(types: Mapping[str, Any], name: str | None) -> str:
+    """Return the label column: ``name``, else ``label`` or ``labels``, else the only one of type ``ClassLabel``."""
     if name is not None and name not in types:
         raise InputError(f"data: label_column: {unknown('column', name, types)}")
     typed = [column for column, kind in types.items() if type(kind).__name__ == "ClassLabel"]
@@ -109,13 +111,31 @@ def _write_images(
     rows: list[dict[str, str]] = []
     for split, part in parts.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
-        for number, name in enumerate(labels[split].tolist()):
-            path, picture = f"{split}/{number:07d}.png", part[number][image]
-            if picture is None:
-                raise InputError(f"data, split '{split}', row {number}: no image; drop that row")
-            to_upright_rgb(picture).save(folder / path)
-            rows.append({"path": path, "label": str(name), "split": split})
-    return _write_parquet(pa.Table.from_pylist(rows), classes, folder / "manifest.parquet")
+        names = save_pictures(_pictures(part, image, split), folder / split)
+        for name, label in zip(names, labels[split].tolist(), strict=True):
+            rows.append({"path": f"{split}/{name}", "label": str(label), "split": split})
+    return write_parquet(pa.Table.from_pylist(rows), classes, folder / "manifest.parquet")
+
+
+def _pictures(part: Any, column: str, split: str) -> Iterator[Any]:
+    for row in range(len(part)):
+        picture = part[row][column]
+        if picture is None:
+            raise InputError(f"data, split '{split}', row {row}: no image; drop that row")
+        yield picture
+
+
+def save_pictures(pictures: Iterable[Any], folder: Path) -> list[str]:
+    """Save images under names that depend on their content only; return the names."""
+    names: dict[str, int] = {}
+    paths = []
+    for picture in pictures:
+        upright = to_upright_rgb(picture)
+        name = blake2b(repr(upright.size).encode() + upright.tobytes(), digest_size=8).hexdigest()
+        names[name] = names.get(name, 0) + 1
+        paths.append(f"{name}.png" if names[name] == 1 else f"{name}-{names[name]}.png")
+        upright.save(folder / paths[-1])
+    return paths
 
 
 def _write_table(
@@ -132,10 +152,11 @@ def _write_table(
         tables.append(cells.append_column("split", pa.array([split] * len(cells))))
     folder.mkdir(parents=True, exist_ok=True)
     whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(None)
-    return _write_parquet(whole, classes, folder / "data.parquet")
+    return write_parquet(whole, classes, folder / "data.parquet")
 
 
-def _write_parquet(table: "pa.Table", classes: Sequence[str], path: Path) -> Path:
+def write_parquet(table: "pa.Table", classes: Sequence[str], path: Path) -> Path:
+    """Write a table whose column ``label`` has these classes, if any are declared; return the path."""
     import pyarrow.parquet
 
     declared = declare_classes(table, ["label"], classes) if classes else table

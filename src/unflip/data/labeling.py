@@ -83,12 +83,12 @@ def label_data(
     standardization = raw.normalization or standardization
     if isinstance(train.inputs, np.ndarray | Shards) and standardization is None and options.standardize != "off":
         standardization = fit_standardization(train.inputs, one_scale=options.standardize == "global")
-    content_kind = _content_kind(raw, train)
+    kind = content_kind(raw, train)
     ready = {
         key: replace(
             part,
             inputs=np.empty((0, 0)),  # free the memory
-            contents=_contents(part),
+            contents=contents_of(part),
             opened=make_source(raw, part.inputs, standardization, options),
             labels=labels[key].numpy(),
             truth=None if key != "train" or clean is None else clean.numpy(),
@@ -98,7 +98,7 @@ def label_data(
     count = len(given) + len(labels.get("val", ()))
     reviewed, removed = None, torch.zeros(count, dtype=torch.bool)
     if options.reviewed is not None:
-        whole = replace(raw.with_parts(ready), content_kind=content_kind, class_names=names, tests={}).joined()
+        whole = replace(raw.with_parts(ready), content_kind=kind, class_names=names, tests={}).joined()
         classes = names or [str(i) for i in range(num_classes)]
         keys = Keys(whole.ids, whole.content_digests(), whole.given.numpy(), classes)
         reviewed, removed = read_reviewed(Path(options.reviewed), keys)
@@ -107,7 +107,7 @@ def label_data(
         clean_val=raw.val is not None and (raw.clean_val or clean is not None),
         images_path=raw.images_path or (options.path if raw.holds_images or raw.as_pixels else None),
         skipped=(*raw.skipped, *skipped),
-        content_kind=content_kind,
+        content_kind=kind,
         num_classes=num_classes,
         class_names=names,
         own_labels=options.labels is None,
@@ -120,7 +120,7 @@ def label_data(
     )
 
 
-def _content_kind(raw: Dataset, train: Split) -> str:
+def content_kind(raw: Dataset, train: Split) -> str:
     """Return what the contents of examples are hashes of: cells, images in some size, or rows of so many numbers."""
     if train.contents is not None or isinstance(train.inputs, ImageFiles):
         return raw.content_kind
@@ -130,7 +130,7 @@ def _content_kind(raw: Dataset, train: Split) -> str:
     return f"row{int(np.prod(train.inputs.shape[1:]))}"
 
 
-def _contents(part: Split) -> Array | None:
+def contents_of(part: Split) -> Array | None:
     """Return the contents of examples (n,): see :class:`Split`."""
     if part.contents is not None or (part.digests is None and not isinstance(part.inputs, np.ndarray | Shards)):
         return part.contents

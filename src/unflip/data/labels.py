@@ -277,7 +277,7 @@ class Reviewed(NamedTuple):
     removed: Tensor
 
 
-def read_reviewed(path: Path, keys: Keys) -> Reviewed:
+def read_reviewed(path: "Path | pa.Table", keys: Keys, what: str = "") -> Reviewed:
     """Read reviewed labels from a table (index or path, label[, decision, given_label, digest]).
 
     A label is a class name or, if no class has that name, a class number; a decision is ``label`` or ``remove``. Rows
@@ -285,10 +285,11 @@ def read_reviewed(path: Path, keys: Keys) -> Reviewed:
     in a warning, and only an error if there are no others.
 
     Args:
-        path: a .csv, .parquet or .jsonl file.
+        path: a .csv, .parquet or .jsonl file, or a table.
         keys: what identifies the examples.
+        what: the name of the table in errors.
     """
-    what, names = f"reviewed {path}", keys.class_names
+    what, names = what or f"reviewed {path}", keys.class_names
     columns, header = read_columns(path, (*NAMING, "label", "decision", "given_label", "digest"), what)
     if "label" not in columns or not ("index" in columns or name_column(columns)):
         missing = "'label'" if "label" not in columns else "'index' or 'path'"
@@ -367,6 +368,18 @@ def _class_of(cell: Any, known: Mapping[str, int]) -> int | None:
     if named is not None or all(whole_number(name) is not None for name in known):
         return named
     return number
+
+
+def find_label_column(what: str | Path, header: Sequence[str], name: str | None) -> str | None:
+    """Return the label column: the one called ``name`` or, by default, `label` in any case; None without one."""
+    if name is not None:
+        if name not in header:
+            raise InputError(f"{what}: --label-column: {unknown('column', name, header)}")
+        return name
+    matches = [column for column in header if column.lower() == "label"]
+    if len(matches) > 1:
+        raise InputError(f"{what}: columns {' and '.join(matches)}; choose one with --label-column")
+    return matches[0] if matches else None
 
 
 def declare_classes(table: "pa.Table", columns: Collection[str], names: Sequence[str]) -> "pa.Table":

@@ -126,9 +126,23 @@ def encode_raw(raw: Dataset, options: DataOptions, track: Track = untracked) -> 
         parts = {name: _encoded(part, encoder, track) for name, part in raw.parts().items()}
     except InputError as error:
         raise InputError(f"{options.path}: {error}") from error
-    names = "\n".join(sorted(raw.train.inputs.table.column_names))
-    kind = f"cells-{blake2b(names.encode(errors='replace'), digest_size=4).hexdigest()}"
-    return replace(raw.with_parts(parts), encoding=encoder.encoding(), content_kind=kind)
+    return replace(raw.with_parts(parts), encoding=encoder.encoding(), content_kind=_kind(raw.train.inputs))
+
+
+def _kind(cells: Table) -> str:
+    """Return what the contents of rows are hashes of: cells of these columns."""
+    names = "\n".join(sorted(cells.table.column_names))
+    return f"cells-{blake2b(names.encode(errors='replace'), digest_size=4).hexdigest()}"
+
+
+def with_contents(raw: Dataset) -> Dataset:
+    """Return data with the hashes of its tables' rows; other data unchanged."""
+    parts = {
+        name: replace(part, contents=_contents(part.inputs)) if isinstance(part.inputs, Table) else part
+        for name, part in raw.parts().items()
+    }
+    inputs = raw.train.inputs
+    return replace(raw.with_parts(parts), content_kind=_kind(inputs) if isinstance(inputs, Table) else "")
 
 
 def _warn_of_label_copies(train: Split, encoder: TableEncoder, path: str) -> None:

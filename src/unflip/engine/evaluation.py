@@ -209,6 +209,8 @@ def make_result(
         "reviewed": summary.reviewed,
         "removed": int(dataset.removed.sum()),
         "skipped": len(dataset.skipped),
+        "other_issues": None,
+        "since_last": None,
         "seconds": state.seconds,
         "seconds_per_epoch": state.seconds / common.epochs,
         "peak_rss_mb": _peak_rss_mb(),

@@ -69,7 +69,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
     changes = count_changes(table, names)
     changed, reviewed, quality = (table[name].to_numpy() for name in ("changed", "reviewed", "label_quality"))
     train_count = int(compute.sum(compute.equal(table["split"], "train")).as_py() or 0)
-    views, issues = open_views(run, data), run.issues()
+    views, issues = open_views(run, data), run.other_issues()
     accuracy = next(iter(tests.values()))["per_class"] if tests else None
     path = out or run.own(layout.REPORT)
     write_page(

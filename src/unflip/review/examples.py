@@ -99,7 +99,7 @@ class Examples:
         self.reviewed: Array = table["reviewed"].to_numpy()
         self._is_label_issue, self._is_doubtful = label_issue_mask(table), doubtful_mask(table)
         self.class_names = run.class_names
-        self.issues = Issues(run.issues())
+        self.issues = Issues(run.other_issues())
         self.features = run.hidden_features
         digests: list[str | None] = table["digest"].to_pylist()
         self._digests = None if None in digests else [str(digest) for digest in digests]

@@ -144,7 +144,7 @@ class Run:
         """Return the rows of ``labels.parquet``, one per example; see ``unflip.runs.labels.label_table``."""
         return read_table(self._checked(layout.LABELS), columns, LABEL_COLUMNS)
 
-    def issues(self) -> pa.Table | None:
+    def other_issues(self) -> pa.Table | None:
         """Return the rows of ``issues.csv``, None if no checks were run; see :mod:`unflip.runs.labels`."""
         path = self._checked(layout.ISSUES)
         return read_issues(path) if path.exists() and layout.ISSUES in self.owned() else None

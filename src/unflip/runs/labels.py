@@ -18,6 +18,8 @@ from unflip.data.labels import declare_classes
 from unflip.files import reading, write_atomically
 from unflip.methods.base import LabelStore
 
+LABEL_ISSUE = "label_issue"
+"""The name of a label issue among other issues."""
 REMOVED = "removed"
 """The ``split`` of removed examples."""
 DOUBTFUL = 0.9
@@ -178,6 +180,31 @@ def list_label_issues(table: pa.Table, id_name: str, texts: Mapping[str, Sequenc
     order = lowest_quality_first(table)
     rows = np.concatenate([order[mask(table)[order]] for mask in (label_issue_mask, doubtful_mask)])
     return pa.table(columns).take(rows)
+
+
+def list_issues(table: pa.Table, others: pa.Table | None) -> pa.Table:
+    """Return all issues, one row each: label issues, lowest quality first, then the ``others`` that checks flagged."""
+    order = lowest_quality_first(table)
+    rows = order[label_issue_mask(table)[order]]
+    flagged = SCHEMA.empty_table() if others is None else others.filter(others["flag"])
+    named = any(is_image(name) for name in table["id"].slice(0, 1).to_pylist())
+
+    def joined(first: pa.Array, name: str) -> pa.Array:
+        return pa.concat_arrays([first, flagged[name].combine_chunks().cast(first.type)])
+
+    index = joined(pa.array(rows, pa.int64()), "index")
+    quality = table["label_quality"].combine_chunks()
+    columns = {
+        "index": index,
+        "path" if named else "id": table["id"].combine_chunks().take(index),
+        "issue": joined(pa.array([LABEL_ISSUE] * len(rows), pa.string()), "issue"),
+        "given_label": names_of(table, "given_label").combine_chunks().take(index),
+        "suggested_label": names_of(table, "suggested_label").combine_chunks().take(index),
+        "label_quality": quality.take(index),
+        "score": joined(pa.array(1 - quality.to_numpy(zero_copy_only=False)[rows], pa.float64()), "score"),
+        "reason": joined(pa.nulls(len(rows), pa.string()), "reason"),
+    }
+    return pa.table(columns)
 
 
 def lowest_quality_first(table: pa.Table) -> Array:

@@ -47,6 +47,8 @@ EMBEDDED = "embedded.npz"
 """Features that `unflip clean` computed from images; cached for the next run."""
 DECISIONS = "review.sqlite"
 """Decisions on the review page; never removed."""
+KEPT_DECISIONS = "decisions.csv"
+"""The decisions about an earlier run in the folder, with which the next one was trained."""
 REVIEW_LOCK = ".unflip-review-lock"
 """Lock of the process that serves the review page."""
 

@@ -41,6 +41,11 @@ class Model:
     encoding: Encoding | None = None
     """How examples become rows of features; None if the networks take them as they are."""
 
+    @property
+    def names(self) -> list[str]:
+        """The class names; the numbers of classes without names."""
+        return list(self.class_names) if self.class_names else [str(i) for i in range(self.num_classes)]
+
     def build(self) -> Ensemble:
         """Return the ensemble, ready to predict."""
         options = registered.load(self.network).Options.model_validate(self.options)

@@ -45,15 +45,7 @@ class Arrays(Loader):
 
     def load(self, path: Path, options: DataOptions, own: Options) -> Dataset:
         """Read the arrays."""
-        arrays: dict[str, Any]
-        if path.is_dir():
-            check_whole(path)
-            arrays = _read_folder(path, options.mmap_threshold_mb)
-        elif path.suffix == ".npz":
-            arrays = read_npz(path, mmap_threshold_mb=options.mmap_threshold_mb)
-        else:
-            arrays = {"train": _read_npy(path, options.mmap_threshold_mb)}
-        arrays = {name: decoded(array, f"{path}, {name}") for name, array in arrays.items()}
+        arrays = read_arrays(path, options.mmap_threshold_mb)
         hint = "; a folder holds train.npy, or one folder of images per class" if path.is_dir() else ""
         without = f"no array 'train' among {', '.join(sorted(arrays)) or 'no arrays'}{hint}"
         sets = {
@@ -86,6 +78,19 @@ class Arrays(Loader):
             skipped=origin.skipped if origin else (),
             encoding=origin.encoding if origin else None,
         )
+
+
+def read_arrays(path: Path, mmap_threshold_mb: float) -> dict[str, Any]:
+    """Read all arrays by name; a single .npy file is ``train``."""
+    arrays: dict[str, Any]
+    if path.is_dir():
+        check_whole(path)
+        arrays = _read_folder(path, mmap_threshold_mb)
+    elif path.suffix == ".npz":
+        arrays = read_npz(path, mmap_threshold_mb=mmap_threshold_mb)
+    else:
+        arrays = {"train": _read_npy(path, mmap_threshold_mb)}
+    return {name: decoded(array, f"{path}, {name}") for name, array in arrays.items()}
 
 
 def _read_npy(path: Path, mmap_threshold_mb: float) -> Array:
@@ -154,6 +159,7 @@ class FeatureOrigin:
         fingerprint: hash of the images and of how they were encoded; empty for tables.
         class_map, clean_val: as in :class:`unflip.data.dataset.Dataset`.
         skipped: images that could not be decoded.
+        label_column: in which a list of images has the labels, if it was chosen.
     """
 
     encoding: Encoding
@@ -162,6 +168,7 @@ class FeatureOrigin:
     class_map: str | None = None
     clean_val: bool = False
     skipped: tuple[Skipped, ...] = ()
+    label_column: str | None = None
 
     def about(self) -> str:
         """Return everything but the encoder's arrays as JSON."""

@@ -21,7 +21,7 @@ from unflip.data.columns import (
 from unflip.data.dataset import Dataset, Inputs, Split
 from unflip.data.files import ImageFiles, as_names, is_image
 from unflip.data.images import IMAGENET
-from unflip.data.labels import declared_classes, numbers_or_names
+from unflip.data.labels import declared_classes, find_label_column, numbers_or_names
 from unflip.data.loaders import FOR_CELLS, FOR_IMAGE_FILES, FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.errors import InputError, unknown
@@ -53,7 +53,7 @@ class TableLoader(Loader):
         as_text = {*_TEXT, options.label_column, options.groups} - {None, *(options.columns or ())}
         table = read_table(path, str(path), [name for name in as_text if name is not None])
         header = table.column_names
-        label = _find_label_column(path, header, options.label_column)
+        label = find_label_column(path, header, options.label_column)
         typed = {*options.numeric, *options.categorical, *options.text_column}
         _check_roles(path, header, label, typed, options)
         features = typed | {*options.ignore, *(options.columns or ())}
@@ -107,7 +107,7 @@ class Manifest(Loader):
         names = as_names([str(cell) for cell in cells["path"]])
         files = ImageFiles(path.parent, names, path, np.arange(len(names)))
         split = "split" if "split" in cells else None
-        roles = _Roles(_find_label_column(path, header, name), split, groups if groups in cells else None, names)
+        roles = _Roles(find_label_column(path, header, name), split, groups if groups in cells else None, names)
         return _build(path, files, cells, roles, header, options.class_names)
 
 
@@ -132,25 +132,13 @@ def _build(
         unlabeled = f"column '{roles.label}' is empty"
     _check_filled(path, cells)
     groups = None if roles.groups is None else _strings(cells[roles.groups])
-    whole = Split(inputs, labels, ids=roles.ids, groups=groups)
+    whole = Split(inputs, labels, ids=roles.ids, groups=groups, rows=np.arange(len(inputs)))
     rows = _rows_by_split(path, ["train"] * len(inputs) if roles.split is None else cells[roles.split])
     normalization = IMAGENET if isinstance(inputs, ImageFiles) else None
     data = Dataset(
         whole, class_names=classes, normalization=normalization, unlabeled=unlabeled, label_column=roles.label
     )
     return data.with_parts({name: whole[part] for name, part in rows.items()})
-
-
-def _find_label_column(path: Path, header: Sequence[str], name: str | None) -> str | None:
-    """Return the label column: the one called ``name`` or, by default, `label` in any case; None without one."""
-    if name is not None:
-        if name not in header:
-            raise InputError(f"{path}: --label-column: {unknown('column', name, header)}")
-        return name
-    matches = [column for column in header if column.lower() == "label"]
-    if len(matches) > 1:
-        raise InputError(f"{path}: columns {' and '.join(matches)}; choose one with --label-column")
-    return matches[0] if matches else None
 
 
 def _check_filled(path: Path, columns: Columns) -> None:

@@ -42,7 +42,7 @@ _MAX_OFFSET = 80.0  # avoids overflow
 _ROUNDS = 5
 
 
-def score_labels(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def score_labels(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Score labels by out-of-sample class probabilities of any model.
 
     The last step of :class:`unflip.methods.unflip.method.Unflip`, with these probabilities as its only view: scale the
@@ -54,8 +54,8 @@ def score_labels(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         labels: y (n,).
 
     Returns:
-        Each example's label, or the one to replace it by where that is more likely right (n,), and calibrated log-odds
-        (n,) that its label is right.
+        Each example's label, or the one to replace it by where that is more likely right (n,); calibrated log-odds (n,)
+        that its label is right; equally likely numbers of wrong labels (q,), in increasing order.
     """
     view = probs.clamp(min=_TINY).log()
     stacked = stack([view], labels)
@@ -63,8 +63,9 @@ def score_labels(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     part = confident_part(*top_one(view, labels), labels, probs.shape[1])
     state = update_posterior(pool([view], stacked.weights), labels, stacked.uniform_noise_rate, known, part)
     odds = state.odds(slice(None), labels)
-    log_odds = state.fit_scaling(odds, labels, torch.ones_like(labels, dtype=torch.bool)).apply(odds)
-    return state.correct(slice(None), labels, log_odds)[0], log_odds
+    scaling = state.fit_scaling(odds, labels, torch.ones_like(labels, dtype=torch.bool))
+    log_odds = scaling.apply(odds)
+    return state.correct(slice(None), labels, log_odds)[0], log_odds, scaling.wrong(odds)
 
 
 @dataclass

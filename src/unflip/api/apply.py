@@ -1,0 +1,366 @@
+"""apply: a run's data with corrected labels, as files in its own format or as an object in memory."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from unflip.api.options import ApplyOptions
+from unflip.data.arrays import Array
+from unflip.data.dataset import Dataset, joined_ids
+from unflip.data.files import is_image
+from unflip.data.labeling import as_strings, content_kind, contents_of
+from unflip.data.labels import LABEL, REMOVE, read_reviewed
+from unflip.data.loaders import find_loader, load_raw
+from unflip.data.loaders.arrays import read_origin
+from unflip.data.matching import Keys, Matcher
+from unflip.data.memory import InMemory, as_table, in_memory, new_labels, relabeled, with_columns_of, write_data
+from unflip.data.options import DataOptions
+from unflip.data.rewrite import (
+    CHANGES,
+    MARKER,
+    NewLabels,
+    by_row,
+    class_numbers,
+    clear_folder,
+    new_cells,
+    rewrite,
+    target_suffixes,
+)
+from unflip.encoders.table import with_contents
+from unflip.errors import ConfigError, InputError
+from unflip.files import OwnedFolder
+from unflip.review.decisions import DecisionStore
+from unflip.review.examples import Examples
+from unflip.review.review import finished_run, settled
+from unflip.runs import layout
+from unflip.runs.config import check_section
+from unflip.runs.folder import Run
+from unflip.runs.labels import REMOVED, label_issue_mask, write_table
+from unflip.runs.layout import check_output
+
+_REVIEWED, _LISTED, _ISSUE = "reviewed", "listed", "label issue"  # reasons of a change
+
+
+class Applied(NamedTuple):
+    """Corrected data."""
+
+    data: Any
+    """The file or folder that was written; or the corrected object, for data in memory."""
+    changes: pa.Table
+    """``index``, ``path`` or ``id``, ``given_label``, ``label``, ``decision`` (``label`` or ``remove``), ``reason``,
+    ``label_quality`` and ``digest`` of every change; written as changes.csv."""
+    relabeled: int
+    """Number of labels that changed."""
+    dropped: int
+    """Number of examples that were dropped."""
+    missing: int
+    """Number of the run's changes that concern no example of the data, as after applying them before."""
+    listed: Path | None = None
+    """The file of the changes, if one was written."""
+
+
+def apply(
+    run: str | Path | Run,
+    out: str | Path | None = None,
+    *,
+    data: Any = None,
+    label_column: str | None = None,
+    force: bool = False,
+    **options: Any,
+) -> Applied:
+    """Write a run's data with corrected labels; the original is never changed.
+
+    Decisions of a review come first: chosen labels, and removed examples, which are dropped. Other label issues get the
+    suggested label. Examples are found by path, id or content, so that the data may have grown or been reordered.
+
+    Args:
+        run: a finished run, or its folder.
+        out: the file to write, in the format of the data: .csv, .parquet, .jsonl or .npz; or a new folder, for folders
+            of classes and data sets of Hugging Face. Not needed for data in memory.
+        data: where the data is now, by default where it was; or the data itself, a data frame, an Arrow table, a data
+            set of Hugging Face or a pair of examples and labels. Then its corrected copy is returned.
+        label_column: of data in memory; by default ``label``.
+        force: replace what an earlier call has written.
+        options: see ``unflip.api.options.ApplyOptions`` and ``unflip apply --help``.
+    """
+    run, chosen = finished_run(Path(run)) if isinstance(run, str | Path) else run, check_section(ApplyOptions, options)
+    fixes, memory = corrections(run, chosen), _in_memory(run, data, label_column)
+    with _opened(run, data, memory) as (raw, place):
+        new, changes, missing = _place(run, raw, fixes)
+        relabeled_count = sum(int((part.changed & part.keep).sum()) for part in new.values())
+        dropped = sum(int((~part.keep).sum()) for part in new.values())
+        fixed: Any = out
+        listed: Path | None = None
+        if memory is not None:
+            fixed = relabeled(memory, by_row(raw, new, run.class_names), run.class_names, chosen.keep_given_as)
+        if out is not None and hasattr(fixed, "save_to_disk"):
+            OwnedFolder(Path(out), MARKER).check()
+            fixed.save_to_disk(str(out))
+        elif out is not None:
+            fixed = Path(out)
+            changes, listed = _write(raw, place, fixed, new, changes, run.class_names, chosen, force=force)
+        elif memory is None:
+            raise ConfigError("out: name the file or folder to write")
+    return Applied(fixed, changes, relabeled_count, dropped, missing, listed)
+
+
+def _write(
+    raw: Dataset,
+    place: DataOptions,
+    out: Path,
+    new: Mapping[str, NewLabels],
+    changes: pa.Table,
+    classes: Sequence[str],
+    chosen: ApplyOptions,
+    *,
+    force: bool,
+) -> tuple[pa.Table, Path]:
+    """Write the data and its changes; return these, for class folders with the new paths, and their file."""
+    suffixes, folder = target_suffixes(place), OwnedFolder(out, MARKER)
+    listed = out.with_suffix(f".{CHANGES}") if suffixes else out / CHANGES
+    if suffixes:
+        for path, kinds in ((out, suffixes), (listed, ())):
+            check_output(path, kinds, force=force, inputs=[place.path])
+    else:
+        folder.check()
+        if folder.is_marked and not force:
+            raise ConfigError(f"--out {out}: already holds corrected data; replace it with --force")
+        if folder.is_marked:
+            clear_folder(folder)
+            folder.check()
+    moved = rewrite(raw, place, out, new, classes, keep_given_as=chosen.keep_given_as, copy=chosen.copy_files)
+    if not suffixes:
+        changes = changes.append_column("new_path", pa.array([moved.get(name) for name in changes[1].to_pylist()]))
+    write_table(listed, changes)
+    return changes, listed
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """What becomes of the n examples of a run.
+
+    Attributes:
+        keys: what identifies them, with their given labels.
+        labels: their new labels (n,); the given ones where nothing changes.
+        keep: mask of the examples to keep (n,).
+        reasons: index of the reason of a change (n,), -1 without one.
+        quality: label quality (n,).
+    """
+
+    keys: Keys
+    labels: Array
+    keep: Array
+    reasons: Array
+    quality: Array
+
+    @property
+    def changed(self) -> Array:
+        """Mask of the examples that are relabeled or dropped (n,)."""
+        return np.asarray(~self.keep | (self.labels != self.keys.given))
+
+
+_REASONS = (_REVIEWED, _LISTED, _ISSUE)
+
+
+def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
+    """Return the new labels of a run's examples: listed or reviewed ones, then suggested ones."""
+    table, examples = run.labels(), Examples(run)
+    given, quality = examples.given.copy(), table["label_quality"].to_numpy()
+    labels, keep, reasons = given.copy(), np.ones(len(given), bool), np.full(len(given), -1)
+    if chosen.labels is not None:
+        frame = Path(chosen.labels) if isinstance(chosen.labels, str | Path) else _frame(chosen.labels)
+        listed = read_reviewed(frame, examples.keys, "labels" if isinstance(frame, pa.Table) else f"labels {frame}")
+        found, removed = listed.labels.numpy(), listed.removed.numpy()
+        labels, keep = np.where(found >= 0, found, given), ~removed
+        reasons[(found >= 0) | removed] = _REASONS.index(_LISTED)
+        return Corrections(examples.keys, labels, keep, reasons, quality)
+    for index, label in reviewed_labels(run, examples).items():
+        labels[index], keep[index] = (given[index], False) if label is None else (label, True)
+        reasons[index] = _REASONS.index(_REVIEWED)
+    if chosen.only is None:
+        issues = label_issue_mask(table) & (reasons < 0) & ~(1 - quality < (chosen.min_confidence or 0.0))
+        reasons[issues] = _REASONS.index(_ISSUE)
+        if chosen.drop == "label-issues":
+            keep[issues] = False
+        else:
+            labels[issues] = examples.suggested[issues]
+    return Corrections(examples.keys, labels, keep, reasons, quality)
+
+
+def reviewed_labels(run: Run, examples: Examples) -> dict[int, int | None]:
+    """Return the reviewed label of examples by index, None for removed ones: of the run's file, and of its review."""
+    log = run.folder / layout.DECISIONS
+    if log.exists() and log.stat().st_size:
+        with closing(DecisionStore(log, examples.keys, read_only=True)) as decisions:
+            return settled(examples, decisions)
+    current = examples.columns["current_label"]
+    rows = np.flatnonzero(examples.reviewed).tolist()
+    return {row: None if examples.splits[row] == REMOVED else int(current[row]) for row in rows}
+
+
+def _frame(labels: Any) -> pa.Table:
+    """Return a frame of labels as a table."""
+    table = as_table(labels, always=True) if not isinstance(labels, pa.Table) else None
+    if not isinstance(labels, pa.Table) and table is None:
+        raise InputError("labels: give a table with the columns index, path or id, and label")
+    return labels if table is None else table.table
+
+
+def _in_memory(run: Run, data: Any, label_column: str | None) -> InMemory | None:
+    memory = in_memory(data, label_column)
+    return memory and with_columns_of(memory, run.folder / layout.DATA, run.config.common.data)
+
+
+@contextmanager
+def _opened(run: Run, data: Any, memory: InMemory | None) -> Iterator[tuple[Dataset, DataOptions]]:
+    """Read the data that a run is applied to; data in memory is written to a temporary folder."""
+    folder = None if memory is None else Path(tempfile.mkdtemp(prefix="unflip-"))
+    try:
+        if memory is not None and folder is not None:
+            options = DataOptions(path=str(write_data(memory, folder)))
+        else:
+            options = own_data(run, data)
+        yield load_raw(options, run.config.parts), options
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def own_data(run: Run, data: str | Path | None = None) -> DataOptions:
+    """Return where a run's data is, and how it is read; for images, the images rather than their features.
+
+    Args:
+        run: the finished run.
+        data: where the data is now, if it has moved.
+    """
+    options, path, column = run.config.common.data, str(data or run.result["data_path"]), None
+    embedded = run.folder / layout.EMBEDDED
+    if Path(run.result["data_path"]).name == layout.EMBEDDED and (origin := read_origin(embedded)) is not None:
+        path, column = str(data or origin.data), origin.label_column
+    unused = {"labels": None, "reviewed": None, "limit": None, "per_class": None}
+    options = options.model_copy(update=unused | {"path": path, "label_column": options.label_column or column})
+    try:
+        find_loader(options)
+    except InputError as error:
+        raise InputError(f"{error}; if the data was moved, name its location with --data") from error
+    return options
+
+
+def _place(run: Run, raw: Dataset, fixes: Corrections) -> tuple[dict[str, NewLabels], pa.Table, int]:
+    """Find a run's examples in data; return the new labels of each split, the changes, and how many are missing."""
+    keys = keys_of(raw, run.class_names)
+    new, source, missing = _match(run, keys, fixes)
+    cut = len(raw.train.inputs)
+    splits = {"train": NewLabels(*(column[:cut] for column in new))}
+    if raw.val is not None:
+        splits["val"] = NewLabels(*(column[cut:] for column in new))
+    return splits, _list_changes(run, keys, new, fixes, source), missing
+
+
+def _match(run: Run, keys: Keys, fixes: Corrections) -> tuple[NewLabels, Array, int]:
+    """Return the new labels of examples (n,), the row of each in the run (n,), -1 where nothing changes, and how many
+    of the run's changes concern examples that are not in the data, or that several may be.
+
+    A suggested label does not replace one that has changed since the run. Where the run's labels came from another
+    file, all of them are written.
+    """
+    elsewhere = run.config.common.data.labels is not None
+    new = NewLabels(keys.given, np.full(len(keys.given), -1), np.ones(len(keys.given), bool))
+    rows = np.arange(len(fixes.labels)) if elsewhere else np.flatnonzero(fixes.changed)
+    matcher, source, missing = Matcher(keys), np.full(len(keys.given), -1), 0
+    for row in rows.tolist():
+        place = matcher.find(fixes.keys.reference(row))
+        if place is None:
+            missing += 1
+            continue
+        unchanged = elsewhere or keys.given[place] in (-1, fixes.keys.given[row])
+        if unchanged or _REASONS[fixes.reasons[row]] != _ISSUE:
+            new.new[place], new.keep[place], source[place] = fixes.labels[row], fixes.keep[row], row
+    return new, source, missing
+
+
+def keys_of(raw: Dataset, classes: Sequence[str]) -> Keys:
+    """Return what identifies the training and validation examples of data; given labels of other classes are -1."""
+    raw = with_contents(raw)
+    parts = [part for part in (raw.train, raw.val) if part is not None]
+    given = [class_numbers(part.labels, len(part.inputs), classes, raw.class_names) for part in parts]
+    contents = [found for part in parts if (found := contents_of(part)) is not None]
+    kind = content_kind(raw, raw.train) if len(contents) == len(parts) else ""
+    digests = [f"{kind}-{value:016x}" for value in np.concatenate(contents).tolist()] if kind else None
+    return Keys(as_strings(joined_ids(raw.train, raw.val)), digests, np.concatenate(given), [*classes, ""])
+
+
+def _list_changes(run: Run, keys: Keys, new: NewLabels, fixes: Corrections, source: Array) -> pa.Table:
+    """Return the list of changes, in the order of the data."""
+    rows = np.flatnonzero(new.changed | ~new.keep)
+    names, origin = pa.array([*run.class_names, None], pa.string()), source[rows]
+    dropped = ~new.keep[rows]
+    ids = [str(row) for row in rows.tolist()] if keys.ids is None else [keys.ids[row] for row in rows.tolist()]
+    digests = fixes.keys.digests
+    columns = {
+        "index": rows,
+        "path" if ids and is_image(ids[0]) else "id": pa.array(ids, pa.string()),
+        "given_label": names.take(pa.array(np.where(new.own[rows] < 0, len(names) - 1, new.own[rows]))),
+        "label": names.take(pa.array(np.where(dropped, len(names) - 1, new.new[rows]))),
+        "decision": pa.array(np.where(dropped, REMOVE, LABEL).tolist(), pa.string()),
+        "reason": pa.array([_REASONS[reason] for reason in fixes.reasons[origin].tolist()], pa.string()),
+        "label_quality": pa.array(fixes.quality[origin], from_pandas=True),
+        "digest": pa.array([None if digests is None else digests[row] for row in origin.tolist()], pa.string()),
+    }
+    return pa.table(columns)
+
+
+def labels_for(run: Run, dataset: Any, *, label_column: str | None = None, **options: Any) -> Array:
+    """Return the corrected labels of a data set, in its own order and class numbers.
+
+    Args:
+        run: a finished run.
+        dataset: a PyTorch data set with ``samples`` or ``targets``, as those of torchvision, a ``TensorDataset``, or a
+            ``Subset`` of one; a data set of Hugging Face; a data frame or an Arrow table; a pair of examples and
+            labels.
+        label_column: of frames and Hugging Face data sets; by default ``label``.
+        options: as for :func:`apply`.
+
+    Returns:
+        Labels (n,) as the data set has them; -1, or None for names, where the example is to be dropped.
+    """
+    if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # torch's Subset
+        whole = labels_for(run, dataset.dataset, label_column=label_column, **options)
+        return whole[np.asarray(dataset.indices)]  # type: ignore[no-any-return]
+    fixes, classes = corrections(run, check_section(ApplyOptions, options)), run.class_names
+    if hasattr(dataset, "tensors"):
+        dataset = tuple(tensor.cpu().numpy() for tensor in dataset.tensors[:2])
+    if hasattr(dataset, "targets") or hasattr(dataset, "samples"):
+        files = getattr(dataset, "samples", [])
+        targets = np.asarray([target for _, target in files] if files else dataset.targets)
+        own = [str(name) for name in getattr(dataset, "classes", classes)]
+        numbers = np.array([classes.index(name) if name in classes else -1 for name in own])
+        ids = _relative([path for path, _ in files], own_data(run).path, getattr(dataset, "root", ".")) or None
+        new, _, _ = _match(run, Keys(ids, None, numbers[targets], [*classes, ""]), fixes)
+        cells = new_cells(targets, new, [own.index(name) if name in own else -1 for name in classes])
+    elif (memory := _in_memory(run, dataset, label_column)) is not None:
+        with _opened(run, None, memory) as (raw, _):
+            new = by_row(raw, _place(run, raw, fixes)[0], classes)
+        cells = new_labels(memory, new, classes)
+    else:
+        raise InputError(f"dataset: a {type(dataset).__name__}; give the data set itself, not where it is")
+    if cells.dtype.kind in "biuf":
+        return np.where(new.keep, cells, -1)
+    return np.where(new.keep, cells.astype(object), None)  # type: ignore[call-overload, no-any-return]
+
+
+def _relative(paths: Sequence[str], *roots: str) -> list[str]:
+    """Return paths relative to the first of the folders that they are in."""
+    bases = [Path(root).absolute() for root in roots]
+    files = [Path(path).absolute() for path in paths]
+    return [
+        next((file.relative_to(base).as_posix() for base in bases if file.is_relative_to(base)), str(file))
+        for file in files
+    ]

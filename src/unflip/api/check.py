@@ -1,0 +1,214 @@
+"""check: score the given labels of new data by the model of a finished run; nothing is trained."""
+
+import os
+import shutil
+import tempfile
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unflip.api.apply import keys_of, own_data
+from unflip.api.predict import NewData, Prediction, predict_part, read_new
+from unflip.api.result import Result
+from unflip.data.arrays import Array
+from unflip.data.columns import Table
+from unflip.data.files import skipped_csv
+from unflip.data.rewrite import class_numbers
+from unflip.encoders.table import text_columns
+from unflip.errors import ConfigError, InputError, UnflipWarning
+from unflip.files import write_json, write_text
+from unflip.methods.base import LabelStore
+from unflip.methods.unflip.posterior import score_labels
+from unflip.progress import Track, untracked
+from unflip.report.run_report import report_finished
+from unflip.review.review import finished_run
+from unflip.runs import layout
+from unflip.runs.folder import Claim, Run
+from unflip.runs.labels import Assessment, label_table, list_label_issues, summarize_labels, write_table
+
+_LISTED = 20  # classes that an error lists
+
+
+@dataclass(frozen=True)
+class CheckResult(Result):
+    """Scored labels, with the lists and the report of a run, and the limit that they are held against.
+
+    Attributes:
+        limit: the largest allowed fraction of wrong labels; None without one.
+    """
+
+    limit: float | None = None
+
+    @property
+    def wrong(self) -> float:
+        """The estimated fraction of wrong labels."""
+        return self.label_summary.noise_rate or 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the limit is kept."""
+        return self.limit is None or self.wrong <= self.limit
+
+
+def check(
+    run: str | Path | Run,
+    data: str | Path,
+    out: str | Path | None = None,
+    *,
+    max_wrong: float | str | None = None,
+    baseline: str | Path | None = None,
+    label_column: str | None = None,
+    skip_broken: bool = False,
+    weights: str | Path | None = None,
+    device: str = "auto",
+    force: bool = False,
+    track: Track = untracked,
+) -> CheckResult:
+    """Score the given labels of new or held-out data with a trained run.
+
+    Args:
+        run: a finished run, or its folder.
+        data: labeled data of the kind that the run was trained on; a split `test` is not used.
+        out: a folder for the scores, the list of label issues and the report; by default a new temporary folder.
+        max_wrong: the largest fraction of wrong labels, such as 0.02 or ``"2%"``.
+        baseline: another run or check: ``max_wrong`` then limits how far its fraction is exceeded.
+        label_column: by default that of the run.
+        skip_broken: skip images that cannot be read.
+        weights: the weights file of the backbone, if it has moved.
+        device: ``auto`` (a GPU if available), ``cpu``, ``cuda`` or ``mps``.
+        force: replace an earlier check in ``out``.
+        track: progress callback.
+    """
+    trained = finished_run(Path(run)) if isinstance(run, str | Path) else run
+    limit = None if max_wrong is None else parse_fraction(max_wrong)
+    if baseline is not None:
+        if limit is None:
+            raise ConfigError("--baseline needs --max-wrong: by how much the baseline may be exceeded")
+        limit += finished_run(Path(baseline)).label_summary.noise_rate or 0.0
+    column = label_column or own_data(trained).label_column
+    new = read_new(trained, data, label_column=column, skip_broken=skip_broken, weights=weights)
+    done = Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
+    with Claim(done, force=force) as claim:
+        parts: list[str] = [
+            name for name in ("train", "val") if name in new.raw.parts() and len(new.raw.parts()[name].inputs)
+        ]
+        if not parts:
+            raise InputError(f"data {data}: no examples besides test sets; name the folder or file of one")
+        predictions = [predict_part(new, part, device=device, track=track) for part in parts]
+        scored = _score(trained, new, parts, predictions)
+        claim.hold()
+        done.clear()
+        done.begin()
+        _write(done, trained, new, predictions, *scored)
+    return CheckResult(done.folder, limit=limit)
+
+
+def parse_fraction(value: float | str) -> float:
+    """Return a fraction, which may be given in per cent.
+
+    >>> parse_fraction("2%"), parse_fraction("0.02"), parse_fraction(0)
+    (0.02, 0.02, 0.0)
+    """
+    text = str(value).strip()
+    try:
+        fraction = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        fraction = -1.0
+    if not 0 <= fraction <= 1:
+        raise ConfigError(f"--max-wrong {value}: must be a fraction from 0 to 1, or such as 2%")
+    return fraction
+
+
+def _score(trained: Run, new: NewData, parts: list[str], predictions: list[Prediction]) -> tuple[Any, Any]:
+    """Return the label table of new data, and the equally likely numbers (q,) of wrong labels."""
+    names, probs = trained.class_names, torch.cat([prediction.probs for prediction in predictions])
+    labels = []
+    for prediction in predictions:
+        numbers = class_numbers(prediction.given, len(prediction.probs), names, new.raw.class_names)
+        if (numbers < 0).any():
+            row = int((numbers < 0).argmax())
+            label = "none" if prediction.given is None else f"'{prediction.given[row]}'"
+            known = ", ".join(names[:_LISTED])
+            raise InputError(f"{new.what}, row {row}: label {label} is no class of the run, which are {known}")
+        labels.append(torch.from_numpy(numbers))
+    given, ids = torch.cat(labels), [name for prediction in predictions for name in prediction.ids]
+    splits = np.repeat(parts, [len(part) for part in labels]).tolist()
+    suggested, log_odds, errors = score_labels(probs, given)
+    keys = keys_of(new.raw, names)
+    digests = None if keys.digests is None or len(keys.digests) != len(ids) else [*keys.digests]
+    seen = _seen(trained, new, ids, digests)
+    if seen.any():
+        text = f"the run was trained on {int(seen.sum()):,} of {len(seen):,} examples: their scores are in-sample"
+        warnings.warn(f"{new.what}: {text}", UnflipWarning, stacklevel=3)
+    columns = torch.stack([given, given, suggested], 1)
+    top2_probs, top2 = probs.topk(2)
+    by_label = probs.gather(1, columns)
+    fold = torch.full_like(given, -1)
+    assessment = Assessment(
+        by_label, by_label, None, top2, top2_probs, log_odds, suggested, torch.from_numpy(~seen), fold
+    )
+    store = LabelStore(given, len(names))
+    numbered = keys.ids is None
+    table = label_table(
+        store, assessment, splits=splits, ids=None if numbered else ids, digests=digests, class_names=names
+    )
+    return table, errors
+
+
+def _seen(trained: Run, new: NewData, ids: list[str], digests: list[str] | None) -> Array:
+    """Return a mask (n,) of the examples that the run was trained on: by content, or for image files by path."""
+    known = trained.labels(["id", "digest"])
+    if digests is not None:
+        return np.isin(digests, [digest or "" for digest in known["digest"].to_pylist()])
+
+    def paths(data: str, names: list[str]) -> list[str]:
+        root = data if os.path.isdir(data) else os.path.dirname(data)  # noqa: PTH112, PTH120
+        return [os.path.abspath(os.path.join(root, name)) for name in names]  # noqa: PTH100, PTH118
+
+    return np.isin(paths(new.options.path, ids), paths(own_data(trained).path, known["id"].to_pylist()))
+
+
+def _write(run: Run, trained: Run, new: NewData, predictions: list[Prediction], table: Any, errors: Any) -> None:
+    """Write the files of a run, with the model and the configuration of the trained one."""
+    config, raw, path = trained.config, new.raw, str(Path(new.options.path).absolute())
+    data = config.common.data.model_copy(update={"path": path, "labels": None, "reviewed": None, "limit": None})
+    run.write_config(replace(config, common=config.common.model_copy(update={"data": data})).to_toml())
+    run.write_metrics([])
+    empty = {"epoch": [0], "index": [0], "old": [0], "new": [0], "confidence": [0.0]}
+    run.write_labels(table, {name: torch.tensor(values)[:0] for name, values in empty.items()})
+    shutil.copyfile(trained.folder / layout.MODEL, run.own(layout.MODEL))
+    skipped = tuple(image for prediction in predictions for image in prediction.skipped)
+    if skipped:
+        write_text(run.own(layout.SKIPPED), skipped_csv(skipped))
+    encoding = new.model.encoding
+    tables = [part.inputs.table for part in (raw.train, raw.val) if part and isinstance(part.inputs, Table)]
+    columns = text_columns(encoding) if encoding is not None and tables else ()
+    texts = {name: [text for cells in tables for text in cells[name].to_pylist()] for name in columns}
+    issues = list_label_issues(table, "path" if raw.holds_images else "id", texts)
+    write_table(run.own(layout.LABEL_ISSUES), issues)
+    unknown_here = ("noise", "noise_rate", "noise_rate_by_class", "transition_error", "val_accuracy", "quality_auroc")
+    nothing: dict[str, Any] = dict.fromkeys((*unknown_here, "score_auroc", "other_issues", "since_last"))
+    unknown = {"given": None, "current": None}
+    summary = summarize_labels(table, errors)
+    result = trained.result | nothing | {
+        "data": raw.name,
+        "data_path": path,
+        "pictures_path": raw.images_path or (path if raw.holds_images else None),
+        "noise_rate_estimate": summary.noise_rate,
+        "label_summary": summary._asdict(),
+        "test_accuracy": dict.fromkeys(("selected", "last", "best")),
+        "tests": {},
+        "label_accuracy": unknown,
+        "label_accuracy_all": unknown,
+        "out_of_sample": float(np.mean(table["out_of_sample"].to_numpy(zero_copy_only=False))),
+        "reviewed": 0,
+        "removed": 0,
+        "skipped": len(skipped),
+        "checked_with": str(trained.folder.absolute()),
+    }  # fmt: skip
+    write_json(run.own(layout.RESULT), result)
+    report_finished(run)

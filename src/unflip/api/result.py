@@ -1,0 +1,142 @@
+"""Result: a finished run as Python code and notebooks see it, and how a run is opened."""
+
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from unflip.api.apply import Applied, apply, labels_for
+from unflip.api.report import report
+from unflip.api.review import review
+from unflip.data.arrays import Array
+from unflip.data.memory import InMemory, as_frame
+from unflip.report.run_report import open_views
+from unflip.review.review import finished_run
+from unflip.runs.folder import Run
+from unflip.runs.labels import in_turns, list_issues, names_of, wrong_so_far
+
+_SHOWN = 10  # issues that a notebook shows
+
+
+@dataclass(frozen=True)
+class Result(Run):
+    """A finished run.
+
+    Attributes:
+        folder: the run folder.
+        memory: the data, if it came as an object.
+    """
+
+    memory: InMemory | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def issues(self) -> Any:
+        """All issues: label issues, lowest quality first, then those that checks found.
+
+        A row has ``index``, ``path`` or ``id``, ``issue`` (``label_issue``, ``outlier``, ...), ``given_label``,
+        ``suggested_label``, ``label_quality``, ``score`` and ``reason``. The frame is of the kind that the data came
+        in; otherwise of pandas where it is installed, else an Arrow table.
+        """
+        return as_frame(list_issues(self.labels(), self.other_issues()), self.memory)
+
+    @property
+    def ranked(self) -> Any:
+        """All labels, lowest quality first, as a frame like :attr:`issues`.
+
+        A row has ``index``, ``given_label``, ``suggested_label``, ``label_quality``, ``is_label_issue`` and
+        ``wrong_so_far``, the expected number of wrong labels up to this row.
+        """
+        table = self.labels()
+        order = in_turns(table["log_odds"].to_numpy(), table["given_label"].to_numpy())
+        columns = {
+            "index": table["index"],
+            "given_label": names_of(table, "given_label"),
+            "suggested_label": names_of(table, "suggested_label"),
+            "label_quality": table["label_quality"],
+            "is_label_issue": table["is_label_issue"],
+        }
+        ranked = pa.table(columns).take(order)
+        so_far = wrong_so_far(np.nan_to_num(ranked["label_quality"].to_numpy(), nan=1.0))
+        return as_frame(ranked.append_column("wrong_so_far", pa.array(so_far)), self.memory)
+
+    def summary(self) -> str:
+        """Return how many labels are wrong, which issues there are, and where the run is."""
+        lines = [f"{self.result['data']}: {self.label_summary}"]
+        others = self.result["other_issues"] or {}
+        lines += [f"  {name.replace('_', ' ')}: {count:,}" for name, count in others.items() if count]
+        return "\n".join([*lines, f"Run: {self.folder}"])
+
+    def review(self, *, data: str | Path | None = None, port: int = 0, browser: bool = True) -> int:
+        """Serve the review page until Ctrl-C or the notebook's stop button; return the number of reviewed examples.
+
+        Args:
+            data: where the data is now, if it has moved.
+            port: the port to listen on; 0 picks a free one.
+            browser: open the page in a browser.
+        """
+
+        def on_ready(address: str) -> None:
+            print(f"review: {address} (stop with Ctrl-C; decisions are saved as you make them)", flush=True)  # noqa: T201
+            if browser:
+                import webbrowser
+
+                webbrowser.open(address)
+
+        return review(self.folder, data=None if data is None else str(data), port=port, on_ready=on_ready)
+
+    def apply(self, out: str | Path | None = None, *, data: Any = None, **options: Any) -> Applied:
+        """Correct the labels of the data; see :func:`unflip.apply`. Data in memory is returned, corrected."""
+        return apply(self, out, data=self.memory if data is None and self.memory is not None else data, **options)
+
+    def labels_for(self, dataset: Any, *, label_column: str | None = None, **options: Any) -> Array:
+        """Return corrected labels in the order and with the class numbers of a data set.
+
+        Args:
+            dataset: a PyTorch data set with ``samples`` or ``targets``, as those of torchvision, a ``TensorDataset``,
+                or a ``Subset`` of one; a data set of Hugging Face; a data frame or an Arrow table; a pair of examples
+                and labels.
+            label_column: of frames and Hugging Face data sets; by default that of the run.
+            options: which labels are corrected; see ``unflip.api.options.ApplyOptions``.
+
+        Returns:
+            Labels (n,) as the data set has them; -1, or None for names, where an example is to be dropped.
+        """
+        return labels_for(self, dataset, label_column=label_column, **options)
+
+    def report(self, path: str | Path | None = None, *, force: bool = False) -> Path:
+        """Write the HTML report, by default ``report.html`` in the run folder; return its path."""
+        return report([self.folder], None if path is None else Path(path), force=force)
+
+    def _repr_html_(self) -> str:
+        table, views = list_issues(self.labels(), self.other_issues()), open_views(self, None)
+        shown = table.slice(0, _SHOWN)
+        names = [name for name in shown.column_names if name != "index"]
+        rows = []
+        for row in shown.to_pylist():
+            picture, text = (None, None) if row["index"] is None else (views.picture(row["index"]), None)
+            if picture is None and row["index"] is not None:
+                text = views.text(row["index"])
+            view = f'<img src="{picture}" height="64" alt="">' if picture else escape(text or "")
+            cells = "".join(f"<td>{escape(_cell(row[name]))}</td>" for name in names)
+            rows.append(f"<tr><td>{view}</td>{cells}</tr>")
+        head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in ("", *names))
+        more = f"<p>{len(table) - len(shown):,} more: <code>.issues</code></p>" if len(table) > len(shown) else ""
+        return f"<pre>{escape(self.summary())}</pre><table><tr>{head}</tr>{''.join(rows)}</table>{more}"
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def load(folder: str | Path) -> Result:
+    """Open the run in a folder.
+
+    >>> load("nowhere")
+    Traceback (most recent call last):
+        ...
+    unflip.errors.RunFolderError: nowhere: not a finished run (no result.json)
+    """
+    return Result(finished_run(Path(folder)).folder)

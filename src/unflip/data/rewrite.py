@@ -1,0 +1,392 @@
+"""Rewriting: a data set with other labels and fewer examples, in its own format; the original is never changed."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from unflip.data.arrays import Array, write_npz
+from unflip.data.dataset import Dataset, Split
+from unflip.data.files import ImageFiles
+from unflip.data.labels import LABEL, are_names, as_names, declared_classes
+from unflip.data.loaders import find_loader
+from unflip.data.loaders.arrays import BESIDE, LABELS, read_arrays
+from unflip.data.loaders.class_folders import find_parts
+from unflip.data.options import DataOptions
+from unflip.errors import ConfigError, InputError, RunFolderError
+from unflip.files import PARTIAL, OwnedFolder, naming_target, write_atomically, write_text
+
+FOLDERS, TABLES, ARRAYS = ("images", "texts"), ("table", "manifest"), ("arrays",)
+"""Loaders whose data can be rewritten: as folders of classes, a table or an .npz file."""
+MARKER, CHANGES = "apply.json", "changes.csv"
+
+
+class NewLabels(NamedTuple):
+    """The labels that n examples get."""
+
+    own: Array
+    """Their class numbers in the data (n,), -1 if they have none or one of another class."""
+    new: Array
+    """Their new class numbers (n,), -1 where the label stays."""
+    keep: Array
+    """Mask of the examples to keep (n,)."""
+
+    @property
+    def changed(self) -> Array:
+        """Mask of the labels that change (n,)."""
+        return np.asarray((self.new >= 0) & (self.new != self.own))
+
+
+def class_numbers(labels: Array | None, count: int, classes: Sequence[str], declared: Sequence[str] | None) -> Array:
+    """Return the class numbers (count,) of labels; -1 without a label, or with one that is none of ``classes``.
+
+    Args:
+        labels: names or numbers.
+        count: the number of examples.
+        classes: the names of the classes.
+        declared: the classes that the data declares, if it does: numbers count these from 0.
+    """
+    if labels is None:
+        return np.full(count, -1)
+    known = {name: number for number, name in enumerate(classes)}
+    values, places = np.unique(labels, return_inverse=True)
+    names = np.asarray(as_names(values)).tolist()
+    if declared is not None and not are_names(labels):
+        names = [declared[value] if 0 <= value < len(declared) else "" for value in map(int, values.tolist())]
+    numbers: Array = np.array([known.get(name, -1) for name in names], np.int64)
+    return numbers[places]
+
+
+def target_suffixes(options: DataOptions) -> tuple[str, ...]:
+    """Return the suffixes of the file that data is rewritten to; none for a folder.
+
+    Raises InputError for data that cannot be rewritten.
+    """
+    loader = find_loader(options)
+    if loader in FOLDERS:
+        return ()
+    if loader in ARRAYS:
+        return (".npz",)
+    if loader in TABLES:
+        return (Path(options.path).suffix.lower(),)
+    raise InputError(f"data {options.path}: '{loader}' cannot be rewritten; export the labels with `unflip export`")
+
+
+def rewrite(
+    raw: Dataset,
+    options: DataOptions,
+    out: Path,
+    labels: Mapping[str, NewLabels],
+    classes: Sequence[str],
+    *,
+    keep_given_as: str | None = None,
+    copy: bool = False,
+) -> dict[str, str]:
+    """Write the data with other labels to ``out``; splits without new labels are unchanged.
+
+    Args:
+        raw: the data, as loaded.
+        options: with which it was loaded.
+        out: a new file or, for class folders, a new or empty folder.
+        labels: by split.
+        classes: the names of the classes.
+        keep_given_as: tables and arrays: a further column for the data's own labels.
+        copy: class folders: copy files instead of linking them.
+
+    Returns:
+        Class folders: the new name of each file that moved.
+    """
+    path, loader = Path(options.path), find_loader(options)
+    if loader in FOLDERS:
+        if keep_given_as is not None:
+            raise ConfigError("--keep-given-as is for tables and arrays; changes.csv has the given labels")
+        return _write_folders(raw, path, out, labels, classes, copy=copy)
+    if copy:
+        raise ConfigError("--copy-files is for folders of images or texts")
+    if loader in ARRAYS:
+        _write_arrays(path, options, out, labels, classes, keep_given_as)
+    else:
+        _write_table(raw, path, out, labels, classes, keep_given_as)
+    return {}
+
+
+def row_sources(labels: NewLabels) -> tuple[Array, list[int]]:
+    """Return the row (n,) that has each example's new label, and the classes that no row has: rows from n on."""
+    rows, changed = np.arange(len(labels.own)), labels.changed
+    row_of = dict(zip(*(part.tolist() for part in np.unique(labels.own, return_index=True)), strict=True))
+    absent = [number for number in np.unique(labels.new[changed]).tolist() if number not in row_of]
+    row_of |= {number: len(rows) + place for place, number in enumerate(absent)}
+    rows[changed] = [row_of[number] for number in labels.new[changed].tolist()]
+    return rows, absent
+
+
+def new_cells(given: Array, labels: NewLabels, values: Sequence[Any]) -> Array:
+    """Return labels (n,) after a change: a class is called as in the data, or if it has none, by ``values``."""
+    rows, absent = row_sources(labels)
+    if not absent:
+        return given[rows]
+    known = [*given.tolist(), *(values[number] for number in absent)]
+    kind = object if given.dtype == object or (not are_names(given) and isinstance(values[0], str)) else None
+    return np.array([known[row] for row in rows.tolist()], kind)
+
+
+def by_row(raw: Dataset, labels: Mapping[str, NewLabels], classes: Sequence[str]) -> NewLabels:
+    """Return the new labels of all splits in the order of the file; those of arrays one split after the other."""
+    parts, start = raw.parts(), 0
+    count = sum(len(part.inputs) for part in parts.values())
+    whole = NewLabels(np.full(count, -1), np.full(count, -1), np.ones(count, bool))
+    for name, part in parts.items():
+        rows = np.arange(start, start + len(part.inputs)) if part.rows is None else part.rows
+        start += len(rows)
+        own = class_numbers(part.labels, len(rows), classes, raw.class_names)
+        for column, values in zip(whole, labels.get(name, NewLabels(own, own, np.ones(len(own), bool))), strict=True):
+            column[rows] = values
+    return whole
+
+
+def _write_table(
+    raw: Dataset, path: Path, out: Path, labels: Mapping[str, NewLabels], classes: Sequence[str], given_as: str | None
+) -> None:
+    """Write a table with the cells of the label column replaced; all other cells stay."""
+    whole = by_row(raw, labels, classes)
+    rows, absent = row_sources(whole)
+    names, moved = [classes[number] for number in absent], _moved_paths(raw, path, out)
+    write = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}[path.suffix.lower()]
+    write(path, out, _Target(raw.label_column, given_as, rows, names, whole.keep, moved))
+
+
+class _Target(NamedTuple):
+    """What changes in a table."""
+
+    column: str | None
+    """The label column; None if the table has none, and gets one."""
+    given_as: str | None
+    """A new column for the original labels."""
+    rows: Array
+    """The row whose label each row gets (n,); from n on those of ``absent``."""
+    absent: list[str]
+    """Classes that no row has."""
+    keep: Array
+    """Mask of the rows to keep (n,)."""
+    paths: list[str] | None
+    """New cells of the column ``path``."""
+
+    def place_in(self, header: Sequence[str], path: Path) -> int | None:
+        """Return the position of the label column."""
+        names = [name.strip().lower() for name in header]
+        for name in (LABEL if self.column is None else self.column, self.given_as):
+            if name is not None and name.strip().lower() in names and name != self.column:
+                raise ConfigError(f"{path}: already has a column '{name}'; choose another name with --keep-given-as")
+        if self.column is None:
+            return None
+        return [*header].index(self.column) if self.column in header else names.index(self.column.lower())
+
+    def check_rows(self, count: int, path: Path) -> None:
+        """Raise InputError if a file has another number of rows than before."""
+        if count != len(self.keep):
+            raise InputError(f"{path}: {count} rows, {len(self.keep)} a moment ago; has it changed?")
+
+
+def _moved_paths(raw: Dataset, path: Path, out: Path) -> list[str] | None:
+    """Return the paths of a list of images relative to the new file, by row; None if they stay."""
+    files = [part.inputs for part in raw.parts().values() if isinstance(part.inputs, ImageFiles)]
+    if not files or path.parent.resolve() == out.parent.resolve():
+        return None
+    moved = {}
+    for part in files:
+        assert part.rows is not None
+        for row, name in zip(part.rows.tolist(), part.names.tolist(), strict=True):
+            moved[row] = name if os.path.isabs(name) else os.path.relpath(path.parent / name, out.parent)  # noqa: PTH117
+    return [Path(moved[row]).as_posix() for row in range(len(moved))]
+
+
+def _write_csv(path: Path, out: Path, target: _Target) -> None:
+    csv.field_size_limit(sys.maxsize if sys.maxsize < 2**31 else 2**31 - 1)
+    content = path.read_bytes()
+    mark, newline = content.startswith(b"\xef\xbb\xbf"), "\r\n" if b"\r\n" in content[:65536] else "\n"
+    header, *lines = csv.reader(io.StringIO(content.strip(b"\r\n").decode("utf-8-sig"), newline=""))
+    lines = [cells for cells in lines if cells]  # blank lines are no rows
+    target.check_rows(len(lines), path)
+    place = target.place_in(header, path)
+    given = ["" if place is None else cells[place] for cells in lines] + target.absent
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator=newline)
+    new = ([] if place is not None else [LABEL]) + ([] if target.given_as is None else [target.given_as])
+    writer.writerow(header + new)
+    path_place = next((i for i, name in enumerate(header) if name.strip().lower() == "path"), None)
+    for row in np.flatnonzero(target.keep).tolist():
+        cells, label = lines[row], given[target.rows[row]]
+        if target.paths is not None and path_place is not None:
+            cells[path_place] = target.paths[row]
+        if place is not None:
+            cells[place] = label
+        writer.writerow(cells + ([label] if place is None else []) + ([given[row]] if target.given_as else []))
+    write_text(out, ("\ufeff" if mark else "") + text.getvalue())
+
+
+def _write_jsonl(path: Path, out: Path, target: _Target) -> None:
+    lines = [line for line in path.read_text("utf-8-sig").split("\n") if line.strip()]
+    target.check_rows(len(lines), path)
+    objects = [json.loads(line) for line in lines]
+    header = list(dict.fromkeys(name for row in objects for name in row))
+    place = target.place_in(header, path)
+    column = LABEL if place is None else header[place]
+    given = [row.get(column) for row in objects] + target.absent
+    for row in np.flatnonzero(target.keep).tolist():
+        source = int(target.rows[row])
+        if source == row and target.given_as is None:
+            continue  # the line stays as it is
+        objects[row][column] = given[source]
+        if target.given_as is not None:
+            objects[row][target.given_as] = given[row]
+        lines[row] = json.dumps(objects[row], ensure_ascii=False)
+    write_text(out, "".join(f"{lines[row]}\n" for row in np.flatnonzero(target.keep).tolist()))
+
+
+def _write_parquet(path: Path, out: Path, target: _Target) -> None:
+    with pa.parquet.ParquetFile(path) as file:
+        table = file.read()
+    target.check_rows(len(table), path)
+    place = target.place_in(table.column_names, path)
+    given = pa.nulls(len(table), pa.string()) if place is None else table.column(place).combine_chunks()
+    if pa.types.is_dictionary(given.type) and target.absent:
+        given = given.dictionary_decode()
+    column = LABEL if place is None else table.column_names[place]
+    declared = declared_classes(path, column)
+    absent: list[Any] = [declared.index(name) if declared else name for name in target.absent]
+    try:
+        known = pa.concat_arrays([given, pa.array(absent, given.type)]) if absent else given
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(f"{path}: no row of class '{target.absent[0]}', so its value is unknown") from error
+    new = known.take(pa.array(target.rows))
+    table = table.append_column(column, new) if place is None else table.set_column(place, column, new)
+    if target.given_as is not None:
+        table = table.append_column(target.given_as, given)
+    names = [name.strip().lower() for name in table.column_names]
+    if target.paths is not None and "path" in names:
+        at = names.index("path")
+        table = table.set_column(at, table.column_names[at], pa.array(target.paths, table.schema.field(at).type))
+    kept = table.filter(pa.array(target.keep))
+    write_atomically(out, lambda temporary: pa.parquet.write_table(kept, temporary))
+
+
+def _write_arrays(
+    path: Path,
+    options: DataOptions,
+    out: Path,
+    labels: Mapping[str, NewLabels],
+    classes: Sequence[str],
+    given_as: str | None,
+) -> None:
+    """Write all arrays to an .npz file, with other labels, and without the rows that are dropped."""
+    arrays = read_arrays(path, options.mmap_threshold_mb)
+    for part, new in labels.items():
+        rows, absent = row_sources(new)
+        own = arrays.get(part + LABELS, np.full(len(rows), ""))
+        values = [classes[number] if are_names(own) else _number(classes, number, arrays) for number in absent]
+        known = np.concatenate([own, np.array(values)]).astype(None if are_names(own) else own.dtype) if values else own
+        arrays[part + LABELS] = known[rows]
+        if given_as is not None:
+            arrays[f"{given_as}_{part}"] = own
+        if not new.keep.all():
+            per_row = {part, f"{given_as}_{part}", *(part + suffix for suffix in BESIDE)}
+            per_row |= {options.groups} if part == "train" and options.groups else set()
+            arrays |= {name: arrays[name][new.keep] for name in per_row & arrays.keys()}
+    write_npz(out, {name: np.asarray(array) for name, array in arrays.items()})
+
+
+def _number(classes: Sequence[str], number: int, arrays: Mapping[str, Any]) -> int:
+    """Return the label of a class in data whose labels are numbers."""
+    return number if "class_names" in arrays else int(classes[number])
+
+
+def _write_folders(
+    raw: Dataset, path: Path, out: Path, labels: Mapping[str, NewLabels], classes: Sequence[str], *, copy: bool
+) -> dict[str, str]:
+    """Link or copy all files into folders of their classes; return the new name of each file that moved."""
+    depth, parts = int(bool(find_parts(path))), raw.parts()
+    used = {str(name) for part in parts.values() for name in _names(part)}
+    targets: dict[str, str] = {}
+    for split, part in parts.items():
+        names = [str(name) for name in _names(part)]
+        own = class_numbers(part.labels, len(names), classes, raw.class_names)
+        new = labels.get(split, NewLabels(own, own, np.ones(len(names), bool)))
+        moves = new.changed
+        for row in np.flatnonzero(new.keep).tolist():
+            name = targets[names[row]] = names[row]
+            if moves[row]:
+                targets[name] = _free_name(name, depth, part.labels is not None, classes[int(new.new[row])], used)
+            elif part.labels is None:
+                raise InputError(f"{path / name}: has no label; use all files in a run, and then apply it")
+    with naming_target(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(dir=out.parent, prefix=PARTIAL))
+        try:
+            for name, target in targets.items():
+                new_file = place / "new" / target
+                new_file.parent.mkdir(parents=True, exist_ok=True)
+                _copy((path / name).resolve(), new_file) if copy else _link((path / name).resolve(), new_file)
+            if out.is_dir():
+                out.rmdir()  # it is empty
+            (place / "new").replace(out)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+    OwnedFolder(out, MARKER).record([*targets.values(), CHANGES])
+    return {name: target for name, target in targets.items() if name != target}
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copy2(source, target)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        target.symlink_to(source)
+    except OSError as error:  # Windows allows it to developers only
+        raise RunFolderError(f"cannot link {source}: {error.strerror}; copy files with --copy-files") from error
+
+
+def _names(part: Split) -> Array:
+    return np.empty(0, object) if part.ids is None else part.ids
+
+
+def _free_name(name: str, depth: int, is_labeled: bool, label: str, used: set[str]) -> str:
+    """Return the name of a file in the folder of another class: one that no other file has or had.
+
+    Args:
+        name: of the file, relative to the data.
+        depth: number of folders above those of classes.
+        is_labeled: whether the file is in a folder of a class.
+        label: the new class.
+        used: all names, to which the new one is added.
+
+    >>> _free_name("train/cat/1.png", 1, True, "dog", {"train/cat/1.png", "train/dog/1.png"})
+    'train/dog/1-cat.png'
+    """
+    parts = PurePosixPath(name).parts
+    before = parts[depth] if is_labeled else ""
+    target = PurePosixPath(*parts[:depth], label, *parts[depth + is_labeled :])
+    tries = (target.with_name(f"{target.stem}-{before}{number}{target.suffix}") for number in ("", *range(2, 10**6)))
+    found = next(str(place) for place in chain([target], tries) if str(place) not in used)
+    used.add(found)
+    return found
+
+
+def clear_folder(folder: OwnedFolder) -> None:
+    """Remove the files that an earlier call wrote, and the folders that are empty then."""
+    for name in [*folder.owned(), folder.marker]:
+        (folder.path / name).unlink(missing_ok=True)
+    for place in sorted((path for path in folder.path.rglob("*") if path.is_dir()), reverse=True):
+        if not any(place.iterdir()):
+            place.rmdir()
