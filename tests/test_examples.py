@@ -1,6 +1,7 @@
 """The notebooks in examples/ run, and what is stored in them is of their code, small and about no machine."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -11,6 +12,8 @@ from run_notebooks import execute, fingerprint, notebooks
 ROOT = Path(__file__).parents[1]
 QUICK = "table"
 """The one that every test run executes; the others take longer."""
+NEEDS = {"lightning": "lightning", "trainer": "accelerate"}
+"""Packages of extras, without which a notebook cannot run."""
 LARGEST = 300_000  # bytes
 
 
@@ -52,6 +55,8 @@ def test_every_notebook_is_on_the_page() -> None:
     [pytest.param(path, marks=() if path.stem == QUICK else pytest.mark.soak, id=path.stem) for path in notebooks()],
 )
 def test_notebooks_run(path: Path, tmp_path: Path) -> None:
+    if path.stem in NEEDS and find_spec(NEEDS[path.stem]) is None:
+        pytest.skip(f"{NEEDS[path.stem]} is not installed")
     done = execute(path, tmp_path)
     assert [
         output for cell in done.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
