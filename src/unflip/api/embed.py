@@ -5,6 +5,7 @@ interrupted call can be resumed (:class:`PartFiles`).
 """
 
 import json
+import logging
 import os
 import stat
 import time
@@ -62,6 +63,7 @@ from unflip.runs.config import Tree, check_section
 from unflip.runs.layout import check_output
 from unflip.runs.options import Execution
 
+_log = logging.getLogger(__name__)
 EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Data options that apply to images of every loader."""
 PART = 1024
@@ -324,6 +326,7 @@ class EmbedPlan:
         with self.files.at_work():
             finished, done, reporter = self.files.finished, self.files.done, make_reporter(self.execution.quiet)
             missing = [part for part in self.files.parts if part not in finished]
+            _log.info("embedding %d images; %d are done", self.files.total - done, done)
             broken: dict[str, dict[int, str]] = {name: {} for name in self.sets}
             missing_rows = {name: np.flatnonzero(self.earlier.rows[name] < 0).tolist() for name in self.sets}
             for part in finished:
