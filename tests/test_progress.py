@@ -2,9 +2,11 @@
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
+from helpers import quick_train, spawn_python
 from unflip.progress import Bar, Lines, Reporter, make_reporter, summary
 
 METRICS = {
@@ -76,3 +78,20 @@ def test_what_is_done_beforehand_is_passed_on_and_shown_if_it_is_much(monkeypatc
     assert told == []
     assert list(Told().track("abc", "reading", 3)) == ["a", "b", "c"]
     assert told == ["reading 3", 1, 2, 3]
+
+
+def test_steps_are_logged(caplog: pytest.LogCaptureFixture, features: Path, tmp_path: Path) -> None:
+    with caplog.at_level("INFO", "unflip"):
+        quick_train(features, tmp_path / "run", epochs=2, quiet=True)
+    assert any(f"{features}: read as 'arrays': 150 train, 60 test" in message for message in caplog.messages)
+    assert sum(message.startswith("epoch 2 of 2: loss ") for message in caplog.messages) == 1
+
+
+def test_verbose_logs_to_standard_error(features: Path, tmp_path: Path) -> None:
+    command = ("-m", "unflip", "--verbose", "clean", features, "--out", tmp_path / "run", "--dry-run")
+    assert f"{features}: read as 'arrays'" in spawn_python(*command).err
+
+
+def test_a_notebook_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert isinstance(make_reporter(quiet=False), Bar)

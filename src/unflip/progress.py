@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, one line per epoch elsewhere, nothing if quiet."""
+"""Progress: a bar on a terminal or in a notebook, one line per epoch elsewhere, nothing if quiet."""
 
 import os
 import sys
@@ -140,10 +140,10 @@ def is_first_process() -> bool:
 
 
 def make_reporter(quiet: bool) -> Reporter:
-    """Return the reporter that suits standard output; only the first process shows anything."""
+    """Return the reporter that suits standard output, or a notebook; only the first process shows anything."""
     if quiet or not is_first_process():
         return Reporter()
-    return Bar() if sys.stdout.isatty() else Lines()
+    return Bar() if sys.stdout.isatty() or Console().is_jupyter else Lines()
 
 
 def duration(seconds: float) -> str:

@@ -27,6 +27,7 @@ from unflip.api.embed import embed
 from unflip.data.arrays import write_npz as write_arrays
 from unflip.data.loaders.arrays import read_origin
 from unflip.data.options import DataOptions
+from unflip.encoders.image import embed_part
 from unflip.errors import ConfigError, InputError, MissingExtraError, RunFolderError, Stopped, UnflipWarning
 from unflip.nn import backbones
 from unflip.runs.folder import Run
@@ -264,6 +265,38 @@ def test_a_second_call_computes_nothing_but_takes_labels_that_have_changed(tmp_p
     assert tiny_backbone.seen == []
     assert after["train_labels"].tolist() == ["c", "b", "c", "a", "b", "c"]
     assert np.array_equal(before["train"], after["train"])
+
+
+def test_only_new_images_are_embedded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, counted = tmp_path / "f.npz", []
+
+    def count(encoder: Any, images: Any, *rest: Any) -> Any:
+        counted.append(len(images))
+        return embed_part(encoder, images, *rest)
+
+    monkeypatch.setattr(module, "embed_part", count)
+    monkeypatch.setattr(module, "PART", 4)
+    embed(folder, out, backbone="tiny", device="cpu", quiet=True)
+    assert sum(counted) == 39
+    write_picture(folder / "train" / "a" / "00 new.png", 0, (20, 20))
+    write_picture(folder / "test" / "c" / "zz.png", 2, (20, 20))
+    (folder / "train" / "b" / "broken.png").write_bytes(b"no image")
+    write_picture(folder / "train" / "c" / "02.png", 1, (20, 20))  # another picture under an old name
+    os.utime(folder / "train" / "c" / "02.png", ns=(1, 1))
+    (folder / "train" / "a" / "03.png").unlink()
+    (folder / "train" / "a" / "06.png").rename(folder / "train" / "c" / "06.png")  # has a new path
+    (folder / "val" / "a" / "link.png").symlink_to(folder / "train" / "b" / "01.png")
+    counted.clear()
+    embed(folder, out, backbone="tiny", device="cpu", quiet=True, force=True, skip_broken=True)
+    assert sum(counted) == 5
+    embed(folder, tmp_path / "fresh.npz", backbone="tiny", device="cpu", quiet=True, skip_broken=True)
+    grown, fresh = read(out), read(tmp_path / "fresh.npz")
+    assert grown.keys() == fresh.keys()
+    for name in grown:
+        np.testing.assert_array_equal(grown[name], fresh[name], err_msg=name)
+    counted.clear()
+    embed(folder, out, backbone="tiny", device="cpu", quiet=True, force=True, skip_broken=True, image_size=56)
+    assert sum(counted) == 42
 
 
 def test_another_file_is_not_replaced_unless_told_so(folder: Path, tmp_path: Path) -> None:

@@ -124,7 +124,9 @@ class CleanPlan:
         common = self.config.common
         steps = [f"train {common.method} for {common.epochs} epochs"]
         if self.embedding is not None:
-            done = "" if self.embedding.finished is None else " (cached)"
+            new, count = self.embedding.earlier.new, sum(len(part.inputs) for part in self.raw.parts().values())
+            done = "" if new == count else f" of {new:,} new images"
+            done = done if self.embedding.finished is None else " (cached)"
             steps.insert(0, f"{self.embedding.encoder.describe()[0]}{done}")
         return f"{self.what}: {', then '.join(steps)}"
 

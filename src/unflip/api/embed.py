@@ -5,7 +5,9 @@ interrupted call can be resumed (:class:`PartFiles`).
 """
 
 import json
+import logging
 import os
+import stat
 import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,7 +17,7 @@ from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -24,12 +26,23 @@ from unflip.api.options import EMBED, EmbeddingOptions, option_tree
 from unflip.compute import Cluster, find_device, find_ray
 from unflip.data.arrays import Array, Pieces, read_npz, write_npz
 from unflip.data.columns import Table
-from unflip.data.dataset import Dataset, Inputs, Split
+from unflip.data.dataset import Dataset, Encoding, Inputs, Split
 from unflip.data.files import BrokenImageError, ImageFiles, ResizeCrop, Skipped, make_pool
 from unflip.data.images import check_broken
 from unflip.data.loaders import check_used, load_raw
-from unflip.data.loaders.arrays import FeatureOrigin, feature_folder, is_file, read_origin, write_features, write_labels
+from unflip.data.loaders.arrays import (
+    DIGESTS,
+    IMAGE_STATS,
+    STATES,
+    FeatureOrigin,
+    feature_folder,
+    is_file,
+    read_origin,
+    write_features,
+    write_labels,
+)
 from unflip.data.options import DataOptions
+from unflip.data.split import row_hashes
 from unflip.encoders.base import restore
 from unflip.encoders.image import (
     Advance,
@@ -50,6 +63,7 @@ from unflip.runs.config import Tree, check_section
 from unflip.runs.layout import check_output
 from unflip.runs.options import Execution
 
+_log = logging.getLogger(__name__)
 EMBEDDING_USES = ("image_size", "image_resize", "resample")
 """Data options that apply to images of every loader."""
 PART = 1024
@@ -211,14 +225,16 @@ def plan_embedding(
     data = str(Path(options.path).resolve())
     settings = {key: value for key, value in encoding.settings.items() if key != "weights_file"}
     recipe = json.dumps([encoding.encoder, settings, data, "image_stats"])
-    parts = _split_into_parts(sets, recipe, options, make_reporter(execution.quiet).track)
-    digest = blake2b("".join(part.file for part in parts).encode(), digest_size=8).hexdigest()
+    sets = _with_states(sets, options, make_reporter(execution.quiet).track)
+    digest = _fingerprint(recipe, sets)
+    earlier = _earlier_features(out, encoding, digest, sets)
+    parts = _split_into_parts(sets, earlier, recipe)
     origin = FeatureOrigin(
         encoding, data, digest, class_map=raw.class_map, clean_val=raw.clean_val, label_column=options.label_column
     )
     files = PartFiles(out.with_name(f"{out.name}.parts"), parts)
     encoder.to(device, embedding.batch_size)
-    plan = EmbedPlan(out, origin, raw, sets, files, options, embedding, execution, encoder)
+    plan = EmbedPlan(out, origin, raw, sets, files, options, embedding, execution, encoder, earlier)
     if plan.finished is None:
         plan.check_sample()
     return plan
@@ -238,6 +254,7 @@ class EmbedPlan:
         embedding: backbone and backend.
         execution: device and threads.
         encoder: the encoder on its device.
+        earlier: features of some of these images that ``out`` has already.
     """
 
     out: Path
@@ -249,6 +266,7 @@ class EmbedPlan:
     embedding: EmbeddingOptions
     execution: Execution
     encoder: ImageEncoder
+    earlier: "EarlierFeatures"
 
     @cached_property
     def finished(self) -> FeatureOrigin | None:
@@ -308,9 +326,11 @@ class EmbedPlan:
         with self.files.at_work():
             finished, done, reporter = self.files.finished, self.files.done, make_reporter(self.execution.quiet)
             missing = [part for part in self.files.parts if part not in finished]
+            _log.info("embedding %d images; %d are done", self.files.total - done, done)
             broken: dict[str, dict[int, str]] = {name: {} for name in self.sets}
+            missing_rows = {name: np.flatnonzero(self.earlier.rows[name] < 0).tolist() for name in self.sets}
             for part in finished:
-                broken[part.set] |= self.files.broken(part)
+                broken[part.set] |= {missing_rows[part.set][row]: why for row, why in self.files.broken(part).items()}
 
             def advance(count: int) -> None:
                 nonlocal done
@@ -323,7 +343,8 @@ class EmbedPlan:
                 reporter.start("embedding", self.files.total, done + 1)
                 self._check_broken(broken)
                 for part, embedded in self._compute(missing, advance):
-                    broken[part.set] |= {part.start + row: reason for row, reason in embedded.broken.items()}
+                    rows = missing_rows[part.set]
+                    broken[part.set] |= {rows[part.start + row]: reason for row, reason in embedded.broken.items()}
                     self._check_broken(broken)
                     self.files.write(part, embedded)
             skipped = tuple(
@@ -332,13 +353,28 @@ class EmbedPlan:
                 for row, reason in sorted(reasons.items())
             )
             origin = replace(self.origin, skipped=skipped)
+            keep = {
+                name: np.delete(np.arange(len(part.inputs)), list(broken[name])) for name, part in self.sets.items()
+            }
             sets = {
-                name: replace(part, **{key: cast(Any, self.files.read(name, key)) for key in _PER_IMAGE})
+                name: replace(part, **{key: cast(Any, self._merged(name, key, keep[name])) for key in _PER_IMAGE})
                 for name, part in self._readable(skipped).items()
             }
-            features = {name: self.files.features(name) for name in sets}
+            features = {name: self._merged(name, "features", keep[name]) for name in sets}
             write_features(self.out, features, sets, self.raw.class_names, origin)
         return origin
+
+    def _merged(self, name: str, what: str, keep: Array) -> Array | Pieces:
+        """Return features, digests or statistics of a split's images at ``keep``: computed ones, and earlier ones."""
+        rows = self.earlier.rows[name][keep]
+        if (rows < 0).all():
+            return self.files.features(name) if what == "features" else self.files.read(name, what)
+        known = self.earlier.arrays[what]
+        merged = np.empty((len(rows), *known.shape[1:]), known.dtype)
+        merged[rows >= 0] = known[rows[rows >= 0]]
+        if (rows < 0).any():
+            merged[rows < 0] = self.files.read(name, what)
+        return merged
 
     def _compute(self, parts: Sequence["Part"], advance: Advance) -> Iterator[tuple["Part", Embedded]]:
         """Yield parts and their features, computed on this machine or on a Ray cluster."""
@@ -373,37 +409,116 @@ class Part:
         return f"{self.fingerprint}-{self.set}-{self.start:09}.npz"
 
 
-def _split_into_parts(sets: Mapping[str, Split], recipe: str, options: DataOptions, track: Track) -> list[Part]:
-    """Split the images into parts; the fingerprint of a file is its name, size and modification time.
+class EarlierFeatures(NamedTuple):
+    """Features of images that were computed before."""
 
-    A missing file is an error here, before anything is computed, unless broken images are skipped.
+    rows: Mapping[str, Array]
+    """By split: the row of each image among them (n,), -1 for new images."""
+    arrays: Mapping[str, Array]
+    """``features``, ``digests`` and ``image_stats``; empty without any."""
+
+    @property
+    def new(self) -> int:
+        """Number of images that have yet to be embedded."""
+        return sum(int((rows < 0).sum()) for rows in self.rows.values())
+
+
+def _earlier_features(out: Path, encoding: Encoding, digest: str, sets: Mapping[str, Split]) -> EarlierFeatures:
+    """Find images in the feature file ``out``, by the states of their files, if it was computed in the same way.
+
+    Not if it has the fingerprint ``digest``: then it is complete.
+    """
+    rows = {name: np.full(len(part.inputs), -1) for name, part in sets.items()}
+    try:
+        origin = read_origin(out) if is_file(out) and out.is_file() else None
+        if (
+            origin is None
+            or origin.fingerprint == digest
+            or encoding.differences(replace(origin.encoding, arrays=encoding.arrays))
+        ):
+            return EarlierFeatures(rows, {})
+        content = read_npz(out)
+    except InputError:  # something else, or damaged
+        return EarlierFeatures(rows, {})
+    names = [name for name in content if name + STATES in content]
+    if not names:
+        return EarlierFeatures(rows, {})
+    suffixes = {"features": "", "digests": DIGESTS, "image_stats": IMAGE_STATS}
+    arrays = {what: np.concatenate([content[name + suffix] for name in names]) for what, suffix in suffixes.items()}
+    states = np.concatenate([content[name + STATES] for name in names])
+    order = states.argsort(kind="stable")
+    for name, part in sets.items():
+        wanted = np.asarray(part.states)
+        places = np.searchsorted(states, wanted, sorter=order).clip(max=len(states) - 1)
+        found = order[places]
+        rows[name] = np.where((states[found] == wanted) & (wanted != 0), found, -1)
+    return EarlierFeatures(rows, arrays)
+
+
+def _with_states(sets: Mapping[str, Split], options: DataOptions, track: Track) -> dict[str, Split]:
+    """Return the splits with a hash per image (n,): of a file's path, size and modification time, or of its pixels.
+
+    Links are followed, so that an image has the same state in a folder of links. A missing file is an error here,
+    before anything is computed, unless broken images are skipped; then its state is 0.
     """
 
-    def make_part(first: tuple[str, int]) -> Part:
-        name, start = first
-        inputs = sets[name].inputs
-        assert isinstance(inputs, np.ndarray | ImageFiles)
-        images = inputs[start : start + PART]
-        digest = blake2b(json.dumps([recipe, name]).encode(), digest_size=8)
-        digest.update(images.tobytes() if isinstance(images, np.ndarray) else _file_states(images, options.skip_broken))
-        return Part(name, start, images, digest.hexdigest())
+    def states(first: tuple[str, int]) -> Array:
+        inputs = sets[first[0]].inputs
+        images = inputs[first[1] : first[1] + PART]
+        if isinstance(images, ImageFiles):
+            return _file_states(images, options.skip_broken)
+        return row_hashes(np.asarray(images))
 
     starts = [(name, start) for name, part in sets.items() for start in range(0, len(part.inputs), PART)]
     with make_pool(options.workers) as pool:
-        return [*track(pool.map(make_part, starts), "checking images", len(starts))]
+        blocks = [*track(pool.map(states, starts), "checking images", len(starts))]
+    found: dict[str, list[Array]] = {name: [np.empty(0, np.uint64)] for name in sets}
+    for (name, _), block in zip(starts, blocks, strict=True):
+        found[name].append(block)
+    return {name: replace(part, states=np.concatenate(found[name])) for name, part in sets.items()}
 
 
-def _file_states(files: ImageFiles, skip_missing: bool) -> bytes:
-    lines = []
+def _fingerprint(recipe: str, sets: Mapping[str, Split]) -> str:
+    """Return a hash of how images are embedded, of their names, and of their states."""
+    digest = blake2b(recipe.encode(), digest_size=8)
+    for name, part in sets.items():
+        names = [] if part.ids is None else part.ids.tolist()
+        digest.update(json.dumps([name, *map(str, names)]).encode() + np.asarray(part.states).tobytes())
+    return digest.hexdigest()
+
+
+def _split_into_parts(sets: Mapping[str, Split], earlier: EarlierFeatures, recipe: str) -> list[Part]:
+    """Split the images that have yet to be embedded into parts."""
+    parts = []
+    for name, part in sets.items():
+        missing = np.flatnonzero(earlier.rows[name] < 0)
+        for start in range(0, len(missing), PART):
+            rows = missing[start : start + PART]
+            inputs = part.inputs
+            assert isinstance(inputs, np.ndarray | ImageFiles)
+            images = inputs[start : start + PART] if len(missing) == len(inputs) else inputs[rows]
+            digest = blake2b(json.dumps([recipe, name]).encode(), digest_size=8)
+            digest.update(np.asarray(part.states)[rows].tobytes())
+            parts.append(Part(name, start, images, digest.hexdigest()))
+    return parts
+
+
+def _file_states(files: ImageFiles, skip_missing: bool) -> Array:
+    """Return a hash per file (n,); 0 for a missing one."""
+    states, root = np.zeros(len(files), np.uint64), os.path.realpath(files.root)
     for index, name in enumerate(files.names):
+        path = os.path.join(root, name)  # noqa: PTH118  # a third of a Path's time
         try:
-            state = os.stat(os.path.join(files.root, name))  # noqa: PTH116, PTH118  # a third of a Path's time
-            lines.append(f"{name}|{state.st_size}|{state.st_mtime_ns}")
+            state = os.lstat(path)
+            if stat.S_ISLNK(state.st_mode):
+                path, state = os.path.realpath(path), os.stat(path)  # noqa: PTH116
         except OSError as error:
             if not skip_missing:
                 raise BrokenImageError(files, index, error.strerror or str(error)) from error
-            lines.append(f"{name}|missing")
-    return "\n".join(lines).encode()
+            continue
+        text = f"{path}|{state.st_size}|{state.st_mtime_ns}"
+        states[index] = int.from_bytes(blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest())
+    return states
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,11 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log each step to standard error.")] = False,
 ) -> None:
-    pass
+    if verbose:
+        logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
+        logging.getLogger("unflip").setLevel(logging.INFO)
 
 
 @app.command("list")

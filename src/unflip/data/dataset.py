@@ -35,6 +35,7 @@ class Split:
             if they are image files.
         image_stats: of features of images (n, 4): mean and standard deviation of the brightness, from 0 to 1, width and
             height of the image.
+        states: of features of images (n,): hashes of the files' paths, sizes and modification times.
         groups: the column or array that `data.groups` names (n,), if the data has it.
         rows: of tables only: the row of each example in its file (n,).
         duplicates: group numbers of near-duplicates (n,), if they were searched.
@@ -49,6 +50,7 @@ class Split:
     digests: Array | None = None
     contents: Array | None = None
     image_stats: Array | None = None
+    states: Array | None = None
     groups: Array | None = None
     rows: Array | None = None
     duplicates: Array | None = None

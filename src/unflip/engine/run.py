@@ -1,5 +1,6 @@
 """A run: train_run in a folder, with checkpoints; train_in_memory without. Both use the same trainer and scoring."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -26,13 +27,15 @@ from unflip.errors import ConfigError, RunFolderError, Stopped
 from unflip.files import Interruption, naming_target, write_json, write_text
 from unflip.nn.base import unwrap
 from unflip.noise.transition import NoiseProfile
-from unflip.progress import Reporter, make_reporter
+from unflip.progress import Reporter, make_reporter, summary
 from unflip.runs import layout
 from unflip.runs.config import RunConfig, Tree, read_toml
 from unflip.runs.folder import Claim, Run
 from unflip.runs.labels import LabelSummary, label_table, summarize_labels
 from unflip.runs.model_file import Model
 from unflip.runs.options import Execution
+
+_log = logging.getLogger(__name__)
 
 
 def train_run(claim: Claim, config: RunConfig, execution: Execution, *, data: Dataset | None = None) -> Run:
@@ -179,6 +182,7 @@ class Session:
         state.best.update(epoch, selection_score(rule, line), trainer.method.model())
         line["seconds"] = time.perf_counter() - trainer.progress.started
         state.seconds += line["seconds"]
+        _log.info("epoch %d of %d: %s", epoch, self.config.common.epochs, summary(line))
         state.metrics.append(line)
         if self.processes.is_first:
             self.run.write_metrics(state.metrics)

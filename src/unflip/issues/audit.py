@@ -12,6 +12,7 @@ look, and gives a one-line reason. It never changes a label and never sees true 
 5. Describe it in docs/your-data.md, and its accuracy in docs/audit.md.
 """
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from unflip.issues.duplicates import DuplicateIndex
 from unflip.progress import Track, untracked
 from unflip.runs.labels import Issue, issues_table
 
+_log = logging.getLogger(__name__)
 _UNFLAGGED = 100  # listed per check in addition to the flagged ones, by score
 
 
@@ -79,7 +81,10 @@ def no_issues() -> CheckResult:
 def run_checks(audited: AuditInput, skip: Collection[str] = (), track: Track = untracked) -> pa.Table:
     """Run every check not in ``skip`` and list all flagged examples, and the next 100 of each check, by score."""
     entries = [entry for entry in checks if entry.name not in skip]
-    issues = {entry.name: _ranked(entry.load()(audited)) for entry in track(entries, "checking data", len(entries))}
+    issues = {}
+    for entry in track(entries, "checking data", len(entries)):
+        issues[entry.name] = _ranked(entry.load()(audited))
+        _log.info("check %s: %d flagged", entry.name, issues[entry.name].flags.sum())
     return issues_table(audited.table, issues)
 
 

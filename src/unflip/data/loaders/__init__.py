@@ -1,5 +1,6 @@
 """Loader: the contract of loaders, and how the loader of a path is found."""
 
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from unflip.data.options import DataOptions, ImageOptions
 from unflip.errors import ConfigError, InputError
 from unflip.options import Options
 
+_log = logging.getLogger(__name__)
 FOR_ALL = frozenset({"path", "labels", "reviewed", "limit", "per_class", "classes", "val_fraction", "groups"})
 """Options for all data."""
 FOR_ROWS = frozenset({"standardize", "jitter"})
@@ -54,6 +56,8 @@ def load_raw(options: DataOptions, own: Mapping[str, Options] = MappingProxyType
     loader: Loader = datasets.load(name)
     with _naming_folder(path):
         raw = loader.load(path, options, own.get(name) or loader.Options())
+    counts = ", ".join(f"{len(part.inputs):,} {key}" for key, part in raw.parts().items())
+    _log.info("%s: read as '%s': %s", options.path, name, counts)
     return replace(raw.checked(options.path), name=path.name if loader.general else name)
 
 

@@ -19,8 +19,8 @@ from unflip.errors import InputError
 from unflip.files import OwnedFolder, is_marked
 from unflip.options import Options
 
-LABELS, IDS, DIGESTS, IMAGE_STATS = "_labels", "_ids", "_digests", "_image_stats"
-BESIDE = (LABELS, IDS, DIGESTS, IMAGE_STATS)
+LABELS, IDS, DIGESTS, IMAGE_STATS, STATES = "_labels", "_ids", "_digests", "_image_stats", "_states"
+BESIDE = (LABELS, IDS, DIGESTS, IMAGE_STATS, STATES)
 """Suffixes of the arrays that belong to another one, after its name."""
 _ABOUT, _ENCODER = "about", "encoder."
 _MARKER = "features.json"
@@ -55,6 +55,7 @@ class Arrays(Loader):
                 ids=arrays.get(name + IDS),
                 digests=arrays.get(name + DIGESTS),
                 image_stats=arrays.get(name + IMAGE_STATS),
+                states=arrays.get(name + STATES),
                 groups=arrays.get(options.groups) if name == "train" and options.groups else None,
             )
             for name, array in arrays.items()
@@ -227,7 +228,8 @@ def _beside(sets: Mapping[str, Split], class_names: tuple[str, ...] | None, orig
         arrays["class_names"] = np.array(class_names, np.str_)
     for name, part in sets.items():
         ids = None if part.ids is None else part.ids.astype(np.str_)
-        others = {LABELS: part.labels, IDS: ids, DIGESTS: part.digests, IMAGE_STATS: part.image_stats}
+        others = {LABELS: part.labels, IDS: ids, DIGESTS: part.digests}
+        others |= {IMAGE_STATS: part.image_stats, STATES: part.states}
         arrays |= {name + key: array for key, array in others.items() if array is not None}
     return arrays | {_ABOUT: np.array(origin.about())}
 
