@@ -71,6 +71,8 @@ def test_of_equals_the_first_is_nearest(features: Array) -> None:
     twice = np.concatenate([features[:10], features[:10]])
     assert nearest(twice, twice[4:5], 2).indices.tolist() == [[4, 14]]
     assert all_nearest(twice, 1).indices.ravel().tolist() == [*range(10, 20), *range(10)]
+    often = np.repeat(features[:2], 40, axis=0)  # more than an insertion sort is used for
+    assert nearest(often, often[:1], 30).indices.tolist() == [[*range(30)]]
 
 
 def test_where_there_are_too_few_the_rest_is_marked(features: Array) -> None:
@@ -129,3 +131,10 @@ def test_an_index_takes_features_of_any_size(scale: float, monkeypatch: pytest.M
 def test_faiss_is_imported_when_it_is_used() -> None:
     script = "import sys, unflip.stats.nearest; raise SystemExit('faiss' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_one_candidate_more_is_found_where_one_is_left_out(features: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = np.arange(len(features))
+    expected = nearest(features, features, 3, leave_out=own).indices
+    monkeypatch.setattr(module, "_SPARE", 0)
+    np.testing.assert_array_equal(nearest(features, features, 3, leave_out=own).indices, expected)

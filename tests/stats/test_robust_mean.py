@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unflip.errors import InputError
+from unflip.stats import robust_mean as module
 from unflip.stats.gaussians import class_means
 from unflip.stats.robust_mean import (
     Complement,
@@ -16,6 +17,7 @@ from unflip.stats.robust_mean import (
     class_agnostic_means,
     damping_weights,
     pooled_covariance,
+    robust_in_leading,
 )
 
 FORMS: list[tuple[Normalize, Complement]] = [
@@ -243,3 +245,17 @@ def test_the_pooled_covariance_of_very_many_features_is_that_of_a_fixed_part_of_
     pooled = pooled_covariance(features, labels, class_means(features, labels, 10))
     torch.testing.assert_close(pooled / (scale * scale[:, None]), torch.eye(3), rtol=0, atol=0.05)
     assert torch.equal(pooled, pooled_covariance(features, labels, class_means(features, labels, 10)))
+
+
+def test_a_class_without_examples_has_the_plain_mean_in_all_directions() -> None:
+    features, labels = cloud(60, 5).float(), torch.arange(60) % 2 * 2  # none of class 1
+    means = robust_in_leading(features, labels, 3, 2)
+    assert torch.equal(means[1], class_means(features, labels, 3)[1])
+    assert means.isfinite().all()
+
+
+def test_coordinates_in_blocks_have_the_same_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = cloud(90, 8), torch.arange(90) % 3
+    whole = class_agnostic_means(features, labels, 3)
+    monkeypatch.setattr(module, "BLOCK_VALUES", 2 * 90)  # two coordinates of all classes
+    torch.testing.assert_close(class_agnostic_means(features, labels, 3), whole)

@@ -143,7 +143,8 @@ def _other_calls(node: ast.Call) -> Iterator[ast.AST]:
     """Swap the first two arguments, drop a keyword, or drop the call of a method."""
     args, func = node.args, node.func
     name = func.attr if isinstance(func, ast.Attribute) else ast.unparse(func)
-    if len(args) > 1 and name not in COMMUTATIVE and not any(isinstance(arg, ast.Starred) for arg in args[:2]):
+    starred = any(isinstance(arg, ast.Starred) for arg in args[:2])
+    if len(args) > 1 and name not in COMMUTATIVE and not starred and ast.dump(args[0]) != ast.dump(args[1]):
         yield _with(node, args=[args[1], args[0], *args[2:]])
     for keyword in node.keywords:
         if keyword.arg not in NO_EFFECT:

@@ -21,7 +21,6 @@ import torch
 
 import unflip
 from helpers import blobs, write_npz
-from reviewing import new_request
 from unflip.api.report import report
 from unflip.api.review import export_review
 from unflip.errors import UnflipError
@@ -40,7 +39,7 @@ class Folder:
     """A run folder, the data it is made of, and what must hold of it."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.run, self.confirmed = home, home / "run", home / "confirmed.csv"
+        self.home, self.run, self.notes = home, home / "run", home / "notes.csv"
         content = blobs(train=60)
         inputs, labels = content["train"], content["train_labels"]
         order = np.random.default_rng(0).permutation(75)
@@ -62,21 +61,40 @@ class Folder:
         elif verb == "export":
             export_review(self.run, self.home / f"{seed}.csv")
         else:
-            self.decide(random.Random(seed))
+            self.decide(seed)
 
-    def decide(self, draw: random.Random) -> None:
-        """Decide about some examples, and note each decision once it is confirmed."""
-        with open_review(self.run, reviewer="ann") as review, self.confirmed.open("a") as file:
+    def decide(self, seed: int) -> None:
+        """Decide about some examples; note each decision before it is made and once it is confirmed."""
+        draw = random.Random(seed)
+        with open_review(self.run, reviewer="ann") as review, self.notes.open("a") as file:
             keys, classes = review.examples.keys, review.examples.class_names
             for index in draw.sample(range(len(review.examples.given)), draw.randrange(1, 6)):
                 label = draw.choice([None, *range(len(classes))])
                 held = review.decisions.current(index)
                 meaning = review.meaning("choose" if label is not None else "remove", index, label)
                 choice = Choice(index, held.version if held else 0, *meaning)
-                if review.decisions.decide([choice], person="a", reviewer="ann", request=new_request()).written:
-                    file.write(f"{keys.reference(index).digest},{'' if label is None else classes[label]}\n")
-                    file.flush()
+                note = f"{keys.reference(index).digest},{'' if label is None else classes[label]}\n"
+                print(f"tried,{note}", end="", file=file, flush=True)
+                request = f"request-{seed}-{index}"
+                if review.decisions.decide([choice], person="a", reviewer="ann", request=request).written:
+                    print(f"confirmed,{note}", end="", file=file, flush=True)
                 time.sleep(draw.uniform(0, 0.05))
+
+    def noted(self) -> tuple[set[str], dict[str, set[str]]]:
+        """Return the examples with confirmed decisions, and the labels that each may have.
+
+        That is the last one confirmed, or one tried since by a process that was killed.
+        """
+        confirmed: set[str] = set()
+        possible: dict[str, set[str]] = {}
+        for line in self.notes.read_text().splitlines():
+            kind, digest, label = line.split(",")
+            if kind == "confirmed":
+                confirmed.add(digest)
+                possible[digest] = {label}
+            else:
+                possible.setdefault(digest, set()).add(label)
+        return confirmed, possible
 
     def put_own_files(self) -> None:
         """Put the person's files into the folder; they must stay."""
@@ -88,13 +106,13 @@ class Folder:
         """Raise AssertionError if something was lost or mixed."""
         for name in OWN:
             assert (self.run / name).read_text() == f"mine: {name}"
-        if self.confirmed.exists():
-            lines = [line.split(",") for line in self.confirmed.read_text().splitlines()]
-            confirmed = dict(lines)  # the last decision about an example counts
+        if self.notes.exists():
             export_review(self.run, self.home / "all.csv", force=True)
             with (self.home / "all.csv").open(newline="") as file:
                 found = {row["digest"]: row["label"] for row in csv.DictReader(file)}
-            assert found == confirmed, "a decision that was confirmed is lost"
+            confirmed, possible = self.noted()
+            assert confirmed <= found.keys(), "a decision that was confirmed is lost"
+            assert all(label in possible[digest] for digest, label in found.items()), "a decision is not the last one"
         run = Run(self.run)
         if not run.is_finished:
             return

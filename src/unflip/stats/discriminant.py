@@ -26,6 +26,7 @@ MAX_REMOVED = 0.99
 """Upper limit on the fraction of the variance in any direction that left-out examples can remove."""
 BLOCK_ROWS = 4096
 """Features that are processed at once; they fit in the cache."""
+_BLOCK_VALUES = 2**22  # of log-probabilities, that are computed at once
 COVARIANCE_ROWS, ROWS_PER_DIM = 8192, 16
 """Examples that a covariance is estimated from."""
 SMALL_GROUP = 64
@@ -274,7 +275,8 @@ def leave_group_out_log_posterior(
     log_posterior = leave_group_out(discriminant, fetch, memberships, groups)
     if out is None:
         out = torch.empty(len(rows), len(discriminant.means), device=memberships.device)
-    for places in group_order(len(rows), None if groups is None else groups[rows], rows.device).split(BLOCK_ROWS):
+    size = max(1, min(BLOCK_ROWS, _BLOCK_VALUES // len(discriminant.means)))
+    for places in group_order(len(rows), None if groups is None else groups[rows], rows.device).split(size):
         out[places] = log_posterior(rows[places]).to(out)
     return out
 

@@ -197,7 +197,7 @@ class Unflip(Method):
         given = labels.initial[train]
         fixed = labels.trusted[train] | ~self.known[given]
         result = self._table()
-        for rows in blocks(len(train)):
+        for rows in blocks(len(train), self.context.num_classes):
             targets = to_memberships(given[rows], self.context.num_classes)
             if state is not None and self.options.soft_targets:
                 soft = state.posterior(rows, given, state.target_weight)
@@ -250,7 +250,7 @@ class Unflip(Method):
         views = self.compute_views(observed, given)
         weights = observed.broadcast(views.stacked.weights.to(views.network.device))
         log_probs = self._table()
-        for rows in blocks(len(given)):
+        for rows in blocks(len(given), self.context.num_classes):
             parts = [view[rows] for view in (views.network, views.gaussian) if view is not None]
             log_probs[rows] = self._of_known(pool(parts, weights))
         after = self.posterior = update_posterior(
@@ -267,7 +267,7 @@ class Unflip(Method):
         after.weights, after.gaussians = weights, views.gaussians
         log_odds = self._calibrate(labels)
         proposed, confidence = torch.empty_like(given), torch.empty(len(given), device=given.device)
-        for rows in blocks(len(train)):
+        for rows in blocks(len(train), self.context.num_classes):
             proposed[rows], confidence[rows] = after.correct(rows, given, log_odds[rows])
         changed = labels.change(epoch, train, proposed, confidence)
         pair = torch.stack([labels.given[train], labels.current[train]], 1)
@@ -361,7 +361,7 @@ class Unflip(Method):
         assert self.scaling is not None
         top2 = torch.empty(len(train), 2, dtype=torch.long, device=train.device)
         top2_probs = torch.empty(len(train), 2, device=train.device)
-        for rows in blocks(len(train)):
+        for rows in blocks(len(train), self.context.num_classes):
             top2_probs[rows], top2[rows] = state.log_probs[rows].float().softmax(1).topk(2)
         pair = torch.stack([labels.given[train], labels.current[train]], 1)
         return LabelScores(
@@ -385,7 +385,7 @@ class Unflip(Method):
     def _odds(self, given: Tensor) -> Tensor:
         """Return log-odds (m,) that training labels are right, before calibration; NaN for small classes."""
         assert self.posterior is not None
-        odds = torch.cat([self.posterior.odds(rows, given) for rows in blocks(len(given))])
+        odds = torch.cat([self.posterior.odds(rows, given) for rows in blocks(len(given), self.context.num_classes)])
         return odds.masked_fill(self.small[given], torch.nan)
 
     def _calibrate(self, labels: LabelStore) -> Tensor:

@@ -71,7 +71,7 @@ class PixelUnflip(Unflip):
     def _view(self, members: Sequence[int]) -> Tensor:
         """Return the logarithm of the mean probabilities (m, k) by some members in the last epochs."""
         result, means = self._table(), [self.windows[member].mean() for member in members]
-        for rows in blocks(len(result)):
+        for rows in blocks(*result.shape):
             mean = torch.stack([probs[rows].float() for probs in means]).mean(0)
             result[rows] = mean.log().clamp(min=MIN_LOG_PROB)
         return result
@@ -88,7 +88,7 @@ class PixelUnflip(Unflip):
         if state is None or state.weights is None:
             return None
         view = self._view([other for other in range(self.count) if other != member] or [member])
-        for rows in blocks(len(view)):
+        for rows in blocks(*view.shape):
             view[rows] = (self._of_known(pool([view[rows]], state.weights)) + state.offset).log_softmax(1)
         return replace(state, log_probs=view)
 

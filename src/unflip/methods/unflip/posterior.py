@@ -13,7 +13,6 @@ The constants were chosen on data with known true labels: no criterion from nois
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -24,7 +23,8 @@ from unflip.stats.noise_rate import Confident, confident_part, lapse_rates, nois
 from unflip.stats.odds import PlattScaling, calibrate, disputed_fraction, fit_slope, log_odds, pool, stack
 
 BLOCK_ROWS = 4096
-"""Examples processed at once; they fit in the cache."""
+"""Examples processed at once, or fewer if there are more than 256 classes; they fit in the cache."""
+_BLOCK_VALUES = 2**20
 _TINY = 1e-30
 # label weights
 _SLOPE = 1.5  # decrease of a label's weight with disagreement
@@ -148,7 +148,7 @@ class PosteriorState:
 
     def _disputed(self, labels: Tensor, counted: Tensor) -> float:
         """Return the fraction of wrong labels if every doubtful label counted, among those where ``counted`` (n,)."""
-        odds = torch.cat([self.posterior_odds(rows, labels) for rows in blocks(len(labels))])[counted]
+        odds = torch.cat([self.posterior_odds(rows, labels) for rows in blocks(*self.log_probs.shape)])[counted]
         return disputed_fraction(odds, fit_slope(odds, self.informative[counted]))
 
 
@@ -185,7 +185,7 @@ def update_posterior(
     if trust < 1:
         prior = temper_prior(class_prior(log_probs), trust ** (1 / steps), known)
         offset = broadcast(fit_prior_offsets(log_probs, prior))
-        for rows in blocks(len(labels)):
+        for rows in blocks(*log_probs.shape):
             log_probs[rows] = _adjusted(log_probs[rows], offset)
     target, label = label_weights(uniform_noise_rate, wrong, log_probs.shape[1])
     target = 1 + (target - 1) * progress
@@ -193,16 +193,17 @@ def update_posterior(
     return PosteriorState(log_probs, share, log_matrix, offset, uniform_noise_rate, trust, target, label, confident)
 
 
-def blocks(count: int) -> Iterator[slice]:
-    """Yield slices of a table of ``count`` rows, each small enough for the cache."""
-    for start in range(0, count, BLOCK_ROWS):
-        yield slice(start, start + BLOCK_ROWS)
+def blocks(count: int, num_classes: int) -> Iterator[slice]:
+    """Yield slices of a table of ``count`` rows and ``num_classes`` columns, each small enough for the cache."""
+    size = max(1, min(BLOCK_ROWS, _BLOCK_VALUES // num_classes))
+    for start in range(0, count, size):
+        yield slice(start, start + size)
 
 
 def top_one(log_probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the most likely class (n,), its probability (n,) and that of the label (n,), from log p (n, k)."""
     tops, top_probs, label_probs = [], [], []
-    for rows in blocks(len(labels)):
+    for rows in blocks(*log_probs.shape):
         probs = log_probs[rows].float().softmax(1)
         prob, top = probs.max(1)
         tops.append(top)
@@ -304,17 +305,18 @@ def fit_prior_offsets(log_probs: Tensor, prior: Tensor) -> Tensor:
     This adjusts a classifier to a new prior without labels (Saerens, Latinne and Decaestecker 2002).
     """
     rows = evenly_spaced(len(log_probs), max(_PRIOR_ROWS, _PRIOR_ROWS_PER_CLASS * len(prior)), log_probs.device)
-    parts, target = rows.split(max(1, _PRIOR_VALUES // len(prior))), prior.clamp(min=_MIN_PROB).log()
+    target, fits = prior.clamp(min=_MIN_PROB).log(), len(rows) * len(prior) <= _PRIOR_VALUES
+    parts = rows.split(len(rows) if fits else max(1, _BLOCK_VALUES // len(prior)))
 
     def probs_of(part: Tensor) -> Tensor:
         return log_probs[part].float().exp_().clamp_(min=_TINY)
 
-    held = [probs_of(part) for part in parts[:1]]  # of many, the others are computed in each step
+    held = [probs_of(rows)] if fits else None  # otherwise they are computed in each step
     offset = torch.zeros_like(target)
     for _ in range(_MAX_STEPS):
         factors = offset.clamp(max=_MAX_OFFSET).exp()
         moved = torch.zeros_like(factors)
-        for probs in chain(held, map(probs_of, parts[1:])):
+        for probs in held or map(probs_of, parts):
             moved += probs.T @ (1 / (probs @ factors))  # the sum of the softmax, at a tenth of its cost
         error = target - _normalized(factors * moved / len(rows)).log()
         offset = offset + _STEP * error
@@ -354,7 +356,7 @@ def fit_transition(
         log_matrix = estimate_transition(log_probs, labels, share, rounds=3, offset=offset)
         parts = [
             (_adjusted(log_probs[rows], offset) + log_matrix.T[labels[rows]]).logsumexp(1)
-            for rows in blocks(len(labels))
+            for rows in blocks(*log_probs.shape)
         ]
         likelihood = torch.cat(parts).exp()
         own = (1 - uniform_noise_rate) * likelihood
@@ -393,10 +395,11 @@ def estimate_transition(
     log_matrix = torch.empty(0)
     for number in range(rounds):
         counts = torch.zeros(num_classes, num_classes, device=log_probs.device)  # by label, then class
-        for rows in blocks(len(labels)):
+        for rows in blocks(*log_probs.shape):
             probs = _adjusted(log_probs[rows], offset)
             probs = probs.add(log_matrix.T[labels[rows]], alpha=weight).softmax(1) if number else probs.exp()
             counts.index_add_(0, labels[rows], probs * share[rows, None])
-        matrix = counts.T + 1 / num_classes + torch.eye(num_classes, device=counts.device)
-        log_matrix = (matrix / matrix.sum(1, keepdim=True)).log()
+        matrix = counts.T.add_(1 / num_classes)
+        matrix.diagonal().add_(1)
+        log_matrix = matrix.div_(matrix.sum(1, keepdim=True)).log_()
     return log_matrix
