@@ -57,7 +57,7 @@ def test_labels_go_to_other_tools_and_come_back(
     ids = np.array([f"{'cat' if label else 'dog'}/{i}.png" for i, label in enumerate(content["train_labels"])])
     data = write_npz(tmp_path / "photos.npz", **content, train_ids=ids, class_names=np.array(["dog", "cat"]))
     quick_train(data, tmp_path / "runs" / "photos", epochs=5)
-    assert cli("export", "runs/photos", "--format", "label-studio", "--out", "first.json").code == 0
+    assert cli("export", "runs/photos", "--all", "--out", "first.json").code == 0
     tasks = json.loads(Path("first.json").read_text("utf-8"))
     annotated = [task | {"annotations": task["predictions"]} for task in tasks[:30]]  # as if all were accepted
     Path("annotated.json").write_text(json.dumps(annotated), "utf-8")
