@@ -55,6 +55,15 @@ def test_every_cell_of_the_noise_rate_comes_from_its_file(monkeypatch: pytest.Mo
     assert noise_rate_table.fill(page, lines) == page
 
 
+def test_every_cell_of_reviewed_samples_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "pages"))
+    review_sample = importlib.import_module("review_sample")
+    lines = [json.loads(line) for line in (RESULTS / "review-sample.jsonl").read_text("utf-8").splitlines()]
+    page = (ROOT / "docs" / "noise-rate.md").read_text("utf-8")
+    assert page.count("<!-- review sample -->") == 1
+    assert review_sample.fill(page, lines) == page
+
+
 def test_every_table_of_the_ensemble_comes_from_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "pages"))
     ensemble_tables = importlib.import_module("ensemble_tables")

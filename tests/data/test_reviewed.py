@@ -52,7 +52,7 @@ def test_a_table_names_examples_by_index_or_path_and_classes_by_name_or_number(
     tmp_path: Path, suffix: str, columns: dict[str, list[Any]]
 ) -> None:
     path = write(tmp_path / f"reviewed{suffix}", columns)
-    labels, removed = read_reviewed(path, keys_of(IDS))
+    labels, removed, _ = read_reviewed(path, keys_of(IDS))
     assert labels.tolist() == [0, -1, 1, -1]
     assert not removed.any()
 
@@ -63,10 +63,12 @@ def test_a_table_may_remove_examples(tmp_path: Path, suffix: str, none: str | No
         "index": [2, 0, 3, 3],
         "decision": ["label", *["remove"] * 3],
         "label": ["dog", none, none, none],
+        "review_weight": [12.5, 3, none, none],
     }
-    labels, removed = read_reviewed(write(tmp_path / f"reviewed{suffix}", columns), keys_of(IDS))
+    labels, removed, weights = read_reviewed(write(tmp_path / f"reviewed{suffix}", columns), keys_of(IDS))
     assert labels.tolist() == [-1, -1, 1, -1]
     assert removed.tolist() == [True, False, False, True]
+    assert weights.tolist() == [3, 0, 12.5, 0]
 
 
 def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> None:
@@ -107,6 +109,11 @@ def test_a_class_name_that_is_a_number_wins_over_the_number(tmp_path: Path) -> N
             "row 1: unknown decision 'delete'; choose from: label, remove",
         ),
         ({"index": [0], "label": ["cat"], "decision": [""]}, "row 0: unknown decision ''"),
+        (
+            {"index": [0, 1], "label": ["cat", "cat"], "review_weight": ["2.5", "heavy"]},
+            "row 1: review_weight 'heavy' is not a number from 0 on; leave it empty",
+        ),
+        ({"index": [0], "label": ["cat"], "review_weight": ["-1"]}, "row 0: review_weight '-1' is not a number from 0"),
         ({"index": [0], "label": [""], "decision": ["label"]}, "row 0: unknown class ''"),
         (
             {"index": [1, 1], "label": ["cat", ""], "decision": ["label", "remove"]},

@@ -183,6 +183,7 @@ def test_the_table_says_of_each_example_what_history_and_assessment_say(store: L
             "out_of_sample": bool(i % 3),
             "fold": i - 1,
             "reviewed": False,
+            "review_weight": None,
         }
 
 
@@ -290,7 +291,8 @@ def test_reviewed_labels_are_given_and_stay_whoever_wants_to_change_them() -> No
 
 
 def test_the_table_keeps_what_had_been_given_and_trusts_reviewed_labels() -> None:
-    store = LabelStore(torch.tensor([0, 1, 1, 2]), 3, torch.tensor([-1, 2, 1, -1]))
+    reviewed, weights = torch.tensor([-1, 2, 1, -1]), torch.tensor([0, 0, 2.5, 0])
+    store = LabelStore(torch.tensor([0, 1, 1, 2]), 3, reviewed, weights)
     scores = some_assessment(4, 3)._replace(suggested=torch.tensor([0, 0, 0, 1]))  # no quality of numbers 1 and 3
     table = label_table(store, scores, splits=["train"] * 4, class_names=["a", "b", "c"])
     columns = table.to_pydict()
@@ -298,6 +300,7 @@ def test_the_table_keeps_what_had_been_given_and_trusts_reviewed_labels() -> Non
     assert columns["current_label"] == [0, 2, 1, 2]
     assert columns["changed"] == [False, True, False, False]
     assert columns["reviewed"] == [False, True, True, False]
+    assert columns["review_weight"] == [None, None, 2.5, None]
     assert columns["suggested_label"] == [0, 2, 1, 1]
     assert columns["label_quality"] == [float(scores.log_odds[0].sigmoid().float()), 1.0, 1.0, None]
     assert columns["log_odds"] == [float(scores.log_odds[0]), None, None, None]

@@ -689,3 +689,18 @@ def test_issues_fit_the_window(browser: "Browser", run: Path, size: tuple[int, i
         watched.page.wait_for_selector("#single .neighbors li[aria-current]")
         assert watched.overflow() <= 0
         assert_clean(watched, address)
+
+
+def test_a_sample_is_of_all_labels_and_says_how_many_are_wrong(browser: "Browser", run: Path) -> None:
+    with served(run, order=Order.SAMPLE) as (address, review):
+        watched = visit(browser, address)
+        page, order = watched.page, review.examples.ranking(Order.SAMPLE).order.tolist()
+        assert [page.locator(f"#{name}").input_value() for name in ("pair", "order")] == ["all", "sample"]
+        for index in order[:20]:
+            press(page, "a" if review.examples.given[index] != review.examples.suggested[index] else "k")
+            said(page, f"Example {index} ")
+        page.wait_for_function("() => document.getElementById('progress').textContent.includes('sample: 20 decisions')")
+        assert page.locator("#progress").inner_text().endswith(" of 400 labels are wrong")
+        page.select_option("#order", "lowest-quality")
+        page.wait_for_function("() => document.getElementById('pair').value === 'listed'")
+        assert_clean(watched, address)

@@ -15,6 +15,7 @@ from unflip.review import Order
 from unflip.review.decisions import DecisionStore
 from unflip.review.examples import Examples
 from unflip.review.review import as_csv, finished_run, open_review, settled
+from unflip.review.sample import Cuts, SampleSummary, find_cuts, summarize_sample
 from unflip.runs import layout
 from unflip.runs.folder import Run
 from unflip.runs.layout import check_output
@@ -77,6 +78,16 @@ def export_review(folder: str | Path, out: Path, *, force: bool = False) -> int:
     with closing(DecisionStore(log, nothing if examples is None else examples.keys, read_only=True)) as decisions:
         write_text(out, as_csv(examples, decisions))
         return len(decisions.orphans()) + (0 if examples is None else len(settled(examples, decisions)))
+
+
+def review_summary(folder: str | Path) -> tuple[SampleSummary, Cuts]:
+    """Return what the decisions of a review in the order ``sample`` say about all labels of the run."""
+    folder = Path(folder)
+    examples, log = Examples(finished_run(folder)), folder / layout.DECISIONS
+    if not log.exists() or not log.stat().st_size:
+        raise RunFolderError(f"{folder}: not reviewed yet; start with `unflip review {folder} --order sample`")
+    with closing(DecisionStore(log, examples.keys, read_only=True)) as decisions:
+        return summarize_sample(examples, decisions), find_cuts(examples, decisions)
 
 
 def reviewer_name(given: str | None) -> str:

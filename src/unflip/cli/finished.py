@@ -2,13 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unflip.api.options import APPLY, PREDICT
 from unflip.cli.flags import FinishedRun, Force, Moved, takes
 from unflip.review import Order
+
+if TYPE_CHECKING:
+    from unflip.review.sample import Cuts, SampleSummary
 
 
 @takes(APPLY)
@@ -148,15 +151,19 @@ def review(
     reviewer: Annotated[str | None, typer.Option(help="Reviewer name; by default your login name.")] = None,
     order: Annotated[Order, typer.Option(help="Initial order of the examples.")] = Order.LOWEST_QUALITY,
     export: Annotated[Path | None, typer.Option(help="Write the reviewed labels to this .csv file and exit.")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Print what a sample says so far, and exit.")] = False,
     force: Force = False,
 ) -> None:
     """Review label issues in the browser.
 
     Example: unflip review runs/first
     """
-    from unflip.api.review import export_review
+    from unflip.api.review import export_review, review_summary
     from unflip.api.review import review as review_task
 
+    if summary:
+        print(_of_sample(*review_summary(run)))  # noqa: T201
+        return
     if export is not None:
         count = export_review(run, export, force=force)
         print(f"{count:,} reviewed examples: {export}")  # noqa: T201
@@ -173,3 +180,16 @@ def review(
 
     count = review_task(run, data=data, host=host, port=port, reviewer=reviewer, order=order, on_ready=on_ready)
     print(f"{count:,} reviewed examples. Export them: unflip review {run} --export reviewed.csv")  # noqa: T201
+
+
+def _of_sample(summary: "SampleSummary", cuts: "Cuts") -> str:
+    """Return what a reviewed sample says: wrong labels, precision of the list, and where to cut it."""
+    lines = [str(summary)]
+    if summary.wrong is not None:
+        sizes = [size for size in (10, 100, 1_000, 10_000, 100_000, 1_000_000) if size < summary.total]
+        parts = [f"{cuts.precision[size - 1]:.0%} of the first {size:,}" for size in sizes]
+        lines.append(f"  lowest quality first, wrong are {', '.join([*parts, f'{cuts.precision[-1]:.1%} of all'])}")
+        lines.append(
+            f"  most labels are right if the first {cuts.best:,} are changed (quality up to {cuts.threshold:.1%})"
+        )
+    return "\n".join(lines)

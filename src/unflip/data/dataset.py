@@ -134,6 +134,8 @@ class Dataset:
         same: group numbers (n,), the same for examples that are equal, near-duplicates or of one group; None if all
             differ.
         reviewed: the reviewed labels of all examples (n,), -1 without one; None without any.
+        review_weights: how many labels each reviewed label of a random sample stands for (n,), 0 for all others; None
+            without any.
         removed: mask of the examples that reviewers removed (n,): they keep their rows, but are not used.
         is_val: mask of the validation examples (n,).
         noise_record: how noise was added, if it was.
@@ -163,6 +165,7 @@ class Dataset:
     frame: ResizeCrop | None = None
     same: Tensor | None = None
     reviewed: Tensor | None = None
+    review_weights: Tensor | None = None
     removed: Tensor = field(default_factory=_none)
     is_val: Tensor = field(default_factory=_none)
     noise_record: dict[str, Any] | None = None

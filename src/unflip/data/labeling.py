@@ -96,12 +96,12 @@ def label_data(
         for key, part in sets.items()
     }
     count = len(given) + len(labels.get("val", ()))
-    reviewed, removed = None, torch.zeros(count, dtype=torch.bool)
+    reviewed, removed, weights = None, torch.zeros(count, dtype=torch.bool), None
     if options.reviewed is not None:
         whole = replace(raw.with_parts(ready), content_kind=kind, class_names=names, tests={}).joined()
         classes = names or [str(i) for i in range(num_classes)]
         keys = Keys(whole.ids, whole.content_digests(), whole.given.numpy(), classes)
-        reviewed, removed = read_reviewed(Path(options.reviewed), keys)
+        reviewed, removed, weights = read_reviewed(Path(options.reviewed), keys)
     return replace(
         raw.with_parts(ready),
         clean_val=raw.val is not None and (raw.clean_val or clean is not None),
@@ -116,6 +116,7 @@ def label_data(
         same=same_examples(train),
         reviewed=reviewed,
         removed=removed,
+        review_weights=weights,
         is_val=torch.zeros(len(given), dtype=torch.bool),
     )
 

@@ -271,14 +271,16 @@ class Reviewed(NamedTuple):
     Attributes:
         labels: the reviewed label of each example (n,), -1 without one.
         removed: whether the example was removed (n,).
+        weights: how many labels the decision stands for, if it is one of a random sample (n,), else 0.
     """
 
     labels: Tensor
     removed: Tensor
+    weights: Tensor
 
 
 def read_reviewed(path: "Path | pa.Table", keys: Keys, what: str = "") -> Reviewed:
-    """Read reviewed labels from a table (index or path, label[, decision, given_label, digest]).
+    """Read reviewed labels from a table (index or path, label[, decision, given_label, digest, review_weight]).
 
     A label is a class name or, if no class has that name, a class number; a decision is ``label`` or ``remove``. Rows
     with a digest, as the review page exports them, may be about examples that the data does not have: they are listed
@@ -290,12 +292,13 @@ def read_reviewed(path: "Path | pa.Table", keys: Keys, what: str = "") -> Review
         what: the name of the table in errors.
     """
     what, names = what or f"reviewed {path}", keys.class_names
-    columns, header = read_columns(path, (*NAMING, "label", "decision", "given_label", "digest"), what)
+    columns, header = read_columns(path, (*NAMING, "label", "decision", "given_label", "digest", "review_weight"), what)
     if "label" not in columns or not ("index" in columns or name_column(columns)):
         missing = "'label'" if "label" not in columns else "'index' or 'path'"
         raise InputError(f"{what}: no column {missing} among {', '.join(header)}")
     known = {name: number for number, name in enumerate(names)}
     labels, removed = torch.full((len(keys.given),), -1), torch.zeros(len(keys.given), dtype=torch.bool)
+    weights = torch.zeros(len(keys.given))
     seen: dict[int, tuple[int, int]] = {}
     decisions = columns.get("decision", [LABEL] * len(columns["label"]))
     references = _references(columns, keys, what)
@@ -316,8 +319,21 @@ def read_reviewed(path: "Path | pa.Table", keys: Keys, what: str = "") -> Review
         if before != label:
             raise InputError(f"{what}, row {row}: example {index} has another label in row {first}; keep one of them")
         labels[index], removed[index] = label, decision == REMOVE
+        if "review_weight" in columns:
+            weights[index] = _weight(columns["review_weight"][row], f"{what}, row {row}")
     _tell_unknown(unknown_examples, references, what)
-    return Reviewed(labels, removed)
+    return Reviewed(labels, removed, weights)
+
+
+def _weight(cell: Any, where: str) -> float:
+    """Return the weight in a cell; 0 if it is empty."""
+    try:
+        weight = float(cell or 0)
+    except (TypeError, ValueError):
+        weight = -1.0
+    if not 0 <= weight < float("inf"):
+        raise InputError(f"{where}: review_weight {cell!r} is not a number from 0 on; leave it empty if unknown")
+    return weight
 
 
 def _references(columns: Columns, keys: Keys, what: str) -> list[Reference]:

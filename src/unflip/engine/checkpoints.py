@@ -257,8 +257,8 @@ def data_fingerprint(dataset: Dataset) -> dict[str, Any]:
     A digest of labels, splits and names, and the inner product (m,) of evenly spaced inputs with one random direction.
     """
     digest = hashlib.sha256(json.dumps([dataset.class_names, dataset.ids and list(dataset.ids)]).encode())
-    for column in (dataset.given, dataset.removed, dataset.is_val, dataset.reviewed):
-        digest.update(b"none" if column is None else column.cpu().to(torch.int64).numpy().tobytes())
+    for column in (dataset.given, dataset.removed, dataset.is_val, dataset.reviewed, dataset.review_weights):
+        digest.update(b"none" if column is None else column.cpu().double().numpy().tobytes())
     source, size = dataset.source, prod(dataset.source.shape)
     count = min(len(source), _FINGERPRINT_FILES if source.prefetch else max(1, _FINGERPRINT_VALUES // size))
     rows = torch.arange(count) * len(source) // count

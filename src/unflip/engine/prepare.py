@@ -94,7 +94,9 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
         reporter: receives every step.
     """
     common, device = config.common, processes.device
-    reviewed = None if dataset.reviewed is None else dataset.reviewed.to(device)
+    reviewed, weights = (
+        None if column is None else column.to(device) for column in (dataset.reviewed, dataset.review_weights)
+    )
     train = dataset.trains.nonzero()[:, 0].to(device)
     context = TrainContext(
         num_classes=dataset.num_classes,
@@ -118,7 +120,7 @@ def make_trainer(config: RunConfig, dataset: Dataset, processes: Distributed, re
         spec.build(config.parts, context),
         spec.method.build_networks(config.parts[spec.name], context, build),
         dataset.source.to(device),
-        LabelStore(dataset.given.to(device), dataset.num_classes, reviewed),
+        LabelStore(dataset.given.to(device), dataset.num_classes, reviewed, weights),
         common.optimizer,
         processes,
         reporter,

@@ -16,6 +16,7 @@ from unflip.runs.labels import Assessment
 from unflip.stats.discriminant import Fetch, fit_discriminant, group_order, leave_group_out
 from unflip.stats.noise_rate import lapse_rates
 from unflip.stats.odds import PlattScaling, calibrate, fit_slope, log_odds
+from unflip.stats.sampling import calibrate_to_review
 
 _BLOCK_ROWS = 1024
 _LARGE = 1e15  # larger features are scaled down, since the sum of their squares may overflow
@@ -154,7 +155,7 @@ def _compute_scores(
         by_inputs = _gaussian_view(trainer.source.fetch, trainer)
     train_probs = trainer.method.train_probs()
     views = by_method, by_network, by_gaussians = [torch.empty(len(labels), 3, device=device) for _ in range(3)]
-    score, odds = (torch.empty(len(labels), device=device) for _ in range(2))
+    score, odds, given_odds = (torch.empty(len(labels), device=device) for _ in range(3))
     top2_probs, top2 = torch.empty(len(labels), 2, device=device), current.new_empty(len(labels), 2)
     suggested = torch.empty_like(current)
     for rows, positions in _blocks(context, others):
@@ -169,7 +170,7 @@ def _compute_scores(
         if not from_inputs or positions is None:  # the pool, but no probability is rounded to 0
             log_probs = (own_probs.clamp(min=_TINY).log() + log_gaussian_probs) / 2
         top2_probs[rows], top2[rows] = log_probs.softmax(1).topk(2)
-        odds[rows] = log_odds(log_probs, initial[rows])
+        odds[rows], given_odds[rows] = log_odds(log_probs, initial[rows]), log_odds(log_probs, given[rows])
         suggested[rows] = suggested_labels(given[rows], current[rows], pooled(own_probs, gaussian_probs))
         named = torch.stack([given[rows], current[rows], suggested[rows]], 1)
         for view, view_probs in zip(views, (own_probs, network_probs, gaussian_probs), strict=True):
@@ -178,6 +179,10 @@ def _compute_scores(
     odds[is_small[initial]] = torch.nan
     unreviewed = train[~labels.trusted[train]]
     scaling = _calibrate(odds[unreviewed], top2[unreviewed], top2_probs[unreviewed, 0], initial[unreviewed])
+    weights = labels.review_weights
+    sample = train[weights[train] > 0]
+    wrong = given[sample] != initial[sample]
+    scaling = calibrate_to_review(scaling, odds[unreviewed], given_odds[sample], wrong, weights[sample])
     fold = torch.full_like(initial, -1)
     out_of_sample = torch.ones_like(fold, dtype=torch.bool).index_fill_(0, train, from_inputs)
     assessment = Assessment(

@@ -180,14 +180,18 @@ class LabelStore:
         given: original labels (n,).
         num_classes: k.
         reviewed: reviewed labels (n,), -1 for examples without one.
+        weights: how many labels each reviewed label of a random sample stands for (n,), 0 for all others.
     """
 
-    def __init__(self, given: Tensor, num_classes: int, reviewed: Tensor | None = None) -> None:
+    def __init__(
+        self, given: Tensor, num_classes: int, reviewed: Tensor | None = None, weights: Tensor | None = None
+    ) -> None:
         self.num_classes = num_classes
         self._given = given.clone()
         self._trusted = torch.zeros_like(given, dtype=torch.bool) if reviewed is None else reviewed >= 0
         self._initial = given.clone() if reviewed is None else torch.where(self._trusted, reviewed, given)
         self._current = self._initial.clone()
+        self._review_weights = torch.zeros(len(given)).to(given.device) if weights is None else weights.clone()
         self._history: dict[str, list[Tensor]] = {name: [] for name in _HISTORY}
 
     def __len__(self) -> int:
@@ -217,6 +221,11 @@ class LabelStore:
     def trusted(self) -> Tensor:
         """Which labels are reviewed (n,), a copy."""
         return self._trusted.clone()
+
+    @property
+    def review_weights(self) -> Tensor:
+        """How many labels each reviewed label of a random sample stands for (n,), 0 for all others; a copy."""
+        return self._review_weights.clone()
 
     @property
     def current(self) -> Tensor:

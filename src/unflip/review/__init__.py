@@ -4,7 +4,8 @@ from enum import StrEnum
 
 
 class Order(StrEnum):
-    """What comes first: the lowest label quality, or the most informative decisions (active learning)."""
+    """What comes first: the lowest label quality, the most informative decisions (active learning), or a sample."""
 
     LOWEST_QUALITY = "lowest-quality"
     INFORMATIVE = "informative"
+    SAMPLE = "sample"

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as compute
 from pydantic import BaseModel, Field
 
+from unflip.compute import derive
 from unflip.data.arrays import Array
 from unflip.data.matching import Keys
 from unflip.errors import InputError, unknown
@@ -18,6 +19,7 @@ from unflip.review.decisions import State
 from unflip.runs.folder import Run
 from unflip.runs.labels import SCHEMA, doubtful_mask, label_issue_mask, lowest_quality_first
 from unflip.stats.nearest import all_nearest
+from unflip.stats.sampling import Sample, draw_sample
 
 MAX_INT = 2**53
 """The largest integer that JavaScript represents exactly."""
@@ -86,6 +88,8 @@ class Examples:
         splits: split of each.
         columns: what the page shows of the label table (n,), by name.
         reviewed: which examples were reviewed before the run (n,).
+        review_weight: how many labels each of these stood for in a sample (n,), NaN for none.
+        log_odds: that given labels are right (n,), NaN if unknown or reviewed.
         issues: issues other than label issues.
         features: (n, d), if the run has them.
     """
@@ -97,6 +101,8 @@ class Examples:
         self.columns: dict[str, Array] = {name: table[name].to_numpy() for name in _SHOWN}
         self.given, self.suggested = self.columns["given_label"], self.columns["suggested_label"]
         self.reviewed: Array = table["reviewed"].to_numpy()
+        self.review_weight: Array = table["review_weight"].to_numpy()
+        self.log_odds: Array = table["log_odds"].to_numpy()
         self._is_label_issue, self._is_doubtful = label_issue_mask(table), doubtful_mask(table)
         self.class_names = run.class_names
         self.issues = Issues(run.other_issues())
@@ -122,9 +128,20 @@ class Examples:
         """Computed on demand, as it takes a moment."""
         return _rank(most_informative_first(self._run.labels(), self.features), len(self))
 
+    @cached_property
+    def sample(self) -> Sample:
+        """A random sample of all labels with a quality; the same whenever the run is opened."""
+        return draw_sample(self.log_odds, self.given, derive(self._run.result["seed"], "review sample"))
+
+    @cached_property
+    def _sample_order(self) -> Ranking:
+        return _rank(self.sample.order, len(self))
+
     def ranking(self, order: Order, issue: str | None = None) -> Ranking:
         """Return an order of all examples, or of those of an issue as the run lists them."""
         if issue is None:
+            if order == Order.SAMPLE:
+                return self._sample_order
             return self._lowest_quality if order == Order.LOWEST_QUALITY else self._informative
         if issue not in self._by_issue:
             raise InputError(unknown("issue", issue, list(self._by_issue)))

@@ -104,7 +104,7 @@ def _serve_examples(app: FastAPI, review: Review) -> None:
         )
         ranks = review.examples.ranking(order, query.issue).ranks
         shown = [{**review.brief(index), "rank": int(ranks[index])} for index in indices]
-        progress = review.progress(query)
+        progress = review.progress(query) | {"sample": review.sample()}
         return JSONResponse({"examples": shown, "total": total, "first": first, "last": last, "progress": progress})
 
     @app.get("/api/examples/{index}")
@@ -140,7 +140,7 @@ def _serve_decisions(app: FastAPI, review: Review) -> None:
     def changes(query: Annotated[_ChangesQuery, Query()]) -> Any:
         rows = review.decisions.since(query.since, _CHANGES)
         last = rows[-1].id if rows else min(query.since, review.decisions.last_id)
-        progress = review.progress(query)
+        progress = review.progress(query) | {"sample": review.sample()}
         changes = [described(row) for row in rows if row.example != ABSENT]
         return JSONResponse({"changes": changes, "last": last, "progress": progress})
 

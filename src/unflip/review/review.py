@@ -26,10 +26,12 @@ from unflip.files import locked
 from unflip.review import Order
 from unflip.review.decisions import Decision, DecisionStore, State
 from unflip.review.examples import Examples, Filter
+from unflip.review.sample import SampleSummary, sample_weights, summarize_sample
 from unflip.runs import layout
 from unflip.runs.folder import Run
 from unflip.runs.labels import REMOVED
 from unflip.stats.nearest import nearest
+from unflip.stats.sampling import MIN_DECISIONS
 
 _NEIGHBORS = 6  # per class
 _TILE_TEXT = 400  # characters of a text on a tile
@@ -73,6 +75,7 @@ class Review:
         self.picture_key = examples.fingerprint[:16]  # in the address of images: those of another run are never shown
         self._name = run.folder.resolve().name
         self._result, self._summary = run.result, run.label_summary
+        self._sampled: tuple[int, SampleSummary] | None = None  # after which decision, and what it says
 
     def about(self) -> dict[str, Any]:
         """Return the constants of the page."""
@@ -121,6 +124,13 @@ class Review:
             "values": [cell for cell in self._rows.values(index) if text is None or cell[0] != text[0]],
             "more_columns": self._rows.more_columns,
         }
+
+    def sample(self) -> str | None:
+        """Return what the decisions of the random sample say, if there are any."""
+        last = self.decisions.last_id
+        if self._sampled is None or self._sampled[0] != last:
+            self._sampled = last, summarize_sample(self.examples, self.decisions)
+        return str(self._sampled[1]) if self._sampled[1].decisions else None
 
     def progress(self, selection: Filter) -> dict[str, Any]:
         """Return the number of examples in each state, among all and among those the filter selects."""
@@ -215,27 +225,31 @@ def settled(examples: Examples, decisions: DecisionStore) -> dict[int, int | Non
 
 
 def as_csv(examples: Examples | None, decisions: DecisionStore) -> str:
-    """Return all reviewed examples as ``index,path,label,decision,given_label,digest``; removed ones have no label.
+    """Return all reviewed examples as ``index,path,label,decision,given_label,digest,review_weight``.
 
-    Examples that are not files have an ``id`` instead of a path, or neither if it would repeat the index. Decisions
-    about examples that the run does not have come last, without an index.
+    Removed ones have no label. Examples that are not files have an ``id`` instead of a path, or neither if it would
+    repeat the index. ``review_weight``, if there is a sample that is large enough to tell anything, is how many labels
+    a decision of it stands for. Decisions about examples that the run does not have come last, without an index.
     """
-    rows: list[tuple[Reference, str | None]] = []
+    rows: list[tuple[Reference, str | None, str]] = []
     if examples is not None:
-        names = examples.class_names
+        names, weights = examples.class_names, sample_weights(examples, decisions)
+        weights = np.where(weights > 0, weights, np.nan_to_num(examples.review_weight))
         for index, label in settled(examples, decisions).items():
-            rows.append((examples.keys.reference(index), None if label is None else names[label]))
-    rows += [(replace(orphan.example, index=None), orphan.label) for orphan in decisions.orphans()]
+            weight = f"{weights[index]:.6g}" if weights[index] else ""
+            rows.append((examples.keys.reference(index), None if label is None else names[label], weight))
+    rows += [(replace(orphan.example, index=None), orphan.label, "") for orphan in decisions.orphans()]
+    sampled = sum(weight != "" for *_, weight in rows) >= MIN_DECISIONS
     ids = [] if examples is None or examples.keys.ids is None else examples.keys.ids[:1]
-    named = next((name for name in (*ids, *(example.id for example, _ in rows)) if name is not None), None)
+    named = next((name for name in (*ids, *(example.id for example, *_ in rows)) if name is not None), None)
     column = [] if named is None else ["path" if is_image(named) else "id"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["index", *column, "label", "decision", "given_label", "digest"])
-    for example, chosen in rows:
+    writer.writerow(["index", *column, "label", "decision", "given_label", "digest"] + ["review_weight"] * sampled)
+    for example, chosen, weight in rows:
         decision = ["", REMOVE] if chosen is None else [chosen, LABEL]
         name = [example.id] if column else []
-        writer.writerow([example.index, *name, *decision, example.given, example.digest])
+        writer.writerow([example.index, *name, *decision, example.given, example.digest] + [weight] * sampled)
     return text.getvalue()
 
 

@@ -27,7 +27,7 @@ DOUBTFUL = 0.9
 that the data allows, so the less the data can tell, the more labels are doubtful."""
 LABEL_COLUMNS = (
     "index", "id", "digest", "split", "given_label", "current_label", "suggested_label", "changed", "prob_suggested",
-    "label_quality", "is_label_issue", "log_odds", "out_of_sample", "reviewed",
+    "label_quality", "is_label_issue", "log_odds", "out_of_sample", "reviewed", "review_weight",
 )  # fmt: skip
 """Columns that every label table has; see :func:`label_table` for all."""
 _NAMED = ("given_label", "current_label", "suggested_label", "top1", "top2")
@@ -80,7 +80,8 @@ def label_table(
 
     ``digest`` identifies the content of the example, in whatever data it is.
 
-    ``fold`` is the fold in cross-fitting; ``reviewed`` marks reviewed examples, including removed ones.
+    ``fold`` is the fold in cross-fitting; ``reviewed`` marks reviewed examples, including removed ones, and
+    ``review_weight`` is how many labels one of a random sample stands for, null for all others.
 
     Args:
         labels: the labels of n examples in k classes.
@@ -98,6 +99,7 @@ def label_table(
     last_changed = torch.zeros(count, dtype=torch.int32)
     last_changed.scatter_reduce_(0, history["index"], history["epoch"], "amax")
     given, current, trusted = labels.given.cpu(), labels.current.cpu(), labels.trusted.cpu()
+    weights = labels.review_weights.cpu().double()
     removed = torch.tensor([split == REMOVED for split in splits])
     reviewed = trusted | removed
     suggested = current.where(reviewed, assessment.suggested.cpu())
@@ -138,6 +140,7 @@ def label_table(
         "out_of_sample": assessment.out_of_sample.cpu().numpy(),
         "fold": assessment.fold.cpu().to(torch.int16).numpy(),
         "reviewed": reviewed.numpy(),
+        "review_weight": pa.array(weights.where(weights > 0, torch.nan).numpy(), from_pandas=True),
     }
     if class_names is None:
         return pa.table(columns)

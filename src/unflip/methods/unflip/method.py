@@ -38,6 +38,7 @@ from unflip.stats.discriminant import (
 )
 from unflip.stats.noise_rate import Confident, confident_part
 from unflip.stats.odds import PlattScaling, Stacked, pool, stack
+from unflip.stats.sampling import calibrate_to_review
 
 SMALL_DATA = 10_000
 """Number of examples below which the ensemble is larger, and Gaussians are never dropped."""
@@ -389,11 +390,18 @@ class Unflip(Method):
         return odds.masked_fill(self.small[given], torch.nan)
 
     def _calibrate(self, labels: LabelStore) -> Tensor:
-        """Calibrate the log-odds of training labels (m,) to the estimated noise rate, and return them."""
+        """Calibrate the log-odds of training labels (m,) to the estimated noise rate, or a reviewed sample."""
         assert self.posterior is not None
         given, unreviewed = labels.initial[self.context.train], ~labels.trusted[self.context.train]
         odds = self._odds(given)
-        self.scaling = self.posterior.fit_scaling(odds, given, unreviewed)
+        scaling = self.posterior.fit_scaling(odds, given, unreviewed)
+        weights = labels.review_weights[self.context.train]
+        sample = weights.nonzero()[:, 0]
+        original, probs = labels.given[self.context.train[sample]], self.posterior.log_probs[sample].float().exp()
+        wrong = original != given[sample]
+        self.scaling = calibrate_to_review(
+            scaling, odds[unreviewed], self.odds(probs, original), wrong, weights[sample]
+        )
         return self.scaling.apply(odds)
 
     def correct(self, probs: Tensor, labels: Tensor) -> Tensor:

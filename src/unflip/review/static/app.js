@@ -56,8 +56,8 @@ function remember() {
 
 function recall() {
   const place = new URLSearchParams(location.hash.slice(1));
-  byId("pair").value = usual();
   byId("order").value = about.order;
+  byId("pair").value = usual();
   for (const name of FILTERS) {
     const options = [...byId(name).options].map((option) => option.value);
     if (options.includes(place.get(name))) byId(name).value = place.get(name);
@@ -67,10 +67,14 @@ function recall() {
   return { from: from >= 0 ? from : null, rank: rank >= 0 ? rank : null };
 }
 
-const usual = () => (about.label_issues + about.doubtful ? "listed" : "all");
+const usual = () => (byId("order").value !== "sample" && about.label_issues + about.doubtful ? "listed" : "all");
 
-// An issue has its own list, whatever is suggested, and in its own order.
+// An issue has its own list, whatever is suggested, and in its own order. A sample is one of all labels.
 function suitIssue(changed) {
+  if (changed === "order") {
+    byId("pair").value = usual();
+    if (byId("order").value === "sample") byId("class").value = byId("below").value = "";
+  }
   const chosen = byId("issue").value !== "";
   if (changed === "issue" && chosen && ["listed", "differs"].includes(byId("pair").value)) byId("pair").value = "all";
   if (changed === "issue" && !chosen && byId("pair").value === "all") byId("pair").value = usual();
@@ -159,7 +163,7 @@ function showProgress(progress) {
   byId("bar").max = Math.max(1, total(mine));
   byId("bar").value = done(mine);
   const unsure = mine.unsure ? `, ${count(mine.unsure)} unsure` : "";
-  byId("progress").textContent = `${count(done(mine))} of ${count(total(mine))} decided${unsure} · ${count(done(all))} of ${count(total(all))} overall`;
+  byId("progress").textContent = `${count(done(mine))} of ${count(total(mine))} decided${unsure} · ${count(done(all))} of ${count(total(all))} overall${progress.sample ? ` · ${progress.sample}` : ""}`;
 }
 
 function take(decision) {
@@ -477,7 +481,7 @@ async function start() {
   fillFilters();
   const { from, rank } = recall();
   suitIssue(null);
-  if (asked && usual() === "listed") await showPage(await asked, {}, null);
+  if (asked && usual() === "listed" && about.order !== "sample") await showPage(await asked, {}, null);
   else await load(from === null ? {} : { after: from - 1 }, rank);
   connect();
   document.body.dataset.ready = "yes";
