@@ -84,7 +84,7 @@ def test_a_sample_tells_how_many_labels_are_wrong(
     assert quality[cuts.best - 1] == pytest.approx(cuts.threshold)
     out = cli("review", run.folder, "--summary").out
     assert out.splitlines()[0] == str(summary)
-    assert f"the first {cuts.best} are changed (quality up to {cuts.threshold:.1%})" in out
+    assert f"the first {cuts.best} are more likely wrong than right (quality up to {cuts.threshold:.1%})" in out
 
 
 def test_decisions_in_another_order_count_only_where_the_sample_reached_them(

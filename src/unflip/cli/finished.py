@@ -189,7 +189,5 @@ def _of_sample(summary: "SampleSummary", cuts: "Cuts") -> str:
         sizes = [size for size in (10, 100, 1_000, 10_000, 100_000, 1_000_000) if size < summary.total]
         parts = [f"{cuts.precision[size - 1]:.0%} of the first {size:,}" for size in sizes]
         lines.append(f"  lowest quality first, wrong are {', '.join([*parts, f'{cuts.precision[-1]:.1%} of all'])}")
-        lines.append(
-            f"  most labels are right if the first {cuts.best:,} are changed (quality up to {cuts.threshold:.1%})"
-        )
+        lines.append(f"  the first {cuts.best:,} are more likely wrong than right (quality up to {cuts.threshold:.1%})")
     return "\n".join(lines)

@@ -47,7 +47,8 @@ class Cuts(NamedTuple):
     precision: Array
     """The expected fraction of wrong labels among each label and those before it (m,)."""
     best: int
-    """How many of the first labels to change, so that most labels are right."""
+    """How many of the first labels are more likely wrong than right: if their suggestions are right, changing these
+    leaves most labels right."""
     threshold: float
     """The highest quality of these before the calibration, as in the label table."""
 
