@@ -27,12 +27,12 @@ def test_where_no_training_label_was_changed_the_validation_predictions_tell(noi
     assert run.result["noise_rate_estimate"] == pytest.approx(0.3, abs=0.06)
 
 
-def test_without_validation_examples_and_changes_it_is_known_but_not_by_class(noisy: Path, tmp_path: Path) -> None:
+def test_without_validation_examples_and_changes_it_is_known_also_by_class(noisy: Path, tmp_path: Path) -> None:
     settings = {"data.val_fraction": 0.0}
     run = quick_train(noisy, tmp_path / "run", method="standard", epochs=2, select="last", settings=settings)
     result = json.loads((run.folder / "result.json").read_text())
     assert result["noise_rate_estimate"] == pytest.approx(0.3, abs=0.06)
-    assert result["noise_rate_by_class"] is None
+    assert sum(one["wrong"] for one in result["errors_by_class"]) == pytest.approx(result["label_summary"]["wrong"])
 
 
 @pytest.mark.parametrize("method", ["plc", "mddc"])

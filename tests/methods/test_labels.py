@@ -24,6 +24,8 @@ from unflip.runs.labels import (
     Assessment,
     LabelSummary,
     doubtful_mask,
+    error_pairs,
+    errors_by_class,
     expect_errors,
     in_turns,
     label_issue_mask,
@@ -371,6 +373,33 @@ def test_each_label_is_an_issue_or_doubtful_or_neither(rows: list[tuple[float, s
     people = sum(split == "reviewed" for _, split in rows)
     scored = sum(one and not math.isnan(q) for one, q in zip(free, quality, strict=True))
     assert summarize_labels(table, errors) == (scored, 3.0, 1.0, 6.0, sum(issue), sum(doubtful), people)
+
+
+def test_errors_by_class_and_pair_are_sums_over_labels() -> None:
+    given = [0, 0, 0, 1, 1, 2]
+    reviewed = torch.tensor([-1, -1, -1, -1, 1, -1])
+    odds = torch.tensor([-2.0, 1.0, 3.0, 0.5, 0.0, math.nan], dtype=torch.float64)
+    probs = torch.tensor([[0.2, 0.7], [0.6, 0.3], [0.9, 0.06], [0.5, 0.4], [0.5, 0.4], [0.8, 0.1]])  # given, other
+    top2 = torch.tensor([[1, 0], [0, 1], [0, 2], [1, 0], [1, 0], [2, 0]])
+    top2_probs = torch.tensor([[0.7, 0.2], [0.6, 0.3], [0.9, 0.06], [0.5, 0.4], [0.5, 0.4], [0.8, 0.1]])
+    scores = some_assessment(6, 3)._replace(log_odds=odds, top2=top2, top2_probs=top2_probs)
+    scores.probs[:, GIVEN] = probs[:, 0]
+    table = label_table(LabelStore(torch.tensor(given), 3, reviewed), scores, splits=["train"] * 6)
+    q = odds.sigmoid().tolist()
+    wrong = [3 - q[0] - q[1] - q[2], 1 - q[3]]
+    summary = LabelSummary(4, sum(wrong), sum(wrong) / 2, sum(wrong) * 1.5, 1, 2, 1)
+    first, second, third = errors_by_class(table, summary, 3)
+    assert third is None  # no quality
+    assert first is not None
+    assert second is not None
+    assert [first["wrong"], second["wrong"]] == pytest.approx(wrong, abs=1e-6)
+    assert (first["scored"], second["scored"]) == (3, 1)
+    chance = 2 * math.sqrt(sum(value * (1 - value) for value in q[:3]))
+    assert first["low"] == pytest.approx(max(0, wrong[0] / 2 - chance), abs=1e-6)
+    assert first["high"] == pytest.approx(min(3, wrong[0] * 1.5 + chance), abs=1e-6)
+    pairs = {(0, 1): (1 - q[0]) * 0.7 / 0.8 + (1 - q[1]) * 0.3 / 0.4, (1, 0): (1 - q[3]) * 0.4 / 0.5}
+    ((*pair, count),) = error_pairs(table)  # the other is less than half a label
+    assert count == pytest.approx(pairs[pair[0], pair[1]], abs=1e-5)
 
 
 def test_the_summary_is_one_sentence() -> None:

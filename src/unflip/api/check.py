@@ -28,7 +28,15 @@ from unflip.report.run_report import report_finished
 from unflip.review.review import finished_run
 from unflip.runs import layout
 from unflip.runs.folder import Claim, Run
-from unflip.runs.labels import Assessment, label_table, list_label_issues, summarize_labels, write_table
+from unflip.runs.labels import (
+    Assessment,
+    error_pairs,
+    errors_by_class,
+    label_table,
+    list_label_issues,
+    summarize_labels,
+    write_table,
+)
 
 _LISTED = 20  # classes that an error lists
 
@@ -190,7 +198,7 @@ def _write(run: Run, trained: Run, new: NewData, predictions: list[Prediction], 
     texts = {name: [text for cells in tables for text in cells[name].to_pylist()] for name in columns}
     issues = list_label_issues(table, "path" if raw.holds_images else "id", texts)
     write_table(run.own(layout.LABEL_ISSUES), issues)
-    unknown_here = ("noise", "noise_rate", "noise_rate_by_class", "transition_error", "val_accuracy", "quality_auroc")
+    unknown_here = ("noise", "noise_rate", "transition_error", "val_accuracy", "quality_auroc")
     nothing: dict[str, Any] = dict.fromkeys((*unknown_here, "score_auroc", "other_issues", "since_last"))
     unknown = {"given": None, "current": None}
     summary = summarize_labels(table, errors)
@@ -200,6 +208,8 @@ def _write(run: Run, trained: Run, new: NewData, predictions: list[Prediction], 
         "pictures_path": raw.images_path or (path if raw.holds_images else None),
         "noise_rate_estimate": summary.noise_rate,
         "label_summary": summary._asdict(),
+        "errors_by_class": errors_by_class(table, summary, len(trained.result["classes"])),
+        "error_pairs": error_pairs(table),
         "test_accuracy": dict.fromkeys(("selected", "last", "best")),
         "tests": {},
         "label_accuracy": unknown,

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
@@ -26,7 +27,7 @@ from unflip.methods.base import LabelStore
 from unflip.nn.base import Ensemble
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.runs.config import RunConfig
-from unflip.runs.labels import LabelSummary
+from unflip.runs.labels import error_pairs, errors_by_class, summarize_labels
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def protocol(rule: str) -> str:
 
 def make_result(
     config: RunConfig, dataset: Dataset, state: RunState, truth: Truth, trainer: Trainer,
-    scores: FinalScores, summary: LabelSummary, tests: Mapping[str, Any],
+    scores: FinalScores, table: pa.Table, tests: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the content of ``result.json``.
 
@@ -166,10 +167,11 @@ def make_result(
         truth: clean labels and test sets.
         trainer: the trainer, which holds the final labels.
         scores: the scores of every example.
-        summary: how many labels are wrong or doubtful.
+        table: the label table.
         tests: the result of :func:`full_report` by test set.
     """
     common, labels, train, noise = config.common, trainer.labels, trainer.method.context.train, scores.noise
+    summary = summarize_labels(table, scores.errors)
     rule = effective_rule(common.select, clean_val=truth.clean_val)
     selected = state.metrics[state.best.epoch - 1]
     test_series = [line["test_accuracy"] for line in state.metrics]
@@ -193,7 +195,8 @@ def make_result(
         "noise_rate": None if given_accuracy is None else 1.0 - given_accuracy,
         "noise_rate_estimate": summary.noise_rate,
         "label_summary": summary._asdict(),
-        "noise_rate_by_class": None if noise is None else noise.class_rates.tolist(),
+        "errors_by_class": errors_by_class(table, summary, dataset.num_classes),
+        "error_pairs": error_pairs(table),
         "transition_error": _transition_error(noise, truth, labels, rows),
         "test_accuracy": {"selected": selected["test_accuracy"], "last": test_series[-1], "best": best},
         "tests": tests,

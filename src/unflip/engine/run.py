@@ -275,10 +275,9 @@ class Session:
         if scores.noise is not None:
             write_array(self.run.own(layout.TRANSITION), scores.noise.matrix.numpy().astype(np.float32))
         make_model(self.config, dataset, best).save(self.run.own(layout.MODEL))
-        summary = summarize_labels(table, scores.errors)
         write_json(
             self.run.own(layout.RESULT),
-            make_result(self.config, dataset, self.state, self.truth, trainer, scores, summary, tests),
+            make_result(self.config, dataset, self.state, self.truth, trainer, scores, table, tests),
         )
 
 

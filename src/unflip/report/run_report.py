@@ -86,7 +86,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         changes=changes,
         changed_count=int((changed & ~reviewed).sum()),
         changed_by_people=int((changed & reviewed).sum()),
-        classes=class_rows(table, names, result["noise_rate_by_class"], accuracy),
+        classes=class_rows(table, names, result["errors_by_class"], accuracy),
         **_shift(run, names),
         lowest=find_lowest_quality(everything, names, views),
         issues=None if issues is None else find_issues(everything, issues, names, views),
@@ -201,22 +201,32 @@ def count_changes(table: pa.Table, names: Sequence[str]) -> LabelChanges:
 
 
 def class_rows(
-    table: pa.Table, names: Sequence[str], noise: Sequence[float] | None, accuracy: Sequence[float] | None
+    table: pa.Table,
+    names: Sequence[str],
+    errors: Sequence[dict[str, float] | None],
+    accuracy: Sequence[float] | None,
 ) -> list[dict[str, Any]]:
     """Return one row per class, the noisiest first.
 
     Keys are ``name``, the number of labels ``given`` and ``now``, the fraction of given labels that ``left`` the class,
-    the estimated ``noise`` rate (None if unknown) and the test ``accuracy``.
+    the estimated ``noise`` rate of given labels with ``low`` and ``high`` (None if unknown), and test ``accuracy``.
     """
     given, current = table["given_label"].to_numpy(), table["current_label"].to_numpy()
     size = len(names)
     before, after = np.bincount(given, minlength=size), np.bincount(current, minlength=size)
     left = np.bincount(given[given != current], minlength=size) / np.maximum(1, before)
-    scored = np.isin(np.arange(size), given[~np.isnan(table["label_quality"].to_numpy())])
-    unknown = [None] * size
-    rates = [rate if known else None for rate, known in zip(noise or unknown, scored, strict=True)]
-    columns = (names, before.tolist(), after.tolist(), left.tolist(), rates, accuracy or unknown)
-    keys = ("name", "given", "now", "left", "noise", "accuracy")
+    rates = [
+        [None] * 3 if one is None else [one[key] / one["scored"] for key in ("wrong", "low", "high")] for one in errors
+    ]
+    columns = (
+        names,
+        before.tolist(),
+        after.tolist(),
+        left.tolist(),
+        *zip(*rates, strict=True),
+        accuracy or [None] * size,
+    )
+    keys = ("name", "given", "now", "left", "noise", "low", "high", "accuracy")
     rows: list[dict[str, Any]] = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
     return sorted(rows, key=lambda row: -(row["noise"] or 0.0))
 

@@ -270,6 +270,40 @@ def summarize_labels(table: pa.Table, errors: Tensor) -> LabelSummary:
     return LabelSummary(int(scored.sum()), wrong, low, high, *counts)
 
 
+def errors_by_class(table: pa.Table, summary: LabelSummary, num_classes: int) -> list[dict[str, float] | None]:
+    """Return the expected number of wrong labels of each given class, with an interval; None for unknown classes.
+
+    The interval has two parts: the uncertain noise rate, which moves all classes alike, and chance, two standard
+    deviations ``sqrt(sum q (1 - q))`` of the number of wrong labels of this class.
+    """
+    scored = ~np.asarray(table["reviewed"]) & ~np.isnan(table["label_quality"].to_numpy())
+    given, quality = table["given_label"].to_numpy()[scored], table["label_quality"].to_numpy()[scored].astype(float)
+    counts = np.bincount(given, minlength=num_classes)
+    wrong = np.bincount(given, 1 - quality, num_classes)
+    chance = 2 * np.sqrt(np.bincount(given, quality * (1 - quality), num_classes))
+    scale = [rate / summary.wrong if summary.wrong else 1.0 for rate in (summary.low, summary.high)]
+    low, high = np.maximum(wrong * scale[0] - chance, 0), np.minimum(wrong * scale[1] + chance, counts)
+    columns = zip(counts.tolist(), wrong.tolist(), low.tolist(), high.tolist(), strict=True)
+    return [dict(zip(("scored", "wrong", "low", "high"), row, strict=True)) if row[0] else None for row in columns]
+
+
+def error_pairs(table: pa.Table, most: int = 20) -> list[tuple[int, int, float]]:
+    """Return the most frequent errors: given class, more likely class, and expected number of such labels.
+
+    A label is wrong with probability 1 - q, and then of class c with probability ``p_c / (1 - p_y)``, where c is the
+    most likely other class.
+    """
+    columns = ("given_label", "top1", "top2", "prob_top1", "prob_top2", "prob_given", "label_quality")
+    given, top1, top2, prob1, prob2, own, quality = (table[name].to_numpy() for name in columns)
+    scored = ~np.asarray(table["reviewed"]) & ~np.isnan(quality)
+    other, prob = np.where(top1 == given, top2, top1), np.where(top1 == given, prob2, prob1)
+    expected = ((1 - quality) * np.minimum(1, prob / np.maximum(1 - own, 1e-9)))[scored]
+    pairs, place = np.unique(np.stack([given, other], 1)[scored], axis=0, return_inverse=True)
+    totals = np.bincount(place.ravel(), expected, len(pairs))
+    order = np.argsort(-totals, kind="stable")[:most]
+    return [(int(pairs[i, 0]), int(pairs[i, 1]), float(totals[i])) for i in order if totals[i] >= 0.5]
+
+
 def expect_errors(quality: Array) -> list[tuple[int, float]]:
     """Return how many of the first 100, 1,000, ... labels, lowest quality first, are expected to be wrong.
 
