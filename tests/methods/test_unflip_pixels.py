@@ -15,10 +15,15 @@ from epoch_outputs import Unseen, in_batches
 from helpers import QUICK, Crash, assert_same_run, blobs, crash_at_save, quick_train, spawn_python, write_npz
 from unflip.methods import find_method
 from unflip.methods.base import Batch, LabelStore, TrainContext
+from unflip.methods.unflip import pixels as module
 from unflip.methods.unflip.method import Unflip, UnflipOptions
 from unflip.methods.unflip.pixels import PixelUnflip
+from unflip.methods.unflip.posterior import posterior
+from unflip.nn.backbone import Pretrained, PretrainedOptions
 from unflip.nn.base import build_network
 from unflip.nn.mlp import MLPOptions
+from unflip.stats.discriminant import SHRINKS, fit_discriminant, leave_group_out_log_posterior
+from unflip.stats.odds import pool
 
 CLASSES, COUNT, EPOCHS = 3, 60, 8
 
@@ -173,6 +178,78 @@ def test_confidence_is_that_which_fits_the_labels_however_sure_the_view_is() -> 
     parts = [method._confident_part((power * sure).log_softmax(1), labels) for power in (0.5, 1.0)]
     assert parts[0].expected == pytest.approx(parts[1].expected, rel=0.05)
     assert parts[0].contradicted == parts[1].contradicted
+
+
+class Known(Pretrained):
+    """A network with pretrained layers: its encoder knows the classes, up to noise, before it is trained."""
+
+    def __init__(self, *, pretrained: bool = True) -> None:
+        super().__init__(PretrainedOptions(pretrained=pretrained))
+        layer = nn.Linear(12, 5, bias=False)
+        nn.init.eye_(layer.weight)
+        self.encoder = nn.Sequential(nn.Flatten(), layer)
+        self.head = nn.Linear(5, CLASSES)
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        features: Tensor = self.encoder(inputs)
+        return features
+
+
+def make_known(*, pretrained: bool = True, **options: Any) -> PixelUnflip:
+    method = make(**options)
+    method.networks = PixelUnflip.build_networks(
+        method.options, method.context, lambda position: Known(pretrained=pretrained)
+    )
+    return method
+
+
+def test_frozen_features_score_labels_before_training_and_stay_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ROUNDS", 1)
+    seen = Seen()
+    labels, method = some_labels(seen), make_known()
+    list(method.phases(1, seen, labels))
+    features, targets = seen.images.flatten(1)[:, :5], nn.functional.one_hot(labels.initial, CLASSES).float()
+    fitted = fit_discriminant(features.__getitem__, targets, CLASSES, shrink=SHRINKS, given=labels.initial)
+    expected = leave_group_out_log_posterior(fitted, features.__getitem__, targets)
+    assert method.frozen is not None
+    torch.testing.assert_close(method.frozen, expected, atol=1e-4, rtol=1e-4)
+    learn(method, seen, labels, range(1, 6))
+    torch.testing.assert_close(method.frozen, expected, atol=1e-4, rtol=1e-4)
+    state = method.posterior
+    assert state is not None
+    assert state.weights is not None
+    assert state.weights.shape == (2,)
+    assert state.gaussian_pair is not None
+    model = method.model()
+    assert model.weights is not None
+    torch.testing.assert_close(model.weights, state.weights.sum()[None])
+    views = [method._view([1]), expected]
+    pooled = pool(views, state.weights) + state.offset
+    ours = posterior(pooled.log_softmax(1), labels.initial, state.informative, state.log_matrix, state.target_weight)
+    found = targets_of(method, labels)[0]
+    kept = ~labels.trusted
+    torch.testing.assert_close(found[kept], ours[kept], atol=1e-3, rtol=1e-3)
+
+
+def test_members_start_from_the_posterior_of_frozen_features() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), make_known()
+    list(method.phases(1, seen, labels))
+    assert method.targets is not None
+    assert torch.equal(method.targets[0], method.targets[1])
+    kept = ~labels.trusted
+    right = [(found == seen.truth)[kept].float().mean() for found in (labels.initial, method.targets[0].argmax(1))]
+    assert right[1] > right[0]
+    assert method.model().weights is None  # until there are views of networks
+
+
+def test_a_network_from_scratch_has_no_frozen_view() -> None:
+    seen = Seen()
+    labels, method = some_labels(seen), make_known(pretrained=False)
+    learn(method, seen, labels, range(1, 6))
+    assert method.frozen is None
+    assert method.posterior is not None
+    assert method.posterior.gaussian_pair is None
 
 
 def images_of(content: dict[str, Any]) -> dict[str, Any]:

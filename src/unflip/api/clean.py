@@ -332,7 +332,7 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
         of_files = {*ImageOptions.model_fields, "label_column"}
         own = data_options.model_dump(mode="json", exclude_unset=True, exclude=of_files)
         config = _configure(layers, own | {"path": str(embedding.out)}, count, of_columns=False)
-        config.check_size(count, classes, execution.device)
+        config.check_size(count, classes, find_device(execution.device))
         what = f"{raw.name}: {count:,} images in {classes} classes"
         return CleanPlan(run, config, execution, raw, embedding, force, what, audit, track, earlier=earlier)
     own = data_options.model_dump(mode="json", exclude_unset=True)

@@ -136,7 +136,7 @@ def plan_training(
         return config, raw, None
     labels = choose_labels(raw, data)[0].train.labels  # fail before images are embedded
     assert labels is not None
-    config.check_size(len(labels), len(np.unique(labels)), execution.device)
+    config.check_size(len(labels), len(np.unique(labels)), find_device(execution.device))
     plan = plan_embedding(raw, run.folder / layout.EMBEDDED, data, embedding, execution)
     defaults = {name: field.default for name, field in ImageOptions.model_fields.items()} | {"label_column": None}
     own = data.model_copy(update=defaults | {"path": str(plan.out)})

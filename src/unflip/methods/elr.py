@@ -38,6 +38,7 @@ class ELR(Method):
 
     Options = ELROptions
     options: ELROptions
+    tables = 3
     records_probs = True
 
     def __init__(self, options: ELROptions, context: TrainContext) -> None:
@@ -94,6 +95,7 @@ class ELRPlus(Method):
     Options = ELRPlusOptions
     options: ELRPlusOptions
     num_networks = 2
+    tables = 3
     can_be_calibrated = False
 
     def __init__(self, options: ELRPlusOptions, context: TrainContext) -> None:

@@ -45,6 +45,7 @@ class SSR(Method):
 
     Options = SSROptions
     options: SSROptions
+    tables = 4
 
     def __init__(self, options: SSROptions, context: TrainContext) -> None:
         super().__init__(options, context)

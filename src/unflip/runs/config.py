@@ -13,7 +13,7 @@ import numpy as np
 import tomli_w
 import torch
 
-from unflip.compute import find_device, total_memory
+from unflip.compute import total_memory
 from unflip.data import datasets
 from unflip.data.arrays import Shards
 from unflip.data.columns import Table
@@ -100,7 +100,7 @@ class RunConfig:
         """Raise ConfigError if class probabilities and transition matrices would not fit into memory."""
         tables = find_method(self.common.method).method.tables
         needed = 2 * tables * count * num_classes + _MATRIX_BYTES * num_classes**2
-        available = total_memory(find_device(device))
+        available = total_memory(device)
         if available is not None and needed > available:
             raise ConfigError(
                 f"{count:,} examples in {num_classes:,} classes take about {needed / 1e9:,.0f} GB with method "

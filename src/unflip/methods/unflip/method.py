@@ -42,7 +42,8 @@ from unflip.stats.sampling import calibrate_to_review
 
 SMALL_DATA = 10_000
 """Number of examples below which the ensemble is larger, and Gaussians are never dropped."""
-_PRIOR_TRUST = {"auto": None, "equal": 0.0, "empirical": 1.0}
+PRIOR_TRUST = {"auto": None, "equal": 0.0, "empirical": 1.0}
+"""Trust in the class prior, by option; None: estimated."""
 _MIN_WEIGHT = 0.1  # Gaussians with a smaller weight, relative to the networks', are not worth their time
 _MIN_STEPS = 300  # of a run on feature vectors
 _MAX_GRAD_NORM = 3.0  # of a member; not reached on frozen CIFAR features, where training is stable
@@ -260,7 +261,7 @@ class Unflip(Method):
             views.stacked.uniform_noise_rate,
             self.known,
             before.confident if before else self._confident_part(views.network, labels),
-            trust=before.prior_trust if before else _PRIOR_TRUST[self.options.prior],
+            trust=before.prior_trust if before else PRIOR_TRUST[self.options.prior],
             steps=context.epochs - self.warmup + 1,  # one per epoch
             progress=(epoch - self.warmup) / max(1, context.epochs - self.warmup),
             broadcast=observed.broadcast,

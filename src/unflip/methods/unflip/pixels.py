@@ -1,20 +1,30 @@
 """The method unflip for networks that learn from pixels: members trained on all images, each on the others' views."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from unflip.methods.base import Batch, EpochOutputs, LabelStore, Method, MethodSpec, TrainContext
+from unflip.methods.base import Batch, EpochOutputs, LabelStore, Method, MethodSpec, Phase, TrainContext
 from unflip.methods.losses import mix
 from unflip.methods.plc import ProbabilityWindow
-from unflip.methods.unflip.method import Unflip, UnflipOptions, Views
-from unflip.methods.unflip.posterior import PosteriorState, blocks
-from unflip.stats.discriminant import MIN_LOG_PROB
+from unflip.methods.unflip.method import PRIOR_TRUST, Unflip, UnflipOptions, Views
+from unflip.methods.unflip.posterior import PosteriorState, blocks, update_posterior
+from unflip.nn.backbone import Pretrained
+from unflip.nn.base import Ensemble, Network
+from unflip.stats.discriminant import (
+    MIN_LOG_PROB,
+    SHRINKS,
+    fit_discriminant,
+    leave_group_out_log_posterior,
+    to_memberships,
+)
 from unflip.stats.noise_rate import Confident
 from unflip.stats.odds import pool
+
+_ROUNDS = 2  # in which Gaussians of frozen features are fitted
 
 
 class PixelUnflip(Unflip):
@@ -27,14 +37,51 @@ class PixelUnflip(Unflip):
       *other* members, never its own.
     - **Averages**: a view is the mean of the probabilities by averaged weights over the last ``window`` epochs.
 
-    All else is as for feature vectors: class prior, transition matrix, label weights and calibration. There are no
-    Gaussians. Scores are in-sample: their quality rests on regularization (mixup, averaged weights, augmentation).
+    A pretrained network knows much before it is trained. So its labels are first scored by leave-one-out class
+    Gaussians of its frozen features: members start from that posterior instead of the given labels, and the Gaussians
+    remain a second view in the pool.
+
+    All else is as for feature vectors: class prior, transition matrix, label weights and calibration. Scores are
+    in-sample: their quality rests on regularization (mixup, averaged weights, augmentation).
     """
 
     def __init__(self, options: UnflipOptions, context: TrainContext) -> None:
         super().__init__(options, context)
         self.num_folds = 1
         self.windows = [ProbabilityWindow(options.window) for _ in range(self.count)]
+        self.frozen: Tensor | None = None  # view (m, k) by Gaussians of frozen features
+
+    def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
+        """Yield one pass over all images, after scoring labels on frozen features if there are any."""
+        member = self.ema.module.split()[0]
+        if epoch == 1 and self.frozen is None and isinstance(member, Pretrained) and member.options.pretrained:
+            self._assign_folds(labels)
+            batches = observed.outputs(Features(member).eval(), self.context.train)
+            features = torch.cat([part for _, part in batches])
+            self._score_frozen(features[:, features.std(0) > 0], observed, labels)
+        yield from super().phases(epoch, observed, labels)
+
+    def _score_frozen(self, features: Tensor, observed: EpochOutputs, labels: LabelStore) -> None:
+        """Compute view and posterior by Gaussians of features (m, d), fitted to the labels, then to the posterior."""
+        given, groups, classes = labels.initial[self.context.train], self.context.groups, self.context.num_classes
+        targets, fetch = to_memberships(given, classes), features.__getitem__
+        for _ in range(_ROUNDS):
+            fitted = fit_discriminant(fetch, targets, classes, shrink=SHRINKS, given=given, groups=groups)
+            self.frozen = leave_group_out_log_posterior(fitted, fetch, targets, groups, out=self._table())
+            stacked = self._stack([self.frozen], given)
+            weights = observed.broadcast(stacked.weights.to(given.device))
+            self.posterior = update_posterior(
+                self._of_known(pool([self.frozen], weights)),
+                given,
+                stacked.uniform_noise_rate,
+                self.known,
+                self._confident_part(self.frozen, labels),
+                trust=PRIOR_TRUST[self.options.prior],
+                progress=0.0,
+                broadcast=observed.broadcast,
+            )
+            self.posterior.weights = weights
+            targets = self._targets(self.posterior, labels)
 
     def _for_members(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Return each member's inputs (count, b, ...) and targets (count, b, k), mixed by itself, and ones (count,)."""
@@ -55,10 +102,11 @@ class PixelUnflip(Unflip):
         return super().end_epoch(epoch, observed, labels)
 
     def compute_views(self, observed: EpochOutputs, given: Tensor) -> Views:
-        """Return the mean view of all members, and fit its weight."""
+        """Return the mean view of all members, and that by frozen features, and fit their weights."""
         self.targets = None
         network = self._view(range(self.count))
-        return Views(network, None, None, self._stack([network], given))
+        views = [network] if self.frozen is None else [network, self.frozen]
+        return Views(network, self.frozen, None, self._stack(views, given))
 
     def _confident_part(self, network: Tensor, labels: LabelStore) -> Confident:
         """Describe the confidently predicted labels, at the confidence that fits the given labels best.
@@ -83,24 +131,51 @@ class PixelUnflip(Unflip):
             self.targets = torch.stack([self._targets(state, labels) for state in states])
 
     def _by_others(self, member: int) -> PosteriorState | None:
-        """Return the posterior under the view of the other members, or a single member's own."""
-        state = self.posterior
+        """Return the posterior under the view of the other members, or a single member's own, and frozen features.
+
+        During the warm-up there are frozen features only.
+        """
+        state, views, log_probs = self.posterior, [] if self.frozen is None else [self.frozen], self._table()
         if state is None or state.weights is None:
             return None
-        view = self._view([other for other in range(self.count) if other != member] or [member])
-        for rows in blocks(*view.shape):
-            view[rows] = (self._of_known(pool([view[rows]], state.weights)) + state.offset).log_softmax(1)
-        return replace(state, log_probs=view)
+        if self.warmed_up:
+            views = [self._view([other for other in range(self.count) if other != member] or [member]), *views]
+        for rows in blocks(*log_probs.shape):
+            pooled = self._of_known(pool([view[rows] for view in views], state.weights))
+            log_probs[rows] = (pooled + state.offset).log_softmax(1)
+        return replace(state, log_probs=log_probs)
+
+    def model(self) -> Ensemble:
+        """Return the averaged members; for new images they stand for frozen features, too."""
+        members, state = self.ema.module.split(), self.posterior
+        if state is None or state.weights is None or not self.warmed_up:
+            return Ensemble(members)
+        return Ensemble(members, state.weights.sum(0, keepdim=True), state.offset)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averaged weights, the posterior and the windows."""
-        return super().state_dict() | {"windows": [window.state_dict() for window in self.windows]}
+        """Return the averaged weights, the posterior and the views."""
+        windows = [window.state_dict() for window in self.windows]
+        return super().state_dict() | {"windows": windows, "frozen": self.frozen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         super().load_state_dict(state)
         for window, saved in zip(self.windows, state["windows"], strict=True):
             window.load_state_dict(saved, self.context.device)
+        self.frozen = None if state["frozen"] is None else state["frozen"].to(self.context.device)
+
+
+class Features(Network):
+    """A network that returns the features of another one."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.encoder, self.head = network, nn.Identity()  # type: ignore[assignment]
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        """Map inputs (b, ...) to features (b, d)."""
+        features: Tensor = self.encoder.encode(inputs)  # type: ignore[operator]
+        return features
 
 
 @dataclass(frozen=True)
