@@ -6,18 +6,17 @@ The library is never imported here: a caller who has its objects has imported it
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 
 from unflip.data.arrays import Array, write_npz
 from unflip.data.files import to_upright_rgb
 from unflip.data.labels import declare_classes
 from unflip.errors import InputError, unknown
 from unflip.files import write_atomically
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _LABELS = ("label", "labels")
 _VECTORS = ("List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D", "Array5D")
@@ -106,7 +105,6 @@ def _classes(parts: Mapping[str, Any], column: str) -> list[str]:
 def _write_images(
     parts: Mapping[str, Any], image: str, labels: Mapping[str, Array], classes: Sequence[str], folder: Path
 ) -> Path:
-    import pyarrow as pa
 
     rows: list[dict[str, str]] = []
     for split, part in parts.items():
@@ -142,8 +140,6 @@ def _write_table(
     parts: Mapping[str, Any], columns: list[str], labels: Mapping[str, Array], classes: Sequence[str], folder: Path
 ) -> Path:
     """Write the columns of features, with the labels as ``label`` and the split of each row as ``split``."""
-    import pyarrow as pa
-
     if (taken := next((name for name in columns if name.lower() in ("label", "split")), None)) is not None:
         raise InputError(f"data: column name '{taken}' is reserved; rename it")
     tables = []
@@ -155,12 +151,10 @@ def _write_table(
     return write_parquet(whole, classes, folder / "data.parquet")
 
 
-def write_parquet(table: "pa.Table", classes: Sequence[str], path: Path) -> Path:
+def write_parquet(table: pa.Table, classes: Sequence[str], path: Path) -> Path:
     """Write a table whose column ``label`` has these classes, if any are declared; return the path."""
-    import pyarrow.parquet
-
     declared = declare_classes(table, ["label"], classes) if classes else table
-    write_atomically(path, lambda temporary: pyarrow.parquet.write_table(declared, temporary))
+    write_atomically(path, lambda temporary: pa.parquet.write_table(declared, temporary))
     return path
 
 

@@ -6,11 +6,12 @@ from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
 from math import log
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from unflip.data.arrays import Array
@@ -34,9 +35,6 @@ from unflip.data.options import Augment, Crop, ImageOptions
 from unflip.data.sources import Standardization
 from unflip.errors import ConfigError, InputError
 from unflip.progress import Track, untracked
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 _QUALITY = 85  # of JPEG thumbnails
 _SMALL = 64  # images up to this side, in pixels, are kept in memory
@@ -340,7 +338,7 @@ class Pictures:
         read: returns the picture of an example; its second argument is the size of the thumbnail.
     """
 
-    def __init__(self, count: int, media_type: str, read: Callable[[int, int], "Image"]) -> None:
+    def __init__(self, count: int, media_type: str, read: Callable[[int, int], Image.Image]) -> None:
         self._count, self.media_type, self._read = count, media_type, read
 
     def __len__(self) -> int:
@@ -367,9 +365,7 @@ def pictures_of_files(parts: Sequence[ImageFiles], ids: Sequence[str], data: str
     if (missing := next((name for name in ids if name not in roots), None)) is not None:
         raise InputError(f"data {data}: no image {missing}, which the run had; is it another data set?")
 
-    def read(index: int, size: int) -> "Image":
-        from PIL import Image
-
+    def read(index: int, size: int) -> Image.Image:
         path = roots[ids[index]].joinpath(ids[index])
         try:
             with path.open("rb") as file:

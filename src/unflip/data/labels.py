@@ -7,10 +7,12 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import torch
 from torch import Tensor
 
@@ -19,9 +21,6 @@ from unflip.data.columns import Columns, column_names, read_columns
 from unflip.data.files import read_text
 from unflip.data.matching import Keys, Matcher, Reference
 from unflip.errors import InputError, UnflipWarning, unknown
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NAMING = ("index", "path", "id")
 """Columns that identify the example of a row."""
@@ -279,7 +278,7 @@ class Reviewed(NamedTuple):
     weights: Tensor
 
 
-def read_reviewed(path: "Path | pa.Table", keys: Keys, what: str = "") -> Reviewed:
+def read_reviewed(path: Path | pa.Table, keys: Keys, what: str = "") -> Reviewed:
     """Read reviewed labels from a table (index or path, label[, decision, given_label, digest, review_weight]).
 
     A label is a class name or, if no class has that name, a class number; a decision is ``label`` or ``remove``. Rows
@@ -398,7 +397,7 @@ def find_label_column(what: str | Path, header: Sequence[str], name: str | None)
     return matches[0] if matches else None
 
 
-def declare_classes(table: "pa.Table", columns: Collection[str], names: Sequence[str]) -> "pa.Table":
+def declare_classes(table: pa.Table, columns: Collection[str], names: Sequence[str]) -> pa.Table:
     """Return a table whose schema says, as Hugging Face's ``ClassLabel``, which classes the numbers in columns mean."""
     features = {column: {"names": [*names], "_type": "ClassLabel"} for column in columns}
     return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
@@ -406,12 +405,10 @@ def declare_classes(table: "pa.Table", columns: Collection[str], names: Sequence
 
 def declared_classes(path: Path, column: str) -> tuple[str, ...] | None:
     """Return the classes of a column of a .parquet file, in order, if its schema declares any (``ClassLabel``)."""
-    import pyarrow.parquet
-
     if path.suffix.lower() != ".parquet":
         return None
     try:
-        features = json.loads((pyarrow.parquet.read_schema(path).metadata or {})[b"huggingface"])["info"]["features"]
+        features = json.loads((pa.parquet.read_schema(path).metadata or {})[b"huggingface"])["info"]["features"]
         feature = (
             features[column] if column in features else {name.lower(): features[name] for name in features}[column]
         )

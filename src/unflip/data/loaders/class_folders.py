@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from unflip.data.columns import TEXT, Table
 from unflip.data.dataset import Dataset, Split
@@ -73,8 +74,6 @@ class TextFolder(ClassFolders):
 
 
 def _read_texts(root: Path, names: list[str]) -> Table:
-    import pyarrow as pa
-
     texts = pa.array([read_text(root / name) for name in names], pa.large_string())
     return Table(pa.table({TEXT: pa.chunked_array([texts])}))
 
