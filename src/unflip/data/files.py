@@ -4,7 +4,6 @@ Images are read and decoded in a pool of threads: all of it releases Python's gl
 number of threads.
 """
 
-import csv
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -104,14 +103,6 @@ class Skipped(NamedTuple):
     part: str
     id: str
     reason: str
-
-
-def skipped_csv(skipped: tuple[Skipped, ...]) -> str:
-    """Return the skipped images as a CSV table."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([Skipped._fields, *skipped])
-    return text.getvalue()
 
 
 def as_names(names: list[str]) -> Array:

@@ -345,17 +345,14 @@ def _references(columns: Columns, keys: Keys, what: str) -> list[Reference]:
         value = columns[column][row] if column in columns else None
         return None if value is None or value == "" else str(value)
 
-    references = []
+    references, last = [], len(keys.given) - 1
     for row in range(len(columns["label"])):
         text, others = cell("index", row), (cell(name, row), cell("given_label", row), cell("digest", row))
         index = None if text is None else whole_number(text)
         is_named = others[2] is not None or (others[0] is not None and keys.ids is not None)
-        if (text is not None and index is None) or (
-            not is_named and not 0 <= (-1 if index is None else index) < len(keys.given)
-        ):
-            raise InputError(
-                f"{what}, row {row}: index {text or ''!r} is not an integer from 0 to {len(keys.given) - 1}"
-            )
+        is_placed = index is not None and 0 <= index <= last
+        if (text is not None and index is None) or not (is_named or is_placed):
+            raise InputError(f"{what}, row {row}: index {text or ''!r} is not an integer from 0 to {last}")
         references.append(Reference(index, *others))
     return references
 
@@ -409,9 +406,7 @@ def declared_classes(path: Path, column: str) -> tuple[str, ...] | None:
         return None
     try:
         features = json.loads((pa.parquet.read_schema(path).metadata or {})[b"huggingface"])["info"]["features"]
-        feature = (
-            features[column] if column in features else {name.lower(): features[name] for name in features}[column]
-        )
-        return tuple(map(str, feature["names"]))
+        by_name = {name.lower(): features[name] for name in features} | features
+        return tuple(map(str, by_name[column]["names"]))
     except (KeyError, TypeError, ValueError):
         return None

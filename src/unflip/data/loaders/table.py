@@ -174,12 +174,10 @@ def _index_columns(table: pa.Table, others: Collection[str | None]) -> list[str]
     """Return the columns besides ``others`` that identify rows: `id`, the index of pandas, `index`, in this order."""
     names = [name for name in table.column_names if name not in others]
     by_pandas = (table.schema.pandas_metadata or {}).get("index_columns", [])
-    groups = (
-        [name for name in names if name.lower() == "id"],
-        [name for name in names if name in _INDEX],
-        [name for name in names if name in by_pandas or (name.lower() == "index" and _is_unique(table[name]))],
-    )
-    return list(dict.fromkeys(name for group in groups for name in group))
+    ids = [name for name in names if name.lower() == "id"]
+    unnamed = [name for name in names if name in _INDEX]
+    others = [name for name in names if name in by_pandas or (name.lower() == "index" and _is_unique(table[name]))]
+    return list(dict.fromkeys([*ids, *unnamed, *others]))
 
 
 def _is_unique(column: pa.ChunkedArray) -> bool:
