@@ -58,10 +58,15 @@ def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, i
     classes = _classes(parts, label)
     labels = {split: _labels(part, label, classes) for split, part in parts.items()}
     if images:
-        return _write_images(parts, images[0], labels, classes, folder)
+        paths = {split: _save_images(part, images[0], split, folder) for split, part in parts.items()}
+        names = {split: own.astype(np.str_) for split, own in labels.items()}
+        return _write_table(paths, names, classes, folder / "manifest.parquet")
     if vectors:
         return _write_vectors(parts, vectors[0], labels, classes, folder)
-    return _write_table(parts, list(features), labels, classes, folder)
+    if (taken := next((name for name in features if name.lower() in ("label", "split")), None)) is not None:
+        raise InputError(f"data: column name '{taken}' is reserved; rename it")
+    cells = {split: part.with_format("arrow")[:].select([*features]) for split, part in parts.items()}
+    return _write_table(cells, labels, classes, folder / "data.parquet")
 
 
 def _split(name: str) -> str:
@@ -102,17 +107,10 @@ def _classes(parts: Mapping[str, Any], column: str) -> list[str]:
     return list(dict.fromkeys(name for names in declared for name in names or ()))
 
 
-def _write_images(
-    parts: Mapping[str, Any], image: str, labels: Mapping[str, Array], classes: Sequence[str], folder: Path
-) -> Path:
-
-    rows: list[dict[str, str]] = []
-    for split, part in parts.items():
-        (folder / split).mkdir(parents=True, exist_ok=True)
-        names = save_pictures(_pictures(part, image, split), folder / split)
-        for name, label in zip(names, labels[split].tolist(), strict=True):
-            rows.append({"path": f"{split}/{name}", "label": str(label), "split": split})
-    return write_parquet(pa.Table.from_pylist(rows), classes, folder / "manifest.parquet")
+def _save_images(part: Any, column: str, split: str, folder: Path) -> pa.Table:
+    (folder / split).mkdir(parents=True, exist_ok=True)
+    names = save_pictures(_pictures(part, column, split), folder / split)
+    return pa.table({"path": [f"{split}/{name}" for name in names]})
 
 
 def _pictures(part: Any, column: str, split: str) -> Iterator[Any]:
@@ -137,18 +135,16 @@ def save_pictures(pictures: Iterable[Any], folder: Path) -> list[str]:
 
 
 def _write_table(
-    parts: Mapping[str, Any], columns: list[str], labels: Mapping[str, Array], classes: Sequence[str], folder: Path
+    cells: Mapping[str, pa.Table], labels: Mapping[str, Array], classes: Sequence[str], path: Path
 ) -> Path:
-    """Write the columns of features, with the labels as ``label`` and the split of each row as ``split``."""
-    if (taken := next((name for name in columns if name.lower() in ("label", "split")), None)) is not None:
-        raise InputError(f"data: column name '{taken}' is reserved; rename it")
+    """Write cells by split, with the labels as ``label`` and the split of each row as ``split``."""
     tables = []
-    for split, part in parts.items():
-        cells = part.with_format("arrow")[:].select(columns).append_column("label", pa.array(labels[split]))
-        tables.append(cells.append_column("split", pa.array([split] * len(cells))))
-    folder.mkdir(parents=True, exist_ok=True)
+    for split, table in cells.items():
+        labeled = table.append_column("label", pa.array(labels[split]))
+        tables.append(labeled.append_column("split", pa.array([split] * len(table))))
     whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(None)
-    return write_parquet(whole, classes, folder / "data.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_parquet(whole, classes, path)
 
 
 def write_parquet(table: pa.Table, classes: Sequence[str], path: Path) -> Path:
