@@ -21,6 +21,10 @@ import unflip
 from helpers import Outcome
 from pictures import COLORS, write_picture
 from unflip.api.review import export_review
+from unflip.data.arrays import write_npz
+from unflip.data.loaders import load_raw
+from unflip.data.options import DataOptions
+from unflip.data.rewrite import NewLabels, rewrite
 from unflip.errors import ConfigError, InputError, UnflipWarning
 from unflip.review.decisions import Choice, State
 from unflip.review.review import open_review
@@ -515,3 +519,25 @@ def test_data_that_has_grown_keeps_its_decisions_and_says_what_is_new(name: str,
     assert table["current_label_name"][index_of[KEPT]].as_py() == GIVEN[KEPT]
     assert table["split"][index_of[REMOVED]].as_py() == "removed"
     assert not {index_of[i] for i in (ACCEPTED, KEPT, REMOVED)} & set(again.issues["index"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "expected"),
+    [
+        (["ape", "bee"], ["ape", "bee", "cat"], ["cat", "bee"]),
+        (None, ["ape", "bee", "cat"], ["cat", ""]),
+        (np.array([2020, 2022], np.uint16), ["2020", "2022", "2025"], [2025, 2022]),
+    ],
+)
+def test_arrays_get_a_class_that_no_row_has(
+    labels: Any, classes: list[str], expected: list[Any], tmp_path: Path
+) -> None:
+    given = {} if labels is None else {"train_labels": np.asarray(labels)}
+    write_npz(tmp_path / "data.npz", {"train": np.eye(2), **given})
+    options = DataOptions(path=str(tmp_path / "data.npz"))
+    own = np.array([-1, -1] if labels is None else [0, 1])
+    new = NewLabels(own, np.array([2, -1]), np.ones(2, bool))
+    rewrite(load_raw(options), options, tmp_path / "new.npz", {"train": new}, classes)
+    with np.load(tmp_path / "new.npz") as written:
+        assert written["train_labels"].tolist() == expected
+        assert labels is None or written["train_labels"].dtype == given["train_labels"].dtype

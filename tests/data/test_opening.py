@@ -15,7 +15,6 @@ from unflip.data.files import (
     IMAGES,
     ImageFiles,
     ResizeCrop,
-    Skipped,
     as_names,
     cut_images,
     find_files,
@@ -23,7 +22,6 @@ from unflip.data.files import (
     open_images,
     read_all,
     sizes_of,
-    skipped_csv,
     squares,
     to_rgb,
 )
@@ -255,11 +253,6 @@ def test_where_no_image_can_be_read_there_is_nothing_to_go_on_with(tmp_path: Pat
     (tmp_path / "a.jpg").write_bytes(b"")
     with pytest.raises(InputError, match=r"'train': 1 of its 1 images cannot be read, the first: .*not an image"):
         opened(tmp_path, skip_broken=True)
-
-
-def test_the_table_of_skipped_images_survives_commas() -> None:
-    text = skipped_csv((Skipped("train", "a,b.jpg", "not an image"),))
-    assert text == 'part,id,reason\ntrain,"a,b.jpg",not an image\n'
 
 
 def test_progress_is_told_for_every_image(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The run folder: when it is free, and what is removed from it."""
 
+import csv
 import errno
 import json
 import os
@@ -16,6 +17,7 @@ import torch
 
 from helpers import Outcome, quick_train
 from pictures import write_picture
+from unflip.data.files import Skipped
 from unflip.errors import ConfigError, InputError, RunFolderError, UnflipWarning
 from unflip.runs import folder as module
 from unflip.runs.folder import Claim, Run
@@ -395,3 +397,9 @@ def test_a_damaged_file_is_one_line_that_names_it(finished: Run, name: str, cont
     with pytest.raises(RunFolderError, match=re.escape(str(finished.folder / name))) as caught:
         READERS[name](finished)
     assert "\n" not in str(caught.value)
+
+
+def test_the_table_of_skipped_images_survives_commas(finished: Run) -> None:
+    finished.write_skipped([Skipped("train", "a,b.jpg", "not an image")])
+    with (finished.folder / "skipped.csv").open() as file:
+        assert [*csv.reader(file)] == [["part", "id", "reason"], ["train", "a,b.jpg", "not an image"]]

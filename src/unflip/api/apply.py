@@ -1,6 +1,5 @@
 """apply: a run's data with corrected labels, as files in its own format or as an object in memory."""
 
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -175,8 +174,12 @@ def corrections(run: Run, chosen: ApplyOptions) -> Corrections:
     given, quality = examples.given.copy(), table["label_quality"].to_numpy()
     labels, keep, reasons = given.copy(), np.ones(len(given), bool), np.full(len(given), -1)
     if chosen.labels is not None:
-        frame = Path(chosen.labels) if isinstance(chosen.labels, str | Path) else _frame(chosen.labels)
-        listed = read_reviewed(frame, examples.keys, "labels" if isinstance(frame, pa.Table) else f"labels {frame}")
+        if isinstance(chosen.labels, str | Path):
+            listed = read_reviewed(Path(chosen.labels), examples.keys, f"labels {chosen.labels}")
+        elif (frame := as_table(chosen.labels, always=True)) is not None:
+            listed = read_reviewed(frame.table, examples.keys, "labels")
+        else:
+            raise InputError("labels: give a table with the columns index, path or id, and label")
         found, removed = listed.labels.numpy(), listed.removed.numpy()
         labels, keep = np.where(found >= 0, found, given), ~removed
         reasons[(found >= 0) | removed] = _REASONS.index(_LISTED)
@@ -205,14 +208,6 @@ def reviewed_labels(run: Run, examples: Examples) -> dict[int, int | None]:
     return {row: None if examples.splits[row] == REMOVED else int(current[row]) for row in rows}
 
 
-def _frame(labels: Any) -> pa.Table:
-    """Return a frame of labels as a table."""
-    table = as_table(labels, always=True) if not isinstance(labels, pa.Table) else None
-    if not isinstance(labels, pa.Table) and table is None:
-        raise InputError("labels: give a table with the columns index, path or id, and label")
-    return labels if table is None else table.table
-
-
 def _in_memory(run: Run, data: Any, label_column: str | None) -> InMemory | None:
     memory = in_memory(data, label_column)
     return memory and with_columns_of(memory, run.folder / layout.DATA, run.config.common.data)
@@ -221,16 +216,13 @@ def _in_memory(run: Run, data: Any, label_column: str | None) -> InMemory | None
 @contextmanager
 def _opened(run: Run, data: Any, memory: InMemory | None) -> Iterator[tuple[Dataset, DataOptions]]:
     """Read the data that a run is applied to; data in memory is written to a temporary folder."""
-    folder = None if memory is None else Path(tempfile.mkdtemp(prefix="unflip-"))
-    try:
-        if memory is not None and folder is not None:
-            options = DataOptions(path=str(write_data(memory, folder)))
-        else:
-            options = own_data(run, data)
+    if memory is None:
+        options = own_data(run, data)
         yield load_raw(options, run.config.parts), options
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="unflip-", ignore_cleanup_errors=True) as folder:
+        options = DataOptions(path=str(write_data(memory, Path(folder))))
+        yield load_raw(options, run.config.parts), options
 
 
 def own_data(run: Run, data: str | Path | None = None) -> DataOptions:

@@ -16,11 +16,10 @@ from unflip.api.predict import NewData, Prediction, predict_part, read_new
 from unflip.api.result import Result
 from unflip.data.arrays import Array
 from unflip.data.columns import Table
-from unflip.data.files import skipped_csv
 from unflip.data.rewrite import class_numbers
 from unflip.encoders.table import text_columns
 from unflip.errors import ConfigError, InputError, UnflipWarning
-from unflip.files import write_json, write_text
+from unflip.files import write_json
 from unflip.methods.base import LabelStore
 from unflip.methods.unflip.posterior import score_labels
 from unflip.progress import Track, untracked
@@ -101,9 +100,7 @@ def check(
     new = read_new(trained, data, label_column=column, skip_broken=skip_broken, weights=weights)
     done = Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
     with Claim(done, force=force) as claim:
-        parts: list[str] = [
-            name for name in ("train", "val") if name in new.raw.parts() and len(new.raw.parts()[name].inputs)
-        ]
+        parts = [name for name, part in new.raw.parts().items() if name in ("train", "val") and len(part.inputs)]
         if not parts:
             raise InputError(f"data {data}: no examples besides test sets; name the folder or file of one")
         predictions = [predict_part(new, part, device=device, track=track) for part in parts]
@@ -155,15 +152,10 @@ def _score(trained: Run, new: NewData, parts: list[str], predictions: list[Predi
     columns = torch.stack([given, given, suggested], 1)
     top2_probs, top2 = probs.topk(2)
     by_label = probs.gather(1, columns)
-    fold = torch.full_like(given, -1)
-    assessment = Assessment(
-        by_label, by_label, None, top2, top2_probs, log_odds, suggested, torch.from_numpy(~seen), fold
-    )
-    store = LabelStore(given, len(names))
-    numbered = keys.ids is None
-    table = label_table(
-        store, assessment, splits=splits, ids=None if numbered else ids, digests=digests, class_names=names
-    )
+    fold, unseen = torch.full_like(given, -1), torch.from_numpy(~seen)
+    assessment = Assessment(by_label, by_label, None, top2, top2_probs, log_odds, suggested, unseen, fold)
+    store, named = LabelStore(given, len(names)), None if keys.ids is None else ids
+    table = label_table(store, assessment, splits=splits, ids=named, digests=digests, class_names=names)
     return table, errors
 
 
@@ -191,7 +183,7 @@ def _write(run: Run, trained: Run, new: NewData, predictions: list[Prediction], 
     shutil.copyfile(trained.folder / layout.MODEL, run.own(layout.MODEL))
     skipped = tuple(image for prediction in predictions for image in prediction.skipped)
     if skipped:
-        write_text(run.own(layout.SKIPPED), skipped_csv(skipped))
+        run.write_skipped(skipped)
     encoding = new.model.encoding
     tables = [part.inputs.table for part in (raw.train, raw.val) if part and isinstance(part.inputs, Table)]
     columns = text_columns(encoding) if encoding is not None and tables else ()

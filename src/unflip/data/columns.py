@@ -8,15 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+from pyarrow import types
 
 from unflip.data.arrays import Array, unreadable
 from unflip.errors import InputError, UnflipWarning
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Columns = dict[str, list[Any]]
 Cell = float | str
@@ -34,7 +36,7 @@ _LARGEST_BLOCK = 2**31 - 1  # bytes that pyarrow can parse at once
 class Table:
     """Rows of a table without its labels and ids (numbers, categories, dates, texts, missing values), to be encoded."""
 
-    table: "pa.Table"
+    table: pa.Table
 
     def __len__(self) -> int:
         return len(self.table)
@@ -52,16 +54,12 @@ class Table:
     @classmethod
     def of_array(cls, rows: Array, names: Sequence[str], what: str) -> "Table":
         """Return an array (n, columns) as a table with these column names."""
-        import pyarrow as pa
-
         if rows.shape[1:] != (len(names),):
             raise InputError(f"{what}: examples of shape {rows.shape[1:]}, the model takes {len(names)} columns")
         return cls(pa.table({name: rows[:, place] for place, name in enumerate(names)}))
 
     def numbers(self, what: str) -> Array:
         """Return the table as an array (n, columns); every column must be numeric, without missing values."""
-        import pyarrow as pa
-
         try:
             columns = [column.cast(pa.float64()) for column in self.table.columns]
         except pa.ArrowException as error:
@@ -77,7 +75,7 @@ class Table:
         return self.table.num_rows, self.table.num_columns
 
 
-def read_table(path: Path, what: str, as_text: Collection[str] | None = None) -> "pa.Table":
+def read_table(path: Path, what: str, as_text: Collection[str] | None = None) -> pa.Table:
     """Read a .csv, .parquet or .jsonl file; columns of a .csv that are named ``as_text`` are not parsed: 007 is not 7.
 
     Args:
@@ -85,10 +83,6 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
         what: the name of the table in errors.
         as_text: columns of a .csv to read as strings; by default all of them.
     """
-    import pyarrow as pa
-    import pyarrow.json
-    import pyarrow.parquet
-
     suffix = path.suffix.lower()
     if suffix not in TABLE_SUFFIXES:
         raise InputError(f"{what}: cannot read '{path.suffix}'; must be .csv, .parquet or .jsonl")
@@ -104,12 +98,10 @@ def read_table(path: Path, what: str, as_text: Collection[str] | None = None) ->
         raise unreadable(what, "table", error) from error
 
 
-def _read_csv(content: bytes, header: Sequence[str], strings: Collection[str], what: str) -> "pa.Table":
+def _read_csv(content: bytes, header: Sequence[str], strings: Collection[str], what: str) -> pa.Table:
     """Parse a .csv: in a single column a blank line is an empty cell, otherwise blank lines are skipped and counted."""
-    import pyarrow as pa
-    import pyarrow.csv
 
-    def parse(*, skip_blank: bool) -> "pa.Table":
+    def parse(*, skip_blank: bool) -> pa.Table:
         return pa.csv.read_csv(
             pa.BufferReader(content),
             pa.csv.ReadOptions(block_size=_block_size(len(content))),
@@ -128,10 +120,8 @@ def _read_csv(content: bytes, header: Sequence[str], strings: Collection[str], w
     return table
 
 
-def without_views(table: "pa.Table") -> "pa.Table":
+def without_views(table: pa.Table) -> pa.Table:
     """Return a table whose views of strings and bytes, which pyarrow cannot filter, are plain columns."""
-    import pyarrow as pa
-
     plain = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
     for place, field in enumerate(table.schema):
         if str(field.type) in plain:
@@ -149,11 +139,9 @@ def column_names(path: Path, what: str = "") -> list[str]:
 
     Raises InputError for a .csv that is not separated by commas.
     """
-    import pyarrow.parquet
-
     if path.suffix.lower() == ".parquet":
         with _readable(path, what):
-            return list(pyarrow.parquet.read_schema(path).names)
+            return list(pa.parquet.read_schema(path).names)
     rows = _first_rows(path, what)
     header, widths = rows[0], {*map(len, rows)}
     for mark in (mark for mark in ";\t|" if any(mark in cell for cell in header)):
@@ -165,13 +153,10 @@ def column_names(path: Path, what: str = "") -> list[str]:
 
 def first_cells(path: Path, column: str) -> list[Any]:
     """Return the first cells of a column of a .csv or .parquet file, without empty ones."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
     if path.suffix.lower() != ".parquet":
         header, *rows = _first_rows(path)
         return [row[place] for row in rows if (place := header.index(column)) < len(row) and row[place]]
-    with _readable(path), pyarrow.parquet.ParquetFile(path) as file:
+    with _readable(path), pa.parquet.ParquetFile(path) as file:
         batches = [pa.Table.from_batches([batch]) for batch in islice(file.iter_batches(_FIRST, columns=[column]), 1)]
     return [cell for table in batches for cell in decode_text(table, str(path))[column].to_pylist() if cell]
 
@@ -196,11 +181,8 @@ def _readable(path: Path, what: str = "") -> Iterator[None]:
         raise unreadable(what or path, "table", error) from error
 
 
-def decode_text(table: "pa.Table", what: str) -> "pa.Table":
+def decode_text(table: pa.Table, what: str) -> pa.Table:
     """Return a table with binary columns as text; raise InputError for text that is not UTF-8."""
-    import pyarrow as pa
-    import pyarrow.types as types
-
     for place, field in enumerate(table.schema):
         try:
             table.column(place).validate(full=True)
@@ -211,7 +193,7 @@ def decode_text(table: "pa.Table", what: str) -> "pa.Table":
     return table
 
 
-def read_columns(path: "Path | pa.Table", names: Collection[str], what: str) -> tuple[Columns, list[str]]:
+def read_columns(path: Path | pa.Table, names: Collection[str], what: str) -> tuple[Columns, list[str]]:
     """Read columns by name, in lower case.
 
     Args:

@@ -4,7 +4,6 @@ Images are read and decoded in a pool of threads: all of it releases Python's gl
 number of threads.
 """
 
-import csv
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -12,19 +11,18 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from PIL import Image, UnidentifiedImageError
+from PIL.ExifTags import Base
 from torch import Tensor
 
 from unflip.data.arrays import Array
 from unflip.data.options import Resample
 from unflip.errors import InputError, check_text, one_line
 from unflip.progress import Track, untracked
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 _CHUNK = 4096  # images in progress at once when all are read
 _EXIF = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")  # where Pillow finds an orientation
@@ -107,14 +105,6 @@ class Skipped(NamedTuple):
     reason: str
 
 
-def skipped_csv(skipped: tuple[Skipped, ...]) -> str:
-    """Return the skipped images as a CSV table."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([Skipped._fields, *skipped])
-    return text.getvalue()
-
-
 def as_names(names: list[str]) -> Array:
     """Return names as an array of objects: a single long name would widen an array of strings."""
     for name in names:
@@ -187,23 +177,23 @@ def find_broken(files: ImageFiles, pool: Executor, *, decode: bool, track: Track
     return {index: reason for index, reason in enumerate(reasons) if reason is not None}
 
 
-def open_images(files: ImageFiles, rows: Sequence[int], pool: Executor) -> list["Image"]:
+def open_images(files: ImageFiles, rows: Sequence[int], pool: Executor) -> list[Image.Image]:
     """Read the images at ``rows``, without decoding them."""
 
-    def read(index: int) -> "Image":
+    def read(index: int) -> Image.Image:
         with _naming(files, index):
             return _open(files, index)
 
     return list(pool.map(read, rows))
 
 
-def sizes_of(images: Sequence["Image"]) -> Tensor:
+def sizes_of(images: Sequence[Image.Image]) -> Tensor:
     """Return the heights and widths (2, n) of upright images."""
     return torch.tensor([upright_size(image)[::-1] for image in images], dtype=torch.float32).reshape(-1, 2).T
 
 
 def cut_images(
-    files: ImageFiles, rows: Sequence[int], images: Sequence["Image"], boxes: Tensor, frame: ResizeCrop, pool: Executor
+    files: ImageFiles, rows: Sequence[int], images: list[Image.Image], boxes: Tensor, frame: ResizeCrop, pool: Executor
 ) -> Tensor:
     """Crop a box out of each image and scale it to bytes (n, 3, size, size).
 
@@ -290,16 +280,12 @@ def _each(pool: Executor, call: Callable[[int], _Result], count: int) -> Iterato
         yield from pool.map(call, range(start, min(count, start + _CHUNK)))
 
 
-def _open(files: ImageFiles, index: int) -> "Image":
+def _open(files: ImageFiles, index: int) -> Image.Image:
     """Read a whole file, so that none stays open, and parse the header."""
-    from PIL import Image
-
     return Image.open(io.BytesIO(files.path(index).read_bytes()))
 
 
-def _cut(image: "Image", box: list[float], frame: ResizeCrop) -> Array:
-    from PIL.Image import Resampling
-
+def _cut(image: Image.Image, box: list[float], frame: ResizeCrop) -> Array:
     top, left, tall, wide = box
     size = frame.size
     width, height = upright_size(image)
@@ -310,45 +296,38 @@ def _cut(image: "Image", box: list[float], frame: ResizeCrop) -> Array:
     across, down = image.width / width, image.height / height
     right, bottom = min((left + wide) * across, image.width), min((top + tall) * down, image.height)
     corners = (left * across, top * down, right, bottom)
-    return np.asarray(image.resize((size, size), Resampling[frame.resample.upper()], box=corners))
+    return np.asarray(image.resize((size, size), Image.Resampling[frame.resample.upper()], box=corners))
 
 
-def upright_size(image: "Image") -> tuple[int, int]:
+def upright_size(image: Image.Image) -> tuple[int, int]:
     """Return the width and height of the upright image, without decoding it."""
     return (image.height, image.width) if _orientation(image) >= _TURNED else image.size
 
 
-def to_upright_rgb(image: "Image") -> "Image":
+def to_upright_rgb(image: Image.Image) -> Image.Image:
     """Decode to RGB, rotated and mirrored by its EXIF orientation."""
-    from PIL.Image import Transpose
-
     orientation = _orientation(image)
     image = to_rgb(image)
-    return image if orientation == 1 else image.transpose(Transpose[_UPRIGHT[orientation - 2]])
+    return image if orientation == 1 else image.transpose(Image.Transpose[_UPRIGHT[orientation - 2]])
 
 
-def _orientation(image: "Image") -> int:
+def _orientation(image: Image.Image) -> int:
     """Return the EXIF orientation of an image, from 1 (upright) to 8, without decoding it."""
-    from PIL.ExifTags import Base
-    from PIL.Image import Image
-
     if image.format == "TIFF" or not any(key in image.info for key in _EXIF):  # Pillow turns a TIFF itself
         return 1
     try:
-        orientation = Image.getexif(image).get(Base.Orientation, 1)  # a PNG's own method would decode it
+        orientation = Image.Image.getexif(image).get(Base.Orientation, 1)  # a PNG's own method would decode it
     except Exception:  # EXIF data may be broken where the image is not
         return 1
     return orientation if orientation in range(2, 9) else 1
 
 
-def to_rgb(image: "Image") -> "Image":
+def to_rgb(image: Image.Image) -> Image.Image:
     """Decode to RGB; transparent pixels show a white ground, as in most viewers.
 
     Of 16 bits the upper eight are used, since Pillow itself would clip values above 255. Images of 32 bits have no
     defined range and are refused.
     """
-    from PIL import Image
-
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
@@ -361,8 +340,6 @@ def to_rgb(image: "Image") -> "Image":
 
 def reason_of(error: Exception) -> str:
     """Return the error of an image library in a few words."""
-    from PIL import UnidentifiedImageError
-
     if isinstance(error, UnidentifiedImageError):
         return "not an image"
     if isinstance(error, OSError) and error.strerror:

@@ -6,18 +6,17 @@ The library is never imported here: a caller who has its objects has imported it
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 
 from unflip.data.arrays import Array, write_npz
 from unflip.data.files import to_upright_rgb
 from unflip.data.labels import declare_classes
 from unflip.errors import InputError, unknown
 from unflip.files import write_atomically
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _LABELS = ("label", "labels")
 _VECTORS = ("List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D", "Array5D")
@@ -59,10 +58,15 @@ def write_dataset(data: Any, folder: Path, *, label_column: str | None = None, i
     classes = _classes(parts, label)
     labels = {split: _labels(part, label, classes) for split, part in parts.items()}
     if images:
-        return _write_images(parts, images[0], labels, classes, folder)
+        paths = {split: _save_images(part, images[0], split, folder) for split, part in parts.items()}
+        names = {split: own.astype(np.str_) for split, own in labels.items()}
+        return _write_table(paths, names, classes, folder / "manifest.parquet")
     if vectors:
         return _write_vectors(parts, vectors[0], labels, classes, folder)
-    return _write_table(parts, list(features), labels, classes, folder)
+    if (taken := next((name for name in features if name.lower() in ("label", "split")), None)) is not None:
+        raise InputError(f"data: column name '{taken}' is reserved; rename it")
+    cells = {split: part.with_format("arrow")[:].select([*features]) for split, part in parts.items()}
+    return _write_table(cells, labels, classes, folder / "data.parquet")
 
 
 def _split(name: str) -> str:
@@ -103,18 +107,10 @@ def _classes(parts: Mapping[str, Any], column: str) -> list[str]:
     return list(dict.fromkeys(name for names in declared for name in names or ()))
 
 
-def _write_images(
-    parts: Mapping[str, Any], image: str, labels: Mapping[str, Array], classes: Sequence[str], folder: Path
-) -> Path:
-    import pyarrow as pa
-
-    rows: list[dict[str, str]] = []
-    for split, part in parts.items():
-        (folder / split).mkdir(parents=True, exist_ok=True)
-        names = save_pictures(_pictures(part, image, split), folder / split)
-        for name, label in zip(names, labels[split].tolist(), strict=True):
-            rows.append({"path": f"{split}/{name}", "label": str(label), "split": split})
-    return write_parquet(pa.Table.from_pylist(rows), classes, folder / "manifest.parquet")
+def _save_images(part: Any, column: str, split: str, folder: Path) -> pa.Table:
+    (folder / split).mkdir(parents=True, exist_ok=True)
+    names = save_pictures(_pictures(part, column, split), folder / split)
+    return pa.table({"path": [f"{split}/{name}" for name in names]})
 
 
 def _pictures(part: Any, column: str, split: str) -> Iterator[Any]:
@@ -139,28 +135,22 @@ def save_pictures(pictures: Iterable[Any], folder: Path) -> list[str]:
 
 
 def _write_table(
-    parts: Mapping[str, Any], columns: list[str], labels: Mapping[str, Array], classes: Sequence[str], folder: Path
+    cells: Mapping[str, pa.Table], labels: Mapping[str, Array], classes: Sequence[str], path: Path
 ) -> Path:
-    """Write the columns of features, with the labels as ``label`` and the split of each row as ``split``."""
-    import pyarrow as pa
-
-    if (taken := next((name for name in columns if name.lower() in ("label", "split")), None)) is not None:
-        raise InputError(f"data: column name '{taken}' is reserved; rename it")
+    """Write cells by split, with the labels as ``label`` and the split of each row as ``split``."""
     tables = []
-    for split, part in parts.items():
-        cells = part.with_format("arrow")[:].select(columns).append_column("label", pa.array(labels[split]))
-        tables.append(cells.append_column("split", pa.array([split] * len(cells))))
-    folder.mkdir(parents=True, exist_ok=True)
+    for split, table in cells.items():
+        labeled = table.append_column("label", pa.array(labels[split]))
+        tables.append(labeled.append_column("split", pa.array([split] * len(table))))
     whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(None)
-    return write_parquet(whole, classes, folder / "data.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_parquet(whole, classes, path)
 
 
-def write_parquet(table: "pa.Table", classes: Sequence[str], path: Path) -> Path:
+def write_parquet(table: pa.Table, classes: Sequence[str], path: Path) -> Path:
     """Write a table whose column ``label`` has these classes, if any are declared; return the path."""
-    import pyarrow.parquet
-
     declared = declare_classes(table, ["label"], classes) if classes else table
-    write_atomically(path, lambda temporary: pyarrow.parquet.write_table(declared, temporary))
+    write_atomically(path, lambda temporary: pa.parquet.write_table(declared, temporary))
     return path
 
 

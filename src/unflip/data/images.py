@@ -6,11 +6,12 @@ from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
 from math import log
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from unflip.data.arrays import Array
@@ -35,11 +36,9 @@ from unflip.data.sources import Standardization
 from unflip.errors import ConfigError, InputError
 from unflip.progress import Track, untracked
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 _QUALITY = 85  # of JPEG thumbnails
 _SMALL = 64  # images up to this side, in pixels, are kept in memory
+_RATIO = (3 / 4, 4 / 3)  # range of a crop's width over its height
 _TRIES = 10  # draws of a crop's shape, before the largest central one is used
 _LARGE = 224  # default side of the crops of larger ones
 
@@ -251,24 +250,22 @@ IMAGENET = byte_normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation of ImageNet's training images, which most pretrained networks expect."""
 
 
-def flip_crop(images: Tensor, generator: torch.Generator, *, size: int | None = None, pad: int = 4) -> Tensor:
-    """Pad each image (n, c, h, w) with zeros, crop it at random, and mirror it with probability 1/2.
+def flip_crop(images: Tensor, generator: torch.Generator, *, pad: int = 4) -> Tensor:
+    """Pad each image (n, c, h, w) with zeros, crop it to its size at random, and mirror it with probability 1/2.
 
-    ``size`` is the side of the crop, by default the images' own. One gather does both: a mirrored crop reads its
-    columns in reverse.
+    One gather does both: a mirrored crop reads its columns in reverse.
     """
     count, channels, height, width = images.shape
-    tall, wide = size or height, size or width
-    tops = _integers(count, height + 2 * pad - tall, generator).to(images.device)
-    lefts = _integers(count, width + 2 * pad - wide, generator).to(images.device)
+    tops = _integers(count, 2 * pad, generator).to(images.device)
+    lefts = _integers(count, 2 * pad, generator).to(images.device)
     flips = _integers(count, 1, generator).bool().to(images.device)
-    rows = tops[:, None] + torch.arange(tall, device=images.device)  # (n, tall)
-    columns = torch.arange(wide, device=images.device)
-    columns = lefts[:, None] + torch.where(flips[:, None], wide - 1 - columns, columns)  # (n, wide)
-    places = rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]  # (n, tall, wide)
+    rows = tops[:, None] + torch.arange(height, device=images.device)  # (n, h)
+    columns = torch.arange(width, device=images.device)
+    columns = lefts[:, None] + torch.where(flips[:, None], width - 1 - columns, columns)  # (n, w)
+    places = rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]  # (n, h, w)
     padded = F.pad(images, (pad, pad, pad, pad)).flatten(2)
     places = places.view(count, 1, -1).expand(-1, channels, -1)
-    return padded.gather(2, places).view(count, channels, tall, wide)
+    return padded.gather(2, places).view(images.shape)
 
 
 def normalize(images: Tensor, by: Standardization) -> Tensor:
@@ -292,29 +289,24 @@ def mirror(images: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(flips[:, None, None, None], images.flip(3), images)
 
 
-def random_boxes(
-    sizes: Tensor,
-    generator: torch.Generator,
-    scale: tuple[float, float] = (0.08, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
-) -> Tensor:
+def random_boxes(sizes: Tensor, generator: torch.Generator, scale: tuple[float, float] = (0.08, 1.0)) -> Tensor:
     """Draw boxes (n, 4) of whole pixels in images of ``sizes`` (2, n), as in Szegedy et al. (2015).
 
     Args:
         sizes: heights and widths (2, n).
         generator: of random numbers.
-        scale: range of a box's share of the area.
-        ratio: range of its width over its height; a shape that does not fit is drawn again.
+        scale: range of a box's share of the area; its width is 3/4 to 4/3 of its height. A shape that does not fit is
+            drawn again.
     """
     heights, widths = sizes
     count = len(heights)
     area = (heights * widths)[:, None] * _uniform((count, _TRIES), *scale, generator)
-    aspect = _uniform((count, _TRIES), log(ratio[0]), log(ratio[1]), generator).exp()
+    aspect = _uniform((count, _TRIES), log(_RATIO[0]), log(_RATIO[1]), generator).exp()
     tall, wide = (area / aspect).sqrt().round(), (area * aspect).sqrt().round()
     fits = (tall >= 1) & (tall <= heights[:, None]) & (wide >= 1) & (wide <= widths[:, None])
     first = fits.int().argmax(1, keepdim=True)
     tall, wide, fits = (values.gather(1, first)[:, 0] for values in (tall, wide, fits))
-    nearest = (widths / heights).clamp(*ratio)
+    nearest = (widths / heights).clamp(*_RATIO)
     tall = torch.where(fits, tall, torch.minimum(heights, (widths / nearest).round()))
     wide = torch.where(fits, wide, torch.minimum(widths, (heights * nearest).round()))
     where = torch.where(fits, _uniform((2, count), 0.0, 1.0, generator), 0.5)
@@ -340,7 +332,7 @@ class Pictures:
         read: returns the picture of an example; its second argument is the size of the thumbnail.
     """
 
-    def __init__(self, count: int, media_type: str, read: Callable[[int, int], "Image"]) -> None:
+    def __init__(self, count: int, media_type: str, read: Callable[[int, int], Image.Image]) -> None:
         self._count, self.media_type, self._read = count, media_type, read
 
     def __len__(self) -> int:
@@ -367,9 +359,7 @@ def pictures_of_files(parts: Sequence[ImageFiles], ids: Sequence[str], data: str
     if (missing := next((name for name in ids if name not in roots), None)) is not None:
         raise InputError(f"data {data}: no image {missing}, which the run had; is it another data set?")
 
-    def read(index: int, size: int) -> "Image":
-        from PIL import Image
-
+    def read(index: int, size: int) -> Image.Image:
         path = roots[ids[index]].joinpath(ids[index])
         try:
             with path.open("rb") as file:

@@ -7,10 +7,12 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import torch
 from torch import Tensor
 
@@ -19,9 +21,6 @@ from unflip.data.columns import Columns, column_names, read_columns
 from unflip.data.files import read_text
 from unflip.data.matching import Keys, Matcher, Reference
 from unflip.errors import InputError, UnflipWarning, unknown
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NAMING = ("index", "path", "id")
 """Columns that identify the example of a row."""
@@ -279,7 +278,7 @@ class Reviewed(NamedTuple):
     weights: Tensor
 
 
-def read_reviewed(path: "Path | pa.Table", keys: Keys, what: str = "") -> Reviewed:
+def read_reviewed(path: Path | pa.Table, keys: Keys, what: str = "") -> Reviewed:
     """Read reviewed labels from a table (index or path, label[, decision, given_label, digest, review_weight]).
 
     A label is a class name or, if no class has that name, a class number; a decision is ``label`` or ``remove``. Rows
@@ -346,17 +345,14 @@ def _references(columns: Columns, keys: Keys, what: str) -> list[Reference]:
         value = columns[column][row] if column in columns else None
         return None if value is None or value == "" else str(value)
 
-    references = []
+    references, last = [], len(keys.given) - 1
     for row in range(len(columns["label"])):
         text, others = cell("index", row), (cell(name, row), cell("given_label", row), cell("digest", row))
         index = None if text is None else whole_number(text)
         is_named = others[2] is not None or (others[0] is not None and keys.ids is not None)
-        if (text is not None and index is None) or (
-            not is_named and not 0 <= (-1 if index is None else index) < len(keys.given)
-        ):
-            raise InputError(
-                f"{what}, row {row}: index {text or ''!r} is not an integer from 0 to {len(keys.given) - 1}"
-            )
+        is_placed = index is not None and 0 <= index <= last
+        if (text is not None and index is None) or not (is_named or is_placed):
+            raise InputError(f"{what}, row {row}: index {text or ''!r} is not an integer from 0 to {last}")
         references.append(Reference(index, *others))
     return references
 
@@ -398,7 +394,7 @@ def find_label_column(what: str | Path, header: Sequence[str], name: str | None)
     return matches[0] if matches else None
 
 
-def declare_classes(table: "pa.Table", columns: Collection[str], names: Sequence[str]) -> "pa.Table":
+def declare_classes(table: pa.Table, columns: Collection[str], names: Sequence[str]) -> pa.Table:
     """Return a table whose schema says, as Hugging Face's ``ClassLabel``, which classes the numbers in columns mean."""
     features = {column: {"names": [*names], "_type": "ClassLabel"} for column in columns}
     return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
@@ -406,15 +402,11 @@ def declare_classes(table: "pa.Table", columns: Collection[str], names: Sequence
 
 def declared_classes(path: Path, column: str) -> tuple[str, ...] | None:
     """Return the classes of a column of a .parquet file, in order, if its schema declares any (``ClassLabel``)."""
-    import pyarrow.parquet
-
     if path.suffix.lower() != ".parquet":
         return None
     try:
-        features = json.loads((pyarrow.parquet.read_schema(path).metadata or {})[b"huggingface"])["info"]["features"]
-        feature = (
-            features[column] if column in features else {name.lower(): features[name] for name in features}[column]
-        )
-        return tuple(map(str, feature["names"]))
+        features = json.loads((pa.parquet.read_schema(path).metadata or {})[b"huggingface"])["info"]["features"]
+        by_name = {name.lower(): features[name] for name in features} | features
+        return tuple(map(str, by_name[column]["names"]))
     except (KeyError, TypeError, ValueError):
         return None

@@ -106,9 +106,8 @@ def with_columns_of(memory: InMemory, folder: Path, options: DataOptions) -> InM
     about: dict[str, Any] = {"label_column": options.label_column, "ignore": options.ignore}
     if (folder / _ABOUT).is_file():
         about = json.loads((folder / _ABOUT).read_text("utf-8"))
-    return memory._replace(
-        label_column=memory.label_column or about["label_column"], ignore=tuple(memory.ignore or about["ignore"] or ())
-    )
+    column, ignore = memory.label_column or about["label_column"], memory.ignore or about["ignore"] or ()
+    return memory._replace(label_column=column, ignore=tuple(ignore))
 
 
 def _content(data: Any) -> pa.Table | Array | list[Any]:

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from unflip.data.arrays import Array, write_npz
-from unflip.data.dataset import Dataset, Split
+from unflip.data.dataset import Dataset
 from unflip.data.files import ImageFiles
-from unflip.data.labels import LABEL, are_names, as_names, declared_classes
+from unflip.data.labels import LABEL, are_names, as_names, declared_classes, whole_number
 from unflip.data.loaders import find_loader
 from unflip.data.loaders.arrays import BESIDE, LABELS, read_arrays
 from unflip.data.loaders.class_folders import find_parts
@@ -291,12 +291,12 @@ def _write_arrays(
 ) -> None:
     """Write all arrays to an .npz file, with other labels, and without the rows that are dropped."""
     arrays = read_arrays(path, options.mmap_threshold_mb)
+    declared = "class_names" in arrays or any(whole_number(name) is None for name in classes)
+    numbers = range(len(classes)) if declared else [int(name) for name in classes]
     for part, new in labels.items():
-        rows, absent = row_sources(new)
-        own = arrays.get(part + LABELS, np.full(len(rows), ""))
-        values = [classes[number] if are_names(own) else _number(classes, number, arrays) for number in absent]
-        known = np.concatenate([own, np.array(values)]).astype(None if are_names(own) else own.dtype) if values else own
-        arrays[part + LABELS] = known[rows]
+        own = arrays.get(part + LABELS, np.full(len(new.own), ""))
+        cells = new_cells(own, new, classes if are_names(own) else numbers)
+        arrays[part + LABELS] = cells if are_names(own) else cells.astype(own.dtype)
         if given_as is not None:
             arrays[f"{given_as}_{part}"] = own
         if not new.keep.all():
@@ -306,20 +306,16 @@ def _write_arrays(
     write_npz(out, {name: np.asarray(array) for name, array in arrays.items()})
 
 
-def _number(classes: Sequence[str], number: int, arrays: Mapping[str, Any]) -> int:
-    """Return the label of a class in data whose labels are numbers."""
-    return number if "class_names" in arrays else int(classes[number])
-
-
 def _write_folders(
     raw: Dataset, path: Path, out: Path, labels: Mapping[str, NewLabels], classes: Sequence[str], *, copy: bool
 ) -> dict[str, str]:
     """Link or copy all files into folders of their classes; return the new name of each file that moved."""
     depth, parts = int(bool(find_parts(path))), raw.parts()
-    used = {str(name) for part in parts.values() for name in _names(part)}
+    ids = {split: [] if part.ids is None else [*map(str, part.ids.tolist())] for split, part in parts.items()}
+    used = {*chain.from_iterable(ids.values())}
     targets: dict[str, str] = {}
     for split, part in parts.items():
-        names = [str(name) for name in _names(part)]
+        names = ids[split]
         own = class_numbers(part.labels, len(names), classes, raw.class_names)
         new = labels.get(split, NewLabels(own, own, np.ones(len(names), bool)))
         moves = new.changed
@@ -331,23 +327,16 @@ def _write_folders(
                 raise InputError(f"{path / name}: has no label; use all files in a run, and then apply it")
     with naming_target(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(dir=out.parent, prefix=PARTIAL))
-        try:
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=PARTIAL, ignore_cleanup_errors=True) as place:
+            whole, write = Path(place, "new"), shutil.copy2 if copy else _link
             for name, target in targets.items():
-                new_file = place / "new" / target
-                new_file.parent.mkdir(parents=True, exist_ok=True)
-                _copy((path / name).resolve(), new_file) if copy else _link((path / name).resolve(), new_file)
+                (whole / target).parent.mkdir(parents=True, exist_ok=True)
+                write((path / name).resolve(), whole / target)
             if out.is_dir():
                 out.rmdir()  # it is empty
-            (place / "new").replace(out)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+            whole.replace(out)
     OwnedFolder(out, MARKER).record([*targets.values(), CHANGES])
     return {name: target for name, target in targets.items() if name != target}
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.copy2(source, target)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -355,10 +344,6 @@ def _link(source: Path, target: Path) -> None:
         target.symlink_to(source)
     except OSError as error:  # Windows allows it to developers only
         raise RunFolderError(f"cannot link {source}: {error.strerror}; copy files with --copy-files") from error
-
-
-def _names(part: Split) -> Array:
-    return np.empty(0, object) if part.ids is None else part.ids
 
 
 def _free_name(name: str, depth: int, is_labeled: bool, label: str, used: set[str]) -> str:

@@ -41,9 +41,8 @@ class Tfidf(TextEncoder):
 
         every = -(-sum(map(len, texts)) // MAX_CHARS) or 1
         sample = [text for block in blocks(texts[::every]) for text in block]
-        vectorizer = TfidfVectorizer(
-            max_features=MAX_NGRAMS, min_df=2 if len(sample) >= _MANY_TEXTS else 1, **_SETTINGS
-        )
+        least = 2 if len(sample) >= _MANY_TEXTS else 1
+        vectorizer = TfidfVectorizer(max_features=MAX_NGRAMS, min_df=least, **_SETTINGS)
         try:
             weights = vectorizer.fit_transform(sample)
         except ValueError as error:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from unflip.data.arrays import write_array
 from unflip.data.dataset import Dataset
-from unflip.data.files import skipped_csv
 from unflip.engine.checkpoints import BestEpoch, Checkpoints, EpochProgress, RunState, data_fingerprint, difference
 from unflip.engine.distributed import Distributed
 from unflip.engine.evaluation import Truth, effective_rule, evaluate, full_report, make_result, selection_score
@@ -24,7 +23,7 @@ from unflip.engine.prepare import make_model, make_trainer, prepare_data
 from unflip.engine.scoring import score_examples
 from unflip.engine.trainer import finite
 from unflip.errors import ConfigError, RunFolderError, Stopped
-from unflip.files import Interruption, naming_target, write_json, write_text
+from unflip.files import Interruption, naming_target, write_json
 from unflip.nn.base import unwrap
 from unflip.noise.transition import NoiseProfile
 from unflip.progress import Reporter, make_reporter, summary
@@ -201,7 +200,7 @@ class Session:
         if self.dataset.noise_record is not None:
             write_json(self.run.own(layout.NOISE), self.dataset.noise_record)
         if self.dataset.skipped:
-            write_text(self.run.own(layout.SKIPPED), skipped_csv(self.dataset.skipped))
+            self.run.write_skipped(self.dataset.skipped)
 
     def _save(self, epoch: int, progress: EpochProgress | None = None) -> None:
         """Write a checkpoint of the end of ``epoch``, or of its ``progress``; then stop if a signal arrived."""

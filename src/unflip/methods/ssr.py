@@ -113,9 +113,8 @@ def neighbor_shares(features: Tensor, labels: Tensor, num_classes: int, neighbor
     for rows in torch.arange(len(labels), device=labels.device).split(_BLOCK_ROWS):
         cosines = (features[rows] @ features.T).scatter_(1, rows[:, None], -torch.inf)
         nearest = labels[cosines.topk(neighbors).indices]
-        shares[rows] = (
-            shares[rows].scatter_add_(1, nearest, torch.full_like(nearest, 1, dtype=shares.dtype)) / neighbors
-        )
+        ones = torch.ones_like(nearest, dtype=shares.dtype)
+        shares[rows] = shares[rows].scatter_add_(1, nearest, ones) / neighbors
     return shares / frequency.clamp(min=1e-10)
 
 

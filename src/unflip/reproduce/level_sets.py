@@ -79,7 +79,6 @@ def simulate(
     examples: int = 100_000,
     bandwidth: float = 0.04,
     noise: BinaryPmd = NOISE,
-    correction: CorrectionOptions = CORRECTION,
     seed: int = 0,
 ) -> list[Round]:
     """Train and correct ``rounds`` times, and measure the quantities of Lemma 1 (the paper's section 3.4).
@@ -102,7 +101,6 @@ def simulate(
         examples: number of examples.
         bandwidth: half the width of the learner's window.
         noise: the label noise.
-        correction: options of the Corrector.
         seed: seed of the labels and the noise.
     """
     eta = (torch.arange(examples, dtype=torch.float64) + 0.5) / examples
@@ -110,7 +108,7 @@ def simulate(
     source = generator(seed, "level sets")
     clean = (torch.rand(examples, generator=source, dtype=torch.float64) < eta).long()
     labels = LabelStore(noise.draw(clean, eta, source), 2)
-    corrector = Corrector(correction, torch.arange(examples))
+    corrector = Corrector(CORRECTION, torch.arange(examples))
     half_window = max(1, round(bandwidth * examples))
 
     done: list[Round] = []

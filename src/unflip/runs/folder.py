@@ -19,7 +19,7 @@ from torch import Tensor
 from unflip.data.arrays import Array, read_array, write_array
 from unflip.data.columns import Rows, Table, as_cell
 from unflip.data.dataset import Dataset
-from unflip.data.files import ImageFiles
+from unflip.data.files import ImageFiles, Skipped
 from unflip.data.images import Pictures, bytes_to_pixels, pictures_of_files
 from unflip.data.labeling import choose_labels
 from unflip.data.loaders import find_loader, load_raw
@@ -309,6 +309,10 @@ class Run:
         changes = pa.table({name: column.numpy() for name, column in history.items()})
         for name, content in ((layout.LABELS, table), (layout.LABELS_CSV, table), (layout.HISTORY, changes)):
             write_table(self.own(name), content)
+
+    def write_skipped(self, images: Sequence[Skipped]) -> None:
+        """Write the list of images that were skipped."""
+        write_table(self.own(layout.SKIPPED), pa.Table.from_pylist([image._asdict() for image in images]))
 
     def write_gaussians(self, gaussians: ClassGaussians) -> None:
         """Write the class Gaussians of the last epoch."""

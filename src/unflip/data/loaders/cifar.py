@@ -81,9 +81,8 @@ class Cifar(Loader):
         if len(content) != count * record:
             raise InputError(f"{path}: {len(content)} bytes instead of {count * record}; download it again")
         records = content.reshape(-1, record)
-        return records[:, self.label_bytes :].reshape(-1, *_SHAPE), self._checked(
-            path, records[:, self.label_bytes - 1]
-        )
+        labels = self._checked(path, records[:, self.label_bytes - 1])
+        return records[:, self.label_bytes :].reshape(-1, *_SHAPE), labels
 
     def _read_pickled(self, path: Path, count: int) -> tuple[Array, Array]:
         batch = read_batch(path)

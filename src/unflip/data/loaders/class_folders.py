@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from unflip.data.columns import TEXT, Table
-from unflip.data.dataset import Dataset, Split
+from unflip.data.dataset import Dataset, Inputs, Split
 from unflip.data.files import IMAGES, FileKind, ImageFiles, as_names, find_files, read_text
 from unflip.data.images import IMAGENET
 from unflip.data.loaders import FOR_IMAGE_FILES, FOR_ROWS, Loader
@@ -37,7 +38,10 @@ class ClassFolders(Loader):
     def _read(self, root: Path, part: str) -> Split:
         files, labels = list_part(root, part, self.kind)
         names = as_names(files)
-        inputs = ImageFiles(root, names) if self.kind is IMAGES else _read_texts(root, files)
+        inputs: Inputs = ImageFiles(root, names)
+        if self.kind is not IMAGES:
+            texts = pa.chunked_array([[read_text(root / name) for name in files]], pa.large_string())
+            inputs = Table(pa.table({TEXT: texts}))
         return Split(inputs, None if labels is None else np.array(labels, np.str_), ids=names)
 
 
@@ -70,13 +74,6 @@ class TextFolder(ClassFolders):
             return bool(names) and all(map(self.kind.fits, names))
         first = next((name for _, _, files in os.walk(folders[0]) for name in sorted(files) if name[0] != "."), "")
         return self.kind.fits(first)
-
-
-def _read_texts(root: Path, names: list[str]) -> Table:
-    import pyarrow as pa
-
-    texts = pa.array([read_text(root / name) for name in names], pa.large_string())
-    return Table(pa.table({TEXT: pa.chunked_array([texts])}))
 
 
 def find_parts(path: Path) -> dict[str, str]:

@@ -3,9 +3,10 @@
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from unflip.data.arrays import Array
 from unflip.data.columns import (
@@ -26,9 +27,6 @@ from unflip.data.loaders import FOR_CELLS, FOR_IMAGE_FILES, FOR_ROWS, Loader
 from unflip.data.options import DataOptions
 from unflip.errors import InputError, unknown
 from unflip.options import Options
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _LISTED = 20  # columns that an error lists
 _TEXT = ("id", "ID", "Id", "label", "Label", "LABEL")  # never parsed as numbers
@@ -172,19 +170,17 @@ def _check_roles(
         raise InputError(f"{path}: column '{label}' holds the labels; choose another with --label-column")
 
 
-def _index_columns(table: "pa.Table", others: Collection[str | None]) -> list[str]:
+def _index_columns(table: pa.Table, others: Collection[str | None]) -> list[str]:
     """Return the columns besides ``others`` that identify rows: `id`, the index of pandas, `index`, in this order."""
     names = [name for name in table.column_names if name not in others]
     by_pandas = (table.schema.pandas_metadata or {}).get("index_columns", [])
-    groups = (
-        [name for name in names if name.lower() == "id"],
-        [name for name in names if name in _INDEX],
-        [name for name in names if name in by_pandas or (name.lower() == "index" and _is_unique(table[name]))],
-    )
-    return list(dict.fromkeys(name for group in groups for name in group))
+    ids = [name for name in names if name.lower() == "id"]
+    unnamed = [name for name in names if name in _INDEX]
+    others = [name for name in names if name in by_pandas or (name.lower() == "index" and _is_unique(table[name]))]
+    return list(dict.fromkeys([*ids, *unnamed, *others]))
 
 
-def _is_unique(column: "pa.ChunkedArray") -> bool:
+def _is_unique(column: pa.ChunkedArray) -> bool:
     return str(column.type).startswith(("int", "uint")) and len(column.unique()) == len(column)
 
 
