@@ -28,8 +28,8 @@ import own_data
 WAYS = ("unflip", "cleanlab, same network", "cleanlab, logistic regression")
 SEEDS = (0, 1, 2)
 FIGURES = {
-    "test": "Test accuracy, per cent",
-    "labels": "Training labels right in the end, per cent",
+    "test": "Test accuracy, percent",
+    "labels": "Training labels right in the end, percent",
     "auroc": "Label quality: area under the ROC curve, x 100",
     "wall": "Seconds of fitting",
 }
@@ -76,7 +76,7 @@ def tables(
     for figure, title in FIGURES.items():
         yield f"### {title}"
         yield ""
-        yield "| data | noise | seeds | wrong, per cent | " + " | ".join(ways) + " |"
+        yield "| data | noise | seeds | wrong, percent | " + " | ".join(ways) + " |"
         yield "| --- | --- | --- | --- |" + " --- |" * len(ways)
         means: dict[str, list[float]] = {way: [] for way in ways}
         for name in sets:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import typer
 
@@ -86,10 +86,18 @@ def _command(name: str, command: Any) -> str:
 def options(method: str, *sections: str) -> str:
     """Return a table of the options that a method reads; of all its sections, or of some."""
     from unflip.methods import find_method  # not at the top: it imports torch, which most parts do without
+    from unflip.methods.base import RunShape
 
+    spec, lr = find_method(method), cast("float", "optimizer.lr")
+    usual = spec.options_for(RunShape(1000, lr, of_rows=True))  # shows which defaults are the run's learning rate
     rows = [
-        [f"`{section}.{key}`", _default(field), _allowed(field), " ".join((field.description or "").split())]
-        for section, kind in find_method(method).sections.items()
+        [
+            f"`{section}.{key}`",
+            f"`{lr}`" if usual.get(section, {}).get(key) == lr else _default(field),
+            _allowed(field),
+            " ".join((field.description or "").split()),
+        ]
+        for section, kind in spec.sections.items()
         if not sections or section in sections
         for key, field in kind.model_fields.items()
     ]
@@ -156,7 +164,7 @@ def figures(*names: str) -> str:
     for title, show in (("training labels right", "labels"), ("area under the ROC curve of label quality", "quality")):
         compared = _compare("1", show, names)
         rows.append([f"{title}, PMD noise (12)", *(_text(number) for number in compared.mean().values())])
-    return table(["test accuracy, means over settings, per cent", *(f"`{name}`" for name in names)], rows)
+    return table(["test accuracy, means over settings, percent", *(f"`{name}`" for name in names)], rows)
 
 
 def _rows(group: str, names: Sequence[str]) -> list[Any]:

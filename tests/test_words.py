@@ -32,6 +32,7 @@ WORDS = {
     r"in spite of": "despite",
     r"as they came": "original",
     r"anew": "again",
+    r"per cent": "percent",
     r"learnt|labell(ed|ing)|unlabelled|colours?|neighbours?|centred?|behaviour|favour\w*": "American spelling",
     r"(normal|standard|optim|initial|minim|maxim|general|summar|recogn)is(e|es|ed|er|ing|ation)": "American spelling",
 }

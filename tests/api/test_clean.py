@@ -285,7 +285,9 @@ def test_labels_whose_quality_is_not_known_are_counted_and_stay(cli: Cli, tmp_pa
     assert np.isnan(table["label_quality"].to_numpy()[alone]).all()
     assert set(table["current_label"].to_numpy()[alone].tolist()) == {3}
     sure = sum(float(row["label_quality"]) < module.SURE for row in found)
-    assert not found or f"  {sure} of them have a quality below {module.SURE:.0%}" in done.out
+    assert (
+        not found or f"  {sure} of them {'has' if sure == 1 else 'have'} a quality below {module.SURE:.0%}" in done.out
+    )
     assert re.search(r"\nabout [\d,]+ \([\d,]+ to [\d,]+\) of 145 labels are wrong; ", done.out)
 
 
@@ -624,6 +626,7 @@ def test_clean_takes_a_configuration_and_settings(cli: Cli, tmp_path: Path) -> N
     ("setting", "said"),
     [
         ("mlp.hiden=[3]", "did you mean 'mlp.hidden'"),
+        ("clothing1m.trian=clean", "did you mean 'clothing1m.train'"),
         ("plc.warmup=1", "section 'plc' is not used"),
         ("data.image_size=64", "data.image_size is not used"),
         ("data=3", "data = 3: must be a section"),

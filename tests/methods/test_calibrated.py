@@ -115,7 +115,7 @@ def test_it_starts_when_told_and_comes_again_as_often_as_told(start: int | None,
 class Choosy:
     """Candidates of which only one draws where the validation examples are."""
 
-    candidates = (0.1, 0.4)
+    disturbances = (0.1, 0.4)
     moves_means = False
 
     def fit(self, features: Tensor, labels: Tensor, num_classes: int, previous: Any = None) -> ClassGaussians:

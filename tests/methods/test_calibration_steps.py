@@ -148,7 +148,7 @@ def test_an_epoch_is_that_by_hand_and_labels_are_corrected_last() -> None:
 def test_auto_sums_the_scores_of_candidates_and_takes_the_best() -> None:
     calibrator = CovarianceCalibrator(CovarianceOptions(disturbance="auto"))
     method, labels = make(calibrator, sample_fraction="auto"), some_labels()
-    head, scores = head_of(method), dict.fromkeys(method.candidates, 0.0)
+    head, scores = head_of(method), dict.fromkeys(method.candidate_pairs, 0.0)
     assert len(scores) == 16
     taken = []
     for epoch in (1, 2, 3, 4):
@@ -168,7 +168,7 @@ def test_auto_sums_the_scores_of_candidates_and_takes_the_best() -> None:
         torch.testing.assert_close(head_of(method)[:2], tuple(head[:2]), rtol=1e-4, atol=1e-5)
         taken.append(best)
     assert len(set(taken)) > 1
-    assert method.candidates[0] not in taken
+    assert method.candidate_pairs[0] not in taken
 
 
 @pytest.mark.parametrize(

@@ -106,10 +106,10 @@ def test_options_out_of_range_are_refused(
         options.model_validate(wrong)
 
 
-def test_candidates() -> None:
-    assert list(CovarianceCalibrator(CovarianceOptions(disturbance=0.3)).candidates) == [0.3]
-    assert CovarianceCalibrator(CovarianceOptions(disturbance="auto")).candidates == DISTURBANCES
-    assert list(MeanCalibrator(MeanOptions()).candidates) == [0.0]
+def test_disturbances() -> None:
+    assert list(CovarianceCalibrator(CovarianceOptions(disturbance=0.3)).disturbances) == [0.3]
+    assert CovarianceCalibrator(CovarianceOptions(disturbance="auto")).disturbances == DISTURBANCES
+    assert list(MeanCalibrator(MeanOptions()).disturbances) == [0.0]
 
 
 def mixed_up(classes: int = 4, d: int = 12, per_class: int = 300) -> tuple[Tensor, Tensor, Tensor]:

@@ -216,3 +216,21 @@ def test_a_resumed_epoch_keeps_its_count_and_a_round_without_changes_is_the_last
     assert [type(phase) for phase in method.phases(1, observed, labels)] == [Phase]  # then nothing changes
     assert method.changed == 5
     assert len(list(plc(torch.arange(2), warmup=3, rounds=4).phases(2, Seen(), labels))) == 1
+
+
+def test_a_pass_that_ended_the_rounds_is_not_counted_again_at_the_end_of_the_epoch() -> None:
+    """The second round changes nothing: its probabilities enter the window once, and the threshold moves one step."""
+    method, labels = plc(torch.arange(2), warmup=1, rounds=3), LabelStore(torch.zeros(2, dtype=torch.long), 2)
+    first, second = [[0.1, 0.9], [0.9, 0.1]], [[0.2, 0.8], [0.8, 0.2]]
+    observed = Seen(first)
+    phases = method.phases(1, observed, labels)
+    next(phases)
+    next(phases)  # after the first correction
+    observed.chosen = second
+    assert list(phases) == []
+    assert method.end_epoch(1, observed, labels) == {"changed": 1, "threshold": pytest.approx(0.4)}
+    torch.testing.assert_close(torch.stack(method.corrector.window.stored), torch.tensor([first, second]))
+    assert method.corrector.corrections == 2
+    next(iter(method.phases(2, observed, labels)))
+    method.end_epoch(2, observed, labels)  # the next epoch corrects again
+    assert (len(method.corrector.window.stored), method.corrector.corrections) == (3, 3)

@@ -346,7 +346,7 @@ def test_it_corrects_labels_and_calibration_sees_both_networks(tmp_path: Path, m
         assert np.mean(quality[1]) < 0.3 < 0.7 < np.mean(quality[0])
     for trainer in trainers[1:]:
         assert isinstance(trainer.method, Calibrated)
-        assert [head.gaussians is not None for head in trainer.method.heads] == [True, True]
+        assert [each.gaussians is not None for each in trainer.method.calibrations] == [True, True]
 
 
 def test_jitter_is_what_tells_the_views_of_a_feature_row_apart(

@@ -92,3 +92,15 @@ def test_earlier_predictions_are_taken_again_after_a_while() -> None:
 def test_memory_is_linear_in_examples() -> None:
     method = make(100, 50)
     assert method.earlier.numel() == 100
+
+
+def test_a_restored_state_knows_when_predictions_were_taken() -> None:
+    first, second = (make(1, 2, warmup=1, retro_lead=0, retro_refresh=2) for _ in range(2))
+    labels = LabelStore(torch.zeros(1, dtype=torch.long), 2)
+    first.end_epoch(1, Seen(torch.tensor([[0.9, 0.1]])), labels)
+    assert (first.updated_epoch, second.updated_epoch) == (1, None)
+    second.load_state_dict(first.state_dict())
+    assert second.updated_epoch == 1
+    for epoch, earlier, updated in ((2, 0, 1), (3, 1, 3)):
+        second.end_epoch(epoch, Seen(torch.tensor([[0.1, 0.9]])), labels)
+        assert (second.earlier.tolist(), second.updated_epoch) == ([earlier], updated)

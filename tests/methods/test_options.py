@@ -129,7 +129,8 @@ def test_every_option_of_every_method_is_tried() -> None:
     sections: dict[str, type[Options]] = {}
     for name in [*methods.names(), *(f"standard-{kind[0]}" for kind in calibrators)]:
         sections |= find_method(name).sections
-    fields = {section: set(options.model_fields) for section, options in sections.items()}
-    assert {section: names for section, names in fields.items() if names} == {
-        section: set(options) for section, options in OTHERS.items()
-    }
+    fields = {section: set(options.model_fields) for section, options in sections.items() if options.model_fields}
+    for section in fields | OTHERS:
+        hint = f"section '{section}': add its method to BASES, and another value of each of its options to OTHERS"
+        assert section in BASES, hint
+        assert set(OTHERS.get(section, {})) == fields.get(section, set()), hint

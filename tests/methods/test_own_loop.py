@@ -78,6 +78,19 @@ def test_labels_first_change_at_the_end_of_the_warm_up_and_calibration_begins_af
     assert set(labels.history()["epoch"].tolist()) == {3, 4, 5}
 
 
+def test_epochs_are_counted_from_zero_and_the_count_is_restored() -> None:
+    labels, other = make(), make()
+    counts = [labels.epoch]
+    for logits in some_epochs(3):
+        fed(labels, [logits])
+        counts.append(labels.epoch)
+    assert counts == [0, 1, 2, 3]
+    other.load_state_dict(labels.state_dict())
+    assert (other.epoch, other.correcting) == (3, True)
+    fed(other, some_epochs(1, seed=1))
+    assert other.epoch == int(other.history()["epoch"].max()) == 4
+
+
 def test_the_order_and_size_of_batches_do_not_matter() -> None:
     one, other = make(), make()
     assert fed(one, some_epochs(), 7) == fed(other, some_epochs(), 60)

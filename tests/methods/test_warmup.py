@@ -138,3 +138,19 @@ def test_what_has_ended_stays_ended_in_a_longer_run() -> None:
     assert (short.end, longer.end, longer.scores) == (2, 2, [1.0, 1.0])
     longer.observe(4, Scored(2))
     assert (longer.end, longer.scores) == (2, [1.0, 1.0])
+
+
+def test_only_an_automatic_warm_up_that_has_not_ended_is_open() -> None:
+    warmup, fixed = Warmup("auto", 30), Warmup(4, 30)
+    assert (warmup.is_open, fixed.is_open) == (True, False)
+    assert (warmup.state_dict()["ended"], fixed.state_dict()["ended"]) == (None, 4)
+    for epoch, right in enumerate((2, 1, 1), 1):
+        warmup.observe(epoch, Scored(right))
+    restored = Warmup("auto", 30)
+    restored.load_state_dict(warmup.state_dict())
+    assert (restored.is_open, restored.end) == (True, 10)
+    restored.observe(4, Scored(1))
+    assert (restored.is_open, restored.end) == (False, 4)
+    again = Warmup("auto", 30)
+    again.load_state_dict(restored.state_dict())
+    assert (again.is_open, again.end) == (False, 4)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unflip.stats.robust_mean import even_length, middle_two
+from unflip.stats.robust_mean import divisible_length, middle_two
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 511, 512, 513, 1_023, 1_025, 4_153, 20_001])
-def test_an_even_length_is_a_little_longer_and_can_be_cut(n: int) -> None:
-    length = even_length(n)
+def test_a_divisible_length_is_a_little_longer_and_can_be_cut(n: int) -> None:
+    length = divisible_length(n)
     parts = -(-length // 512)
     assert n <= length < n + parts
     assert length % parts == 0
@@ -41,7 +41,7 @@ def infinite(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 @pytest.mark.parametrize("change", [np.copy, rectified, ordered, drifting, whole, infinite, np.zeros_like])
 @pytest.mark.parametrize("n", [1, 2, 7, 300, 512, 513, 1_100, 4_153])
 def test_it_is_the_middle_of_a_full_sort(n: int, change: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> None:
-    rows = change(np.random.default_rng(n).normal(size=(20, even_length(n))).astype(np.float32))
+    rows = change(np.random.default_rng(n).normal(size=(20, divisible_length(n))).astype(np.float32))
     middle = rows.shape[1] // 2
     expected = np.sort(rows, axis=1)
     lower, upper = middle_two(rows)

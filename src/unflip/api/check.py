@@ -113,7 +113,7 @@ def check(
 
 
 def parse_fraction(value: float | str) -> float:
-    """Return a fraction, which may be given in per cent.
+    """Return a fraction, which may be given in percent.
 
     >>> parse_fraction("2%"), parse_fraction("0.02"), parse_fraction(0)
     (0.02, 0.02, 0.0)

@@ -316,7 +316,8 @@ def plan_cleaning(data: str | Path, out: str | Path, *, force: bool = False, **o
     layers = make_layers(tree, config=sources.config, settings=sources.settings)
     merged = layers.merged()
     loaders = [key for key in merged if key in datasets]
-    parts = {key: check_section(datasets.load(key).Options, merged[key], f"{key}.") for key in loaders}
+    own = {key: datasets.load(key).Options for key in loaders}
+    parts = {key: check_section(own[key], merged[key], f"{key}.", own) for key in loaders}
     sections = {"data": merged["data"], "embedding": embedding_tree}
     raw, data_options, backbone = read_data(data, sections, layers.typed("data"), parts)
     chosen, source = choose_labels(raw, data_options)

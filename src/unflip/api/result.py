@@ -44,7 +44,7 @@ class Result(Run):
 
     @property
     def ranked(self) -> Any:
-        """All labels, lowest quality first, as a frame like ``issues``.
+        """All labels, lowest quality first, as a frame like `issues`.
 
         A row has ``index``, ``given_label``, ``suggested_label``, ``label_quality``, ``is_label_issue`` and
         ``wrong_so_far``, the expected number of wrong labels up to this row.
@@ -88,7 +88,7 @@ class Result(Run):
         return review(self.folder, data=None if data is None else str(data), port=port, on_ready=on_ready)
 
     def apply(self, out: str | Path | None = None, *, data: Any = None, **options: Any) -> Applied:
-        """Correct the labels of the data; see ``unflip.apply``. Data in memory is returned, corrected."""
+        """Correct the labels of the data; see `unflip.apply`. Data in memory is returned, corrected."""
         return apply(self, out, data=self.memory if data is None and self.memory is not None else data, **options)
 
     def labels_for(self, dataset: Any, *, label_column: str | None = None, **options: Any) -> Array:

@@ -45,7 +45,7 @@ def train(
     SIGTERM save a checkpoint and raise ``unflip.errors.Stopped``.
 
     Args:
-        data: a path, the name of a built-in data set, or data in memory as for ``unflip.clean``, which is written
+        data: a path, the name of a built-in data set, or data in memory as for `unflip.clean`, which is written
             to the run folder first. May be None with ``resume``.
         out: the run folder.
         method: the training method; see ``unflip list methods``.

@@ -71,7 +71,10 @@ def summary(result: "CleanResult", columns: Sequence[str] = ()) -> str:
     out, count = result.run.folder, len(result.label_issues)
     lines = [str(result.summary)]
     if count:
-        lines += [*_pairs(result), f"  {result.sure:,} of them have a quality below {SURE:.0%}"]
+        lines += [
+            *_pairs(result),
+            f"  {result.sure:,} of them {'has' if result.sure == 1 else 'have'} a quality below {SURE:.0%}",
+        ]
     if result.reviewed or result.removed:
         reviewed = f"  {_plural(result.reviewed, 'reviewed label')}, {result.corrected:,} corrected"
         lines.append(reviewed + (f"; {_plural(result.removed, 'example')} removed" if result.removed else ""))

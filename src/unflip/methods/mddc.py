@@ -1,16 +1,23 @@
 """MDDC and CDDC: dynamic distribution calibration, the paper's Algorithm 2, around any method (NAME-m, NAME-c).
 
-The steps of an epoch t after the warm-up, and where they are:
+The steps of an epoch t after the warm-up, where they are, and the section and options that control them:
 
-    3 to 6    correct labels                     end_epoch of the inner method in epoch t - 1, see methods/plc.py
-    7         train f on the corrected labels    loss of the inner method
-    8         extract the features h(x_i)        DistributionCalibration.step
-    9 to 11   build a Gaussian for each class    MeanCalibrator.fit (MDDC), CovarianceCalibrator.fit (CDDC)
-    12        sample lambda n features           DistributionCalibration._sample
-    13        train f on them                    DistributionCalibration._train
+    3 to 6    correct labels                 PLC.end_epoch in epoch t - 1 (methods/plc.py)    plc
+    7         train f on corrected labels    loss of the inner method
+    8         extract the features h(x_i)    Calibrated._calibrate: observed.features         calibration: start, every
+    9 to 11   build a Gaussian per class     MDDC: MeanCalibrator.fit                         mean
+                                               class_agnostic_means, fit_gaussians
+                                             CDDC: CovarianceCalibrator.fit                   covariance
+                                               fit_gaussians
+    12        sample lambda n features       DistributionCalibration._sample                  calibration:
+                                               ClassGaussians.sample                            sample_fraction
+    13        train f on them                DistributionCalibration._train                   calibration: head_lr,
+                                                                                                head_momentum
 
-So at an epoch's end calibration comes first, under the labels just trained on, and label correction second.
-:class:`DistributionCalibration` calibrates one head, in any training loop; :class:`Calibrated` does so in a run.
+So at an epoch's end calibration comes first, under the labels just trained on, and label correction second. In step 3
+the paper's f is the calibrated network; PLC corrects by probabilities that the training pass recorded, before this
+epoch's calibration. :class:`DistributionCalibration` calibrates one head, in any training loop; :class:`Calibrated`
+does so in a run.
 """
 
 import copy
@@ -56,9 +63,10 @@ class SampleOptions(Options):
     """Number of sampled features, and training of the head on them."""
 
     sample_fraction: Annotated[float, Field(gt=0.0, le=10.0)] | Literal["auto"] = 0.10
-    """lambda: samples per epoch as a fraction of the training examples, equally many per class."""
+    """lambda: samples per epoch as a fraction of the training examples, equally many per class
+    (our reading; the paper gives the total only)."""
     head_lr: float = Field(1e-4, gt=0.0)
-    """Learning rate of the head's optimizer, which follows the run's schedule."""
+    """Initial learning rate of the head's optimizer; in a run without preset it is the run's `lr`."""
     head_momentum: float = Field(0.9, ge=0.0, lt=1.0)
     """Momentum of the head's optimizer."""
 
@@ -78,7 +86,8 @@ class MeanOptions(Options):
     damping: float = Field(1.0, gt=0.0)
     """C: an example at a squared distance of C times the class's variance from the median gets the weight 1/e."""
     covariance: Literal["empirical", "isotropic", "damped"] = "empirical"
-    """Covariance of samples about the robust mean; the paper does not specify it."""
+    """Covariance of samples about the robust mean. The paper assumes `isotropic` when it derives the mean, and does not
+    say what it samples with."""
     normalize: Normalize = "sum"
     """Divide weights by their `sum`, or, as printed, by the `count` of examples, which depends on the origin."""
     complement: Complement = "weighted"
@@ -104,7 +113,7 @@ class MeanCalibrator:
     """
 
     Options: ClassVar[type[MeanOptions]] = MeanOptions
-    candidates: Sequence[float] = (0.0,)
+    disturbances: Sequence[float] = (0.0,)
     moves_means = True
 
     def __init__(self, options: MeanOptions) -> None:
@@ -137,14 +146,14 @@ class CovarianceCalibrator:
     moves_means = False
 
     def __init__(self, options: CovarianceOptions) -> None:
-        self.candidates: Sequence[float] = DISTURBANCES if options.disturbance == "auto" else (options.disturbance,)
+        self.disturbances: Sequence[float] = DISTURBANCES if options.disturbance == "auto" else (options.disturbance,)
 
     def fit(
         self, features: Tensor, labels: Tensor, num_classes: int, previous: ClassGaussians | None = None
     ) -> ClassGaussians:
-        """Fit means and covariances with the first of ``candidates`` as disturbance; the caller may set another."""
+        """Fit means and covariances with the first of ``disturbances``; the caller may set another."""
         gaussians = fit_gaussians(features, labels, num_classes, previous=previous)
-        return gaussians.with_disturbance(self.candidates[0])
+        return gaussians.with_disturbance(self.disturbances[0])
 
 
 Calibrator = MeanCalibrator | CovarianceCalibrator
@@ -171,17 +180,18 @@ class DistributionCalibration:
     Args:
         head: maps features (b, d) to logits (b, k); trained in place.
         num_classes: k.
-        kind: ``"mean"`` for MDDC, ``"covariance"`` for CDDC, or a calibrator.
+        kind: ``"mean"`` for MDDC, ``"covariance"`` for CDDC, or a calibrator with options of its own.
         batch_size: of the samples.
         seed: of the samples.
         position: number of the head, if several are calibrated with one seed.
         optimizer: of the head; by default SGD with ``head_lr`` and ``head_momentum``.
         options: ``sample_fraction``, ``head_lr`` and ``head_momentum`` as in the section `calibration` of a run, and
-            those of the kind's section: ``damping``, ``covariance``, ... of `mean`, ``disturbance`` of `covariance`.
+            those of the kind's section: ``damping``, ``covariance``, ... of `mean`, ``disturbance`` of `covariance`;
+            with a calibrator as ``kind``, these are errors.
 
     Attributes:
         gaussians: the class Gaussians of the last step.
-        scores: sums of the scores of candidates.
+        scores: sums of the scores of candidates, pairs of disturbance and sample fraction.
     """
 
     def __init__(
@@ -203,15 +213,17 @@ class DistributionCalibration:
                 raise ConfigError(unknown("kind", kind, _KINDS))
             form = _KINDS[kind]
             keys = [*SampleOptions.model_fields, *form.Options.model_fields]
-            kind = form(check_options(form.Options, options, keys=keys))  # type: ignore[arg-type]
+            calibrator: Calibrator = form(check_options(form.Options, options, keys=keys))  # type: ignore[arg-type]
         elif options:
             raise ConfigError(unknown("option", next(iter(options)), SampleOptions.model_fields))
-        self.head, self.num_classes, self.calibrator = head, num_classes, kind
+        else:
+            calibrator = kind
+        self.head, self.num_classes, self.calibrator = head, num_classes, calibrator
         self.batch_size, self.seed, self.position = batch_size, seed, position
         self.optimizer = optimizer or torch.optim.SGD(
             head.parameters(), lr=chosen.head_lr, momentum=chosen.head_momentum
         )
-        self.candidates = candidates(kind, chosen)
+        self.candidate_pairs = candidate_pairs(calibrator, chosen)
         self.gaussians: ClassGaussians | None = None
         self.scores: dict[str, float] = {}
         self.steps = 0
@@ -251,25 +263,26 @@ class DistributionCalibration:
                 table, seen = self._recorded.collect(len(labels))
                 features, labels = table[seen], labels[seen.to(labels.device)]
             elif callable(features):
-                features = features()  # step 8
+                features = features()  # step 8; a run passes a tensor
         if features.ndim != 2 or len(features) != len(labels):
             raise InputError(f"features have shape {tuple(features.shape)}; expected ({len(labels)}, d)")
         labels = labels.to(features.device)
-        self.gaussians = self.calibrator.fit(features, labels, self.num_classes, self.gaussians)  # 9 to 11
+        self.gaussians = self.calibrator.fit(features, labels, self.num_classes, self.gaussians)  # steps 9 to 11
         if not bool(self.gaussians.present.any()):
             return
-        if len(self.candidates) > 1:
+        if len(self.candidate_pairs) > 1:
             self._score_candidates(epoch, len(labels), validation)
         disturbance, fraction = self.choice
         self.gaussians = self.gaussians.with_disturbance(disturbance)
-        self._train(self.head, self.optimizer, *self._sample(self.gaussians, fraction * len(labels), epoch))  # 12, 13
+        samples = self._sample(self.gaussians, fraction * len(labels), epoch)  # step 12
+        self._train(self.head, self.optimizer, *samples)  # step 13
         self.optimizer.zero_grad()
         self._synchronize()
 
     @property
     def choice(self) -> tuple[float, float]:
         """Disturbance and sample fraction with the best score; the first of equal ones."""
-        return max(self.candidates, key=lambda candidate: self.scores.get(str(candidate), 0.0))
+        return max(self.candidate_pairs, key=lambda candidate: self.scores.get(str(candidate), 0.0))
 
     def _sample(self, gaussians: ClassGaussians, count: float, epoch: int) -> tuple[Tensor, Tensor]:
         """Sample about ``count`` features, equally many per class; return them and their labels in random order."""
@@ -300,7 +313,7 @@ class DistributionCalibration:
         assert self.gaussians is not None
         with torch.no_grad():
             features, given = validation() if callable(validation) else validation
-        for candidate in self.candidates:
+        for candidate in self.candidate_pairs:
             disturbance, fraction = candidate
             head, optimizer = copy.deepcopy((self.head, self.optimizer))
             samples = self._sample(self.gaussians.with_disturbance(disturbance), fraction * count, epoch)
@@ -336,10 +349,10 @@ class DistributionCalibration:
         self.steps = state["steps"]
 
 
-def candidates(calibrator: Calibrator, options: SampleOptions) -> list[tuple[float, float]]:
+def candidate_pairs(calibrator: Calibrator, options: SampleOptions) -> list[tuple[float, float]]:
     """Return the pairs of disturbance and sample fraction to choose from: one, unless an option is ``auto``."""
     fractions = SAMPLE_FRACTIONS if options.sample_fraction == "auto" else (options.sample_fraction,)
-    return list(product(calibrator.candidates, fractions))
+    return list(product(calibrator.disturbances, fractions))
 
 
 class Calibrated(Method):
@@ -362,12 +375,12 @@ class Calibrated(Method):
     ) -> None:
         self.inner = inner
         self.calibrator = calibrator
-        self.heads: list[DistributionCalibration] = []
+        self.calibrations: list[DistributionCalibration] = []
         self.scores: dict[str, float] = {}
         super().__init__(options, context)
         self.records_probs = inner.records_probs
-        self.candidates = candidates(calibrator, options)
-        if len(self.candidates) > 1 and not context.has_val:
+        self.candidate_pairs = candidate_pairs(calibrator, options)
+        if len(self.candidate_pairs) > 1 and not context.has_val:
             name = "calibration.sample_fraction" if options.sample_fraction == "auto" else "covariance.disturbance"
             raise ConfigError(f"{name} = 'auto' needs validation examples; set a value, or data.val_fraction above 0")
 
@@ -380,7 +393,7 @@ class Calibrated(Method):
     def networks(self, networks: Sequence[nn.Module]) -> None:
         self.inner.networks = networks
         options, context = self.options.model_dump(include=set(SampleOptions.model_fields)), self.context
-        self.heads = [
+        self.calibrations = [
             DistributionCalibration(
                 unwrap(network).head,
                 context.num_classes,
@@ -392,21 +405,21 @@ class Calibrated(Method):
             )
             for position, network in enumerate(networks)
         ]
-        for head in self.heads:
-            head.scores = self.scores
+        for calibration in self.calibrations:
+            calibration.scores = self.scores
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
         """Calibrate each network's head, then call the inner method, which corrects labels for the next epoch."""
         metrics: dict[str, Any] = {}
         if self.calibrates(epoch):
             current = labels.current[self.context.train]
-            for position in range(len(self.heads)):
+            for position in range(len(self.calibrations)):
                 self._calibrate(epoch, position, observed, current)
             if self.calibrator.moves_means:
-                positions = range(len(self.heads))
+                positions = range(len(self.calibrations))
                 metrics["mean_shift"] = [self._mean_shift(position, observed, current) for position in positions]
-            if len(self.candidates) > 1:
-                metrics["disturbance"], metrics["sample_fraction"] = self.heads[0].choice
+            if len(self.candidate_pairs) > 1:
+                metrics["disturbance"], metrics["sample_fraction"] = self.calibrations[0].choice
         return metrics | self.inner.end_epoch(epoch, observed, labels)
 
     def calibrates(self, epoch: int) -> bool:
@@ -416,19 +429,20 @@ class Calibrated(Method):
 
     def _calibrate(self, epoch: int, position: int, observed: EpochOutputs, labels: Tensor) -> None:
         """Calibrate the head of the network at ``position``, under the training labels (m,)."""
-        head = self.heads[position]
-        for group in head.optimizer.param_groups:
+        calibration = self.calibrations[position]
+        for group in calibration.optimizer.param_groups:
             group["lr"] = self.options.head_lr * self.context.lr_factor(epoch - 1)
 
         def validation() -> tuple[Tensor, Tensor]:
             outputs, given = observed.validation(position)  # type: ignore[misc]  # checked in the constructor
             return outputs.features, given
 
-        head.step(labels, observed.features(position), validation=validation, epoch=epoch)
+        features = observed.features(position)  # step 8
+        calibration.step(labels, features, validation=validation, epoch=epoch)
 
     def _mean_shift(self, position: int, observed: EpochOutputs, labels: Tensor) -> list[float | None]:
         """Return the distance of each robust mean from the plain one; None for a class that was not fitted."""
-        num_classes, gaussians = self.context.num_classes, self.heads[position].gaussians
+        num_classes, gaussians = self.context.num_classes, self.calibrations[position].gaussians
         assert gaussians is not None
         fitted = labels.bincount(minlength=num_classes) > 1  # others keep a previous Gaussian
         shift = (class_means(observed.features(position), labels, num_classes) - gaussians.means).norm(dim=1)
@@ -436,17 +450,17 @@ class Calibrated(Method):
 
     def gaussians(self) -> ClassGaussians | None:
         """The first network's class Gaussians."""
-        return self.heads[0].gaussians if self.heads else None
+        return self.calibrations[0].gaussians if self.calibrations else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the inner method, and of the calibration of each head."""
-        return {"inner": self.inner.state_dict(), "heads": [head.state_dict() for head in self.heads]}
+        return {"inner": self.inner.state_dict(), "calibrations": [each.state_dict() for each in self.calibrations]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
         self.inner.load_state_dict(state["inner"])
-        for head, saved in zip(self.heads, state["heads"], strict=True):
-            head.load_state_dict(saved)
+        for calibration, saved in zip(self.calibrations, state["calibrations"], strict=True):
+            calibration.load_state_dict(saved)
 
     # All other hooks delegate to the inner method.
 

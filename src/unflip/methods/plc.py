@@ -2,7 +2,7 @@
 
 Steps 1 to 7 of the paper's Algorithm 2: warm up on the given labels; then, at each epoch's end, flip the labels that
 the network contradicts with enough confidence, and train the next epoch on the corrected labels. The confidence needed
-is a threshold, relaxed whenever correction stalls.
+is a threshold, relaxed only when correction stalls.
 """
 
 import math
@@ -80,8 +80,9 @@ class PLC(Method):
     """Cross-entropy on labels that are corrected at each epoch's end, from the end of the warm-up on.
 
     With warm-up t_w, epochs 1 to t_w train on the given labels (step 1), and labels are first corrected at the end of
-    epoch t_w: steps 3 to 6 of epoch t run at the end of epoch t - 1. f is the mean softmax of the last epochs' training
-    passes, which needs no extra pass.
+    epoch t_w: steps 3 to 6 of epoch t run at the end of epoch t - 1. The correction at the end of the last epoch has no
+    counterpart in the paper: no training follows, but the run's labels include it. f is the mean softmax of the last
+    epochs' training passes, which needs no extra pass.
     """
 
     Options = CorrectionOptions
@@ -93,6 +94,7 @@ class PLC(Method):
         super().__init__(options, context)
         self.corrector = Corrector(options, context.train)
         self.changed = 0
+        self.settled = False  # whether the last round of this epoch changed no label
         self.warming = Warmup(options.warmup, context.epochs)
 
     @property
@@ -102,21 +104,25 @@ class PLC(Method):
 
     def phases(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> Iterator[Phase]:
         """Yield up to ``rounds`` passes, each after another correction, until no label changes."""
-        first = observed.phases_done
+        first, self.settled = observed.phases_done, False
         if first == 0:
             self.changed = 0
         for number in range(first, self.options.rounds if epoch >= self.warmup else 1):
             if number > first and not self._correct(epoch, observed, labels):
+                self.settled = True
                 break
             yield Phase(self.context.train)
 
     def end_epoch(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> dict[str, Any]:
-        """Correct labels for the next epoch (steps 3 to 6); during the warm-up, only record probabilities."""
+        """Correct labels for the next epoch (steps 3 to 6); during the warm-up, only record probabilities.
+
+        If rounds ended because no label changed, labels were corrected by this pass already.
+        """
         self.warming.observe(epoch, observed)
-        if epoch >= self.warmup:
-            self._correct(epoch, observed, labels)
-        else:
+        if epoch < self.warmup:
             self.corrector.window.add(observed.probs)
+        elif not self.settled:
+            self._correct(epoch, observed, labels)
         return {"changed": self.changed, "threshold": self.corrector.threshold}
 
     def _correct(self, epoch: int, observed: EpochOutputs, labels: LabelStore) -> int:
@@ -151,9 +157,9 @@ class LabelCorrection(LabelStore):
     the end of the warm-up on, this corrects the labels for the next epoch. An example that was not recorded in an epoch
     keeps its last probabilities.
 
-    Labels and probabilities are on the device of ``given``: that of the network, so that no step waits. They take
-    8 bytes per example, and 4 bytes per example, class and epoch of the window (2 if there are more than 2**26 such
-    numbers). With several processes, all correct the same labels: they exchange what they recorded once per epoch.
+    Labels and probabilities are on the device of ``given``: that of the network, so that no step waits. Labels take
+    37 bytes per example, probabilities 4 per example, class and epoch of the window (2 if there are more than 2**26
+    such numbers). With several processes, all correct the same labels: they exchange what they recorded once per epoch.
 
     Args:
         given: the original labels (n,), 0 to k - 1.

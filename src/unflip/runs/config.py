@@ -73,7 +73,8 @@ class RunConfig:
         for key, value in tree.items():
             other_part = key in methods or key in networks or key in calibrators or key == "calibration"
             if key not in known and not (other_part and isinstance(value, dict)):
-                raise ConfigError(unknown("configuration key", key, _all_keys(sections)))
+                loaders = {name: datasets.load(name).Options for name in datasets.names()}
+                raise ConfigError(unknown("configuration key", key, _all_keys(sections | loaders)))
         if unused := next((key for key in explicit if key not in known), None):
             used = f"method '{method}' and network '{network}' use: {', '.join(sections)}"
             raise ConfigError(f"section '{unused}' is not used; {used}")

@@ -1,7 +1,8 @@
 """AgnosticMean (the paper's Algorithm 1): a mean of each class that is robust to mislabeled examples.
 
-:func:`agnostic_mean` is the algorithm as printed, in one function: read this one. :func:`class_agnostic_means` computes
-the same means of all classes at once, many times faster, and is what MDDC calls; everything below it is about speed.
+:func:`agnostic_mean` is the readable version, line by line; with normalize='count', complement='plain' it is the
+algorithm as printed. :func:`class_agnostic_means` computes the same means up to rounding, of all classes at once and
+many times faster, and is what MDDC calls. Public functions come first; the private ones below are about speed.
 """
 
 from collections.abc import Callable, Sequence
@@ -165,6 +166,9 @@ def damping_weights(features: Tensor, *, damping: float = 1.0, normalize: Normal
     return _damping(mean, squares, padding, _Form(damping, normalize, "weighted"))[0, 0].to(features.device)
 
 
+# The fast path of class_agnostic_means and damping_weights.
+
+
 class _Form(NamedTuple):
     """Which variant of the algorithm to compute."""
 
@@ -176,14 +180,14 @@ class _Form(NamedTuple):
 class _Padding:
     """Masks and weights for a batch of classes, each padded to the length of the longest.
 
-    ``fence`` (b, 1, `even_length` of n) is added before medians are computed: it is 0 for examples, and moves the
+    ``fence`` (b, 1, `divisible_length` of n) is added before medians are computed: it is 0 for examples, and moves the
     padding to -∞ and +∞ in turns, such that the (upper) median of every class is in the middle of the padded row.
     """
 
     def __init__(self, counts: Sequence[int], dtype: torch.dtype) -> None:
         size = torch.tensor(counts)[:, None, None]
         longest = int(size.max())
-        position = torch.arange(even_length(longest))
+        position = torch.arange(divisible_length(longest))
         self.fence = torch.where(position < size, 0.0, torch.where(position % 2 == 1, -inf, inf)).to(dtype)
         member = position[:longest] < size  # (b, 1, n), like those below
         self.beyond = torch.where(member, 0.0, inf).to(dtype)
@@ -309,7 +313,7 @@ def _varying(values: Tensor) -> Tensor:
     return values > 16 * torch.finfo(values.dtype).eps * values[:, :, -1:]
 
 
-def even_length(n: int) -> int:
+def divisible_length(n: int) -> int:
     """Return the smallest length of at least ``n`` that can be cut into equal parts of at most 512."""
     parts = -(-n // SORT_LENGTH)
     return parts * -(-n // parts)
@@ -318,7 +322,7 @@ def even_length(n: int) -> int:
 def middle_two(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the values at positions m // 2 - 1 and m // 2 of each row (r, m) when sorted; reorders the rows.
 
-    m is an `even_length`. Parts of a row are sorted separately, and the middle of each is merged: four standard
+    m is a `divisible_length`. Parts of a row are sorted separately, and the middle of each is merged: four standard
     deviations of the rank that the row's median has in a random part. The middle of the merged values is the row's,
     unless a part was cut on the wrong side of it. Such rows, as those that were sorted before, are sorted whole.
     numpy's ``partition`` gives the same values, 10 to 40 times slower.

@@ -96,7 +96,7 @@ class Unflip(Method):
     - **Targets**: after the warm-up members are trained on the posterior of the true class given features *and* given
       label, under an estimated transition matrix; the given label counts less from epoch to epoch.
     - **Verdict**: log-odds are calibrated to an estimate of the noise rate (:mod:`unflip.stats.noise_rate`); a label is
-      changed if it is more likely wrong than right.
+      changed if another one is more likely right.
 
     The model is the mean of the members, stacked with the Gaussians. Formulas and results: docs/unflip.md.
     """
