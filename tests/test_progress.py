@@ -28,12 +28,21 @@ def test_what_is_not_known_is_left_out() -> None:
     assert summary({"loss": {"loss": 1.0}, "label_accuracy": 0.9}) == "loss 1.000  labels 90.0%"
 
 
-def test_lines_are_one_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_comes_at_most_twice_a_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("unflip.progress.time.monotonic", lambda: now)
     with Lines() as reporter:
         reporter.start("gce", 5, 1)
-        reporter.step(1.5)
+        now = 120.0
+        reporter.epoch(METRICS | {"epoch": 1})
+        now = 140.0
         reporter.epoch(METRICS)
-    assert capsys.readouterr().out == "gce epoch 2/5 loss 0.750  val 50.0%  test 87.5%  changed 12\n"
+        now = 150.0
+        reporter.epoch(METRICS | {"epoch": 3})
+    line = "gce epoch 2/5 loss 0.750  val 50.0%  test 87.5%  changed 12, 60 s left\n"
+    assert capsys.readouterr().out == line
 
 
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

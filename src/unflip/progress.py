@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal or in a notebook, one line per epoch elsewhere, nothing if quiet."""
+"""Progress: a bar on a terminal or in a notebook, a line now and then elsewhere, nothing if quiet."""
 
 import os
 import sys
@@ -66,19 +66,26 @@ class Reporter:
 
 
 class Lines(Reporter):
-    """One line per epoch, for logs."""
+    """A line at most twice a minute, for logs."""
 
     def items(self, done: int, total: int, what: str) -> None:
         """Print a line, at most twice a minute, and one at the end."""
-        now = time.monotonic()
-        if done == total or now - self._printed > _LINE_EVERY:
-            self._printed, speed = now, self._speed(done)
-            left = f", {duration((total - done) / speed)} left" if done < total and speed else ""
-            print(f"{self._title} {done}/{total} {what}, {speed:.3g}/s{left}", flush=True)  # noqa: T201
+        if done == total or self._is_due():
+            self._print(f"{done}/{total} {what}, {self._speed(done):.3g}/s", done, total)
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
-        """Print the line."""
-        print(f"{self._title} epoch {metrics['epoch']}/{self._epochs} {summary(metrics)}", flush=True)  # noqa: T201
+        """Print a line, at most twice a minute."""
+        if self._is_due():
+            self._print(f"epoch {metrics['epoch']}/{self._epochs} {summary(metrics)}", metrics["epoch"], self._epochs)
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._printed > _LINE_EVERY
+
+    def _print(self, text: str, done: int, total: int) -> None:
+        """Print what is done and the time left."""
+        self._printed, speed = time.monotonic(), self._speed(done)
+        left = f", {duration((total - done) / speed)} left" if done < total and speed else ""
+        print(f"{self._title} {text}{left}", flush=True)  # noqa: T201
 
 
 class Bar(Reporter):

@@ -16,8 +16,7 @@ from unflip.data.dataset import Dataset, joined_ids
 from unflip.data.files import is_image
 from unflip.data.labeling import as_strings, content_kind, contents_of
 from unflip.data.labels import LABEL, REMOVE, read_reviewed
-from unflip.data.loaders import find_loader, load_raw
-from unflip.data.loaders.arrays import read_origin
+from unflip.data.loaders import load_raw
 from unflip.data.matching import Keys, Matcher
 from unflip.data.memory import InMemory, as_table, in_memory, new_labels, relabeled, with_columns_of, write_data
 from unflip.data.options import DataOptions
@@ -217,32 +216,12 @@ def _in_memory(run: Run, data: Any, label_column: str | None) -> InMemory | None
 def _opened(run: Run, data: Any, memory: InMemory | None) -> Iterator[tuple[Dataset, DataOptions]]:
     """Read the data that a run is applied to; data in memory is written to a temporary folder."""
     if memory is None:
-        options = own_data(run, data)
+        options = run.own_data(data)
         yield load_raw(options, run.config.parts), options
         return
     with tempfile.TemporaryDirectory(prefix="unflip-", ignore_cleanup_errors=True) as folder:
         options = DataOptions(path=str(write_data(memory, Path(folder))))
         yield load_raw(options, run.config.parts), options
-
-
-def own_data(run: Run, data: str | Path | None = None) -> DataOptions:
-    """Return where a run's data is, and how it is read; for images, the images rather than their features.
-
-    Args:
-        run: the finished run.
-        data: where the data is now, if it has moved.
-    """
-    options, path, column = run.config.common.data, str(data or run.result["data_path"]), None
-    embedded = run.folder / layout.EMBEDDED
-    if Path(run.result["data_path"]).name == layout.EMBEDDED and (origin := read_origin(embedded)) is not None:
-        path, column = str(data or origin.data), origin.label_column
-    unused = {"labels": None, "reviewed": None, "limit": None, "per_class": None}
-    options = options.model_copy(update=unused | {"path": path, "label_column": options.label_column or column})
-    try:
-        find_loader(options)
-    except InputError as error:
-        raise InputError(f"{error}; if the data was moved, name its location with --data") from error
-    return options
 
 
 def _place(run: Run, raw: Dataset, fixes: Corrections) -> tuple[dict[str, NewLabels], pa.Table, int]:
@@ -334,7 +313,7 @@ def labels_for(run: Run, dataset: Any, *, label_column: str | None = None, **opt
         targets = np.asarray([target for _, target in files] if files else dataset.targets)
         own = [str(name) for name in getattr(dataset, "classes", classes)]
         numbers = np.array([classes.index(name) if name in classes else -1 for name in own])
-        ids = _relative([path for path, _ in files], own_data(run).path, getattr(dataset, "root", ".")) or None
+        ids = _relative([path for path, _ in files], run.own_data().path, getattr(dataset, "root", ".")) or None
         new, _, _ = _match(run, Keys(ids, None, numbers[targets], [*classes, ""]), fixes)
         cells = new_cells(targets, new, [own.index(name) if name in own else -1 for name in classes])
     elif (memory := _in_memory(run, dataset, label_column)) is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unflip.api.apply import keys_of, own_data
+from unflip.api.apply import keys_of
 from unflip.api.predict import NewData, Prediction, predict_part, read_new
 from unflip.api.result import Result
 from unflip.data.arrays import Array
@@ -96,7 +96,7 @@ def check(
         if limit is None:
             raise ConfigError("--baseline needs --max-wrong: by how much the baseline may be exceeded")
         limit += finished_run(Path(baseline)).label_summary.noise_rate or 0.0
-    column = label_column or own_data(trained).label_column
+    column = label_column or trained.own_data().label_column
     new = read_new(trained, data, label_column=column, skip_broken=skip_broken, weights=weights)
     done = Run(Path(tempfile.mkdtemp(prefix="unflip-") if out is None else out))
     with Claim(done, force=force) as claim:
@@ -169,7 +169,7 @@ def _seen(trained: Run, new: NewData, ids: list[str], digests: list[str] | None)
         root = data if os.path.isdir(data) else os.path.dirname(data)  # noqa: PTH112, PTH120
         return [os.path.abspath(os.path.join(root, name)) for name in names]  # noqa: PTH100, PTH118
 
-    return np.isin(paths(new.options.path, ids), paths(own_data(trained).path, known["id"].to_pylist()))
+    return np.isin(paths(new.options.path, ids), paths(trained.own_data().path, known["id"].to_pylist()))
 
 
 def _write(run: Run, trained: Run, new: NewData, predictions: list[Prediction], table: Any, errors: Any) -> None:

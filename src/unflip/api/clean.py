@@ -44,31 +44,22 @@ from unflip.runs.folder import Claim, Run
 from unflip.runs.labels import REMOVED, LabelSummary, label_issue_mask, list_label_issues, write_table
 from unflip.runs.options import Execution
 
-SURE = 0.05
-"""Labels of lower quality are almost certainly wrong."""
-
 
 @dataclass(frozen=True)
 class CleanResult:
     """A finished run and its label issues."""
 
     run: Run
-    data: str
-    """The training data; for images, their features."""
     count: int
     """Number of training and validation examples."""
     label_issues: pa.Table
     """``index``, ``path`` or ``id``, ``given_label``, ``suggested_label``, ``label_quality``; lowest quality first."""
     doubtful: pa.Table
     """Labels that are worth a look, too, in the same format."""
-    sure: int
-    """Number of label issues with a quality below :data:`SURE`."""
     summary: LabelSummary
     """How many labels are wrong or doubtful."""
     unscored: int
     """Labels without a quality: their classes have too few examples."""
-    out_of_sample: bool
-    """Whether all scores come from models that were not trained on the label."""
     reviewed: int
     """Number of labels in ``--reviewed``."""
     corrected: int
@@ -195,17 +186,13 @@ class CleanPlan:
         removed = pa.compute.equal(table["split"], REMOVED)
         remaining = table.filter(pa.compute.invert(removed))
         reviewed = remaining.filter(remaining["reviewed"])
-        scored = remaining.filter(pa.compute.invert(remaining["reviewed"]))
         return CleanResult(
             run=run,
-            data=self.config.common.data.path,
             count=len(remaining),
             label_issues=label_issues,
             doubtful=listed.slice(len(label_issues)),
-            sure=int((label_issues["label_quality"].to_numpy() < SURE).sum()),
             summary=run.label_summary,
             unscored=remaining["label_quality"].null_count,
-            out_of_sample=bool(scored["out_of_sample"].to_numpy().all()),
             reviewed=len(reviewed),
             corrected=int(reviewed["changed"].to_numpy().sum()),
             removed=len(table) - len(remaining),

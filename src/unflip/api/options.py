@@ -89,11 +89,10 @@ _LEARNING = ("method", "epochs", "seed")
 _COMPUTE = ("execution.device", "execution.threads", "execution.quiet")
 _BACKBONE = ("embedding.backbone", "embedding.weights", "embedding.feature_precision", "data.image_size")
 _CLUSTER = ("embedding.backend", "embedding.address")
-COLUMNS = (
+_EXAMPLES = (
     "data.label_column", "data.ignore", "data.text_column", "data.categorical", "data.numeric", "data.text_encoder",
+    "data.skip_broken",
 )  # fmt: skip
-"""Options for the columns of a table."""
-_EXAMPLES = (*COLUMNS, "data.skip_broken")
 _LABELS = ("data.labels", "data.reviewed")
 
 TRAIN = (

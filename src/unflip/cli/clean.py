@@ -1,21 +1,21 @@
 """``unflip clean``: find label issues, print a summary and the next commands."""
 
-import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unflip.api.options import CLEAN, COLUMNS, NAMES
+from unflip.api.options import CLEAN
 from unflip.cli.flags import DryRun, Quiet, takes
 from unflip.errors import one_line
 
 if TYPE_CHECKING:
     from unflip.api.clean import CleanResult
 
-_MAX_PAIRS = 5  # pairs of classes in the summary
+_MAX_PAIRS = 3  # pairs of classes in the summary
+_MAX_TESTS = 1  # test sets
 _MAX_NAME = 40  # characters of a class name
 
 
@@ -54,27 +54,17 @@ def clean(
         print("\n".join([plan.line(), *(f"  {line}" for line in plan.ignored_columns())]), flush=True)  # noqa: T201
     result = plan.execute()
     if not quiet:
-        print(summary(result, _column_flags(options)))  # noqa: T201
+        print(summary(result))  # noqa: T201
 
 
-def _column_flags(options: Mapping[str, Any]) -> list[str]:
-    """Return the typed flags that say where labels are and what a table's columns are."""
-    names = [name for name in ("labels", *(NAMES[key] for key in COLUMNS)) if options.get(name)]
-    values = [(name, options[name] if isinstance(options[name], list | tuple) else [options[name]]) for name in names]
-    return [word for name, cells in values for cell in cells for word in (f"--{name.replace('_', '-')}", str(cell))]
-
-
-def summary(result: "CleanResult", columns: Sequence[str] = ()) -> str:
-    """Return the results, where they are, and the next commands; ``columns`` are flags that the data needs."""
-    from unflip.api.clean import SURE
+def summary(result: "CleanResult") -> str:
+    """Return the results, where they are, and the next commands, in at most 15 lines."""
+    from unflip.report.run_report import next_commands
 
     out, count = result.run.folder, len(result.label_issues)
     lines = [str(result.summary)]
     if count:
-        lines += [
-            *_pairs(result),
-            f"  {result.sure:,} of them {'has' if result.sure == 1 else 'have'} a quality below {SURE:.0%}",
-        ]
+        lines.append(_pairs(result))
     if result.reviewed or result.removed:
         reviewed = f"  {_plural(result.reviewed, 'reviewed label')}, {result.corrected:,} corrected"
         lines.append(reviewed + (f"; {_plural(result.removed, 'example')} removed" if result.removed else ""))
@@ -86,24 +76,15 @@ def summary(result: "CleanResult", columns: Sequence[str] = ()) -> str:
         lines.append(f"  the model disagrees with {1 - accuracy:.1%} of the validation labels")
     if result.unscored:
         lines.append(f"  {_plural(result.unscored, 'label')} without a score: too few examples of the class")
-    elif accuracy is None and result.out_of_sample:
-        lines.append("  All scores are out-of-sample.")
     lines += _tests(result.run.result["tests"])
     if result.skipped:
         lines.append(f"  {_plural(len(result.skipped), 'broken image')} skipped: {out / 'skipped.csv'}")
     if count or len(result.doubtful):
         lines.append(f"Label issues: {out / 'label_issues.csv'}")
-    lines += [*_issues(result), f"Report: {result.run.report_path}"]
-    if count or len(result.doubtful):
-        review, csv = ["unflip", "review", str(out)], str(out / "reviewed.csv")
-        again = ["unflip", "clean", result.data, *columns, "--out", f"{out}-2", "--reviewed", csv]
-        lines += [
-            "Next:",
-            f"  {shlex.join(review)}    # review them in the browser",
-            f"  {shlex.join([*review, '--export', csv])}",
-            f"  {shlex.join(again)}    # train again with the reviewed labels",
-        ]
-    return "\n".join(lines)
+    commands = next_commands(result.run)
+    width = max(len(command) for command, _ in commands)
+    lines += [*_issues(result), f"Report: {result.run.report_path}", "Next:"]
+    return "\n".join([*lines, *(f"  {command:<{width}}  # {what}" for command, what in commands)])
 
 
 def _issues(result: "CleanResult") -> list[str]:
@@ -116,9 +97,9 @@ def _issues(result: "CleanResult") -> list[str]:
 
 
 def _tests(tests: Mapping[str, Any]) -> list[str]:
-    """Return the accuracy on each test set, also without leaked examples."""
+    """Return the accuracy on the first test sets, also without leaked examples."""
     lines = []
-    for name, test in tests.items():
+    for name, test in list(tests.items())[:_MAX_TESTS]:
         line = f"  test accuracy {test['top1']:.1%} ('{name}'; its labels are not checked)"
         if leaked := test.get("leaked"):
             clean, what = test["top1_without_leakage"], _plural(leaked, "leaked example")
@@ -127,13 +108,12 @@ def _tests(tests: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _pairs(result: "CleanResult") -> list[str]:
+def _pairs(result: "CleanResult") -> str:
     pairs = result.pairs()
-    shown = [(f"{_short(given)} -> {_short(suggested)}", count) for (given, suggested), count in pairs[:_MAX_PAIRS]]
+    shown = [f"{_short(given)} -> {_short(suggested)} ({count:,})" for (given, suggested), count in pairs[:_MAX_PAIRS]]
     if rest := pairs[_MAX_PAIRS:]:
-        shown.append((_plural(len(rest), "other pair"), sum(count for _, count in rest)))
-    width = max(len(pair) for pair, _ in shown)
-    return [f"  {pair:<{width}}  {count:>6,}" for pair, count in shown]
+        shown.append(f"{_plural(len(rest), 'other pair')} ({sum(count for _, count in rest):,})")
+    return f"  {', '.join(shown)}"
 
 
 def _short(name: str) -> str:

@@ -1,8 +1,10 @@
 """report.html: the self-contained report of a run."""
 
+import shlex
 import warnings
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ import pyarrow.compute as compute
 from unflip.data.arrays import Array
 from unflip.data.columns import Rows
 from unflip.data.images import Pictures
+from unflip.data.rewrite import target_suffixes
 from unflip.errors import InputError, UnflipError, UnflipWarning, described
 from unflip.report.page import Line, line_chart, scatter, write_page
 from unflip.report.shift import measure_shift
@@ -96,6 +99,20 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         doubtful_below=DOUBTFUL,
     )
     return path
+
+
+def next_commands(run: Run) -> list[tuple[str, str]]:
+    """Return the commands to continue with, each with what it does."""
+    folder, summary = str(run.folder), run.label_summary
+    commands = [(["predict", folder, "--data", "NEW"], "predict new examples")]
+    if summary.issues or summary.doubtful:
+        with suppress(UnflipError):  # data of this kind cannot be written, or is gone
+            data = run.own_data()
+            suffix, name = "".join(target_suffixes(data)), Path(data.path).name
+            fixed = f"{name.removesuffix(suffix)}-fixed{suffix}"
+            commands.insert(0, (["apply", folder, "--out", fixed], "write your data with corrected labels"))
+        commands.insert(0, (["review", folder], "decide in the browser"))
+    return [(shlex.join(["unflip", *command]), what) for command, what in commands]
 
 
 def truth_used(result: Mapping[str, Any]) -> str | None:

@@ -235,6 +235,24 @@ class Run:
         encoding = self.model.encoding
         return () if encoding is None else text_columns(encoding)
 
+    def own_data(self, data: str | Path | None = None) -> DataOptions:
+        """Return where the data is, and how it is read; for images, the images rather than their features.
+
+        Args:
+            data: where the data is now, if it has moved.
+        """
+        options, path, column = self.config.common.data, str(data or self.result["data_path"]), None
+        embedded = self.folder / layout.EMBEDDED
+        if Path(self.result["data_path"]).name == layout.EMBEDDED and (origin := read_origin(embedded)) is not None:
+            path, column = str(data or origin.data), origin.label_column
+        unused = {"labels": None, "reviewed": None, "limit": None, "per_class": None}
+        options = options.model_copy(update=unused | {"path": path, "label_column": options.label_column or column})
+        try:
+            find_loader(options)
+        except InputError as error:
+            raise InputError(f"{error}; if the data was moved, name its location with --data") from error
+        return options
+
     def _data_options(self, data: str | None) -> DataOptions:
         options = self.config.common.data
         path = data or self.result.get("data_path")
