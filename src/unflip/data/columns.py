@@ -26,6 +26,7 @@ TABLE_SUFFIXES = (".csv", ".jsonl", ".parquet")
 TEXT = "text"
 """The name of the only column of text data that is not a table."""
 _NAMED, _UNNAMED = 200, 24  # columns to show, with and without names
+_TILE, _CELL = 8, 120  # columns on a tile, and characters of each
 _LONG = 40  # a cell of this many characters is a text, if the columns of texts are unknown
 _EXACT = 2**53  # integers up to this are exact as floats
 _FIRST = 100  # rows that are looked at to find out what a file holds
@@ -248,6 +249,16 @@ class Rows:
         """Return the longest text of an example; None without one."""
         named = self.named_text(index)
         return None if named is None else named[1]
+
+    def cells(self, index: int) -> list[tuple[str, str]]:
+        """Return (name, value) of the first named columns that are not empty, for tiles; without :meth:`text`."""
+        text = self.named_text(index)
+        shown = (
+            (name, value[:_CELL] if isinstance(value, str) else f"{value:.{15 if value.is_integer() else 6}g}")
+            for name, value in zip(self._names, self._row_of(index), strict=False)
+            if text is None or name != text[0]
+        )
+        return list(islice(((name, value) for name, value in shown if value.strip()), _TILE))
 
     def words(self, index: int) -> str:
         """Return an example as text: a line ``name: value`` for each column, or the value of a single column."""

@@ -37,7 +37,7 @@ _PAIRS = 12
 _LOWEST = 24  # examples with the lowest label quality
 _FLAGGED = 12  # examples of a check
 _GROUPS, _MEMBERS = 6, 6  # groups of a check, and examples of each
-_SIDE = 160  # pixels of a picture
+_LARGE, _SMALL = 320, 160  # pixels of a picture: of a label issue, of another issue
 _CHARACTERS = 300  # of a text
 
 
@@ -95,6 +95,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         issues=None if issues is None else find_issues(everything, issues, names, views),
         views=views,
         summary=run.label_summary,
+        commands=next_commands(run),
         first_wrong=expect_errors(quality),
         doubtful_below=DOUBTFUL,
     )
@@ -250,12 +251,12 @@ def class_rows(
 
 @dataclass(frozen=True)
 class Views:
-    """The pictures or texts of a run's examples.
+    """What a run's examples look like.
 
     Attributes:
-        pictures: if the examples are images.
-        rows: if they are texts.
-        note: why pictures or texts are missing, if they are.
+        pictures: if they are images.
+        rows: if they are texts or rows of a table.
+        note: why these are missing, if they are.
     """
 
     pictures: Pictures | None = None
@@ -267,15 +268,19 @@ class Views:
         """Whether pictures are so small that single pixels should stay visible."""
         return self.pictures is not None and self.pictures.media_type == "image/png"
 
-    def picture(self, index: int) -> str | None:
+    def picture(self, index: int, side: int = _SMALL) -> str | None:
         """Return a picture as a data URL; None if there is none, or its file cannot be read any more."""
         if self.pictures is None:
             return None
         try:
-            content = self.pictures.thumbnail(index, _SIDE)
+            content = self.pictures.thumbnail(index, side)
         except InputError:
             return None
         return f"data:{self.pictures.media_type};base64,{b64encode(content).decode()}"
+
+    def row(self, index: int) -> tuple[str | None, Sequence[tuple[str, str]]]:
+        """Return text and cells of an example, as :class:`Shown` has them."""
+        return self.text(index), self.rows.cells(index) if self.rows else ()
 
     def text(self, index: int) -> str | None:
         """Return the beginning of a text, in one line; None if examples are not texts."""
@@ -295,6 +300,7 @@ class Shown:
         given: name of the given label.
         picture: as a data URL.
         text: its beginning, in one line.
+        cells: name and value of the first columns of a table.
         suggested: name of the suggested label.
         quality: label quality; None if unknown.
         is_label_issue: whether its label is a label issue.
@@ -305,6 +311,7 @@ class Shown:
     given: str = ""
     picture: str | None = None
     text: str | None = None
+    cells: Sequence[tuple[str, str]] = ()
     suggested: str = ""
     quality: float | None = None
     is_label_issue: bool = False
@@ -337,14 +344,14 @@ def open_views(run: Run, data: str | None) -> Views:
     try:
         if pictures := run.pictures(data):
             return Views(pictures)
-        if run.text_columns:
+        if run.text_columns is not None:
             return Views(rows=run.rows(data))
     except UnflipError as error:
         if data is not None:
             raise
-        return Views(note=f"The {'texts' if run.text_columns else 'images'} are missing ({error}).")
+        return Views(note=f"The examples are missing ({error}).")
     if data is not None:
-        raise InputError(f"--data {data}: has no pictures or texts to show")
+        raise InputError(f"--data {data}: has no pictures, texts or rows to show")
     return Views()
 
 
@@ -354,7 +361,7 @@ def find_lowest_quality(table: pa.Table, names: Sequence[str], views: Views) -> 
     rows = table.take(order[~table["reviewed"].to_numpy()[order]][:_LOWEST])
     keys = ("index", "id", "given_label", "suggested_label", "label_quality", "is_label_issue")
     return [
-        Shown(id_, names[given], views.picture(i), views.text(i), names[suggested], quality, is_label_issue)
+        Shown(id_, names[given], views.picture(i, _LARGE), *views.row(i), names[suggested], quality, is_label_issue)
         for i, id_, given, suggested, quality, is_label_issue in zip(
             *(rows[key].to_pylist() for key in keys), strict=True
         )
@@ -375,7 +382,7 @@ def _kind(name: str, issues: pa.Table, given: Array, names: Sequence[str], views
         return tuple(
             Shown(reason=reason)
             if i is None
-            else Shown(id_, names[given[i]], views.picture(i), views.text(i), reason=reason)
+            else Shown(id_, names[given[i]], views.picture(i), *views.row(i), reason=reason)
             for i, id_, reason in columns
         )
 

@@ -229,11 +229,11 @@ class Run:
 
     @property
     def text_columns(self) -> tuple[str, ...] | None:
-        """The text columns that the model was trained on; None if the model was not stored."""
+        """The text columns that the model was trained on; None for arrays, or if the model was not stored."""
         if not (self.folder / layout.MODEL).exists():
             return None
         encoding = self.model.encoding
-        return () if encoding is None else text_columns(encoding)
+        return None if encoding is None else text_columns(encoding)
 
     def own_data(self, data: str | Path | None = None) -> DataOptions:
         """Return where the data is, and how it is read; for images, the images rather than their features.
