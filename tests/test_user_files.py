@@ -214,8 +214,10 @@ def test_a_second_demo_replaces_the_first(cli: Cli, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(demo, "METHODS", ("standard", "gce"))
     monkeypatch.setattr(demo, "NOISE", "sym:0.3")
     for _ in range(2):
-        done = cli("demo", "--out", tmp_path / "demo", "--quiet")
+        done = cli("demo", "--out", tmp_path / "demo")
         assert done.code == 0, done.err
+        assert "suggested label" in done.out.partition("comparison.html")[2]
+        assert done.out.rstrip().endswith("report.html")
         (tmp_path / "demo" / "notes.txt").write_text("mine")
 
 

@@ -13,6 +13,8 @@ from unflip.errors import ConfigError
 if TYPE_CHECKING:
     from unflip.runs.folder import Run
 
+_LISTED = 10  # label issues that the demo prints
+
 
 @takes(EMBED)
 def embed(
@@ -109,18 +111,19 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the figure.")] = Path("demo"),
     quiet: Quiet = False,
 ) -> None:
-    """Compare methods on handwritten digits with label noise; takes about a minute."""
+    """Find wrong labels of handwritten digits, and compare methods; takes about a minute."""
     from rich.console import Console
     from rich.table import Table
 
     from unflip.api.demo import METHODS, NOISE
     from unflip.api.demo import demo as demo_task
+    from unflip.runs.labels import list_issues
 
-    console = Console(quiet=quiet, highlight=False)
+    console = Console(quiet=quiet, highlight=False, soft_wrap=True)
     console.print(f"Handwritten digits with label noise {NOISE}: digits are mistaken for similar ones.")
     runs = demo_task(out, quiet=quiet)
-    last = out / METHODS[-1]
-    noise = 1 - runs[METHODS[-1]].result["label_accuracy_all"]["given"]
+    last = runs[METHODS[-1]]
+    noise = 1 - last.result["label_accuracy_all"]["given"]
     table = Table(title=f"Label noise: {noise:.1%}")
     for heading in ("method", "test accuracy", "last epoch", "label accuracy", "seconds"):
         table.add_column(heading, justify="left" if heading == "method" else "right")
@@ -129,5 +132,12 @@ def demo(
         scores = (test["selected"], test["last"], done["label_accuracy_all"]["current"])
         table.add_row(method, *(f"{score:.1%}" for score in scores), f"{done['seconds']:.1f}")
     console.print(table)
-    console.print(f"Figure: {out / 'demo.png'}\nLabels: {last / 'labels.csv'}")
-    console.print(f"Comparison: {out / 'comparison.html'}\nReport: {last / 'report.html'}")
+    console.print(f"Figure: {out / 'demo.png'}\nComparison: {out / 'comparison.html'}")
+    console.print(f"{METHODS[-1]}: {last.label_summary}")
+    table = Table(title="Lowest label quality")
+    for heading in ("digit", "given label", "suggested label", "label quality"):
+        table.add_column(heading, justify="right")
+    for row in list_issues(last.labels(), None).slice(0, _LISTED).to_pylist():
+        table.add_row(row["id"], row["given_label"], row["suggested_label"], f"{row['label_quality']:.1%}")
+    console.print(table)
+    console.print(f"All labels: {last.folder / 'labels.csv'}\nReport, with pictures: {last.report_path}")
