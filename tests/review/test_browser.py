@@ -130,6 +130,20 @@ def test_a_whole_review_by_keyboard_ends_in_an_export_that_training_takes(
 
 
 @pytest.mark.soak
+def test_what_is_suggested_decides_the_main_button_and_the_color_of_the_given_label(
+    browser: "Browser", run: Path
+) -> None:
+    with served(run) as (address, review):
+        page = visit(browser, address).page
+        page.select_option("#pair", "all")
+        differs = review.examples.given != review.examples.suggested
+        for disputed, main in ((True, "accept"), (False, "keep")):
+            go_to(page, review, int((differs == disputed).argmax()))
+            assert page.locator("#actions .main").get_attribute("id") == main
+            assert (page.locator("#single h2 .given").count() > 0) == disputed
+        page.context.close()
+
+
 def test_all_of_a_kind_are_accepted_at_once_and_undone_at_once(browser: "Browser", run: Path) -> None:
     with served(run) as (address, review):
         watched = visit(browser, address)
@@ -401,9 +415,12 @@ def test_texts_are_read_as_texts(browser: "Browser", texts_run: Path, size: tupl
         page.select_option("#pair", "all")
         said(page, "120 examples")
         first = review.brief(int(examples.ranking(Order.LOWEST_QUALITY).order[0]))
-        assert page.locator(".tile .text").count() == 60
+        content = f", undecided: {', '.join([first['text'], *(f'{name} {value}' for name, value in first['cells'])])}"
+        shown = [review.brief(int(i)) for i in examples.ranking(Order.LOWEST_QUALITY).order[:60]]
+        assert page.locator(".tile .text").count() == sum(one["text"].strip() != "" for one in shown)
+        assert page.locator(".tile").first.locator("dt").all_inner_texts() == [name for name, _ in first["cells"]]
         assert page.locator(".tile .text").first.text_content() == first["text"]
-        assert str(page.locator(".tile").first.get_attribute("aria-label")).endswith(f", undecided: {first['text']}")
+        assert str(page.locator(".tile").first.get_attribute("aria-label")).endswith(content)
         assert max(page.locator(".tile .text").evaluate_all("all => all.map((e) => e.clientHeight)")) <= 5 * 24
         assert watched.overflow() == 0
         assert worst_contrast(page) >= 4.5

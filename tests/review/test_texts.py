@@ -30,6 +30,7 @@ def test_a_tile_gets_the_beginning_and_the_single_view_the_whole(texts_run: Path
         assert tiles[20]["text"] == whole[:400] + "…"
         assert len(whole) > 2000
         assert tiles[4]["text"] == ""
+        assert tiles[20]["cells"] == [["number", "20240121"], ["note", "in"]]  # the day is empty
         detail = client.get("/api/examples/21").json
         assert detail["pieces"] == [[tiles[21]["text"], False]]  # the suggestion is the given label
         assert detail["values"] == [["day", "2024-01-22"], ["number", 20240122.0], ["note", "out"]]

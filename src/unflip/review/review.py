@@ -105,6 +105,7 @@ class Review:
         return {
             **self.examples.row(index),
             "text": text,
+            "cells": self._rows.cells(index),
             "issues": self.examples.issues.of(index),
             "decision": described(self.decisions.current(index)),
         }

@@ -152,6 +152,9 @@ function showTarget() {
   byId("target").hidden = !shown;
   byId("select").setAttribute("aria-pressed", String(selected.has(example.index)));
   byId("accept").title = many ? "Accept the suggested label of each" : `Accept: ${className(example.suggested_label)}`;
+  const suggests = many > 0 || example.suggested_label !== example.given_label;
+  byId("accept").classList.toggle("main", suggests);
+  byId("keep").classList.toggle("main", !suggests);
   byId("keep").title = many ? "Keep the given label of each" : `Keep: ${className(example.given_label)}`;
   byId("group").hidden = single || !inGroup(example);
 }

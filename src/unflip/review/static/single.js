@@ -52,7 +52,7 @@ function legend(example, detail) {
 }
 
 function probabilities(example, differs) {
-  const row = (kind, label, network, gaussian) => make("tr", {}, make("th", { scope: "row" }, make("span", { class: "kind" }, `${kind} `), make("span", { class: kind }, className(label))),
+  const row = (kind, label, network, gaussian) => make("tr", {}, make("th", { scope: "row" }, make("span", { class: "kind" }, `${kind} `), make("span", { class: differs && kind }, className(label))),
     ...[network, gaussian].map((share) => make("td", {}, share === null ? null : make("meter", { min: 0, max: 1, value: share, "aria-hidden": "true" }), " ", percent(share))));
   return make("table", { class: "probabilities" },
     make("thead", {}, make("tr", {}, make("td"), make("th", { scope: "col" }, "network"), make("th", { scope: "col" }, "Gaussian"))),

@@ -21,9 +21,15 @@ export function passage(example) {
   return example.text.trim() ? make("span", { class: "text", dir: "auto" }, example.text) : make("span", { class: "text void" }, "empty text");
 }
 
+// The first columns of a row of a table.
+export function cells(example) {
+  if (!example.cells.length) return null;
+  return make("dl", { class: "cells" }, ...example.cells.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", { dir: "auto" }, value))));
+}
+
 export function labels(example) {
   const differs = example.given_label !== example.suggested_label;
-  const line = make("span", { class: "labels" }, make("span", { class: "given" }, className(example.given_label)));
+  const line = make("span", { class: "labels" }, make("span", { class: differs && "given" }, className(example.given_label)));
   if (differs) line.append(make("span", { class: "arrow" }, " → "), make("span", { class: "suggested" }, className(example.suggested_label)));
   return line;
 }
@@ -47,18 +53,20 @@ export function showGrid(examples) {
     return tile;
   }));
   grid.classList.toggle("bare", !pictures);
-  grid.classList.toggle("texts", examples.some((example) => typeof example.text === "string"));
+  grid.classList.toggle("texts", examples.some((example) => typeof example.text === "string" || example.cells.length));
 }
 
 function fill(tile, example) {
-  tile.setAttribute("aria-label", exampleText(example) + (example.text ? `: ${example.text}` : ""));
+  const content = [example.text, ...example.cells.map(([name, value]) => `${name} ${value}`)].filter(Boolean).join(", ");
+  tile.setAttribute("aria-label", exampleText(example) + (content ? `: ${content}` : ""));
   tile.dataset.state = stateOf(example);
   tile.classList.toggle("doubtful", example.is_doubtful);
-  const shown = tile.querySelector(".picture") ?? (pictures
-    ? make("span", { class: "picture" }, picture(example, "small", ""))
-    : passage(example) ?? make("span", { class: "name" }, `#${example.index}${example.id === String(example.index) ? "" : ` · ${example.id}`}`));
-  const figures = make("span", { class: "figures" }, `label quality ${percent(example.label_quality)}`);
-  tile.replaceChildren(...[shown, labels(example), figures, ...issueLines(example), badge(example)].filter(Boolean));
+  const text = example.text?.trim() || !example.cells.length ? passage(example) : null;
+  const name = `#${example.index}${example.id === String(example.index) ? "" : ` · ${example.id}`}`;
+  const shown = pictures ? [tile.querySelector(".picture") ?? make("span", { class: "picture" }, picture(example, "small", ""))]
+    : [text ?? make("span", { class: "name" }, name), cells(example)];
+  const figures = make("span", { class: "figures", title: "Estimated probability that the given label is correct" }, `label quality ${percent(example.label_quality)}`);
+  tile.replaceChildren(...[...shown, labels(example), figures, ...issueLines(example), badge(example)].filter(Boolean));
 }
 
 export function refreshTile(example) {
