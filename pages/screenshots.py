@@ -1,7 +1,7 @@
 """Pictures of the report and of the review page, for docs/images: python pages/screenshots.py
 
-The report is of a run on the built-in digits, with a fifth of the labels wrong; the review page shows the outliers of
-the tutorial. Both runs are made in a temporary folder; chromium takes the pages.
+Both are of the tutorial's run, which is made in a temporary folder; the review page shows its outliers. Chromium takes
+the pages.
 """
 
 import re
@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import Image
-
-import unflip
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -28,7 +26,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
 ]
-REPORT, REVIEW = (1000, 1900), (1280, 760)
+REPORT, REVIEW = (1000, 1200), (1280, 760)
 COLORS = 128  # of a palette: the pages have few, and files stay small
 
 
@@ -65,11 +63,10 @@ def main() -> None:
     if browser_path is None:
         sys.exit("no chromium on this machine: apt-get install chromium")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        run = unflip.train("digits", Path(folder, "digits"), preset="demo", noise="sym:0.2", device="cpu", quiet=True)
+        run = follow_tutorial(Path(folder))
         browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
-        take(browser, (run.folder / "report.html").as_uri(), REPORT, IMAGES / "report.png", wait_for="main svg")
-        reviewed = str(follow_tutorial(Path(folder)))
-        command = [sys.executable, "-u", "-m", "unflip", "review", reviewed, "--no-browser", "--reviewer", "you"]
+        take(browser, (run / "report.html").as_uri(), REPORT, IMAGES / "report.png", wait_for="main img")
+        command = [sys.executable, "-u", "-m", "unflip", "review", str(run), "--no-browser", "--reviewer", "you"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             address = next(word for line in server.stdout for word in line.split() if word.startswith("http"))
