@@ -273,7 +273,7 @@ def summarize_labels(table: pa.Table, errors: Tensor) -> LabelSummary:
 def errors_by_class(table: pa.Table, summary: LabelSummary, num_classes: int) -> list[dict[str, float] | None]:
     """Return the expected number of wrong labels of each given class, with an interval; None for unknown classes.
 
-    The interval has two parts: the uncertain noise rate, which moves all classes alike, and chance, two standard
+    The interval has two parts: the uncertain noise rate, which moves all classes equally, and chance, two standard
     deviations ``sqrt(sum q (1 - q))`` of the number of wrong labels of this class.
     """
     scored = ~np.asarray(table["reviewed"]) & ~np.isnan(table["label_quality"].to_numpy())
