@@ -385,7 +385,7 @@ def test_labels_for_data_sets_in_their_own_order_and_class_numbers(run: unflip.R
     dropped = run.labels_for(table, drop="label-issues").tolist()
     assert dropped == [None if i in WRONG else TRUTH[i] for i in order.tolist()]
     np.savez(tmp_path / "x.npz", train=features(), train_labels=[NAMES.index(name) for name in GIVEN.values()])
-    of_rows = unflip.clean(tmp_path / "x.npz", tmp_path / "run", quiet=True, device="cpu")
+    of_rows = unflip.clean(tmp_path / "x.npz", tmp_path / "run", quiet=True, device="cpu", method="plc")
     given = torch.tensor([NAMES.index(name) for name in GIVEN.values()])
     data = torch.utils.data.TensorDataset(torch.from_numpy(features()), given)
     subset = torch.utils.data.Subset(data, order.tolist())
@@ -466,7 +466,7 @@ def test_a_run_is_opened_shown_and_summarized(run: unflip.Result, tmp_path: Path
 
 def test_without_a_folder_the_run_is_kept_in_a_temporary_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    same = {"label_column": "kind", "quiet": True, "device": "cpu", "method": "standard"}
+    same: dict[str, Any] = {"label_column": "kind", "quiet": True, "device": "cpu", "method": "standard"}
     result = unflip.clean(frame().to_pandas(), ignore=["note"], **same)
     assert result.folder.parent == tmp_path
     assert unflip.load(result.folder).issues.equals(result.issues)

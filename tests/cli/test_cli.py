@@ -76,8 +76,7 @@ def test_the_console_script_trains_and_predicts(features: Path, tmp_path: Path) 
     done = spawn(SCRIPT, "train", "--data", features, "--out", tmp_path / "run", "--epochs", 5, *SETTINGS)
     assert done.code == 0, done.err
     assert done.err == ""
-    lines = done.out.splitlines()
-    assert [line.split()[:3] for line in lines[:5]] == [["unflip", "epoch", f"{i}/5"] for i in range(1, 6)]
+    assert done.out.startswith("unflip on ")  # no line per epoch
     assert "selected epoch" in done.out
     assert "test accuracy" in done.out
     predicted = spawn(SCRIPT, "predict", tmp_path / "run", "--data", features)
