@@ -39,6 +39,8 @@ ADDED_KEYS = {
     "protocol",
     "noise",
     "error_pairs",
+    "other_issues",
+    "since_last",
     "errors_by_class",
     "transition_error",
     "quality_auroc",
