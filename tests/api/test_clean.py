@@ -363,7 +363,7 @@ def test_labels_may_be_in_a_file_of_their_own(cli: Cli, photos: Path, tmp_path: 
     refused = cli("clean", tmp_path / "x.npy", "--out", tmp_path / "run")
     assert refused.code == 2
     assert "give a file with --labels" in refused.err
-    done = clean(cli, tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--out", tmp_path / "run")
+    clean(cli, tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--out", tmp_path / "run")
     assert {int(row["index"]) for row in issues(tmp_path / "run" / "label_issues.csv")} >= {*range(5)}
     (tmp_path / "colors.csv").write_text(
         "path,label\n"

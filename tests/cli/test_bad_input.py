@@ -759,7 +759,10 @@ BAD: dict[str, dict[str, Row]] = {
         "data that is not there": (["RUN", "--data", "nowhere.npz"], ["nowhere.npz"]),
         "a limit that is no share": (["RUN", "--data", "good.npz", "--max-wrong", "many"], ["--max-wrong"]),
         "a limit above all": (["RUN", "--data", "good.npz", "--max-wrong", "200%"], ["--max-wrong"]),
-        "a baseline that is not there": (["RUN", "--data", "good.npz", "--max-wrong", "5%", "--baseline", "nowhere"], ["nowhere"]),
+        "a baseline that is not there": (
+            ["RUN", "--data", "good.npz", "--max-wrong", "5%", "--baseline", "nowhere"],
+            ["nowhere"],
+        ),
     },
     "review": {
         "no run": ([], ["RUN"]),
