@@ -1,6 +1,7 @@
 """The posterior of the true class by hand in float64: prior, weights, transition, verdict, and what uses which."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -123,6 +124,8 @@ def scaling_by_hand(state: PosteriorState, odds: Tensor, labels: Tensor, kept: T
     """Calibrate to the noise rate of the labels at ``kept``."""
     top = state.log_probs.double().softmax(1).max(1)
     lapses = lapse_rates((top.values / (1 - top.values)).log()[kept], (top.indices != labels)[kept])
+    if state.lapses is not None:
+        lapses = lapses.maximum(state.lapses)
     plain = (odds - state.log_probs.gather(1, labels[:, None])[:, 0])[kept]
     disputed = disputed_fraction(plain, fit_slope(plain, state.informative[kept]))
     rates = noise_rates(lapses, state.confident, state.uniform_noise_rate * 2 / 3, disputed)
@@ -139,6 +142,7 @@ def test_scores_use_the_weight_of_final_labels_and_their_quality_a_larger_one() 
     known = labels.bincount(minlength=3) > 0
     state = update_posterior(pool([log_probs], stacked.weights), labels, stacked.uniform_noise_rate, known, part)
     assert state.confident == pytest.approx(part, abs=1e-6)
+    state.lapses = lapse_rates((top_probs / (1 - top_probs)).double().log(), top != labels)
     assert state.target_weight < state.label_weight < 0.85
     p, M, y = state.log_probs.double().exp().tolist(), state.log_matrix.double().exp().tolist(), labels.tolist()
 
@@ -211,6 +215,8 @@ def test_reviewed_labels_do_not_count_when_log_odds_are_calibrated() -> None:
     torch.testing.assert_close(
         got.shifts, scaling_by_hand(state, odds, labels, unreviewed).shifts, atol=1e-3, rtol=1e-3
     )
+    more = replace(state, lapses=torch.full((15,), 0.5, dtype=torch.float64))
+    assert more.fit_scaling(odds, labels, unreviewed).shifts.max() < got.shifts.max()
     everything = state.fit_scaling(odds, labels, torch.ones(200, dtype=torch.bool))
     assert got.shifts.tolist() != pytest.approx(everything.shifts.tolist(), rel=1e-3)
 

@@ -89,7 +89,6 @@ def test_a_finished_cell_is_a_run_without_checkpoints_and_with_a_log(undisturbed
         names = {path.name for path in cell.iterdir()}
         assert {"log.txt", "config.toml", "result.json", "labels.csv", "model.safetensors"} <= names
         assert "checkpoints" not in names
-        assert f"epoch {EPOCHS}/{EPOCHS}" in (cell / "log.txt").read_text()
 
 
 @pytest.mark.soak

@@ -36,7 +36,7 @@ from unflip.stats.discriminant import (
     leave_group_out_log_posterior,
     to_memberships,
 )
-from unflip.stats.noise_rate import Confident, confident_part
+from unflip.stats.noise_rate import Confident, confident_part, lapse_rates
 from unflip.stats.odds import PlattScaling, Stacked, pool, stack
 from unflip.stats.sampling import calibrate_to_review
 
@@ -267,6 +267,7 @@ class Unflip(Method):
             broadcast=observed.broadcast,
         )
         after.weights, after.gaussians = weights, views.gaussians
+        after.lapses = before.lapses if before else self._lapses(views.network, labels)
         log_odds = self._calibrate(labels)
         proposed, confidence = torch.empty_like(given), torch.empty(len(given), device=given.device)
         for rows in blocks(len(train), self.context.num_classes):
@@ -383,6 +384,13 @@ class Unflip(Method):
         given = labels.initial[self.context.train]
         top, top_probs, label_probs = (part[unreviewed] for part in top_one(network, given))
         return confident_part(top, top_probs, label_probs, given[unreviewed], self.context.num_classes)
+
+    def _lapses(self, network: Tensor, labels: LabelStore) -> Tensor:
+        """Return lapse rates (q,) of the labels, not reviewed, under the predictions of the networks."""
+        unreviewed = ~labels.trusted[self.context.train]
+        given = labels.initial[self.context.train]
+        top, probs, _ = top_one(network, given)
+        return lapse_rates(probs.double().logit(eps=1e-9)[unreviewed], (top != given)[unreviewed])
 
     def _odds(self, given: Tensor) -> Tensor:
         """Return log-odds (m,) that training labels are right, before calibration; NaN for small classes."""

@@ -60,8 +60,10 @@ def score_labels(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]
     view = probs.clamp(min=_TINY).log()
     stacked = stack([view], labels)
     known = labels.bincount(minlength=probs.shape[1]) > 0
-    part = confident_part(*top_one(view, labels), labels, probs.shape[1])
+    top, top_probs, label_probs = top_one(view, labels)
+    part = confident_part(top, top_probs, label_probs, labels, probs.shape[1])
     state = update_posterior(pool([view], stacked.weights), labels, stacked.uniform_noise_rate, known, part)
+    state.lapses = lapse_rates(top_probs.double().logit(eps=1e-9), top != labels)
     odds = state.odds(slice(None), labels)
     scaling = state.fit_scaling(odds, labels, torch.ones_like(labels, dtype=torch.bool))
     log_odds = scaling.apply(odds)
@@ -86,6 +88,8 @@ class PosteriorState:
         gaussians: class Gaussians, if they are a view.
         network_pair: out-of-fold log-probabilities of each given and current label (n, 2), by networks.
         gaussian_pair: leave-one-out log-probabilities of both (n, 2), by class Gaussians.
+        lapses: lapse rates (q,) of the labels under the predictions that ``confident`` describes. Views that were
+            scaled to the labels are less sure where labels are wrong, which hides lapses if all examples are easy.
     """
 
     log_probs: Tensor
@@ -101,6 +105,7 @@ class PosteriorState:
     gaussians: Discriminant | None = None
     network_pair: Tensor | None = None
     gaussian_pair: Tensor | None = None
+    lapses: Tensor | None = None
 
     def posterior(self, rows: slice, labels: Tensor, weight: float) -> Tensor:
         """Return P(true class | features, label) (r, k) with g = ``weight``; see :func:`posterior`."""
@@ -141,6 +146,8 @@ class PosteriorState:
         """Calibrate log-odds (n,) to the estimated noise rate of the labels not reviewed, where ``unreviewed`` (n,)."""
         top, probs, _ = top_one(self.log_probs, labels)
         lapses = lapse_rates(probs.double().logit(eps=1e-9)[unreviewed], (top != labels)[unreviewed])
+        if self.lapses is not None:
+            lapses = lapses.maximum(self.lapses.cpu())
         uniform = self.uniform_noise_rate * (1 - 1 / self.log_probs.shape[1])
         disputed = self._disputed(labels, unreviewed & ~odds.isnan())
         rates = noise_rates(lapses, self.confident, uniform, disputed)
