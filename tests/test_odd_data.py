@@ -13,8 +13,9 @@ from scipy.sparse import coo_array, csr_matrix
 from sklearn.datasets import make_blobs
 
 from helpers import blobs, quick_train, write_npz
-from unflip import UnflipClassifier, corrupt, estimator, find_label_errors, predict
+from unflip import UnflipClassifier, corrupt, find_label_errors, predict
 from unflip.api.corrupt import inspect_noise
+from unflip.data import memory
 from unflip.data.dataset import Dataset, Split
 from unflip.data.labels import read_labels
 from unflip.errors import DivergedError, InputError, UnflipWarning
@@ -205,7 +206,7 @@ def test_sparse_rows_are_the_same_as_dense_ones(monkeypatch: pytest.MonkeyPatch)
     dense = model.fit(X, y).predict_proba(X)
     for kind in (csr_matrix, coo_array):
         np.testing.assert_array_equal(model.fit(kind(X), y).predict_proba(kind(X)), dense)
-    monkeypatch.setattr(estimator, "_MAX_DENSE", 1000)
+    monkeypatch.setattr(memory, "_MAX_DENSE", 1000)
     with pytest.raises(ValueError, match=r"^X: a sparse matrix of 90 x 6 takes 0 GiB in full.*TruncatedSVD$"):
         model.fit(csr_matrix(X), y)
 
