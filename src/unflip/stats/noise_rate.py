@@ -69,6 +69,7 @@ def confident_part(top: Tensor, top_probs: Tensor, label_probs: Tensor, labels: 
         labels: y (n,).
         num_classes: k.
     """
+    top, top_probs, label_probs, labels = (part.cpu() for part in (top, top_probs, label_probs, labels))
     size = max(1, int(_CONFIDENT * len(labels)))
     rows = top_probs.topk(min(size, len(labels))).indices
     wrong = rows[top[rows] != labels[rows]]
