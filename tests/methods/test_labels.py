@@ -402,6 +402,13 @@ def test_errors_by_class_and_pair_are_sums_over_labels() -> None:
     assert count == pytest.approx(pairs[pair[0], pair[1]], abs=1e-5)
 
 
+def test_all_of_a_store_moves_to_a_device() -> None:
+    store = LabelStore(torch.tensor([0, 1, 1]), 2, torch.tensor([-1, 0, -1])).to("meta")
+    devices = {name: value.device.type for name, value in vars(store).items() if isinstance(value, torch.Tensor)}
+    assert len(devices) >= 5
+    assert set(devices.values()) == {"meta"}
+
+
 def test_the_summary_is_one_sentence() -> None:
     summary = LabelSummary(10_003, 120.4, 80.2, 189.9, 97, 310, 0)
     assert (

@@ -203,7 +203,7 @@ class LabelStore:
 
     def to(self, device: torch.device | str) -> Self:
         """Move all labels to a device."""
-        for name in ("_given", "_trusted", "_initial", "_current"):
+        for name in ("_given", "_trusted", "_initial", "_current", "_review_weights"):
             setattr(self, name, getattr(self, name).to(device))
         return self
 
