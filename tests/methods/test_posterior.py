@@ -20,7 +20,7 @@ from unflip.methods.unflip.posterior import (
     temper_prior,
     update_posterior,
 )
-from unflip.stats.noise_rate import Confident, confident_part, lapse_rates, noise_rates
+from unflip.stats.noise_rate import QUANTILES, Confident, confident_part, lapse_rates, noise_rates
 from unflip.stats.odds import PlattScaling, calibrate, disputed_fraction, fit_slope, pool, stack
 
 Table = list[list[float]]
@@ -123,12 +123,13 @@ def test_the_first_process_decides_about_offsets_and_matrix() -> None:
 def scaling_by_hand(state: PosteriorState, odds: Tensor, labels: Tensor, kept: Tensor) -> PlattScaling:
     """Calibrate to the noise rate of the labels at ``kept``."""
     top = state.log_probs.double().softmax(1).max(1)
-    lapses = lapse_rates((top.values / (1 - top.values)).log()[kept], (top.indices != labels)[kept])
-    if state.lapses is not None:
-        lapses = lapses.maximum(state.lapses)
+    contradicted = (top.indices != labels)[kept]
+    pooled = lapse_rates((top.values / (1 - top.values)).log()[kept], contradicted)
+    networks = pooled if state.lapses is None else state.lapses
     plain = (odds - state.log_probs.gather(1, labels[:, None])[:, 0])[kept]
     disputed = disputed_fraction(plain, fit_slope(plain, state.informative[kept]))
-    rates = noise_rates(lapses, state.confident, state.uniform_noise_rate * 2 / 3, disputed)
+    uniform, share = state.uniform_noise_rate * 2 / 3, sum(contradicted.tolist()) / len(contradicted)
+    rates = noise_rates(pooled, networks, state.confident, uniform, disputed, share)
     return calibrate(odds[kept], fit_slope(odds[kept], state.informative[kept]), rates)
 
 
@@ -215,7 +216,7 @@ def test_reviewed_labels_do_not_count_when_log_odds_are_calibrated() -> None:
     torch.testing.assert_close(
         got.shifts, scaling_by_hand(state, odds, labels, unreviewed).shifts, atol=1e-3, rtol=1e-3
     )
-    more = replace(state, lapses=torch.full((15,), 0.5, dtype=torch.float64))
+    more = replace(state, lapses=torch.full((QUANTILES,), 0.5, dtype=torch.float64))
     assert more.fit_scaling(odds, labels, unreviewed).shifts.max() < got.shifts.max()
     everything = state.fit_scaling(odds, labels, torch.ones(200, dtype=torch.bool))
     assert got.shifts.tolist() != pytest.approx(everything.shifts.tolist(), rel=1e-3)

@@ -133,63 +133,75 @@ def test_kinds_of_contradicted_labels_are_told_apart(kind: str) -> None:
     shares = {"uniform": part.uniform, "class": part.by_class, "example": 1 - part.uniform - part.by_class}
     assert shares[kind] > 0.75
     assert (part.purity > 0.95) == (kind == "class")
-    assert feature_dependence(part, 0.0) == (kind == "example")
+    assert feature_dependence(lapses_of(0.2), part, 0.0) == (kind == "example")
 
 
 def test_two_classes_have_one_kind_of_noise() -> None:
     top, labels = torch.tensor([0, 1] * 50), torch.tensor([0, 1, 1, 0] * 25)
     part = confident_part(top, torch.full((100,), 0.99), torch.full((100,), 0.01), labels, 2)
     assert (part.uniform, part.by_class) == (1, 0)
-    assert feature_dependence(part, 0.0) == 0
+    assert feature_dependence(lapses_of(0.5), part, 0.0) == 0
 
 
-@given(st.floats(0, 0.5), st.floats(0, 0.3), st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.3))
-def test_evidence_grows_with_contradicted_labels_and_falls_with_explanations(
-    contradicted: float, expected: float, share: float, purity: float, uniform: float
+def lapses_of(rate: float) -> Tensor:
+    """Return lapse rates whose lower quartile is ``rate``."""
+    return rate + torch.linspace(-0.1, 0.3, QUANTILES, dtype=torch.float64) * rate
+
+
+@given(st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.3))
+def test_evidence_grows_with_lapses_and_falls_with_explanations(
+    rate: float, contradicted: float, share: float, purity: float, uniform: float
 ) -> None:
-    part = Confident(contradicted, 0.01, expected, share / 2, share / 2, purity, 9.0)
-    evidence = feature_dependence(part, uniform)
+    lapses, part = lapses_of(rate), Confident(contradicted, 0.01, 0.1, share / 2, share / 2, purity, 9.0)
+    evidence = feature_dependence(lapses, part, uniform)
     assert 0 <= evidence <= 1
-    assert feature_dependence(part._replace(contradicted=contradicted + 0.01), uniform) >= evidence - 1e-9
-    assert feature_dependence(part._replace(expected=expected + 0.01), uniform) <= evidence
-    assert feature_dependence(part._replace(uniform=share / 2 + 0.1), uniform) <= evidence
-    assert feature_dependence(part._replace(purity=purity + 0.1), uniform) <= evidence
-    assert feature_dependence(part, uniform + 0.01) <= evidence
-    assert feature_dependence(part._replace(per_class=1.9), uniform) == 0
+    assert feature_dependence(lapses + 0.01, part, uniform) >= evidence
+    assert feature_dependence(lapses, part._replace(uniform=share / 2 + 0.1), uniform) <= evidence
+    assert feature_dependence(lapses, part._replace(purity=purity + 0.1), uniform) <= evidence
+    assert feature_dependence(lapses, part, uniform + 0.01) <= evidence
+    assert feature_dependence(lapses, part._replace(per_class=1.9), uniform) == 0
 
 
-def test_evidence_needs_labels_that_nothing_else_explains() -> None:
-    part = FOLLOWS._replace(contradicted=0.2, std=0.005, expected=0.05)
-    assert feature_dependence(part, 0.0) == 1
-    assert feature_dependence(part, 0.15) == 0  # uniform noise explains them
-    assert feature_dependence(part._replace(uniform=0.8), 0.0) == 0
-    assert feature_dependence(part._replace(by_class=0.8, purity=0.9), 0.0) == 0  # so does class-conditional noise
-    assert feature_dependence(part._replace(by_class=0.8, purity=0.5), 0.0) == 1  # of too many targets
-    assert 0 < feature_dependence(part._replace(by_class=0.8, purity=0.75), 0.0) < 1
-    assert feature_dependence(part._replace(expected=0.16), 0.0) == 0  # predictions may err
-    assert 0 < feature_dependence(part._replace(std=0.11), 0.0) < 1
+def test_evidence_needs_lapses_that_nothing_else_explains() -> None:
+    lapses, part = lapses_of(0.1), FOLLOWS._replace(contradicted=0.2)
+    assert feature_dependence(lapses, part, 0.0) == 1
+    assert feature_dependence(lapses, part, 0.08) == 0  # uniform noise explains them
+    assert feature_dependence(lapses, part._replace(uniform=0.4), 0.0) == 0
+    assert feature_dependence(lapses, part._replace(by_class=0.4, purity=0.9), 0.0) == 0  # so does noise by class
+    assert feature_dependence(lapses, part._replace(by_class=0.4, purity=0.5), 0.0) == 1  # of too many targets
+    assert 0 < feature_dependence(lapses, part._replace(by_class=0.4, purity=0.75), 0.0) < 1
+    assert feature_dependence(lapses_of(0.0375), part, 0.0) == pytest.approx(0.5, abs=0.02)  # halfway up the ramp
+    assert feature_dependence(lapses_of(0.02), part, 0.0) == 0
 
 
 FACTORS = torch.linspace(0.8, 1.3, QUANTILES, dtype=torch.float64)
 
 
-def test_rates_are_lapses_within_what_the_confident_part_allows() -> None:
-    lapses = torch.linspace(0.02, 0.1, QUANTILES, dtype=torch.float64)
-    assert torch.equal(noise_rates(lapses, UNIFORM, 0.0, 0.4), lapses * FACTORS)
+def test_rates_are_the_larger_lapses_within_what_the_confident_part_allows() -> None:
+    lapses, few = torch.linspace(0.02, 0.1, QUANTILES, dtype=torch.float64), torch.zeros(QUANTILES).double()
+    assert torch.equal(noise_rates(lapses, few, UNIFORM, 0.0, 0.4, 0.0), lapses * FACTORS)
+    assert torch.equal(noise_rates(few, lapses, UNIFORM, 0.0, 0.4, 0.0), lapses * FACTORS)
     part = UNIFORM._replace(contradicted=0.05, uniform=0.4, by_class=0.2, per_class=1.0)
-    assert noise_rates(lapses, part, 0.0, 0.4).max() == pytest.approx(0.03 * 1.3)
-    assert noise_rates(lapses, part, 0.06, 0.4).max() == pytest.approx(0.06 * 1.3)  # shown by likelihood
+    assert noise_rates(lapses, few, part, 0.0, 0.4, 0.0).max() == pytest.approx(0.03 * 1.3)
+    assert noise_rates(lapses, few, part, 0.06, 0.4, 0.0).max() == pytest.approx(0.06 * 1.3)  # shown by likelihood
     steps = torch.linspace(-1.8, 1.8, QUANTILES, dtype=torch.float64)
-    uncertain = noise_rates(torch.full_like(lapses, 0.5), part._replace(std=0.01), 0.0, 0.4)
+    uncertain = noise_rates(torch.full_like(lapses, 0.5), few, part._replace(std=0.01), 0.0, 0.4, 0.0)
     assert uncertain.tolist() == pytest.approx(((0.03 + 0.01 * steps) * FACTORS).tolist())
+
+
+def test_all_contradicted_labels_may_be_wrong() -> None:
+    lapses = torch.full((QUANTILES,), 0.01, dtype=torch.float64)
+    rates = noise_rates(lapses, lapses, UNIFORM, 0.0, 0.1, 0.3)
+    assert torch.equal(rates[:-1], (lapses * FACTORS)[:-1])
+    assert rates[-1] == 0.3
 
 
 def test_with_evidence_the_rate_moves_to_the_disputed_labels() -> None:
     lapses = torch.full((QUANTILES,), 0.1, dtype=torch.float64)
     disputed = 0.4 * torch.linspace(0.8, 1.2, QUANTILES, dtype=torch.float64)
-    assert noise_rates(lapses, FOLLOWS, 0.0, 0.4).tolist() == pytest.approx(disputed.tolist())
-    half = FOLLOWS._replace(expected=(0.3 - 0.0275) / 1.2)  # an excess halfway up the ramp
-    lapse = min(0.1, (half.contradicted - half.expected / 2) / 2) * FACTORS
-    assert noise_rates(lapses, half, 0.0, 0.4).tolist() == pytest.approx(((lapse + disputed) / 2).tolist())
-    assert torch.equal(noise_rates(lapses, FOLLOWS, 0.0, 0.05), lapses * FACTORS)  # never below the lapse rate
-    assert noise_rates(lapses, FOLLOWS, 0.0, 0.9).max() == 0.95
+    assert noise_rates(lapses, lapses, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(disputed.tolist())
+    half = torch.full_like(lapses, 0.0375)  # halfway up the ramp
+    moved = (half * FACTORS + disputed) / 2
+    assert noise_rates(half, lapses * 0, FOLLOWS, 0.0, 0.4, 0.0).tolist() == pytest.approx(moved.tolist())
+    assert torch.equal(noise_rates(lapses, lapses, FOLLOWS, 0.0, 0.05, 0.0), lapses * FACTORS)  # never below lapses
+    assert noise_rates(lapses, lapses, FOLLOWS, 0.0, 0.9, 0.0).max() == 0.95

@@ -237,9 +237,9 @@ class LabelSummary(NamedTuple):
     wrong: float
     """Expected number of wrong labels: the sum of ``1 - quality``."""
     low: float
-    """Wrong labels at the lowest likely noise rate."""
+    """Wrong labels at the lowest likely noise rate, rounded down."""
     high: float
-    """Wrong labels at the highest likely noise rate."""
+    """Wrong labels at the highest likely noise rate, rounded up."""
     issues: int
     """Number of label issues."""
     doubtful: int
@@ -265,7 +265,7 @@ def summarize_labels(table: pa.Table, errors: Tensor) -> LabelSummary:
     """Summarize a label table, given the equally likely numbers of wrong labels (q,) in increasing order."""
     reviewed, removed = np.asarray(table["reviewed"]), np.array(table["split"].to_pylist()) == REMOVED
     scored = ~reviewed & ~np.isnan(table["label_quality"].to_numpy())
-    low, wrong, high = float(errors[0]), float(errors.mean()), float(errors[-1])
+    low, wrong, high = float(errors[0].floor()), float(errors.mean()), float(errors[-1].ceil())
     counts = (int(mask.sum()) for mask in (label_issue_mask(table), doubtful_mask(table), reviewed & ~removed))
     return LabelSummary(int(scored.sum()), wrong, low, high, *counts)
 

@@ -5,8 +5,8 @@ its confidence rises; wrong labels do not. So the rate at which labels contradic
 confidence, levels off at the noise rate: :func:`lapse_rates` fits that level. Confident errors of a weak model raise
 it, too. But such an error is what the example suggests, and uniform or class-conditional noise is not:
 :func:`confident_part` tells them apart. Noise that follows the features is more frequent where predictions are
-uncertain, where it looks like ambiguity: :func:`feature_dependence` is the evidence of it. :func:`noise_rates` combines
-all three.
+uncertain, where it looks like ambiguity: lapses that nothing else explains are evidence of it
+(:func:`feature_dependence`). :func:`noise_rates` combines all three.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-QUANTILES = 15
+QUANTILES = 31
 """Number of equally likely values by which an uncertain noise rate is represented."""
 _RATES = (0.0001, 0.0003, 0.001, 0.002, *(i / 250 for i in range(1, 25)), *(i / 50 for i in range(5, 48)))
 _LOG_SLOPES = torch.linspace(-3.0, 1.2, 22, dtype=torch.float64)
@@ -25,9 +25,8 @@ _MIN_MARGIN, _MAX_MARGIN = -6.0, 14.0
 _CONFIDENT = 0.25  # fraction of the examples that counts as confidently predicted
 _ROUNDS = 100
 _PSEUDOCOUNT = 0.5  # labels of each kind that are added to those observed
-_OVERCONFIDENCE = 1.2  # errors of confident predictions, relative to what their confidence expects
 _PURITY = (0.65, 0.8)  # of labels explained by the class: not, and surely, class-conditional noise
-_EXCESS = (0.015, 0.04)  # confident labels that are wrong for no other reason: no evidence below, full evidence above
+_UNEXPLAINED = (0.025, 0.05)  # lapses that nothing else explains: no evidence below, full evidence above
 _MIN_PER_CLASS = 2.0  # contradicted labels that evidence takes
 _INACCURACY = (0.8, 1.3)  # noise rate, relative to its estimate without evidence
 _DISPUTED = (0.8, 1.2)  # wrong labels, relative to disputed ones, if noise follows the features
@@ -110,50 +109,59 @@ def _explain(pairs: Tensor, by_example: Tensor, num_classes: int) -> tuple[float
     return float(shares[0]), float(shares[1]), float(largest.sum() / explained.sum())
 
 
-def feature_dependence(part: Confident, uniform: float) -> float:
+def feature_dependence(lapses: Tensor, part: Confident, uniform: float) -> float:
     """Return the evidence that noise follows the features, from 0 (none) to 1.
 
-    It takes wrong labels in the confident part beyond those that predictions get wrong (1.2 times what their
-    confidence expects), uniform noise (at least a fraction ``uniform`` of all labels) and class-conditional noise. The
-    latter has few targets: where labels are explained by the class, but spread over many, noise follows the features.
+    It takes lapses, at their lower quartile, beyond uniform noise (at least a fraction ``uniform`` of all labels) and
+    class-conditional noise. The latter has few targets: where labels are explained by the class, but spread over many,
+    noise follows the features. Errors of the predictions are not lapses: :func:`lapse_rates` fits how confident the
+    predictions may be.
     """
     if part.per_class < _MIN_PER_CLASS:
         return 0.0
     class_conditional = part.by_class * _ramp(part.purity, *_PURITY)
     explained = max(uniform, part.contradicted * (part.uniform + class_conditional))
-    return _ramp(part.contradicted - part.std - _OVERCONFIDENCE * part.expected - explained, *_EXCESS)
+    return _ramp(float(lapses[len(lapses) // 4]) - explained, *_UNEXPLAINED)
 
 
 def _ramp(value: float, low: float, high: float) -> float:
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
-def noise_rates(lapses: Tensor, part: Confident, uniform: float, disputed: float) -> Tensor:
+def noise_rates(
+    pooled: Tensor, networks: Tensor, part: Confident, uniform: float, disputed: float, contradicted: float
+) -> Tensor:
     """Return the noise rate as equally likely values (q,), in increasing order.
 
-    The lapse rate, but at most the uniform and class-conditional noise of the confident part: other contradicted labels
-    may be errors of the predictions. With evidence f of feature-dependent noise, a fraction f of them counts, and the
-    rate moves a fraction f of the way to 0.8 to 1.2 times the fraction of disputed labels. Without it, the true rate is
-    within 0.8 to 1.3 times the estimate: on data with known errors, the estimate was a little too low.
+    The larger lapse rate, but at most the uniform and class-conditional noise of the confident part: other contradicted
+    labels may be errors of the predictions. With evidence f of feature-dependent noise, a fraction f of them counts,
+    and the rate moves a fraction f of the way to 0.8 to 1.2 times the fraction of disputed labels. Without it, the true
+    rate is within 0.8 to 1.3 times the estimate: on data with known errors, the estimate was a little too low.
+
+    Noise may follow the features exactly as the model sees them, and then nothing tells it from ambiguous features. So
+    the largest value is at least the fraction of labels that contradict a prediction at all.
 
     Args:
-        lapses: :func:`lapse_rates`.
+        pooled: :func:`lapse_rates` under the pooled views.
+        networks: the same under networks that were trained on given labels alone.
         part: :func:`confident_part`.
         uniform: fraction of labels that uniform noise made wrong.
         disputed: expected fraction of wrong labels if every doubtful label counted.
+        contradicted: fraction of labels that differ from the most likely class under the pooled views.
     """
-    evidence = feature_dependence(part, uniform)
+    evidence, count = feature_dependence(pooled, part, uniform), len(pooled)
     most = max(part.contradicted * (part.uniform + part.by_class), uniform)
     most += evidence * max(0.0, part.contradicted - part.expected / 2 - most)
-    steps = torch.linspace(-1.8, 1.8, len(lapses), dtype=torch.float64)
-    rates = lapses.minimum((most + part.std * steps).clamp(min=0.0))
-    rates = (rates * torch.linspace(*_INACCURACY, len(lapses), dtype=torch.float64)).clamp(max=_MAX_RATE)
-    of_disputed = (disputed * torch.linspace(*_DISPUTED, len(lapses), dtype=torch.float64)).clamp(max=_MAX_RATE)
-    return rates + evidence * (of_disputed - rates).clamp(min=0.0)
+    steps = torch.linspace(-1.8, 1.8, count, dtype=torch.float64)
+    rates = pooled.maximum(networks).minimum((most + part.std * steps).clamp(min=0.0))
+    rates = rates * torch.linspace(*_INACCURACY, count, dtype=torch.float64)
+    rates += evidence * (disputed * torch.linspace(*_DISPUTED, count, dtype=torch.float64) - rates).clamp(min=0.0)
+    rates[-1] = rates[-1].clamp(min=contradicted)
+    return rates.clamp(max=_MAX_RATE)
 
 
 def lapse_rates(margins: Tensor, contradicted: Tensor) -> Tensor:
-    """Return the lapse rate of labels, as equally likely values (15,) in increasing order.
+    """Return the lapse rate of labels, as equally likely values (31,) in increasing order.
 
     Model: a label differs from the predicted class with probability ``l + (1 - l) sigmoid(-(a m + b))``, where m is the
     prediction's log-odds: a psychometric function with the lapse rate l (Wichmann and Hill 2001). Its posterior is

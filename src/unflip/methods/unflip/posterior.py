@@ -145,12 +145,13 @@ class PosteriorState:
     def fit_scaling(self, odds: Tensor, labels: Tensor, unreviewed: Tensor) -> PlattScaling:
         """Calibrate log-odds (n,) to the estimated noise rate of the labels not reviewed, where ``unreviewed`` (n,)."""
         top, probs, _ = top_one(self.log_probs, labels)
-        lapses = lapse_rates(probs.double().logit(eps=1e-9)[unreviewed], (top != labels)[unreviewed])
-        if self.lapses is not None:
-            lapses = lapses.maximum(self.lapses.cpu())
+        contradicted = (top != labels)[unreviewed]
+        pooled = lapse_rates(probs.double().logit(eps=1e-9)[unreviewed], contradicted)
+        networks = pooled if self.lapses is None else self.lapses.cpu()
         uniform = self.uniform_noise_rate * (1 - 1 / self.log_probs.shape[1])
         disputed = self._disputed(labels, unreviewed & ~odds.isnan())
-        rates = noise_rates(lapses, self.confident, uniform, disputed)
+        share = float(contradicted.double().mean()) if len(contradicted) else 0.0
+        rates = noise_rates(pooled, networks, self.confident, uniform, disputed, share)
         return calibrate(odds[unreviewed], fit_slope(odds[unreviewed], self.informative[unreviewed]), rates)
 
     def _disputed(self, labels: Tensor, counted: Tensor) -> float:
