@@ -4,8 +4,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -20,7 +18,6 @@ from safetensors.torch import save_file
 import tiny_backbone
 from helpers import Crash, Outcome, blobs, open_dataset, quick_train, shrink_cifar, write_npz
 from pictures import write_clothing, write_picture
-from sweeps import running
 from unflip import predict
 from unflip.api import embed as module
 from unflip.api.embed import embed
@@ -367,48 +364,6 @@ def test_a_listed_image_that_is_missing_is_refused_before_anything_is_computed(t
     with pytest.raises(InputError, match=r"m\.csv, row 1: .*no\.png: No such file"):
         embed(tmp_path / "m.csv", tmp_path / "f.npz", backbone="tiny", device="cpu")
     assert tiny_backbone.seen == []
-    assert not list(tmp_path.glob("f.npz*"))
-
-
-# Many machines
-
-
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed")
-
-
-@pytest.mark.soak
-@needs_ray
-@needs_weights
-def test_a_lost_worker_costs_its_part_and_features_are_those_of_one_machine(tmp_path: Path) -> None:
-    for i in range(80):
-        write_picture(tmp_path / "photos" / "ab"[i % 2] / f"{i:02}.png", i % 3, (20, 20))
-    (tmp_path / "photos" / "a" / "10.png").write_text("no image")
-    part = "from unflip.api import embed; embed.PART = 8; from unflip.cli import main; main()"
-
-    def command(out: str, *more: str) -> list[str]:
-        photos = str(tmp_path / "photos")
-        return [sys.executable, "-c", part, "embed", photos, "--out", str(tmp_path / out), "--skip-broken",
-                "--device", "cpu", "--threads", "1", *more]  # fmt: skip
-
-    subprocess.run(command("here.npz"), check=True, capture_output=True)
-    with running(command("there.npz", "--backend", "ray")) as there:
-        there.wait_for(lambda: [*tmp_path.glob("there.npz.parts/*.npz")])
-        victim = there.wait_for(lambda: there.others("ray::_embed_remotely"))[0]
-        os.kill(victim, signal.SIGKILL)
-        told, err = there.process.communicate(timeout=600)
-        assert there.process.returncode == 0, err
-    assert "79 train" in told
-    assert "left out a/10.png: not an image" in err
-    one, other = read(tmp_path / "here.npz"), read(tmp_path / "there.npz")
-    assert list(one) == list(other)
-    assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def test_a_cluster_that_is_not_there_or_not_asked_for_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--address x:1 needs --backend ray"):
-        embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", address="x:1")
-    with pytest.raises(ConfigError, match=r"--address 127\.0\.0\.1:1: no Ray cluster answers there"):
-        embed(folder, tmp_path / "f.npz", backbone="tiny", device="cpu", backend="ray", address="127.0.0.1:1")
     assert not list(tmp_path.glob("f.npz*"))
 
 

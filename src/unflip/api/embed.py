@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from unflip.api.options import EMBED, EmbeddingOptions, option_tree
-from unflip.compute import Cluster, find_device, find_ray
+from unflip.compute import find_device
 from unflip.data.arrays import Array, Pieces, read_npz, write_npz
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Inputs, Split
@@ -45,11 +45,8 @@ from unflip.data.options import DataOptions
 from unflip.data.split import row_hashes
 from unflip.encoders.base import restore
 from unflip.encoders.image import (
-    Advance,
     Embedded,
     ImageEncoder,
-    WorkerOptions,
-    embed_on,
     embed_part,
     image_options,
     read_batches,
@@ -198,13 +195,9 @@ def plan_embedding(
         raw: data set of images.
         out: the feature file, or the folder of shards.
         options: with which ``raw`` was loaded.
-        embedding: backbone, weights and backend.
+        embedding: backbone and weights.
         execution: device, threads, and whether progress is shown.
     """
-    if embedding.address is not None and embedding.backend != "ray":
-        raise ConfigError(f"--address {embedding.address} needs --backend ray")
-    if embedding.backend == "ray":
-        find_ray(embedding.address)
     if not raw.holds_images:
         raise InputError(f"data {options.path}: holds no images; there is nothing to embed")
     if execution.threads is not None:
@@ -234,7 +227,7 @@ def plan_embedding(
     )
     files = PartFiles(out.with_name(f"{out.name}.parts"), parts)
     encoder.to(device, embedding.batch_size)
-    plan = EmbedPlan(out, origin, raw, sets, files, options, embedding, execution, encoder, earlier)
+    plan = EmbedPlan(out, origin, raw, sets, files, options, execution.quiet, encoder, earlier)
     if plan.finished is None:
         plan.check_sample()
     return plan
@@ -251,8 +244,7 @@ class EmbedPlan:
         sets: the images of each split, with the size for the backbone; some may turn out to be broken.
         files: the parts that are already computed.
         options: how images are read.
-        embedding: backbone and backend.
-        execution: device and threads.
+        quiet: show no progress.
         encoder: the encoder on its device.
         earlier: features of some of these images that ``out`` has already.
     """
@@ -263,8 +255,7 @@ class EmbedPlan:
     sets: Mapping[str, Split]
     files: "PartFiles"
     options: DataOptions
-    embedding: EmbeddingOptions
-    execution: Execution
+    quiet: bool
     encoder: ImageEncoder
     earlier: "EarlierFeatures"
 
@@ -324,7 +315,7 @@ class EmbedPlan:
     def _embed(self) -> FeatureOrigin:
         """Compute the missing parts, and write the file."""
         with self.files.at_work():
-            finished, done, reporter = self.files.finished, self.files.done, make_reporter(self.execution.quiet)
+            finished, done, reporter = self.files.finished, self.files.done, make_reporter(self.quiet)
             missing = [part for part in self.files.parts if part not in finished]
             _log.info("embedding %d images; %d are done", self.files.total - done, done)
             broken: dict[str, dict[int, str]] = {name: {} for name in self.sets}
@@ -342,7 +333,8 @@ class EmbedPlan:
             with reporter, Interruption() as interruption:
                 reporter.start("embedding", self.files.total, done + 1)
                 self._check_broken(broken)
-                for part, embedded in self._compute(missing, advance):
+                for part in missing:
+                    embedded = embed_part(self.encoder, part.images, self.options.workers, advance)
                     rows = missing_rows[part.set]
                     broken[part.set] |= {rows[part.start + row]: reason for row, reason in embedded.broken.items()}
                     self._check_broken(broken)
@@ -375,19 +367,6 @@ class EmbedPlan:
         if (rows < 0).any():
             merged[rows < 0] = self.files.read(name, what)
         return merged
-
-    def _compute(self, parts: Sequence["Part"], advance: Advance) -> Iterator[tuple["Part", Embedded]]:
-        """Yield parts and their features, computed on this machine or on a Ray cluster."""
-        if self.embedding.backend == "local":
-            for part in parts:
-                yield part, embed_part(self.encoder, part.images, self.options.workers, advance)
-        elif parts:
-            device, threads = self.execution.device, self.execution.threads or 1
-            options = WorkerOptions(device, threads, self.options.workers or threads, self.embedding.batch_size)
-            with Cluster(self.embedding.address, device, threads) as cluster:
-                images = [part.images for part in parts]
-                for index, embedded in embed_on(cluster, self.origin.encoding, images, options, advance):
-                    yield parts[index], embedded
 
     def _check_broken(self, broken: Mapping[str, Mapping[int, str]]) -> None:
         for name, images in self._files.items():

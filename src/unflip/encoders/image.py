@@ -1,16 +1,14 @@
 """Encoder of images: a pretrained backbone at a fixed image size.
 
-:class:`ImageEncoder` holds the backbone. Below it, images are embedded part by part on this machine
-(:func:`embed_part`) or on a Ray cluster (:func:`embed_on`); images that cannot be read are recorded.
+:class:`ImageEncoder` holds the backbone. Below it, images are embedded part by part (:func:`embed_part`);
+images that cannot be read are recorded.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, Self
@@ -20,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unflip.compute import Cluster, find_device, prefetched
+from unflip.compute import prefetched
 from unflip.data.arrays import Array
 from unflip.data.dataset import Encoding
 from unflip.data.files import BrokenImageError, ImageFiles
@@ -28,18 +26,16 @@ from unflip.data.images import FileSource, ImageSource, are_small, with_margin
 from unflip.data.options import DataOptions
 from unflip.data.sources import Source, Standardization
 from unflip.encoders.base import Encoded, Encoder
-from unflip.errors import ConfigError, InputError, RunFolderError, UnflipError, described
+from unflip.errors import ConfigError, InputError
 from unflip.nn import backbones
 from unflip.nn.backbone import Backbone, hash_weights
 from unflip.nn.openvino import Encode, Precision, compile_backbone
 from unflip.progress import Track, untracked
 
-Advance = Callable[[int], None]  # called with the number of images done, 0 now and then so that it can stop the work
+Advance = Callable[[int], None]  # called with the number of images done; it may raise to stop the work
 _SMALL_SIZE = 112  # to which images of at most 64 x 64 pixels are resized
 _BRIGHTNESS_SIZE = 64  # pixels across, about, from which brightness is measured
 _BATCH, _GPU_BATCH = 16, 256  # on a CPU small batches are faster
-_RETRIES = 3  # of a part whose worker is lost
-_POLL_SECONDS = 0.5  # between looks at a cluster
 
 
 @dataclass(frozen=True)
@@ -200,15 +196,6 @@ class Embedded(NamedTuple):
     broken: dict[int, str]
 
 
-class WorkerOptions(NamedTuple):
-    """How a machine computes a part; ``workers`` is the number of threads that decode images."""
-
-    device: str
-    threads: int | None
-    workers: int | None
-    batch_size: int | None
-
-
 def read_batches(source: Source, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, dict[int, str]]]:
     """Yield batches of the images at ``rows`` that can be read, and why the others cannot, by row; prefetched."""
     return prefetched((partial(_read, source, batch) for batch in rows), source.prefetch)
@@ -229,53 +216,6 @@ def embed_part(encoder: ImageEncoder, images: Array | ImageFiles, workers: int |
     stats = np.hstack([np.concatenate(brightness), np.delete(source.sizes, [*broken], axis=0)])
     stacked = np.concatenate(features) if features else np.empty((0, 0), np.float16)
     return Embedded(stacked, np.array(digests, np.uint64), stats, broken)
-
-
-def embed_on(
-    cluster: Cluster, encoding: Encoding, parts: Sequence[Array | ImageFiles], options: WorkerOptions, advance: Advance
-) -> Iterator[tuple[int, Embedded]]:
-    """Embed parts on a Ray cluster, and yield their indices and features in order of completion.
-
-    Every machine needs the backbone, and the image files at the same paths; nothing is written there.
-    """
-    task, ray = cluster.task(_embed_remotely, retries=_RETRIES), cluster.ray
-    settings, todo = json.dumps(dict(encoding.settings)), iter(range(len(parts)))
-    running: dict[Any, int] = {}
-    try:
-        while True:
-            for index in islice(todo, 2 * cluster.jobs - len(running)):
-                running[task.remote(settings, parts[index], options)] = index
-            if not running:
-                return
-            ready, _ = ray.wait([*running], timeout=_POLL_SECONDS)
-            advance(0)
-            for done in ready:
-                index = running.pop(done)
-                try:
-                    embedded: Embedded = ray.get(done)
-                except ray.exceptions.RayError as error:
-                    cause = getattr(error, "cause", None)
-                    if isinstance(cause, UnflipError):
-                        raise cause from error
-                    raise RunFolderError(f"a part failed on the Ray cluster: {described(cause or error)}") from error
-                advance(len(parts[index]))
-                yield index, embedded
-    finally:
-        for task_left in running:
-            ray.cancel(task_left, force=True)
-
-
-def _embed_remotely(settings: str, images: Array | ImageFiles, options: WorkerOptions) -> Embedded:
-    return embed_part(_cached_encoder(settings, options), images, options.workers, lambda count: None)
-
-
-@cache
-def _cached_encoder(settings: str, options: WorkerOptions) -> ImageEncoder:
-    """Load the encoder once per worker process."""
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    device = torch.device(find_device(options.device))
-    return ImageEncoder.restore(Encoding("images", json.loads(settings))).to(device, options.batch_size)
 
 
 def _read(source: Source, rows: Tensor) -> tuple[Tensor, dict[int, str]]:
