@@ -9,7 +9,7 @@ import pytest
 import unflip
 from browser import PHONE, chromium, open_page
 from helpers import spawn_python
-from unflip.cli.app import app, noise_app
+from unflip.cli.app import app
 from unflip.cli.paper import paper_app
 from unflip.methods import methods
 
@@ -104,7 +104,7 @@ def test_every_command_has_a_section_with_its_flags(site_parts: "ModuleType") ->
     ]
     below = [
         f"unflip {name} {command.callback.__name__}"
-        for name, group in (("noise", noise_app), ("paper", paper_app))
+        for name, group in (("paper", paper_app),)
         for command in group.registered_commands
         if command.callback
     ]

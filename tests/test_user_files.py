@@ -134,7 +134,7 @@ COMMANDS: list[list[str]] = [
     ["paper", "table", "1"],
     ["list"],
 ]
-FORCED = ("train", "clean", "embed", "predict", "corrupt", "noise", "export", "report", "review")
+FORCED = ("train", "clean", "embed", "predict", "corrupt", "export", "report", "review")
 
 
 def users(home: Path) -> Snapshot:

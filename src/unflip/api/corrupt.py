@@ -1,4 +1,4 @@
-"""corrupt and inspect_noise: make noisy labels, and compare labels with the true ones."""
+"""corrupt: make noisy labels."""
 
 import csv
 import io
@@ -9,26 +9,17 @@ from typing import Any
 import numpy as np
 
 from unflip.api.options import CORRUPT, option_tree
-from unflip.data.arrays import Array, read_npz, write_array
+from unflip.data.arrays import write_array
 from unflip.data.corrupt import corrupt_labels, needs_posterior
 from unflip.data.dataset import Dataset
 from unflip.data.labeling import label_data
-from unflip.data.labels import (
-    are_misleading,
-    as_names,
-    find_classes,
-    number_names,
-    read_labels,
-    to_class_numbers,
-    whole_number,
-)
+from unflip.data.labels import are_misleading, whole_number
 from unflip.data.loaders import check_used, load_raw
-from unflip.data.options import DataOptions
 from unflip.encoders.table import encode_raw
 from unflip.engine.distributed import Distributed
 from unflip.engine.prepare import find_posterior
-from unflip.errors import ConfigError, InputError
-from unflip.files import write_json, write_text, written_together
+from unflip.errors import ConfigError
+from unflip.files import write_json, write_text
 from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
 from unflip.report.figures import PmdCurve, draw_noise
@@ -96,12 +87,11 @@ def corrupt(
     curve = None
     if posterior is not None and (kind := recipe.steps[0].pmd_kind) is not None:
         curve = PmdCurve(kind, after.noise_record["steps"][0]["factor"], posterior)
-    with written_together():
-        if save_posterior and posterior is not None:
-            write_array(Path(save_posterior), posterior.numpy())
-        draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
-        write_json(record, after.noise_record | ({"classes": after.class_names} if after.class_names else {}))
-        _write_labels(out, after)  # last, so that labels always have a record
+    if save_posterior and posterior is not None:
+        write_array(Path(save_posterior), posterior.numpy())
+    draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
+    write_json(record, after.noise_record | ({"classes": after.class_names} if after.class_names else {}))
+    _write_labels(out, after)  # last, so that labels always have a record
     return CorruptResult(out, record, picture, measured, after.class_names)
 
 
@@ -121,57 +111,3 @@ def _write_labels(out: Path, data: Dataset) -> None:
         write_text(out, text.getvalue())
     else:
         write_text(out, "\n".join(lines) + "\n")
-
-
-def inspect_noise(
-    labels: Path, clean: str | Path, *, limit: int | None = None, out: Path | None = None, force: bool = False
-) -> tuple[NoiseProfile, tuple[str, ...] | None]:
-    """Compare labels with the true ones; return the noise, and the class names if there are any.
-
-    Args:
-        labels: the labels to inspect: .npy, .csv or .txt.
-        clean: the true labels: the same, an .npz with ``train_labels``, or any labeled data that ``train`` reads,
-            such as the built-in ``digits`` or a folder of images. It may be longer than ``labels``.
-        limit: compare only the first ``limit`` labels.
-        out: draw the transition matrix to this .png.
-        force: overwrite an existing picture.
-    """
-    if out is not None:
-        check_output(out, (".png",), force=force, inputs=[labels, clean])
-    noisy_raw, (clean_raw, class_names) = read_labels(labels), _read_clean(Path(clean))
-    if limit is not None and limit > noisy_raw.size:
-        raise ConfigError(f"--limit {limit}: {labels} has only {noisy_raw.size} labels")
-    noisy_raw = noisy_raw[..., :limit] if noisy_raw.ndim else noisy_raw
-    if noisy_raw.ndim != 1 or clean_raw.ndim != 1 or not 0 < len(noisy_raw) <= len(clean_raw):
-        raise InputError(f"labels {labels}: shape {noisy_raw.shape} does not match {clean}, {clean_raw.shape}")
-    clean_raw = clean_raw[: len(noisy_raw)]
-    if class_names is None and (noisy_raw.dtype.kind == "U") != (clean_raw.dtype.kind == "U"):
-        raise InputError(f"labels {labels}: must be names, or numbers, as in {clean}")
-    if class_names is None and (class_names := number_names([noisy_raw, clean_raw], f"labels {labels}")) is not None:
-        noisy_raw, clean_raw = (np.asarray(as_names(column)) for column in (noisy_raw, clean_raw))
-    num_classes, names = find_classes(np.concatenate([noisy_raw, clean_raw]), class_names, f"labels {labels}")
-    if num_classes < 2:
-        raise InputError(f"labels {labels}: {num_classes} class; at least two are needed")
-    noisy_labels = to_class_numbers(noisy_raw, num_classes, names, f"labels {labels}")
-    clean_labels = to_class_numbers(clean_raw, num_classes, names, f"clean labels {clean}")
-    measured = measure_noise(clean_labels, noisy_labels, num_classes)
-    if out is not None:
-        draw_noise(out, clean_labels, noisy_labels, measured.matrix, class_names=names)
-    return measured, names
-
-
-def _read_clean(path: Path) -> tuple[Array, tuple[str, ...] | None]:
-    """Return the true labels, and the class names if the data has them."""
-    if path.suffix.lower() in (".npy", ".csv", ".txt"):
-        return read_labels(path), None
-    if path.suffix == ".npz":  # without its features, which may be large
-        arrays = read_npz(path, only=("train_labels", "class_names"))
-        labels, names = arrays.get("train_labels"), arrays.get("class_names")
-        class_names = None if names is None else tuple(map(str, names.tolist()))
-    else:
-        raw = load_raw(DataOptions(path=str(path)))
-        raw.check_trainable(f"clean labels {path}")
-        labels, class_names = raw.train.labels, raw.class_names
-    if labels is None:
-        raise InputError(f"clean labels {path}: no training labels")
-    return labels, class_names
