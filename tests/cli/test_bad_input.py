@@ -602,7 +602,6 @@ BAD: dict[str, dict[str, Row]] = {
     "paper table": {
         "no name": ([], ["name"]),
         "an unknown name": (["7"], ["7"]),
-        "an unknown format": (["1", "--format", "html"], ["unknown --format 'html'", "markdown"]),
         "unknown numbers": (["1", "--show", "first"], ["unknown --show 'first'", "last"]),
         "nothing to show": (["1", "--no-paper"], ["--results"]),
         "what the paper does not have": (["1", "--show", "labels"], ["--show labels", "--results"]),

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import socket
-import statistics
 import threading
 import time
 import warnings
@@ -14,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -59,11 +59,11 @@ class Progress:
         """Estimate the remaining time from the mean of the finished cells; None if there are none."""
         if not self.seconds:
             return None
-        return statistics.mean(self.seconds.values()) * (self.left + len(self.running)) / self.jobs
+        return fmean(self.seconds.values()) * (self.left + len(self.running)) / self.jobs
 
 
-Callback = Callable[[Progress, str | None], None]
-"""Called regularly with the progress, and with a message when a cell has finished or failed."""
+Callback = Callable[[Progress, str], None]
+"""Called with the progress and a message when a cell has finished or failed."""
 
 
 def sweep(
@@ -196,7 +196,6 @@ def _run_cells(
                 else:
                     progress.failed[cell] = error
                 callback(progress, f"{'failed' if cell in progress.failed else 'will retry'} {title}: {error}")
-            callback(progress, None)
 
 
 class Local:
