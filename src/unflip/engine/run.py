@@ -2,10 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +21,7 @@ from unflip.engine.prepare import make_model, make_trainer, prepare_data
 from unflip.engine.scoring import score_examples
 from unflip.engine.trainer import finite
 from unflip.errors import ConfigError, RunFolderError, Stopped
-from unflip.files import Interruption, naming_target, write_json
+from unflip.files import Interruption, write_json
 from unflip.nn.base import unwrap
 from unflip.noise.transition import NoiseProfile
 from unflip.progress import Reporter, make_reporter, summary
@@ -64,14 +62,12 @@ def train_run(claim: Claim, config: RunConfig, execution: Execution, *, data: Da
         session.load()
     if processes.is_first:
         session.write_start(replace=claim.force)
-    board = tensorboard(run.folder / layout.TENSORBOARD, enabled=processes.is_first)
     signals = session.interruption if processes.count == 1 else nullcontext()
-    with session.reporter, board as write, signals:
+    with session.reporter, signals:
         done = len(session.state.metrics)
         session.reporter.start(config.common.method, config.common.epochs, done + 1)
         for line in session.trainer.fit(done + 1, session.unfinished, session.after_step):
             session.end_epoch(line)
-            write(line)
             session.reporter.epoch(line)
     with finite("at the end of the run"):
         session.write_results()
@@ -195,8 +191,7 @@ class Session:
             self.run.clear()
         self.run.begin()
         self.run.write_config(self.config.to_toml())
-        for folder in (layout.CHECKPOINTS, layout.TENSORBOARD):
-            self.run.own(folder)
+        self.run.own(layout.CHECKPOINTS)
         if self.dataset.noise_record is not None:
             write_json(self.run.own(layout.NOISE), self.dataset.noise_record)
         if self.dataset.skipped:
@@ -278,32 +273,3 @@ class Session:
             self.run.own(layout.RESULT),
             make_result(self.config, dataset, self.state, self.truth, trainer, scores, table, tests),
         )
-
-
-@contextmanager
-def tensorboard(folder: Path, *, enabled: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield a function that writes an epoch's metrics for TensorBoard; it does nothing if that is not installed.
-
-    Every number is a scalar; those of nested metrics are called ``group/name``.
-    """
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        enabled = False
-    if not enabled:
-        yield lambda metrics: None
-        return
-
-    def write(metrics: Mapping[str, Any]) -> None:
-        with naming_target(folder):
-            for key, number in _flat(dict(metrics)).items():
-                if isinstance(number, int | float):
-                    writer.add_scalar(key.replace(".", "/"), number, metrics["epoch"])
-
-    with naming_target(folder):
-        writer = SummaryWriter(str(folder), filename_suffix=layout.BOARD_ENDING)
-    try:
-        yield write
-    finally:
-        with naming_target(folder):
-            writer.close()
