@@ -39,7 +39,6 @@ def test_symmetric_labels_come_with_a_record_and_a_picture(cli: Cli, data: Path,
     assert record["noise_rate"] == pytest.approx((labels != clean).mean(), abs=1e-6)
     assert record["noise_rate"] == pytest.approx(0.3, abs=0.06)
     assert record["recipe"] == "sym:0.3"
-    assert (tmp_path / "labels.png").stat().st_size > 5000
     assert f"noise rate {record['noise_rate']:.4f}" in answer.out
 
 

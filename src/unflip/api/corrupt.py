@@ -22,7 +22,6 @@ from unflip.errors import ConfigError
 from unflip.files import write_json, write_text
 from unflip.noise.recipe import parse
 from unflip.noise.transition import NoiseProfile, measure_noise
-from unflip.report.figures import PmdCurve, draw_noise
 from unflip.runs.config import check_section
 from unflip.runs.layout import check_output
 from unflip.runs.options import Common, Execution
@@ -30,11 +29,10 @@ from unflip.runs.options import Common, Execution
 
 @dataclass(frozen=True)
 class CorruptResult:
-    """Noisy labels: where they, their record and a picture were written, and how noisy they are."""
+    """Noisy labels: where they and their record were written, and how noisy they are."""
 
     labels: Path
     record: Path
-    picture: Path
     measured: NoiseProfile
     class_names: tuple[str, ...] | None
 
@@ -49,23 +47,22 @@ def corrupt(
     force: bool = False,
     **options: Any,
 ) -> CorruptResult:
-    """Add label noise by a recipe; write the labels, a record of how they were made (.json) and a picture (.png).
+    """Add label noise by a recipe; write the labels, and a record of how they were made (.json).
 
     Args:
         data: feature arrays with clean ``train_labels``, images, or the name of a built-in data set.
         noise: the recipe, such as ``pmd1:0.35 + sym:0.30``; docs/noise.md lists its steps.
-        out: the labels: .npy, .csv or .txt. The other two files are written next to it.
+        out: the labels: .npy, .csv or .txt. The record is written next to it.
         save_posterior: write the class probabilities that a pmd step used to this .npy.
         seed: random seed.
         force: overwrite existing files.
         options: those of ``unflip.api.options.CORRUPT``; ``unflip corrupt --help`` describes them.
     """
     recipe, out = parse(noise), Path(out)
-    record, picture = out.with_suffix(".json"), out.with_suffix(".png")
+    record = out.with_suffix(".json")
     inputs = [data, options.get("labels"), options.get("posterior"), options.get("class_map"), options.get("matrix")]
     check_output(out, (".npy", ".csv", ".txt"), force=force, inputs=inputs)
-    for path in (record, picture):
-        check_output(path, force=force, inputs=inputs, option="next to --out:")
+    check_output(record, force=force, inputs=inputs, option="next to --out:")
     if save_posterior is not None:
         check_output(Path(save_posterior), (".npy",), force=force, inputs=inputs, option="--save-posterior")
     tree = option_tree(CORRUPT, {"seed": seed, **options})
@@ -84,15 +81,11 @@ def corrupt(
     truth = before.truth
     measured = measure_noise(truth, after.given, after.num_classes)
     assert after.noise_record is not None
-    curve = None
-    if posterior is not None and (kind := recipe.steps[0].pmd_kind) is not None:
-        curve = PmdCurve(kind, after.noise_record["steps"][0]["factor"], posterior)
     if save_posterior and posterior is not None:
         write_array(Path(save_posterior), posterior.numpy())
-    draw_noise(picture, truth, after.given, measured.matrix, class_names=after.class_names, pmd=curve)
     write_json(record, after.noise_record | ({"classes": after.class_names} if after.class_names else {}))
     _write_labels(out, after)  # last, so that labels always have a record
-    return CorruptResult(out, record, picture, measured, after.class_names)
+    return CorruptResult(out, record, measured, after.class_names)
 
 
 def _write_labels(out: Path, data: Dataset) -> None:

@@ -54,7 +54,7 @@ def embed(
 def corrupt(
     data: Annotated[str, typer.Option(help="Feature arrays with clean train_labels, or the built-in data set digits.")],
     noise: Annotated[str, typer.Option(help="Noise recipe: steps joined by +.", metavar="RECIPE")],
-    out: Annotated[Path, typer.Option(help="Output labels: .npy, .csv or .txt; .json and .png go next to it.")],
+    out: Annotated[Path, typer.Option(help="Output labels: .npy, .csv or .txt; .json goes next to it.")],
     save_posterior: Annotated[Path | None, typer.Option(help="Write the estimated posteriors to this .npy.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     quiet: Quiet = False,
@@ -71,7 +71,7 @@ def corrupt(
     result = corrupt_task(data, noise, out, save_posterior=save_posterior, force=force, quiet=quiet, **options)
     if not quiet:
         print_noise(result.measured, result.class_names)
-        print(f"Labels: {result.labels}, record: {result.record}, picture: {result.picture}")  # noqa: T201
+        print(f"Labels: {result.labels}, record: {result.record}")  # noqa: T201
 
 
 def print_noise(measured: "NoiseProfile", class_names: "Sequence[str] | None") -> None:

@@ -26,7 +26,7 @@ from unflip.nn.base import unwrap
 from unflip.noise.transition import NoiseProfile
 from unflip.progress import Reporter, make_reporter, summary
 from unflip.runs import layout
-from unflip.runs.config import RunConfig, Tree, read_toml
+from unflip.runs.config import RunConfig, flatten, read_toml
 from unflip.runs.folder import Claim, Run
 from unflip.runs.labels import LabelSummary, label_table, summarize_labels
 from unflip.runs.model_file import Model
@@ -116,7 +116,7 @@ def train_in_memory(
 
 def _check_same(run: Run, config: RunConfig) -> None:
     """Raise ConfigError unless a resumed run has the same configuration; only the number of epochs may grow."""
-    before, now = _flat(read_toml(run.config_path)), _flat(config.tree())
+    before, now = flatten(read_toml(run.config_path)), flatten(config.tree())
     if now["epochs"] < before["epochs"]:
         raise ConfigError(f"{run.folder} was started with epochs = {before['epochs']}; --resume can only raise that")
     for key in before | now:  # top-level keys first: the method before its options
@@ -125,13 +125,6 @@ def _check_same(run: Run, config: RunConfig) -> None:
                 f"{run.folder} was started with {key} = {before.get(key)}, now it is {now.get(key)}; "
                 "resume with the same value, or start over with --force"
             )
-
-
-def _flat(tree: Tree, prefix: str = "") -> Tree:
-    flat: Tree = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 class Session:

@@ -268,6 +268,14 @@ def nest(key: str, value: Any) -> Tree:
     return value  # type: ignore[no-any-return]
 
 
+def flatten(tree: Tree, prefix: str = "") -> Tree:
+    """Return the values of a tree by dotted key."""
+    flat: Tree = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
 def _merged(layers: Iterable[Tree]) -> Tree:
     return reduce(_merge, layers, {"data": {}})
 
