@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from unflip.api.options import EMBED, EmbeddingOptions, option_tree
-from unflip.compute import Cluster, find_device, find_ray
+from unflip.compute import find_device
 from unflip.data.arrays import Array, Pieces, read_npz, write_npz
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Inputs, Split
@@ -35,21 +35,15 @@ from unflip.data.loaders.arrays import (
     IMAGE_STATS,
     STATES,
     FeatureOrigin,
-    feature_folder,
-    is_file,
     read_origin,
     write_features,
-    write_labels,
 )
 from unflip.data.options import DataOptions
 from unflip.data.split import row_hashes
 from unflip.encoders.base import restore
 from unflip.encoders.image import (
-    Advance,
     Embedded,
     ImageEncoder,
-    WorkerOptions,
-    embed_on,
     embed_part,
     image_options,
     read_batches,
@@ -79,7 +73,7 @@ class EmbedResult:
     """A finished feature file.
 
     Attributes:
-        path: the file, or the folder of shards.
+        path: the file.
         features: the data set of features.
         examples: the raw examples of each split.
         reused: whether the features were already there.
@@ -118,7 +112,7 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
 
     Args:
         data: images, or a table of columns or texts, as ``unflip embed --help`` lists them.
-        out: an .npz file in an existing folder, or a folder for shards of 65,536 examples.
+        out: an .npz file in an existing folder.
         force: replace other features at ``out``.
         options: those of ``unflip.api.options.EMBED``, as in ``unflip embed --help``.
     """
@@ -136,15 +130,9 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
 
 
 def _check_target(out: Path, *, force: bool, inputs: Sequence[str | Path] = ()) -> None:
-    if is_file(out):
-        check_output(out, force=force, inputs=inputs)
-        return
-    if out.suffix and not out.is_dir():
-        raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; give an .npz file, or a folder for shards")
-    folder = feature_folder(out)
-    folder.check()
-    if folder.is_marked and read_origin(out) is not None and not force:
-        raise RunFolderError(f"--out {out}: already holds features; replace them with --force")
+    if out.suffix.lower() != ".npz":
+        raise ConfigError(f"--out {out}: must be an .npz file")
+    check_output(out, force=force, inputs=inputs)
 
 
 def read_data(
@@ -196,15 +184,11 @@ def plan_embedding(
 
     Args:
         raw: data set of images.
-        out: the feature file, or the folder of shards.
+        out: the feature file.
         options: with which ``raw`` was loaded.
-        embedding: backbone, weights and backend.
+        embedding: backbone and weights.
         execution: device, threads, and whether progress is shown.
     """
-    if embedding.address is not None and embedding.backend != "ray":
-        raise ConfigError(f"--address {embedding.address} needs --backend ray")
-    if embedding.backend == "ray":
-        find_ray(embedding.address)
     if not raw.holds_images:
         raise InputError(f"data {options.path}: holds no images; there is nothing to embed")
     if execution.threads is not None:
@@ -212,9 +196,7 @@ def plan_embedding(
     device = torch.device(find_device(execution.device))
     raw.check_trainable(options.path)
     assert isinstance(raw.train.inputs, np.ndarray | ImageFiles)
-    encoder = ImageEncoder.choose(
-        embedding.backbone, raw.train.inputs, options, embedding.weights, embedding.feature_precision
-    )
+    encoder = ImageEncoder.choose(embedding.backbone, raw.train.inputs, options, embedding.weights)
     encoding = encoder.encoding()
     options = image_options(encoding, options)
     frame = ResizeCrop(encoder.settings.image_size, encoder.settings.image_resize, options.resample)
@@ -234,7 +216,7 @@ def plan_embedding(
     )
     files = PartFiles(out.with_name(f"{out.name}.parts"), parts)
     encoder.to(device, embedding.batch_size)
-    plan = EmbedPlan(out, origin, raw, sets, files, options, embedding, execution, encoder, earlier)
+    plan = EmbedPlan(out, origin, raw, sets, files, options, execution, encoder, earlier)
     if plan.finished is None:
         plan.check_sample()
     return plan
@@ -245,13 +227,12 @@ class EmbedPlan:
     """A feature file to be computed.
 
     Attributes:
-        out: the feature file, or the folder of shards.
+        out: the feature file.
         origin: how the features are computed, with a fingerprint of the images.
         raw: the data set.
         sets: the images of each split, with the size for the backbone; some may turn out to be broken.
         files: the parts that are already computed.
         options: how images are read.
-        embedding: backbone and backend.
         execution: device and threads.
         encoder: the encoder on its device.
         earlier: features of some of these images that ``out`` has already.
@@ -263,7 +244,6 @@ class EmbedPlan:
     sets: Mapping[str, Split]
     files: "PartFiles"
     options: DataOptions
-    embedding: EmbeddingOptions
     execution: Execution
     encoder: ImageEncoder
     earlier: "EarlierFeatures"
@@ -302,7 +282,8 @@ class EmbedPlan:
         }
         changed = any(not np.array_equal(part.labels, written[name].labels) for name, part in sets.items())  # type: ignore[arg-type]
         if reused and changed:
-            write_labels(self.out, sets, self.raw.class_names, origin)
+            inputs = {name: np.asarray(part.inputs) for name, part in sets.items()}
+            write_features(self.out, inputs, sets, self.raw.class_names, origin)
         features = replace(self.raw.with_parts(sets), normalization=None, encoding=self.origin.encoding)
         features = replace(features, images_path=origin.data, skipped=origin.skipped)
         examples = {name: part.inputs for name, part in readable.items()}
@@ -342,7 +323,8 @@ class EmbedPlan:
             with reporter, Interruption() as interruption:
                 reporter.start("embedding", self.files.total, done + 1)
                 self._check_broken(broken)
-                for part, embedded in self._compute(missing, advance):
+                for part in missing:
+                    embedded = embed_part(self.encoder, part.images, self.options.workers, advance)
                     rows = missing_rows[part.set]
                     broken[part.set] |= {rows[part.start + row]: reason for row, reason in embedded.broken.items()}
                     self._check_broken(broken)
@@ -375,19 +357,6 @@ class EmbedPlan:
         if (rows < 0).any():
             merged[rows < 0] = self.files.read(name, what)
         return merged
-
-    def _compute(self, parts: Sequence["Part"], advance: Advance) -> Iterator[tuple["Part", Embedded]]:
-        """Yield parts and their features, computed on this machine or on a Ray cluster."""
-        if self.embedding.backend == "local":
-            for part in parts:
-                yield part, embed_part(self.encoder, part.images, self.options.workers, advance)
-        elif parts:
-            device, threads = self.execution.device, self.execution.threads or 1
-            options = WorkerOptions(device, threads, self.options.workers or threads, self.embedding.batch_size)
-            with Cluster(self.embedding.address, device, threads) as cluster:
-                images = [part.images for part in parts]
-                for index, embedded in embed_on(cluster, self.origin.encoding, images, options, advance):
-                    yield parts[index], embedded
 
     def _check_broken(self, broken: Mapping[str, Mapping[int, str]]) -> None:
         for name, images in self._files.items():
@@ -430,7 +399,7 @@ def _earlier_features(out: Path, encoding: Encoding, digest: str, sets: Mapping[
     """
     rows = {name: np.full(len(part.inputs), -1) for name, part in sets.items()}
     try:
-        origin = read_origin(out) if is_file(out) and out.is_file() else None
+        origin = read_origin(out)
         if (
             origin is None
             or origin.fingerprint == digest
