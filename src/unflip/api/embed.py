@@ -35,11 +35,8 @@ from unflip.data.loaders.arrays import (
     IMAGE_STATS,
     STATES,
     FeatureOrigin,
-    feature_folder,
-    is_file,
     read_origin,
     write_features,
-    write_labels,
 )
 from unflip.data.options import DataOptions
 from unflip.data.split import row_hashes
@@ -76,7 +73,7 @@ class EmbedResult:
     """A finished feature file.
 
     Attributes:
-        path: the file, or the folder of shards.
+        path: the file.
         features: the data set of features.
         examples: the raw examples of each split.
         reused: whether the features were already there.
@@ -115,7 +112,7 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
 
     Args:
         data: images, or a table of columns or texts, as ``unflip embed --help`` lists them.
-        out: an .npz file in an existing folder, or a folder for shards of 65,536 examples.
+        out: an .npz file in an existing folder.
         force: replace other features at ``out``.
         options: those of ``unflip.api.options.EMBED``, as in ``unflip embed --help``.
     """
@@ -133,15 +130,9 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
 
 
 def _check_target(out: Path, *, force: bool, inputs: Sequence[str | Path] = ()) -> None:
-    if is_file(out):
-        check_output(out, force=force, inputs=inputs)
-        return
-    if out.suffix and not out.is_dir():
-        raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; give an .npz file, or a folder for shards")
-    folder = feature_folder(out)
-    folder.check()
-    if folder.is_marked and read_origin(out) is not None and not force:
-        raise RunFolderError(f"--out {out}: already holds features; replace them with --force")
+    if out.suffix.lower() != ".npz":
+        raise ConfigError(f"--out {out}: must be an .npz file")
+    check_output(out, force=force, inputs=inputs)
 
 
 def read_data(
@@ -193,7 +184,7 @@ def plan_embedding(
 
     Args:
         raw: data set of images.
-        out: the feature file, or the folder of shards.
+        out: the feature file.
         options: with which ``raw`` was loaded.
         embedding: backbone and weights.
         execution: device, threads, and whether progress is shown.
@@ -205,9 +196,7 @@ def plan_embedding(
     device = torch.device(find_device(execution.device))
     raw.check_trainable(options.path)
     assert isinstance(raw.train.inputs, np.ndarray | ImageFiles)
-    encoder = ImageEncoder.choose(
-        embedding.backbone, raw.train.inputs, options, embedding.weights, embedding.feature_precision
-    )
+    encoder = ImageEncoder.choose(embedding.backbone, raw.train.inputs, options, embedding.weights)
     encoding = encoder.encoding()
     options = image_options(encoding, options)
     frame = ResizeCrop(encoder.settings.image_size, encoder.settings.image_resize, options.resample)
@@ -237,7 +226,7 @@ class EmbedPlan:
     """A feature file to be computed.
 
     Attributes:
-        out: the feature file, or the folder of shards.
+        out: the feature file.
         origin: how the features are computed, with a fingerprint of the images.
         raw: the data set.
         sets: the images of each split, with the size for the backbone; some may turn out to be broken.
@@ -295,7 +284,8 @@ class EmbedPlan:
         }
         changed = any(not np.array_equal(part.labels, written[name].labels) for name, part in sets.items())  # type: ignore[arg-type]
         if reused and changed:
-            write_labels(self.out, sets, self.raw.class_names, origin)
+            inputs = {name: np.asarray(part.inputs) for name, part in sets.items()}
+            write_features(self.out, inputs, sets, self.raw.class_names, origin)
         features = replace(self.raw.with_parts(sets), normalization=None, encoding=self.origin.encoding)
         features = replace(features, images_path=origin.data, skipped=origin.skipped)
         examples = {name: part.inputs for name, part in readable.items()}
@@ -440,7 +430,7 @@ class FeatureCache:
     def add_file(self, out: Path, encoding: Encoding) -> None:
         """Add the features in the file ``out``, if they were computed in the same way."""
         try:
-            origin = read_origin(out) if is_file(out) and out.is_file() else None
+            origin = read_origin(out)
             if origin is None or encoding.differences(replace(origin.encoding, arrays=encoding.arrays)):
                 return
             content = read_npz(out)

@@ -41,8 +41,6 @@ class EmbeddingOptions(Options):
     """Weights file of the backbone, .safetensors or .pth."""
     batch_size: PositiveInt | None = None
     """Images per batch."""
-    feature_precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the backbone on a CPU; bfloat16 is twice as fast where supported."""
 
 
 class AuditOptions(Options):
@@ -83,7 +81,7 @@ SECTIONS: dict[str, type[Options]] = {
 
 _LEARNING = ("method", "epochs", "seed")
 _COMPUTE = ("execution.device", "execution.threads", "execution.quiet")
-_BACKBONE = ("embedding.backbone", "embedding.weights", "embedding.feature_precision", "data.image_size")
+_BACKBONE = ("embedding.backbone", "embedding.weights", "data.image_size")
 _EXAMPLES = (
     "data.label_column", "data.ignore", "data.text_column", "data.categorical", "data.numeric", "data.text_encoder",
     "data.skip_broken",

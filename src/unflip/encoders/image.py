@@ -1,7 +1,7 @@
 """Encoder of images: a pretrained backbone at a fixed image size.
 
-:class:`ImageEncoder` holds the backbone. Below it, images are embedded part by part (:func:`embed_part`);
-images that cannot be read are recorded.
+:class:`ImageEncoder` holds the backbone. Below it, images are embedded part by part (:func:`embed_part`); images that
+cannot be read are recorded.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,10 +29,9 @@ from unflip.encoders.base import Encoded, Encoder
 from unflip.errors import ConfigError, InputError
 from unflip.nn import backbones
 from unflip.nn.backbone import Backbone, hash_weights
-from unflip.nn.openvino import Encode, Precision, compile_backbone
+from unflip.nn.openvino import Encode, compile_backbone
 from unflip.progress import Track, untracked
 
-Advance = Callable[[int], None]  # called with the number of images done; it may raise to stop the work
 _SMALL_SIZE = 112  # to which images of at most 64 x 64 pixels are resized
 _BRIGHTNESS_SIZE = 64  # pixels across, about, from which brightness is measured
 _BATCH, _GPU_BATCH = 16, 256  # on a CPU small batches are faster
@@ -48,7 +47,6 @@ class ImageSettings:
         image_size: side of the input images, in pixels.
         image_resize: length of the shorter side before the center crop.
         resample: interpolation mode.
-        precision: `bfloat16` is faster, and differs slightly between machines.
         weights_file: file of the weights, if they are not those of the backbone's package.
     """
 
@@ -57,7 +55,6 @@ class ImageSettings:
     image_size: int
     image_resize: int
     resample: str
-    precision: Precision = "float32"
     weights_file: str | None = None
 
 
@@ -69,9 +66,7 @@ class ImageEncoder(Encoder):
         self.device, self.batch_size = torch.device("cpu"), _BATCH
 
     @classmethod
-    def choose(
-        cls, name: str, images: Array | ImageFiles, options: DataOptions, weights: str | None, precision: Precision
-    ) -> Self:
+    def choose(cls, name: str, images: Array | ImageFiles, options: DataOptions, weights: str | None) -> Self:
         """Load a backbone and choose the image size: small images are upscaled, large ones resized and cropped.
 
         Args:
@@ -79,7 +74,6 @@ class ImageEncoder(Encoder):
             images: the training images.
             options: its ``image_size`` and ``image_resize`` override the choice.
             weights: file of weights; None for the published ones.
-            precision: of the computation.
         """
         backbone = _load(name, weights)
         small = are_small(images)
@@ -91,7 +85,7 @@ class ImageEncoder(Encoder):
             resize = options.image_resize or (size if small else with_margin(size))
         path = None if weights is None else str(Path(weights).resolve())
         digest = hash_weights(backbone.network)
-        return cls(ImageSettings(name, digest, size, resize, options.resample, precision, path), backbone)
+        return cls(ImageSettings(name, digest, size, resize, options.resample, path), backbone)
 
     @classmethod
     def restore(cls, encoding: Encoding) -> Self:
@@ -112,8 +106,7 @@ class ImageEncoder(Encoder):
 
     def describe(self) -> list[str]:
         """Return the name of the backbone and the image size."""
-        precision = "" if self.settings.precision == "float32" else f" in {self.settings.precision}"
-        return [f"features by {self.settings.backbone} at {self.settings.image_size} pixels{precision}"]
+        return [f"features by {self.settings.backbone} at {self.settings.image_size} pixels"]
 
     def to(self, device: torch.device, batch_size: int | None = None) -> Self:
         """Move the backbone to ``device`` and set the batch size; None for the default."""
@@ -157,7 +150,7 @@ class ImageEncoder(Encoder):
     @cached_property
     def _network(self) -> Encode:
         """The backbone, compiled on a CPU."""
-        return compile_backbone(self._backbone.network, self.settings.image_size, self.settings.precision)
+        return compile_backbone(self._backbone.network, self.settings.image_size)
 
     @cached_property
     def _normalization(self) -> Standardization:
@@ -175,7 +168,6 @@ def embed_command(encoding: Encoding, images: str, out: str = "new.npz") -> str:
     settings = ImageSettings(**encoding.settings)
     resample = f" --resample {settings.resample}" if settings.resample != "bilinear" else ""
     weights = f" --weights {quote(settings.weights_file)}" if settings.weights_file else ""
-    weights += f" --feature-precision {settings.precision}" if settings.precision != "float32" else ""
     sizes = f"--image-size {settings.image_size} --image-resize {settings.image_resize}"
     return f"unflip embed {quote(images)} --backbone {settings.backbone}{weights} {sizes}{resample} --out {out}"
 
@@ -201,8 +193,10 @@ def read_batches(source: Source, rows: Iterable[Tensor]) -> Iterator[tuple[Tenso
     return prefetched((partial(_read, source, batch) for batch in rows), source.prefetch)
 
 
-def embed_part(encoder: ImageEncoder, images: Array | ImageFiles, workers: int | None, advance: Advance) -> Embedded:
-    """Embed the images of a part, batch by batch; ``advance`` is called after each batch."""
+def embed_part(
+    encoder: ImageEncoder, images: Array | ImageFiles, workers: int | None, advance: Callable[[int], None]
+) -> Embedded:
+    """Embed the images of a part, batch by batch; ``advance`` is called with the number of images after each batch."""
     features, digests, broken, brightness = [], [], {}, [np.empty((0, 2), np.float32)]
     source = encoder.source(images, workers)
     rows = torch.arange(len(images)).split(encoder.batch_size)
