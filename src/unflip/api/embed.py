@@ -317,7 +317,7 @@ class EmbedPlan:
                 if interruption.signal is not None:
                     raise Stopped(f"stopped; {cache.describe()}", interruption.signal)
                 done += count
-                reporter.items(done, cache.total, "images")
+                reporter.done(done, f"{done}/{cache.total} images")
 
             with reporter, Interruption() as interruption:
                 reporter.start("embedding", cache.total, done + 1)

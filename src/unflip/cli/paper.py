@@ -53,7 +53,7 @@ def sweep(
     if dry_run:
         cells = plan(grids, out, data_root=data_root)
         for cell, points in cells.items():
-            state = "done" if cell.run.is_finished else f"epoch {cell.epoch}" if cell.epoch else "to do"
+            state = "done" if cell.run.is_finished else "started" if cell.log.exists() else "to do"
             for point in points:
                 console.print(f"{cell.name}  {state:8}  {point.grid}: {point}")
         finished = sum(cell.run.is_finished for cell in cells)

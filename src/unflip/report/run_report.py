@@ -31,6 +31,7 @@ CURVES = {
 }
 """The metrics drawn by epoch, if a run has them."""
 _PAIRS = 12
+_RATES = {"noise": "wrong", "low": "low", "high": "high"}  # of a class, from the numbers of wrong labels
 _LOWEST = 24  # examples with the lowest label quality
 _FLAGGED = 12  # examples of a check
 _GROUPS, _MEMBERS = 6, 6  # groups of a check, and examples of each
@@ -196,19 +197,11 @@ def class_rows(
     size = len(names)
     before, after = np.bincount(given, minlength=size), np.bincount(current, minlength=size)
     left = np.bincount(given[given != current], minlength=size) / np.maximum(1, before)
-    rates = [
-        [None] * 3 if one is None else [one[key] / one["scored"] for key in ("wrong", "low", "high")] for one in errors
-    ]
-    columns = (
-        names,
-        before.tolist(),
-        after.tolist(),
-        left.tolist(),
-        *zip(*rates, strict=True),
-        accuracy or [None] * size,
-    )
-    keys = ("name", "given", "now", "left", "noise", "low", "high", "accuracy")
-    rows: list[dict[str, Any]] = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
+    rows: list[dict[str, Any]] = []
+    for c, one in enumerate(errors):
+        row = {"name": names[c], "given": int(before[c]), "now": int(after[c]), "left": float(left[c])}
+        rates = {name: one and one[key] / one["scored"] for name, key in _RATES.items()}
+        rows.append({**row, **rates, "accuracy": accuracy[c] if accuracy else None})
     return sorted(rows, key=lambda row: -(row["noise"] or 0.0))
 
 
