@@ -347,8 +347,8 @@ class EmbedPlan:
     def _broken(self, name: str) -> dict[int, str]:
         """Return why images of a split cannot be read, by row."""
         states = np.asarray(self.sets[name].states)
-        rows = np.flatnonzero(np.isin(states, [*self.cache.broken])) if self.cache.broken else []
-        return {int(row): self.cache.broken[int(states[row])] for row in rows}
+        rows = np.flatnonzero(np.isin(states, [*self.cache.broken])).tolist() if self.cache.broken else ()
+        return {row: self.cache.broken[int(states[row])] for row in rows}
 
     def _check_broken(self) -> None:
         for name, images in self._files.items():
