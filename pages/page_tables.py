@@ -6,6 +6,7 @@ In a page, the output of a command in Markdown is between `<!-- unflip paper tab
 Paths in the arguments are relative to the root of the repository.
 """
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -23,14 +24,20 @@ def fill(page: str) -> str:
 
 
 def print_table(arguments: str) -> str:
-    """Return the output of `unflip paper table ARGUMENTS` in Markdown."""
+    """Return the output of `unflip paper table ARGUMENTS`, without the spaces that align its columns."""
     from unflip.cli.app import app
 
     words = [str(ROOT / word) if word.startswith("docs/") else word for word in shlex.split(arguments)]
-    done = CliRunner().invoke(app, ["paper", "table", *words, "--format", "markdown"], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["paper", "table", *words], catch_exceptions=False)
     if done.exit_code:
         raise SystemExit(f"unflip paper table {arguments}: {done.output}")
-    return done.stdout
+    return re.sub(r"-{3,}", "---", "".join(map(_tight, done.stdout.splitlines(keepends=True))))
+
+
+def _tight(line: str) -> str:
+    """Return a row of a table without the spaces that align it; other lines as they are."""
+    cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+    return f"| {' | '.join(cells)} |\n" if line.startswith("|") else line
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import torch
 
 from unflip.engine.checkpoints import save_tree
 from unflip.errors import RunFolderError
-from unflip.files import write_atomically, write_json, write_text, written_together
+from unflip.files import write_atomically, write_json, write_text
 from unflip.runs.model_file import load_model
 
 
@@ -135,40 +135,3 @@ def test_files_are_as_readable_as_the_umask_says(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
-
-
-@pytest.mark.parametrize("old", [True, False])
-@pytest.mark.parametrize("where", ["fsync", "replace"])
-@pytest.mark.parametrize("turn", [1, 2, 3, 4])
-def test_files_are_written_together_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool, where: str, turn: int
-) -> None:
-    names = ["a.txt", "b.txt", "c.txt"]
-    if old:
-        for name in names[:2]:
-            (tmp_path / name).write_text("old")
-    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    owner, count = (os, 0) if where == "fsync" else (Path, 0)
-    plain = getattr(owner, where)
-
-    def fail(*args: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == turn:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return plain(*args)
-
-    def write() -> None:
-        with written_together():
-            for name in names:
-                write_text(tmp_path / name, "new")
-                assert (tmp_path / name).exists() == (name in before)
-
-    monkeypatch.setattr(owner, where, fail)
-    if where == "replace" and turn == 4:
-        write()
-        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "new")
-        return
-    with pytest.raises(RunFolderError, match=r"cannot write .*\.txt: No space left on device"):
-        write()
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before

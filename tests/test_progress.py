@@ -77,8 +77,8 @@ def test_what_is_done_beforehand_is_passed_on_and_shown_if_it_is_much(monkeypatc
     told: list[float | str] = []
 
     class Told(Reporter):
-        def start(self, title: str, epochs: int, first: int) -> None:
-            told.append(f"{title} {epochs}")
+        def start(self, title: str, total: int, first: int) -> None:
+            told.append(f"{title} {total}")
 
         def step(self, progress: float) -> None:
             told.append(progress)

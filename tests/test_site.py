@@ -9,7 +9,7 @@ import pytest
 import unflip
 from browser import PHONE, chromium, open_page
 from helpers import spawn_python
-from unflip.cli.app import app, noise_app
+from unflip.cli.app import app
 from unflip.cli.paper import paper_app
 from unflip.methods import methods
 
@@ -104,7 +104,7 @@ def test_every_command_has_a_section_with_its_flags(site_parts: "ModuleType") ->
     ]
     below = [
         f"unflip {name} {command.callback.__name__}"
-        for name, group in (("noise", noise_app), ("paper", paper_app))
+        for name, group in (("paper", paper_app),)
         for command in group.registered_commands
         if command.callback
     ]
@@ -149,7 +149,7 @@ def test_links_out_of_the_documentation_lead_somewhere(site_parts: "ModuleType")
 def test_files_that_guides_name_exist(name: str) -> None:
     for path in set(re.findall(r"`([\w./-]+/[\w-]+\.(?:py|md|toml|yml)|[\w/]+/)`", (ROOT / name).read_text("utf-8"))):
         places = [ROOT / path, ROOT / "src" / "unflip" / path]
-        made = re.search(r"NAME|yours|^(site|checkpoints|tensorboard|build)/", path)
+        made = re.search(r"NAME|yours|^(site|checkpoints|build)/", path)
         assert made or any(place.exists() for place in places), path
 
 

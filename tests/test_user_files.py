@@ -115,7 +115,6 @@ COMMANDS: list[list[str]] = [
     ["predict", "run", "--data", "x.npy", "--out", "run/labels.csv", "--device", "cpu"],
     ["corrupt", "--data", "data.npz", "--noise", "sym:0.3", "--out", "labels.npy", "--quiet"],
     ["corrupt", "--data", "x.npy", "--labels", "labels.npy", "--noise", "sym:0.3", "--out", "labels.npy", "--quiet"],
-    ["noise", "inspect", "labels.npy", "--clean", "data.npz", "--out", "figure.png"],
     ["export", "run", "--out", "table.csv"],
     ["export", "run", "--out", "run/labels.csv"],
     ["export", "run", "--out", "tasks.json", "--format", "label-studio"],
@@ -134,7 +133,7 @@ COMMANDS: list[list[str]] = [
     ["paper", "table", "1"],
     ["list"],
 ]
-FORCED = ("train", "clean", "embed", "predict", "corrupt", "noise", "export", "report", "review")
+FORCED = ("train", "clean", "embed", "predict", "corrupt", "export", "report", "review")
 
 
 def users(home: Path) -> Snapshot:
@@ -173,7 +172,7 @@ def test_force_replaces_what_it_names_and_nothing_else(cli: Cli, home: Path, com
     put_own_files(home / "run")
     named = {home / word for word in command[1:] if (home / word).is_file()}
     if command[0] == "corrupt":
-        named |= {home / "labels.json", home / "labels.png"}
+        named |= {home / "labels.json"}
     inputs = {home / word for flag, word in pairwise(command) if flag in ("--data", "--labels", "--clean", command[0])}
     before = {path: state for path, state in users(home).items() if path not in named or path in inputs}
     done = cli(*command, "--force")

@@ -10,7 +10,6 @@ import threading
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -31,9 +30,6 @@ LOCK = ".unflip-lock"
 """Held by the process that works in a folder; names that begin with ``.unflip-`` are ours everywhere."""
 
 
-_WAITING: ContextVar["list[tuple[Path, Path]] | None"] = ContextVar("waiting", default=None)
-
-
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file atomically: in a temporary folder next to ``path``, flushed to disk, then renamed.
 
@@ -43,7 +39,6 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """
     with naming_target(path):
         place = Path(tempfile.mkdtemp(dir=path.parent, prefix=PARTIAL))
-        waiting = _WAITING.get()
         try:
             temporary = place / path.name
             write(temporary)
@@ -51,48 +46,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             plain.touch()
             temporary.chmod(plain.stat().st_mode & 0o777)
             _flush(temporary)
-            if waiting is None:
-                temporary.replace(path)
-            else:
-                waiting.append((temporary, path))
+            temporary.replace(path)
         finally:
-            if waiting is None or (temporary, path) not in waiting:
-                shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(place, ignore_errors=True)
         _flush_entries(path.parent)  # or a power cut may bring back the old file
-
-
-@contextmanager
-def written_together() -> Iterator[None]:
-    """Write all files of the block or none: they are renamed at its end; if one cannot be, the others are put back."""
-    waiting: list[tuple[Path, Path]] = []
-    token = _WAITING.set(waiting)
-    renamed: list[tuple[Path, Path]] = []
-    try:
-        yield
-        for temporary, path in waiting:
-            with naming_target(path):
-                if path.exists():
-                    shutil.copy2(path, _before(temporary))
-                temporary.replace(path)
-                renamed.append((temporary, path))
-        for folder in {path.parent for _, path in waiting}:
-            _flush_entries(folder)
-    except BaseException:
-        for temporary, path in renamed:
-            if _before(temporary).exists():
-                _before(temporary).replace(path)
-            else:
-                path.unlink()
-        raise
-    finally:
-        _WAITING.reset(token)
-        for temporary, _ in waiting:
-            shutil.rmtree(temporary.parent, ignore_errors=True)
-
-
-def _before(temporary: Path) -> Path:
-    """Return where the file that is being replaced is kept."""
-    return temporary.with_name(".before")
 
 
 @contextmanager

@@ -35,23 +35,20 @@ class Reporter:
 
     def __exit__(self, *error: object) -> None: ...
 
-    def start(self, title: str, epochs: int, first: int) -> None:
-        """Start at epoch ``first`` of ``epochs``."""
-        self._title, self._epochs, self._before = title, epochs, first - 1
+    def start(self, title: str, total: int, first: int) -> None:
+        """Start with item or epoch ``first`` of ``total``."""
+        self._title, self._total, self._before = title, total, first - 1
         self._began = self._printed = time.monotonic()
 
-    def _speed(self, done: int) -> float:
-        """Return the number of items per second."""
-        return (done - self._before) / max(time.monotonic() - self._began, 1e-9)
-
     def step(self, progress: float) -> None:
-        """Report that ``progress`` epochs are done."""
+        """Report that ``progress`` items or epochs are done."""
+
+    def done(self, count: int, note: str) -> None:
+        """Report that ``count`` items or epochs are done, with a ``note`` about them."""
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         """Report an epoch's metrics."""
-
-    def items(self, done: int, total: int, what: str) -> None:
-        """Report how many of the ``total`` items, called ``what``, are done."""
+        self.done(metrics["epoch"], f"epoch {metrics['epoch']}/{self._total} {summary(metrics)}")
 
     def track(self, items: Iterable[_Item], title: str, total: int) -> Iterator[_Item]:
         """Yield items unchanged; if there are many, report how many of ``total`` are done."""
@@ -68,24 +65,13 @@ class Reporter:
 class Lines(Reporter):
     """A line at most twice a minute, for logs."""
 
-    def items(self, done: int, total: int, what: str) -> None:
-        """Print a line, at most twice a minute, and one at the end."""
-        if done == total or self._is_due():
-            self._print(f"{done}/{total} {what}, {self._speed(done):.3g}/s", done, total)
-
-    def epoch(self, metrics: Mapping[str, Any]) -> None:
-        """Print a line, at most twice a minute."""
-        if self._is_due():
-            self._print(f"epoch {metrics['epoch']}/{self._epochs} {summary(metrics)}", metrics["epoch"], self._epochs)
-
-    def _is_due(self) -> bool:
-        return time.monotonic() - self._printed > _LINE_EVERY
-
-    def _print(self, text: str, done: int, total: int) -> None:
-        """Print what is done and the time left."""
-        self._printed, speed = time.monotonic(), self._speed(done)
-        left = f", {duration((total - done) / speed)} left" if done < total and speed else ""
-        print(f"{self._title} {text}{left}", flush=True)  # noqa: T201
+    def done(self, count: int, note: str) -> None:
+        """Print a line with the time left, at most twice a minute."""
+        now = time.monotonic()
+        if now - self._printed > _LINE_EVERY:
+            self._printed = now
+            left = (self._total - count) * (now - self._began) / max(count - self._before, 1)
+            print(f"{self._title} {note}, {duration(left)} left", flush=True)  # noqa: T201
 
 
 class Bar(Reporter):
@@ -109,10 +95,10 @@ class Bar(Reporter):
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def start(self, title: str, epochs: int, first: int) -> None:
+    def start(self, title: str, total: int, first: int) -> None:
         """Draw the bar."""
-        super().start(title, epochs, first)
-        self._task = self._bar.add_task(title, total=epochs, completed=first - 1, note="")
+        super().start(title, total, first)
+        self._task = self._bar.add_task(title, total=total, completed=first - 1, note="")
 
     def step(self, progress: float) -> None:
         """Move the bar, at most ten times per second."""
@@ -121,13 +107,9 @@ class Bar(Reporter):
             self._drawn = now
             self._bar.update(self._task, completed=progress)
 
-    def items(self, done: int, total: int, what: str) -> None:
-        """Move the bar."""
-        self._bar.update(self._task, completed=done, note=f"{done}/{total} {what}, {self._speed(done):.3g}/s")
-
-    def epoch(self, metrics: Mapping[str, Any]) -> None:
-        """Show the metrics."""
-        self._bar.update(self._task, completed=metrics["epoch"], note=summary(metrics))
+    def done(self, count: int, note: str) -> None:
+        """Move the bar, and show the note."""
+        self._bar.update(self._task, completed=count, note=note)
 
 
 def summary(metrics: Mapping[str, Any]) -> str:

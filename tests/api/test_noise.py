@@ -1,7 +1,6 @@
-"""``unflip corrupt``, ``unflip noise inspect`` and ``unflip train --noise``, through the command line."""
+"""``unflip corrupt`` and ``unflip train --noise``, through the command line."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +11,6 @@ import unflip
 from helpers import Outcome, blobs, write_npz
 
 Cli = Callable[..., Outcome]
-
-PUBLISHED = {"1-0.35": 0.350, "1-0.70": 0.705, "2-0.35": 0.354, "2-0.70": 0.700, "3-0.35": 0.351, "3-0.70": 0.703}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +39,6 @@ def test_symmetric_labels_come_with_a_record_and_a_picture(cli: Cli, data: Path,
     assert record["noise_rate"] == pytest.approx((labels != clean).mean(), abs=1e-6)
     assert record["noise_rate"] == pytest.approx(0.3, abs=0.06)
     assert record["recipe"] == "sym:0.3"
-    assert (tmp_path / "labels.png").stat().st_size > 5000
     assert f"noise rate {record['noise_rate']:.4f}" in answer.out
 
 
@@ -125,30 +121,6 @@ def test_training_with_a_recipe_makes_the_labels_that_corrupt_makes(cli: Cli, da
     record = json.loads((tmp_path / "run" / "noise.json").read_text())
     assert result["noise"] == "pair:0.2"
     assert result["noise_rate"] == pytest.approx(record["noise_rate"], abs=1e-6)
-
-
-def test_inspect_prints_rates_and_matrix(cli: Cli, tmp_path: Path) -> None:
-    np.save(tmp_path / "noisy.npy", np.array([0, 1, 1, 1]))
-    np.save(tmp_path / "clean.npy", np.array([0, 0, 1, 1, 0, 1]))  # longer: compared with its first rows
-    answer = cli(
-        "noise", "inspect", tmp_path / "noisy.npy", "--clean", tmp_path / "clean.npy", "--out", tmp_path / "p.png"
-    )
-    assert answer.code == 0, answer.err
-    assert "noise rate 0.2500 over 4 labels, 2 classes" in answer.out
-    assert "0.500" in answer.out
-    assert (tmp_path / "p.png").exists()
-    taken = cli("noise", "inspect", tmp_path / "noisy.npy", "--clean", tmp_path / "clean.npy", "--limit", 2)
-    assert "noise rate 0.5000 over 2 labels" in taken.out
-
-
-@pytest.mark.skipif("UNFLIP_DATA" not in os.environ, reason="UNFLIP_DATA does not name the folder of published labels")
-@pytest.mark.parametrize(("name", "rate"), PUBLISHED.items())
-def test_inspect_finds_the_rates_of_the_published_labels(cli: Cli, name: str, rate: float) -> None:
-    folder = Path(os.environ["UNFLIP_DATA"])
-    answer = cli(
-        "noise", "inspect", folder / "pmd" / f"cifar10-{name}.npy", "--clean", folder / "features" / "cifar10.npz"
-    )
-    assert float(answer.out.split()[2]) == pytest.approx(rate, abs=0.0006)
 
 
 def _bad_posteriors() -> dict[str, tuple[np.ndarray, str]]:

@@ -291,16 +291,6 @@ def test_nothing_is_written_when_the_arguments_are_wrong(tmp_path: Path, feature
     assert not (tmp_path / "run").exists()
 
 
-def test_each_figure_of_an_epoch_goes_to_tensorboard(run: Run) -> None:
-    event_file = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
-    tags: dict[str, list[int]] = {}
-    for path in (run.folder / "tensorboard").iterdir():
-        for event in event_file.EventFileLoader(str(path)).Load():
-            for value in event.summary.value:
-                tags.setdefault(value.tag, []).append(event.step)
-    assert tags["loss/loss"] == tags["val_accuracy"] == tags["tests/test"] == [1, 2, 3, 4, 5]
-
-
 @pytest.mark.parametrize("method", ["unflip", "dividemix-m"])
 def test_a_finished_run_frees_its_memory_at_once(features: Path, tmp_path: Path, method: str) -> None:
     def alive() -> dict[int, object]:

@@ -88,7 +88,3 @@ def test_the_number_of_ngrams_and_texts_is_bounded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "MAX_CHARS", sum(map(len, TEXTS)) // 3)
     fewer = Tfidf.fit(TEXTS)
     np.testing.assert_array_equal(fewer.encode(TEXTS), Tfidf.fit(TEXTS[::4]).encode(TEXTS))
-
-
-def test_there_are_no_top_words_by_default() -> None:
-    assert Tfidf.fit(TEXTS).top_words("my card", np.ones(256), 3) == ()

@@ -130,24 +130,6 @@ def test_the_package_itself_is_never_imported() -> None:
     assert "wordllama" not in sys.modules
 
 
-@needs_wordllama
-def test_top_words_of_a_direction() -> None:
-    encoder = WordLlama.fit(())
-    direction = encoder.encode(["refund"])[0] - encoder.encode(["passport"])[0]
-    text = "  Hello, a refund? My passport, a (refund)."
-    spans = encoder.top_words(text, direction, 1)
-    assert [text[start:end] for start, end in spans] == ["refund", "refund"]
-    against = encoder.top_words(text, -direction, 1)
-    assert [text[start:end] for start, end in against] == ["passport"]
-    assert encoder.top_words("", direction, 3) == encoder.top_words(text, direction, 0) == ()
-    assert encoder.top_words("... !", direction * 0, 3) == ()
-    assert encoder.top_words("\ud800 refund", direction, 1) == ((2, 8),)
-    # The scores of all words add up to the features' product.
-    sums, tokens = encoder._sums(text.split())
-    total = (sums @ direction.astype(np.float64)).sum() / tokens.sum()
-    assert total == pytest.approx(float(encoder.encode([text])[0] @ direction), rel=1e-5)
-
-
 @pytest.mark.parametrize("package", ["wordllama", "tokenizers"])
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     without(monkeypatch, package)

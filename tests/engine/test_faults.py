@@ -170,7 +170,6 @@ def undisturbed(cli: Cli, noisy: Path, out: Path) -> Run:
     return Run(out)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard writes in a thread
 def test_a_run_survives_the_failure_of_any_write(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, noisy: Path, tmp_path: Path
 ) -> None:
@@ -182,7 +181,6 @@ def test_a_run_survives_the_failure_of_any_write(
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard writes in a thread
 @pytest.mark.parametrize("fault", [*FAULTS, LIMIT])
 def test_a_run_survives_every_fault_in_every_write(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, noisy: Path, tmp_path: Path, fault: str
@@ -215,7 +213,6 @@ WRITING: dict[str, list[str]] = {
     "curves.png": ["paper", "figure", "curves", "--run", "RUN", "--out", "OUT"],
     "curves.svg": ["paper", "figure", "curves", "--run", "RUN", "--out", "OUT"],
     "shift.png": ["paper", "figure", "shift", "--run", "RUN", "--out", "OUT"],
-    "matrix.png": ["noise", "inspect", "given.npy", "--clean", "noisy.npz", "--out", "OUT"],
     "noise.npy": ["corrupt", "--data", "noisy.npz", "--noise", "sym:0.3", "--out", "OUT", "--quiet"],
     "noise.txt": ["corrupt", "--data", "noisy.npz", "--noise", "sym:0.3", "--out", "OUT", "--quiet"],
     "features.npz": ["embed", "photos", "--backbone", "tiny", "--out", "OUT", "--device", "cpu", "--quiet"],

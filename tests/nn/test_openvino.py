@@ -7,24 +7,19 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from unflip.errors import ConfigError, MissingExtraError, UnflipWarning
+from unflip.errors import ConfigError, UnflipWarning
 from unflip.nn import openvino
 from unflip.nn.efficientnet import EfficientNetLite0, EfficientNetLite0Options
 from unflip.nn.openvino import compile_backbone
 
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="the extra `embed` is not installed"
-)
-WITH_BFLOAT16, WITHOUT = (
-    SimpleNamespace(Core=lambda names=names: SimpleNamespace(get_property=lambda *_: names))
-    for names in (["FP32", "BF16"], ["FP32"])
 )
 DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 
@@ -111,54 +106,16 @@ def test_a_network_that_cannot_be_converted_stays_with_pytorch_and_one_line_says
     assert len(str(caught[0].message)) < 300
 
 
-def test_where_openvino_is_missing_pytorch_computes_and_bfloat16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_openvino_is_missing_pytorch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
     backbone = small()
     with warnings.catch_warnings(action="error"):
         assert compile_backbone(backbone, 32) is backbone
-    with pytest.raises(MissingExtraError, match="openvino is not installed"):
-        compile_backbone(backbone, 32, "bfloat16")
 
 
 def test_only_on_a_processor() -> None:
     backbone = nn.Conv2d(3, 3, 1, device="meta")
     assert compile_backbone(backbone, 32) is backbone
-    with pytest.raises(ConfigError, match="is for features on a CPU"):
-        compile_backbone(backbone, 32, "bfloat16")
-
-
-def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown precision 'bfloat', did you mean 'bfloat16'"):
-        compile_backbone(small(), 32, "bfloat")  # type: ignore[arg-type]
-
-
-@needs_openvino
-def test_bfloat16_where_the_processor_has_it() -> None:
-    backbone = small()
-    try:
-        encode = compile_backbone(backbone, 32, "bfloat16")
-    except ConfigError as error:
-        pytest.skip(str(error))
-    images = torch.randn(7, 3, 32, 32)
-    with torch.inference_mode():
-        wanted, found = backbone(images), encode(images)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, wanted, atol=0.05, rtol=0.05)
-    assert not torch.equal(found, wanted)
-
-
-@needs_openvino
-def test_bfloat16_is_not_given_up_quietly_for_a_network_that_cannot_be_converted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(openvino, "check_openvino", lambda _: None)
-    with pytest.raises(ConfigError, match="precision bfloat16: OpenVINO cannot run this network"):
-        compile_backbone(Odd("raises").eval(), 32, "bfloat16")
-
-
-def test_a_processor_without_bfloat16_is_not_even_tried() -> None:
-    with pytest.raises(ConfigError, match="not supported by this CPU"):
-        openvino.check_openvino(WITHOUT, DIES)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +128,7 @@ def test_a_processor_without_bfloat16_is_not_even_tried() -> None:
 )
 def test_bfloat16_that_kills_a_child_is_refused_in_one_line(code: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"a trial failed on this CPU.*{said}.*use float32") as caught:
-        openvino.check_openvino(WITH_BFLOAT16, code)
+        openvino.check_trial(code)
     assert "\n" not in str(caught.value)
 
 
@@ -182,7 +139,7 @@ def test_a_trial_that_does_not_end_fails() -> None:
 def test_bfloat16_is_tried_once_in_a_process(tmp_path: Path) -> None:
     code = f"open({str(tmp_path / 'tried')!r}, 'x')"  # a second time it would fail
     for _ in range(2):
-        openvino.check_openvino(WITH_BFLOAT16, code)
+        openvino.check_trial(code)
     assert (tmp_path / "tried").exists()
 
 

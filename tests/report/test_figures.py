@@ -10,11 +10,11 @@ import torch
 
 from helpers import Outcome, quick_train, result_line, write_results
 from unflip.errors import ConfigError
-from unflip.report.shift import ellipse
 from unflip.reproduce.boundary import draw_boundaries
 from unflip.reproduce.boundary import simulate as simulate_boundary
 from unflip.reproduce.figures import influence
 from unflip.reproduce.level_sets import draw_level_sets, simulate
+from unflip.reproduce.shift import ellipse
 from unflip.runs.folder import Run
 from unflip.stats.gaussians import ClassGaussians
 

@@ -16,10 +16,10 @@ import unflip
 from helpers import QUICK, Outcome, blobs, forget_quality, quick_train, spawn_python, write_npz
 from pictures import write_picture
 from reviewing import issue, write_issues
-from unflip.errors import RunFolderError, UnflipWarning
+from unflip.errors import UnflipWarning
 from unflip.report import run_report as reported
 from unflip.report.comparison import write_comparison
-from unflip.report.page import Line, line_chart, scatter
+from unflip.report.page import Line, line_chart
 from unflip.report.run_report import (
     class_rows,
     count_changes,
@@ -29,7 +29,6 @@ from unflip.report.run_report import (
     truth_used,
     write_report,
 )
-from unflip.report.shift import measure_shift
 from unflip.runs.folder import Run
 
 Cli = Callable[..., Outcome]
@@ -109,9 +108,9 @@ def test_the_content_of_a_report(run: Run, tmp_path: Path) -> None:
     assert f"epoch {result['selected_epoch']} of 6, selected by noisy-val" in page.text
     assert result["versions"]["torch"] in page.text
     assert "batch_size = 32" in page.text
-    for title in ("Accuracy", "Labels changed", "Threshold", "Loss", "Current labels, calibrated"):
+    for title in ("Accuracy", "Labels changed", "Threshold", "Loss"):
         assert title in page.text
-    assert len([svg for svg in page.all("svg") if svg.get("role") == "img"]) == 4 + 3
+    assert len([svg for svg in page.all("svg") if svg.get("role") == "img"]) == 4
     assert (tmp_path / "r.html").stat().st_size < 200_000
 
 
@@ -119,7 +118,6 @@ def test_a_report_of_a_run_that_corrects_nothing_shows_suggestions(plain: Run, t
     page = page_of(write_report(plain, tmp_path / "r.html"))
     assert "It changed no labels" in page.text
     assert "Given and suggested labels" in page.text
-    assert "Means and covariances are computed for this figure" in page.text
     assert "by their label quality" in page.text
     assert "Labels changed" not in page.text
 
@@ -366,12 +364,9 @@ def table_of(given: list[int], current: list[int]) -> pa.Table:
 
 def test_changes_are_counted_by_pair() -> None:
     changes = count_changes(table_of([0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 2, 2]), ["ant", "bee", "2"])
-    assert changes.counts.tolist() == [[1, 2, 0], [0, 1, 1], [0, 0, 1]]
-    assert changes.names == ("ant", "bee", "2")
     assert [tuple(pair.values())[:3] for pair in changes.pairs] == [("ant", "bee", 2), ("bee", "2", 1)]
     assert changes.pairs[0]["share"] == pytest.approx(2 / 3)
-    assert (changes.total, changes.changed, changes.kind) == (6, 3, "corrected")
-    assert changes.shades == [[6, 6, 0], [0, 6, 6], [0, 0, 6]]
+    assert (changes.changed, changes.kind) == (3, "corrected")
 
 
 def errors(wrong: float) -> dict[str, float]:
@@ -391,55 +386,6 @@ def test_a_class_without_quality_has_no_noise_rate() -> None:
     table = table.set_column(4, "label_quality", pa.array([0.9, 0.2, None]))
     rows = class_rows(table, ["ant", "bee"], [errors(0.2), None], None)
     assert [(row["name"], row["noise"]) for row in rows] == [("ant", 0.1), ("bee", None)]
-
-
-def test_the_shift_starts_at_the_means_of_the_given_labels(run: Run) -> None:
-    """The slow way: all features, both sets of labels, the plane from the distances between projected means."""
-    found = measure_shift(run)
-    assert [panel.title for panel in found.panels] == ["given labels", "current labels", "current labels, calibrated"]
-    assert found.classes == (0, 1, 2)
-    table = run.labels()
-    train = table["split"].to_numpy() == "train"
-    kept, gaussians = run.gaussian_features, run.gaussians
-    assert kept is not None
-    assert gaussians is not None
-    features = kept[train].astype(np.float64)
-    truth = {"given_label": found.panels[0], "current_label": found.panels[1]}
-    # Means are enough to find the plane again: a linear map from features to the picture.
-    means = {name: np.stack([features[table[name].to_numpy()[train] == c].mean(0) for c in range(3)]) for name in truth}
-    sources = np.concatenate([*means.values(), gaussians.means.double().numpy()])
-    targets = np.concatenate([panel.means for panel in found.panels])
-    plane, *_ = np.linalg.lstsq(sources, targets, rcond=None)
-    np.testing.assert_allclose(sources @ plane, targets, rtol=1e-3, atol=1e-3)
-    for name, panel in truth.items():
-        labels = table[name].to_numpy()[train]
-        for c in range(3):
-            assert len(panel.points[c]) == min(150, (labels == c).sum())
-            np.testing.assert_allclose(panel.outlines[c][:-1].mean(0), panel.means[c], atol=1e-4)
-
-
-def test_the_outline_of_plain_classes_is_two_deviations_wide(run: Run) -> None:
-    panel = measure_shift(run).panels[0]
-    points, outline = panel.points[1], panel.outlines[1]
-    covariance = np.cov(points.T, bias=True)
-    inverse = np.linalg.inv(covariance)
-    distance = np.einsum("ni,ij,nj->n", outline - panel.means[1], inverse, outline - panel.means[1])
-    np.testing.assert_allclose(distance, 4.0, rtol=1e-2)
-
-
-def test_features_of_two_runs_are_not_mixed(features: Path, tmp_path: Path) -> None:
-    run = noisy(features, tmp_path / "run")
-    np.save(run.folder / "features.npy", np.zeros((7, 4), np.float16))
-    (run.folder / "last_features.npy").unlink(missing_ok=True)
-    with pytest.raises(RunFolderError, match="7 features for 150 labels"):
-        measure_shift(run)
-    assert "Not available: " in page_of(write_report(run)).text
-
-
-def test_many_rows_are_thinned_for_covariances_but_not_for_means(run: Run) -> None:
-    whole, thinned = measure_shift(run), measure_shift(run, max_rows=60)
-    assert sum(map(len, thinned.panels[0].points)) < sum(map(len, whole.panels[0].points))
-    assert thinned.classes == whole.classes
 
 
 @pytest.mark.parametrize("options", [{}, {"percent": True}, {"zero": True}])
@@ -466,18 +412,13 @@ def test_axes_have_round_numbers_and_whole_epochs() -> None:
     ]  # fmt: skip
 
 
-def test_charts_have_nothing_that_could_clash_or_run(run: Run) -> None:
-    found = measure_shift(run)
-    charts = [
-        line_chart([Line("a", [(1, 0.5), (2, 0.7)], 0, 2), Line("b", [(1, 0.5), (2, 0.7)], 11)], label="x"),
-        scatter(found, found.panels[-1], label="x"),
-    ]
-    for chart in charts:
-        assert "url(" not in chart
-        page = Page(str(chart))
-        assert {name for name, _ in page.tags} <= {"svg", "g", "path", "text"}
-        assert not any(name in ("id", "style") or "href" in name for _, of in page.tags for name in of)
-    assert 'stroke-dasharray="6,3"' in charts[0]
+def test_charts_have_nothing_that_could_clash_or_run() -> None:
+    chart = line_chart([Line("a", [(1, 0.5), (2, 0.7)], 0, 2), Line("b", [(1, 0.5), (2, 0.7)], 11)], label="x")
+    assert "url(" not in chart
+    page = Page(str(chart))
+    assert {name for name, _ in page.tags} <= {"svg", "g", "path", "text"}
+    assert not any(name in ("id", "style") or "href" in name for _, of in page.tags for name in of)
+    assert 'stroke-dasharray="6,3"' in chart
 
 
 def test_train_writes_a_report_from_python_and_from_the_command_line(cli: Cli, features: Path, tmp_path: Path) -> None:
@@ -532,8 +473,6 @@ def test_a_comparison_tells_the_runs_apart(run: Run, plain: Run, features: Path,
     assert "with the same noise, sym:0.3" in page.text
     for name in ("mddc", "standard", "again"):
         assert name in page.text
-    values = [each.result["test_accuracy"]["selected"] for each in (plain, other)]
-    assert f"0, 1 {100 * np.mean(values):.1f} % ± {100 * np.std(values, ddof=1):.1f}" in page.text
     settings = page.text.partition("Differences in configuration")[2]
     assert "method mddc standard standard" in settings
     assert "seed 0 0 1" in settings

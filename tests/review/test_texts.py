@@ -1,67 +1,29 @@
-"""Texts of examples: what the page gets of them, and the highlighted words."""
+"""Texts of examples: what the page gets of them."""
 
 from pathlib import Path
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from helpers import blobs, quick_train, write_npz
 from reviewing import Client, served
-from unflip.encoders.wordllama import WordLlama
-from unflip.errors import InputError
-from unflip.review.review import pieces
-
-
-@given(text=st.text(max_size=40), cuts=st.lists(st.integers(0, 40), max_size=8))
-def test_pieces_are_the_text_and_the_marked_ones_its_spans(text: str, cuts: list[int]) -> None:
-    places = sorted({min(cut, len(text)) for cut in cuts})
-    spans = list(zip(places[::2], places[1::2], strict=False))
-    found = pieces(text, spans)
-    assert "".join(piece for piece, _ in found) == text
-    assert [piece for piece, marked in found if marked] == [text[start:stop] for start, stop in spans]
 
 
 def test_a_tile_gets_the_beginning_and_the_single_view_the_whole(texts_run: Path) -> None:
     with served(texts_run) as (address, _):
         client = Client(address)
         tiles = {one["index"]: one for one in client.get("/api/examples?count=200").json["examples"]}
-        whole = "".join(piece for piece, _ in client.get("/api/examples/20").json["pieces"])
+        whole = client.get("/api/examples/20").json["whole_text"]
         assert tiles[20]["text"] == whole[:400] + "…"
         assert len(whole) > 2000
         assert tiles[4]["text"] == ""
         assert tiles[20]["cells"] == [["number", "20240121"], ["note", "in"]]  # the day is empty
         detail = client.get("/api/examples/21").json
-        assert detail["pieces"] == [[tiles[21]["text"], False]]  # the suggestion is the given label
+        assert detail["whole_text"] == tiles[21]["text"]
         assert detail["values"] == [["day", "2024-01-22"], ["number", 20240122.0], ["note", "out"]]
         assert all(one["text"] for group in detail["neighbors"] for one in group["examples"] if one["index"] != 4)
-
-
-def test_marked_words_are_those_of_the_suggested_class(texts_run: Path) -> None:
-    with served(texts_run) as (_, review):
-        examples = review.examples
-        doubted = [i for i in range(11, 120, 22) if examples.given[i] != examples.suggested[i]]
-        assert doubted
-        for index in doubted:
-            found = review.detail(index)["pieces"]
-            words = {piece for piece, marked in found if marked}
-            assert 1 <= len(words) <= 3
-            assert words <= {"bank", "charged", "my", "card", "twice", "transfer", "fee", "is", "wrong"}
-
-
-def test_without_the_encoder_of_then_nothing_is_marked(texts_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object) -> WordLlama:
-        raise InputError("other vectors")
-
-    monkeypatch.setattr(WordLlama, "restore", missing)
-    with served(texts_run) as (_, review):
-        doubted = next(i for i in range(120) if review.examples.given[i] != review.examples.suggested[i])
-        assert not any(marked for _, marked in review.detail(doubted)["pieces"])
 
 
 def test_rows_of_numbers_have_no_text(tmp_path: Path) -> None:
     run = quick_train(write_npz(tmp_path / "a.npz", **blobs()), tmp_path / "run", epochs=1)
     with served(run.folder) as (_, review):
         detail = review.detail(3)
-        assert (detail["text"], detail["pieces"]) == (None, None)
+        assert (detail["text"], detail["whole_text"]) == (None, None)
         assert len(detail["values"]) == 6

@@ -115,7 +115,7 @@ class CleanPlan:
         common = self.config.common
         steps = [f"train {common.method} for {common.epochs} epochs"]
         if self.embedding is not None:
-            new, count = self.embedding.earlier.new, sum(len(part.inputs) for part in self.raw.parts().values())
+            new, count = self.embedding.new, sum(len(part.inputs) for part in self.raw.parts().values())
             done = "" if new == count else f" of {new:,} new images"
             done = done if self.embedding.finished is None else " (cached)"
             steps.insert(0, f"{self.embedding.encoder.describe()[0]}{done}")

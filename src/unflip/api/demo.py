@@ -10,7 +10,7 @@ from unflip.report.comparison import write_comparison
 from unflip.report.figures import draw_demo
 
 _MARKER = "demo.json"
-_FILES = ("labels.npy", "labels.json", "labels.png", "demo.png", "comparison.html")
+_FILES = ("labels.npy", "labels.json", "demo.png", "comparison.html")
 NOISE = "pmd1:0.35"
 METHODS = ("standard", "gce", "sl", "lrt", "plc", "mddc", "cddc", "unflip")
 
@@ -23,7 +23,7 @@ def demo(out: str | Path, *, quiet: bool = True) -> dict[str, Result]:
     folder = OwnedFolder(Path(out), _MARKER, METHODS)
     folder.check([*_FILES, *METHODS])
     folder.begin()
-    labels, _, _, picture, page = map(folder.own, _FILES)
+    labels, _, picture, page = map(folder.own, _FILES)
     corrupt("digits", NOISE, labels, force=True, device="cpu", threads=1, quiet=True)
     runs = {
         method: train(

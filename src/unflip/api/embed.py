@@ -1,7 +1,7 @@
 """embed: compute frozen features of a data set once, as a file that every command takes.
 
-Images are embedded in parts of 1,024. Finished parts are saved beside the feature file until it is complete, so that an
-interrupted call can be resumed (:class:`PartFiles`).
+Images are embedded in parts of 1,024, which are saved beside the feature file until it is complete. An image whose
+features are in the file or in a part is not embedded again (:class:`FeatureCache`).
 """
 
 import json
@@ -13,17 +13,17 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from unflip.api.options import EMBED, EmbeddingOptions, option_tree
-from unflip.compute import Cluster, find_device, find_ray
+from unflip.compute import find_device
 from unflip.data.arrays import Array, Pieces, read_npz, write_npz
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Inputs, Split
@@ -35,21 +35,15 @@ from unflip.data.loaders.arrays import (
     IMAGE_STATS,
     STATES,
     FeatureOrigin,
-    feature_folder,
-    is_file,
     read_origin,
     write_features,
-    write_labels,
 )
 from unflip.data.options import DataOptions
 from unflip.data.split import row_hashes
 from unflip.encoders.base import restore
 from unflip.encoders.image import (
-    Advance,
     Embedded,
     ImageEncoder,
-    WorkerOptions,
-    embed_on,
     embed_part,
     image_options,
     read_batches,
@@ -71,7 +65,7 @@ PART = 1024
 SAMPLE_IMAGES = 256
 """Number of images of each split that are read before anything is computed."""
 _PER_IMAGE = ("digests", "image_stats")
-_PART_FILES = "[0-9a-f]" * 16 + "-*-" + "[0-9]" * 9 + ".npz"  # fingerprint, split, first row
+_PART_FILES = "[0-9a-f]" * 16 + "-" + "[0-9a-f]" * 16 + ".npz"  # hashes of the recipe and of the states
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,7 @@ class EmbedResult:
     """A finished feature file.
 
     Attributes:
-        path: the file, or the folder of shards.
+        path: the file.
         features: the data set of features.
         examples: the raw examples of each split.
         reused: whether the features were already there.
@@ -118,7 +112,7 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
 
     Args:
         data: images, or a table of columns or texts, as ``unflip embed --help`` lists them.
-        out: an .npz file in an existing folder, or a folder for shards of 65,536 examples.
+        out: an .npz file in an existing folder.
         force: replace other features at ``out``.
         options: those of ``unflip.api.options.EMBED``, as in ``unflip embed --help``.
     """
@@ -136,15 +130,9 @@ def embed(data: str | Path, out: str | Path, *, force: bool = False, **options: 
 
 
 def _check_target(out: Path, *, force: bool, inputs: Sequence[str | Path] = ()) -> None:
-    if is_file(out):
-        check_output(out, force=force, inputs=inputs)
-        return
-    if out.suffix and not out.is_dir():
-        raise ConfigError(f"--out {out}: cannot write '{out.suffix}'; give an .npz file, or a folder for shards")
-    folder = feature_folder(out)
-    folder.check()
-    if folder.is_marked and read_origin(out) is not None and not force:
-        raise RunFolderError(f"--out {out}: already holds features; replace them with --force")
+    if out.suffix.lower() != ".npz":
+        raise ConfigError(f"--out {out}: must be an .npz file")
+    check_output(out, force=force, inputs=inputs)
 
 
 def read_data(
@@ -196,15 +184,11 @@ def plan_embedding(
 
     Args:
         raw: data set of images.
-        out: the feature file, or the folder of shards.
+        out: the feature file.
         options: with which ``raw`` was loaded.
-        embedding: backbone, weights and backend.
+        embedding: backbone and weights.
         execution: device, threads, and whether progress is shown.
     """
-    if embedding.address is not None and embedding.backend != "ray":
-        raise ConfigError(f"--address {embedding.address} needs --backend ray")
-    if embedding.backend == "ray":
-        find_ray(embedding.address)
     if not raw.holds_images:
         raise InputError(f"data {options.path}: holds no images; there is nothing to embed")
     if execution.threads is not None:
@@ -212,9 +196,7 @@ def plan_embedding(
     device = torch.device(find_device(execution.device))
     raw.check_trainable(options.path)
     assert isinstance(raw.train.inputs, np.ndarray | ImageFiles)
-    encoder = ImageEncoder.choose(
-        embedding.backbone, raw.train.inputs, options, embedding.weights, embedding.feature_precision
-    )
+    encoder = ImageEncoder.choose(embedding.backbone, raw.train.inputs, options, embedding.weights)
     encoding = encoder.encoding()
     options = image_options(encoding, options)
     frame = ResizeCrop(encoder.settings.image_size, encoder.settings.image_resize, options.resample)
@@ -227,15 +209,14 @@ def plan_embedding(
     recipe = json.dumps([encoding.encoder, settings, data, "image_stats"])
     sets = _with_states(sets, options, make_reporter(execution.quiet).track)
     digest = _fingerprint(recipe, sets)
-    earlier = _earlier_features(out, encoding, digest, sets)
-    parts = _split_into_parts(sets, earlier, recipe)
     origin = FeatureOrigin(
         encoding, data, digest, class_map=raw.class_map, clean_val=raw.clean_val, label_column=options.label_column
     )
-    files = PartFiles(out.with_name(f"{out.name}.parts"), parts)
+    cache = FeatureCache(out, recipe)
     encoder.to(device, embedding.batch_size)
-    plan = EmbedPlan(out, origin, raw, sets, files, options, embedding, execution, encoder, earlier)
+    plan = EmbedPlan(out, origin, raw, sets, cache, options, execution.quiet, encoder)
     if plan.finished is None:
+        cache.add_file(out, encoding)
         plan.check_sample()
     return plan
 
@@ -245,28 +226,24 @@ class EmbedPlan:
     """A feature file to be computed.
 
     Attributes:
-        out: the feature file, or the folder of shards.
+        out: the feature file.
         origin: how the features are computed, with a fingerprint of the images.
         raw: the data set.
         sets: the images of each split, with the size for the backbone; some may turn out to be broken.
-        files: the parts that are already computed.
+        cache: features that are computed already.
         options: how images are read.
-        embedding: backbone and backend.
-        execution: device and threads.
+        quiet: show no progress.
         encoder: the encoder on its device.
-        earlier: features of some of these images that ``out`` has already.
     """
 
     out: Path
     origin: FeatureOrigin
     raw: Dataset
     sets: Mapping[str, Split]
-    files: "PartFiles"
+    cache: "FeatureCache"
     options: DataOptions
-    embedding: EmbeddingOptions
-    execution: Execution
+    quiet: bool
     encoder: ImageEncoder
-    earlier: "EarlierFeatures"
 
     @cached_property
     def finished(self) -> FeatureOrigin | None:
@@ -278,6 +255,11 @@ class EmbedPlan:
         if origin is None or origin.fingerprint != self.origin.fingerprint:
             return None
         return origin if self.options.skip_broken or not origin.skipped else None
+
+    @property
+    def new(self) -> int:
+        """Number of images that have yet to be embedded."""
+        return sum(len(self.cache.missing(part.states)) for part in self.sets.values())
 
     def check_sample(self) -> None:
         """Read some images of each split, so that broken data is reported before anything is written or replaced."""
@@ -302,7 +284,8 @@ class EmbedPlan:
         }
         changed = any(not np.array_equal(part.labels, written[name].labels) for name, part in sets.items())  # type: ignore[arg-type]
         if reused and changed:
-            write_labels(self.out, sets, self.raw.class_names, origin)
+            inputs = {name: np.asarray(part.inputs) for name, part in sets.items()}
+            write_features(self.out, inputs, sets, self.raw.class_names, origin)
         features = replace(self.raw.with_parts(sets), normalization=None, encoding=self.origin.encoding)
         features = replace(features, images_path=origin.data, skipped=origin.skipped)
         examples = {name: part.inputs for name, part in readable.items()}
@@ -322,137 +305,54 @@ class EmbedPlan:
         return sets
 
     def _embed(self) -> FeatureOrigin:
-        """Compute the missing parts, and write the file."""
-        with self.files.at_work():
-            finished, done, reporter = self.files.finished, self.files.done, make_reporter(self.execution.quiet)
-            missing = [part for part in self.files.parts if part not in finished]
-            _log.info("embedding %d images; %d are done", self.files.total - done, done)
-            broken: dict[str, dict[int, str]] = {name: {} for name in self.sets}
-            missing_rows = {name: np.flatnonzero(self.earlier.rows[name] < 0).tolist() for name in self.sets}
-            for part in finished:
-                broken[part.set] |= {missing_rows[part.set][row]: why for row, why in self.files.broken(part).items()}
+        """Compute the missing features, and write the file."""
+        cache, reporter = self.cache, make_reporter(self.quiet)
+        with cache.at_work():
+            missing = {name: cache.missing(part.states) for name, part in self.sets.items()}
+            done, cache.total = cache.done, cache.done + sum(map(len, missing.values()))
+            _log.info("embedding %d images; %d are done", cache.total - done, done)
 
             def advance(count: int) -> None:
                 nonlocal done
                 if interruption.signal is not None:
-                    raise Stopped(f"stopped; {self.files.describe()}", interruption.signal)
+                    raise Stopped(f"stopped; {cache.describe()}", interruption.signal)
                 done += count
-                reporter.items(done, self.files.total, "images")
+                reporter.done(done, f"{done}/{cache.total} images")
 
             with reporter, Interruption() as interruption:
-                reporter.start("embedding", self.files.total, done + 1)
-                self._check_broken(broken)
-                for part, embedded in self._compute(missing, advance):
-                    rows = missing_rows[part.set]
-                    broken[part.set] |= {rows[part.start + row]: reason for row, reason in embedded.broken.items()}
-                    self._check_broken(broken)
-                    self.files.write(part, embedded)
+                reporter.start("embedding", cache.total, done + 1)
+                self._check_broken()
+                for name, rows in missing.items():
+                    for start in range(0, len(rows), PART):
+                        part = self.sets[name][rows[start : start + PART]]
+                        assert isinstance(part.inputs, np.ndarray | ImageFiles)
+                        embedded = embed_part(self.encoder, part.inputs, self.options.workers, advance)
+                        cache.note_broken(part.states, embedded)
+                        self._check_broken()
+                        cache.write(part.states, embedded)
             skipped = tuple(
-                Skipped(name, str(self._files[name].names[row]), reason)
-                for name, reasons in broken.items()
-                for row, reason in sorted(reasons.items())
+                Skipped(name, str(images.names[row]), reason)
+                for name, images in self._files.items()
+                for row, reason in self._broken(name).items()
             )
-            origin = replace(self.origin, skipped=skipped)
-            keep = {
-                name: np.delete(np.arange(len(part.inputs)), list(broken[name])) for name, part in self.sets.items()
-            }
-            sets = {
-                name: replace(part, **{key: cast(Any, self._merged(name, key, keep[name])) for key in _PER_IMAGE})
-                for name, part in self._readable(skipped).items()
-            }
-            features = {name: self._merged(name, "features", keep[name]) for name in sets}
+            sets, features, origin = self._readable(skipped), {}, replace(self.origin, skipped=skipped)
+            for name, part in sets.items():
+                places = cache.find(part.states)
+                features[name] = cache.features(places)
+                others = {key: cast(Any, np.concatenate([*cache.read(places, key)])) for key in _PER_IMAGE}
+                sets[name] = replace(part, **others)
             write_features(self.out, features, sets, self.raw.class_names, origin)
         return origin
 
-    def _merged(self, name: str, what: str, keep: Array) -> Array | Pieces:
-        """Return features, digests or statistics of a split's images at ``keep``: computed ones, and earlier ones."""
-        rows = self.earlier.rows[name][keep]
-        if (rows < 0).all():
-            return self.files.features(name) if what == "features" else self.files.read(name, what)
-        known = self.earlier.arrays[what]
-        merged = np.empty((len(rows), *known.shape[1:]), known.dtype)
-        merged[rows >= 0] = known[rows[rows >= 0]]
-        if (rows < 0).any():
-            merged[rows < 0] = self.files.read(name, what)
-        return merged
+    def _broken(self, name: str) -> dict[int, str]:
+        """Return why images of a split cannot be read, by row."""
+        states = np.asarray(self.sets[name].states)
+        rows = np.flatnonzero(np.isin(states, [*self.cache.broken])).tolist() if self.cache.broken else ()
+        return {row: self.cache.broken[int(states[row])] for row in rows}
 
-    def _compute(self, parts: Sequence["Part"], advance: Advance) -> Iterator[tuple["Part", Embedded]]:
-        """Yield parts and their features, computed on this machine or on a Ray cluster."""
-        if self.embedding.backend == "local":
-            for part in parts:
-                yield part, embed_part(self.encoder, part.images, self.options.workers, advance)
-        elif parts:
-            device, threads = self.execution.device, self.execution.threads or 1
-            options = WorkerOptions(device, threads, self.options.workers or threads, self.embedding.batch_size)
-            with Cluster(self.embedding.address, device, threads) as cluster:
-                images = [part.images for part in parts]
-                for index, embedded in embed_on(cluster, self.origin.encoding, images, options, advance):
-                    yield parts[index], embedded
-
-    def _check_broken(self, broken: Mapping[str, Mapping[int, str]]) -> None:
+    def _check_broken(self) -> None:
         for name, images in self._files.items():
-            check_broken(name, images, broken[name], self.options)
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Images of a split that are embedded together; the fingerprint covers the images and the encoding."""
-
-    set: str
-    start: int
-    images: Array | ImageFiles
-    fingerprint: str
-
-    @property
-    def file(self) -> str:
-        """Name of the file of its features."""
-        return f"{self.fingerprint}-{self.set}-{self.start:09}.npz"
-
-
-class EarlierFeatures(NamedTuple):
-    """Features of images that were computed before."""
-
-    rows: Mapping[str, Array]
-    """By split: the row of each image among them (n,), -1 for new images."""
-    arrays: Mapping[str, Array]
-    """``features``, ``digests`` and ``image_stats``; empty without any."""
-
-    @property
-    def new(self) -> int:
-        """Number of images that have yet to be embedded."""
-        return sum(int((rows < 0).sum()) for rows in self.rows.values())
-
-
-def _earlier_features(out: Path, encoding: Encoding, digest: str, sets: Mapping[str, Split]) -> EarlierFeatures:
-    """Find images in the feature file ``out``, by the states of their files, if it was computed in the same way.
-
-    Not if it has the fingerprint ``digest``: then it is complete.
-    """
-    rows = {name: np.full(len(part.inputs), -1) for name, part in sets.items()}
-    try:
-        origin = read_origin(out) if is_file(out) and out.is_file() else None
-        if (
-            origin is None
-            or origin.fingerprint == digest
-            or encoding.differences(replace(origin.encoding, arrays=encoding.arrays))
-        ):
-            return EarlierFeatures(rows, {})
-        content = read_npz(out)
-    except InputError:  # something else, or damaged
-        return EarlierFeatures(rows, {})
-    names = [name for name in content if name + STATES in content]
-    if not names:
-        return EarlierFeatures(rows, {})
-    suffixes = {"features": "", "digests": DIGESTS, "image_stats": IMAGE_STATS}
-    arrays = {what: np.concatenate([content[name + suffix] for name in names]) for what, suffix in suffixes.items()}
-    states = np.concatenate([content[name + STATES] for name in names])
-    order = states.argsort(kind="stable")
-    for name, part in sets.items():
-        wanted = np.asarray(part.states)
-        places = np.searchsorted(states, wanted, sorter=order).clip(max=len(states) - 1)
-        found = order[places]
-        rows[name] = np.where((states[found] == wanted) & (wanted != 0), found, -1)
-    return EarlierFeatures(rows, arrays)
+            check_broken(name, images, self._broken(name), self.options)
 
 
 def _with_states(sets: Mapping[str, Split], options: DataOptions, track: Track) -> dict[str, Split]:
@@ -487,22 +387,6 @@ def _fingerprint(recipe: str, sets: Mapping[str, Split]) -> str:
     return digest.hexdigest()
 
 
-def _split_into_parts(sets: Mapping[str, Split], earlier: EarlierFeatures, recipe: str) -> list[Part]:
-    """Split the images that have yet to be embedded into parts."""
-    parts = []
-    for name, part in sets.items():
-        missing = np.flatnonzero(earlier.rows[name] < 0)
-        for start in range(0, len(missing), PART):
-            rows = missing[start : start + PART]
-            inputs = part.inputs
-            assert isinstance(inputs, np.ndarray | ImageFiles)
-            images = inputs[start : start + PART] if len(missing) == len(inputs) else inputs[rows]
-            digest = blake2b(json.dumps([recipe, name]).encode(), digest_size=8)
-            digest.update(np.asarray(part.states)[rows].tobytes())
-            parts.append(Part(name, start, images, digest.hexdigest()))
-    return parts
-
-
 def _file_states(files: ImageFiles, skip_missing: bool) -> Array:
     """Return a hash per file (n,); 0 for a missing one."""
     states, root = np.zeros(len(files), np.uint64), os.path.realpath(files.root)
@@ -521,27 +405,68 @@ def _file_states(files: ImageFiles, skip_missing: bool) -> Array:
     return states
 
 
-@dataclass(frozen=True)
-class PartFiles:
-    """The folder with the finished parts of a feature file that is incomplete."""
+class FeatureCache:
+    """Features of images by the states of their files: those of a feature file, and of the parts beside it.
 
-    folder: Path
-    parts: Sequence[Part]
+    Args:
+        out: the feature file; its parts are in a folder next to it.
+        recipe: how images are embedded; parts of other recipes are removed.
 
-    @property
-    def total(self) -> int:
-        """Number of images."""
-        return sum(len(part.images) for part in self.parts)
+    Attributes:
+        broken: why images could not be read, by state.
+        done: number of images in parts.
+        total: number of images in parts, and of those that have yet to be embedded.
+    """
 
-    @property
-    def finished(self) -> list[Part]:
-        """The parts that are computed."""
-        return [part for part in self.parts if (self.folder / part.file).exists()]
+    def __init__(self, out: Path, recipe: str) -> None:
+        self.folder = out.with_name(f"{out.name}.parts")
+        self.broken: dict[int, str] = {}
+        self.done = self.total = 0
+        self._recipe = blake2b(recipe.encode(), digest_size=8).hexdigest()
+        self._sources: list[Mapping[str, Array] | Path] = []  # arrays, or the file of a part
+        self._states: list[Array] = []  # of the images of each
+        self._array = lru_cache(4)(self._load)
 
-    @property
-    def done(self) -> int:
-        """Number of images in finished parts."""
-        return sum(len(part.images) for part in self.finished)
+    def add_file(self, out: Path, encoding: Encoding) -> None:
+        """Add the features in the file ``out``, if they were computed in the same way."""
+        try:
+            origin = read_origin(out)
+            if origin is None or encoding.differences(replace(origin.encoding, arrays=encoding.arrays)):
+                return
+            content = read_npz(out)
+        except InputError:  # something else, or damaged
+            return
+        suffixes = {"features": "", "digests": DIGESTS, "image_stats": IMAGE_STATS}
+        for name in [name for name in content if name + STATES in content]:
+            self._states.append(content[name + STATES])
+            self._sources.append({what: content[name + suffix] for what, suffix in suffixes.items()})
+
+    def find(self, states: Array | None) -> Array:
+        """Return the place of each image (n,) among all that have features; -1 for the others."""
+        known = np.concatenate([np.zeros(1, np.uint64), *self._states])  # 0 is the state of missing files
+        order, states = known.argsort(kind="stable"), np.asarray(states)
+        found = order[np.searchsorted(known, states, sorter=order).clip(max=len(known) - 1)]
+        return np.where(known[found] == states, found, 0) - 1
+
+    def missing(self, states: Array | None) -> Array:
+        """Return the rows of images that have yet to be embedded."""
+        return np.flatnonzero((self.find(states) < 0) & ~np.isin(np.asarray(states), [*self.broken]))
+
+    def read(self, places: Array, what: str) -> Iterator[Array]:
+        """Yield ``features``, ``digests`` or ``image_stats`` of images (n,), in pieces."""
+        starts = np.cumsum([0, *map(len, self._states)])
+        for piece in np.array_split(places, range(PART, len(places), PART)):
+            sources = (np.searchsorted(starts, piece, side="right") - 1).tolist()
+            yield np.stack([self._array(k, what)[row] for k, row in zip(sources, piece - starts[sources], strict=True)])
+
+    def features(self, places: Array) -> Pieces:
+        """Return the features of images (n,), read piece by piece."""
+        width = max(self._array(k, "features").shape[1] for k in range(len(self._states)))
+        return Pieces((len(places), width), np.dtype(np.float16), lambda: self.read(places, "features"))
+
+    def _load(self, number: int, what: str) -> Array:
+        source = self._sources[number]
+        return read_npz(source, only=(what,))[what] if isinstance(source, Path) else source[what]
 
     def describe(self) -> str:
         """Return how many images are done, and how to resume."""
@@ -549,14 +474,18 @@ class PartFiles:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Lock the folder, and remove it afterwards, unless the work failed and some parts are finished."""
+        """Lock the folder and read it; remove it afterwards, unless the work failed and some parts are finished."""
         with naming_target(self.folder):
             self.folder.mkdir(exist_ok=True)
         with locked(self.folder / LOCK, busy="another process is computing these features"):
             try:
                 with naming_target(self.folder):
                     remove_partial(self.folder)
-                    self._unlink(keep={part.file for part in self.parts})
+                for file in sorted(self.folder.glob(_PART_FILES)):
+                    if file.name.startswith(self._recipe):
+                        self._add_part(file)
+                    else:
+                        file.unlink(missing_ok=True)
                 yield
             except (InputError, RunFolderError) as error:
                 if self.done:
@@ -566,37 +495,28 @@ class PartFiles:
                 raise
             self._remove()
 
-    def write(self, part: Part, embedded: Embedded) -> None:
+    def note_broken(self, states: Array | None, embedded: Embedded) -> None:
+        """Remember which images of a part could not be read."""
+        self.broken |= {int(np.asarray(states)[row]): reason for row, reason in embedded.broken.items()}
+
+    def write(self, states: Array | None, embedded: Embedded) -> None:
         """Save the features of a part."""
-        rows, reasons = np.array([*embedded.broken], np.int64), np.array([*embedded.broken.values()], np.str_)
-        write_npz(self.folder / part.file, embedded._asdict() | {"broken": rows, "reasons": reasons})
+        states, lost = np.asarray(states), [*embedded.broken]
+        path = self.folder / f"{self._recipe}-{blake2b(states.tobytes(), digest_size=8).hexdigest()}.npz"
+        about = {"states": np.delete(states, lost), "broken": states[lost]}
+        write_npz(path, embedded._asdict() | about | {"reasons": np.array([*embedded.broken.values()], np.str_)})
+        self._add_part(path)
 
-    def broken(self, part: Part) -> dict[int, str]:
-        """Return why images of a finished part could not be read, by row in its split."""
-        rows = (self._read(part, "broken") + part.start).tolist()
-        return dict(zip(rows, self._read(part, "reasons").tolist(), strict=True))
-
-    def read(self, name: str, what: str) -> Array:
-        """Return the ``digests`` or ``image_stats`` of a split, without images that could not be read."""
-        return np.concatenate([self._read(part, what) for part in self.parts if part.set == name])
-
-    def features(self, name: str) -> Pieces:
-        """Return the features of a split, read part by part."""
-        parts = [part for part in self.parts if part.set == name]
-        sizes = [self._read(part, "features").shape for part in parts]
-        shape = sum(rows for rows, _ in sizes), max(columns for _, columns in sizes)
-        return Pieces(shape, np.dtype(np.float16), lambda: (self._read(part, "features") for part in parts))
-
-    def _read(self, part: Part, what: str) -> Array:
-        return read_npz(self.folder / part.file, only=(what,))[what]
-
-    def _unlink(self, keep: Collection[str] = ()) -> None:
-        for file in self.folder.glob(_PART_FILES):
-            if file.name not in keep:
-                file.unlink(missing_ok=True)
+    def _add_part(self, path: Path) -> None:
+        about = read_npz(path, only=("states", "broken", "reasons"))
+        self._sources.append(path)
+        self._states.append(about["states"])
+        self.broken |= dict(zip(about["broken"].tolist(), about["reasons"].tolist(), strict=True))
+        self.done += len(about["states"]) + len(about["broken"])
 
     def _remove(self) -> None:
         with suppress(OSError):  # with other files in it
-            self._unlink()
+            for file in self.folder.glob(_PART_FILES):
+                file.unlink(missing_ok=True)
             (self.folder / LOCK).unlink(missing_ok=True)
             self.folder.rmdir()

@@ -41,12 +41,6 @@ class EmbeddingOptions(Options):
     """Weights file of the backbone, .safetensors or .pth."""
     batch_size: PositiveInt | None = None
     """Images per batch."""
-    feature_precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the backbone on a CPU; bfloat16 is twice as fast where supported."""
-    backend: Literal["local", "ray"] = "local"
-    """Embed on this machine (local) or on a Ray cluster (ray)."""
-    address: str | None = None
-    """Address of the Ray cluster; by default one is started on this machine."""
 
 
 class AuditOptions(Options):
@@ -87,8 +81,7 @@ SECTIONS: dict[str, type[Options]] = {
 
 _LEARNING = ("method", "epochs", "seed")
 _COMPUTE = ("execution.device", "execution.threads", "execution.quiet")
-_BACKBONE = ("embedding.backbone", "embedding.weights", "embedding.feature_precision", "data.image_size")
-_CLUSTER = ("embedding.backend", "embedding.address")
+_BACKBONE = ("embedding.backbone", "embedding.weights", "data.image_size")
 _EXAMPLES = (
     "data.label_column", "data.ignore", "data.text_column", "data.categorical", "data.numeric", "data.text_encoder",
     "data.skip_broken",
@@ -103,11 +96,11 @@ TRAIN = (
 """Options of `train`."""
 CLEAN = (
     *_LEARNING, *_LABELS, *_EXAMPLES, *_BACKBONE, "data.limit", "audit.skip_check", "sources.config",
-    "sources.settings", *_CLUSTER, *_COMPUTE,
+    "sources.settings", *_COMPUTE,
 )  # fmt: skip
 """Options of `clean`."""
 EMBED = (
-    *_BACKBONE, "data.image_resize", "data.resample", *_EXAMPLES, "embedding.batch_size", *_CLUSTER, *_COMPUTE,
+    *_BACKBONE, "data.image_resize", "data.resample", *_EXAMPLES, "embedding.batch_size", *_COMPUTE,
 )  # fmt: skip
 """Options of `embed`."""
 CORRUPT = (

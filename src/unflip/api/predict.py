@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from unflip.data.arrays import Array, Shards
+from unflip.data.arrays import Array
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Encoding, Inputs
 from unflip.data.files import OtherSizeError, Skipped
@@ -142,7 +142,7 @@ def predict_part(new: NewData, part: str, *, device: str = "auto", track: Track 
     inputs, remarks = _encode(opened[part].inputs, raw, model, new.what, processes.device, track)
     if inputs.shape[1:] != model.input_shape:
         raise InputError(f"{what}: examples of shape {inputs.shape[1:]}; the model takes {model.input_shape}")
-    if isinstance(inputs, np.ndarray | Shards):
+    if isinstance(inputs, np.ndarray):
         check_finite(inputs, what)
     raw = replace(raw, normalization=None) if model.encoding else raw  # images are rows of features now
     source = make_source(raw, inputs, model.standardization, options).to(processes.device)
@@ -198,7 +198,7 @@ def _encode(
             raise InputError(f"{what}: {error}") from error
         return encoded.features, encoded.remarks
     if encoding is not None and encoder == "table" and raw.encoding is None:
-        assert isinstance(inputs, np.ndarray | Shards)
+        assert isinstance(inputs, np.ndarray)
         cells = Table.of_array(np.asarray(inputs), columns_of(encoding), what)
         return TableEncoder.restore(encoding).encode(cells).features, ()
     _check_encoding(encoding, raw, what)

@@ -14,9 +14,8 @@ import typer
 from unflip._version import __version__
 from unflip.cli.clean import clean
 from unflip.cli.finished import apply, check, export, predict, report, review
-from unflip.cli.noise import corrupt, inspect
 from unflip.cli.paper import paper_app
-from unflip.cli.train import demo, embed, train
+from unflip.cli.train import corrupt, demo, embed, train
 from unflip.errors import ConfigError, Stopped, UnflipError, UnflipWarning, one_line, unknown
 
 _INTERRUPTED = 130
@@ -34,9 +33,6 @@ app = typer.Typer(
 )
 for command in (demo, clean, review, apply, check, train, predict, report, export, embed, corrupt):
     app.command()(command)
-noise_app = typer.Typer(help="Inspect label noise.", no_args_is_help=True)
-noise_app.command()(inspect)
-app.add_typer(noise_app, name="noise")
 app.add_typer(paper_app, name="paper")
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from unflip.api.clean import CleanResult
 
 _MAX_PAIRS = 3  # pairs of classes in the summary
-_MAX_TESTS = 1  # test sets
 _MAX_NAME = 40  # characters of a class name
 
 
@@ -97,15 +96,15 @@ def _issues(result: "CleanResult") -> list[str]:
 
 
 def _tests(tests: Mapping[str, Any]) -> list[str]:
-    """Return the accuracy on the first test sets, also without leaked examples."""
-    lines = []
-    for name, test in list(tests.items())[:_MAX_TESTS]:
-        line = f"  test accuracy {test['top1']:.1%} ('{name}'; its labels are not checked)"
-        if leaked := test.get("leaked"):
-            clean, what = test["top1_without_leakage"], _plural(leaked, "leaked example")
-            line += f", {clean:.1%} without {what}" if clean is not None else f", all {what}"
-        lines.append(line)
-    return lines
+    """Return the accuracy on the first test set, also without leaked examples."""
+    if not tests:
+        return []
+    name, test = next(iter(tests.items()))
+    line = f"  test accuracy {test['top1']:.1%} ('{name}'; its labels are not checked)"
+    if leaked := test.get("leaked"):
+        clean, what = test["top1_without_leakage"], _plural(leaked, "leaked example")
+        line += f", {clean:.1%} without {what}" if clean is not None else f", all {what}"
+    return [line]
 
 
 def _pairs(result: "CleanResult") -> str:

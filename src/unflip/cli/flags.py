@@ -25,7 +25,6 @@ _PANELS = {
 }  # fmt: skip
 _PANEL_OF = {
     "method": _COMMON, "epochs": _COMMON, "seed": _COMMON, "execution.quiet": _COMMON,
-    "embedding.backend": "Compute", "embedding.address": "Compute", "embedding.feature_precision": "Compute",
 }  # fmt: skip
 _SPELLINGS = {"quiet": ("--quiet", "-q"), "settings": ("--set",)}
 

@@ -1,9 +1,6 @@
 """``unflip paper``: sweeps over grids of runs, and the paper's tables and figures."""
 
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +9,7 @@ import typer
 from unflip.cli.flags import Device, Force, Quiet
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from unflip.reproduce.sweep import Callback, Progress
+    from unflip.reproduce.sweep import Progress
 
 paper_app = typer.Typer(help="Reproduce the paper: sweeps, tables and figures.", no_args_is_help=True)
 
@@ -59,17 +53,16 @@ def sweep(
     if dry_run:
         cells = plan(grids, out, data_root=data_root)
         for cell, points in cells.items():
-            state = "done" if cell.run.is_finished else f"epoch {cell.epoch}" if cell.epoch else "to do"
+            state = "done" if cell.run.is_finished else "started" if cell.log.exists() else "to do"
             for point in points:
                 console.print(f"{cell.name}  {state:8}  {point.grid}: {point}")
         finished = sum(cell.run.is_finished for cell in cells)
         console.print(f"{len(cells)} cells, {finished} done, {len(cells) - finished} to do; nothing was run")
         return
-    with show_progress(console) as callback:
-        progress = run_sweep(
-            grids, out, jobs=jobs, threads=threads, backend=backend, address=address, data_root=data_root, keep=keep,
-            device=device, callback=callback,
-        )  # fmt: skip
+    progress = run_sweep(
+        grids, out, jobs=jobs, threads=threads, backend=backend, address=address, data_root=data_root, keep=keep,
+        device=device, callback=lambda progress, message: console.print(f"{_counts(progress)}: {message}"),
+    )  # fmt: skip
     console.print(f"{_counts(progress)}; results: {out / 'results.jsonl'}")
     for cell, error in progress.failed.items():
         print(f"failed: {progress.cells[cell][0]}: {error}; see {cell.log}", file=sys.stderr)  # noqa: T201
@@ -81,7 +74,6 @@ def sweep(
 def table(
     name: Annotated[str, typer.Argument(help="Number of a table of the paper: 1 to 6.")],
     results: Results = None,
-    form: Annotated[str, typer.Option("--format", help="text, markdown or latex.", metavar="FORMAT")] = "text",
     show: Annotated[
         str,
         typer.Option(
@@ -97,11 +89,11 @@ def table(
     """Print a table of the paper next to your results, with differences and missing cells.
 
     Without --results it is the paper's table alone; --methods all adds every method with results.
-    Example: unflip paper table 1 --results sweep --format markdown
+    Example: unflip paper table 1 --results sweep
     """
     from unflip.reproduce.table_text import table as make_table
 
-    text = make_table(name, results or (), form=form, show=show, paper=paper, methods=methods, where=where or ())
+    text = make_table(name, results or (), show=show, paper=paper, methods=methods, where=where or ())
     print(text, end="")  # noqa: T201
 
 
@@ -125,39 +117,9 @@ def figure(
     print(f"Figure: {path}")  # noqa: T201
 
 
-@contextmanager
-def show_progress(console: "Console") -> Iterator["Callback"]:
-    """Show a live table on a terminal, and one line per message elsewhere."""
-    if not console.is_terminal or console.quiet:
-        yield lambda progress, message: console.print(f"{_counts(progress)}: {message}") if message else None
-        return
-    from rich.live import Live
-
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-
-        def update(progress: "Progress", message: str | None) -> None:
-            if message is not None and not message.startswith("done"):
-                live.console.print(message)
-            live.update(_progress_table(progress), refresh=True)
-
-        yield update
-
-
-def _progress_table(progress: "Progress") -> "Table":
-    from rich.table import Table
-
+def _counts(progress: "Progress") -> str:
     from unflip.progress import duration
 
-    left = progress.seconds_left()
-    table = Table(caption=_counts(progress) + ("" if left is None else f"; about {duration(left)} left"))
-    for heading in ("running", "epoch", "for"):
-        table.add_column(heading, justify="left" if heading == "running" else "right")
-    for cell, start in progress.running.items():
-        epoch = f"{cell.epoch}/{cell.config['epochs']}"
-        table.add_row(str(progress.cells[cell][0]), epoch, duration(time.monotonic() - start))
-    return table
-
-
-def _counts(progress: "Progress") -> str:
     done, running, failed = len(progress.seconds), len(progress.running), len(progress.failed)
-    return f"{done} done, {running} running, {failed} failed, {progress.left} left"
+    left = f" (about {duration(progress.seconds_left() or 0)})" if progress.seconds and progress.left else ""
+    return f"{done} done, {running} running, {failed} failed, {progress.left} left{left}"

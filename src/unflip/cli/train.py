@@ -1,4 +1,4 @@
-"""``unflip embed``, ``unflip train`` and ``unflip demo``."""
+"""``unflip embed``, ``unflip corrupt``, ``unflip train`` and ``unflip demo``."""
 
 import sys
 from pathlib import Path
@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unflip.api.options import EMBED, TRAIN
+from unflip.api.options import CORRUPT, EMBED, TRAIN
 from unflip.cli.flags import DryRun, Quiet, takes
-from unflip.errors import ConfigError
+from unflip.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unflip.noise.transition import NoiseProfile
     from unflip.runs.folder import Run
 
 _LISTED = 10  # label issues that the demo prints
+_MAX_ROWS = 20  # classes of which `corrupt` prints the noise
+_MIN_SHARE = 0.005  # smaller ones would be shown as 0.00
 
 
 @takes(EMBED)
@@ -43,6 +48,54 @@ def embed(
     after = "unflip clean {} --out runs/first" if labeled else "unflip predict RUN --data {}"
     lines = [f"{result.path}: {counts}; {result.num_features} features; {how}", *(f"  {line}" for line in result.how)]
     print("\n".join([*lines, f"  next: {after.format(result.path)}"]))  # noqa: T201
+
+
+@takes(CORRUPT)
+def corrupt(
+    data: Annotated[str, typer.Option(help="Feature arrays with clean train_labels, or the built-in data set digits.")],
+    noise: Annotated[str, typer.Option(help="Noise recipe: steps joined by +.", metavar="RECIPE")],
+    out: Annotated[Path, typer.Option(help="Output labels: .npy, .csv or .txt; .json goes next to it.")],
+    save_posterior: Annotated[Path | None, typer.Option(help="Write the estimated posteriors to this .npy.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    quiet: Quiet = False,
+    **options: Any,
+) -> None:
+    """Add label noise to clean labels, and record how.
+
+    Steps: pmd1, pmd2, pmd3 (instance-dependent, the paper's types I to III), sym, asym, asym-pairs, asym-cycle, pair
+    (each with its level, as in sym:0.3) and matrix. Later steps are applied to the result of earlier ones.
+    Example: unflip corrupt --data digits --noise "pmd1:0.35 + sym:0.30" --out labels.npy
+    """
+    from unflip.api.corrupt import corrupt as corrupt_task
+
+    result = corrupt_task(data, noise, out, save_posterior=save_posterior, force=force, quiet=quiet, **options)
+    if not quiet:
+        print_noise(result.measured, result.class_names)
+        print(f"Labels: {result.labels}, record: {result.record}")  # noqa: T201
+
+
+def print_noise(measured: "NoiseProfile", class_names: "Sequence[str] | None") -> None:
+    """Print the noise rate, and a row per class: its noise rate and its four most frequent wrong labels.
+
+    Up to 20 classes are shown, those with the most noise.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    count, counts = len(measured.matrix), measured.class_counts.tolist()
+    names = [one_line(name) for name in class_names or map(str, range(count))]
+    rows = measured.class_rates.argsort(descending=True, stable=True)[:_MAX_ROWS].tolist()
+    table = Table("true class", "labels", "noise", "given instead", box=None, pad_edge=False)
+    for i in rows if count > _MAX_ROWS else range(count):
+        shares = measured.matrix[i].tolist()
+        others = sorted((j for j in range(count) if j != i and shares[j] >= _MIN_SHARE), key=lambda j: -shares[j])
+        wrong = ", ".join(f"{names[j]} {shares[j]:.2f}" for j in others[:4])
+        table.add_row(*map(Text, (names[i], str(counts[i]), f"{float(measured.class_rates[i]):.3f}", wrong)))
+    console = Console(highlight=False, markup=False, emoji=False)
+    worst = f"; the {_MAX_ROWS} classes with the most noise" if count > _MAX_ROWS else ""
+    console.print(f"noise rate {measured.rate:.4f} over {sum(counts)} labels, {count} classes{worst}", soft_wrap=True)
+    console.print(table)
 
 
 @takes(TRAIN)

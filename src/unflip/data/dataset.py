@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.arrays import Array, Shards, stripped
+from unflip.data.arrays import Array, stripped
 from unflip.data.columns import Table
 from unflip.data.files import ImageFiles, ResizeCrop, Skipped
 from unflip.data.sources import JoinedSource, Source, Standardization
@@ -16,7 +16,7 @@ from unflip.errors import InputError
 
 IMAGE_STATS = 4
 """The number of statistics of each image."""
-Inputs = Array | Shards | ImageFiles | Table
+Inputs = Array | ImageFiles | Table
 """Inputs from a loader: rows of numbers or images in arrays, image files, or rows of a table."""
 _WHERE = "_file"  # suffix of settings that are paths, and do not affect the encoding
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.arrays import Array, Shards
+from unflip.data.arrays import Array
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset, Inputs, Split
 from unflip.data.files import ImageFiles
@@ -74,14 +74,14 @@ def label_data(
         if key != "train":
             own = _evaluation_labels(part, key, train.inputs, options.path)
             labels[key] = _evaluated_classes(own, num_classes, names, f"{options.path}, '{key}_labels'")
-        if isinstance(part.inputs, np.ndarray | Shards):
+        if isinstance(part.inputs, np.ndarray):
             check_finite(part.inputs, f"{options.path}, '{key}'")
     if options.classes is None:
         _warn_of_untrained(labels, given if clean is None else torch.cat([given, clean]), names, options.path)
-    if isinstance(train.inputs, np.ndarray | Shards):
+    if isinstance(train.inputs, np.ndarray):
         check_varied(train.inputs, f"{options.path}, 'train'")
     standardization = raw.normalization or standardization
-    if isinstance(train.inputs, np.ndarray | Shards) and standardization is None and options.standardize != "off":
+    if isinstance(train.inputs, np.ndarray) and standardization is None and options.standardize != "off":
         standardization = fit_standardization(train.inputs, one_scale=options.standardize == "global")
     kind = content_kind(raw, train)
     ready = {
@@ -133,7 +133,7 @@ def content_kind(raw: Dataset, train: Split) -> str:
 
 def contents_of(part: Split) -> Array | None:
     """Return the contents of examples (n,): see :class:`Split`."""
-    if part.contents is not None or (part.digests is None and not isinstance(part.inputs, np.ndarray | Shards)):
+    if part.contents is not None or (part.digests is None and not isinstance(part.inputs, np.ndarray)):
         return part.contents
     return identities(part)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unflip.data.arrays import Array, Shards
+from unflip.data.arrays import Array
 from unflip.errors import InputError
 
 BLOCK_VALUES = 2**24  # values read at once when a whole array is scanned
@@ -66,7 +66,7 @@ class Source(Protocol):
 
 
 class ArraySource:
-    """Rows of a float array, possibly memory-mapped or in shards; optionally standardized.
+    """Rows of a float array, possibly memory-mapped; optionally standardized.
 
     Rows are not augmented. Where a method needs several views of a row, they differ by uniform noise of standard
     deviation ``jitter``.
@@ -74,14 +74,14 @@ class ArraySource:
 
     prefetch, augments = 0, False
 
-    def __init__(self, array: Array | Shards, standardize: Standardization | None = None, jitter: float = 0.0) -> None:
+    def __init__(self, array: Array, standardize: Standardization | None = None, jitter: float = 0.0) -> None:
         self.shape = array.shape[1:]
         self._jitter = jitter
         self._standardize = standardize
         self._factor: Tensor | None = None
         self._device = torch.device("cpu")
-        self.host_indices = isinstance(array, np.memmap | Shards)
-        self._rows: Array | Shards | Tensor = array if self.host_indices else self._finish(np.asarray(array))
+        self.host_indices = isinstance(array, np.memmap)
+        self._rows: Array | Tensor = array if self.host_indices else self._finish(np.asarray(array))
 
     def _finish(self, rows: Array) -> Tensor:
         if self._standardize is None:
@@ -179,14 +179,14 @@ def random_bytes(count: int, generator: torch.Generator) -> Tensor:
     return words.view(torch.int8)[:count]
 
 
-def chunks(array: Array | Shards) -> Iterator[tuple[int, Array]]:
+def chunks(array: Array) -> Iterator[tuple[int, Array]]:
     """Yield (first row, rows) of a possibly mapped array, a bounded number at a time."""
     size = max(1, BLOCK_VALUES // max(1, math.prod(array.shape[1:])))
     for start in range(0, len(array), size):
         yield start, np.asarray(array[start : start + size]).reshape(-1, *array.shape[1:])
 
 
-def check_finite(array: Array | Shards, what: str) -> None:
+def check_finite(array: Array, what: str) -> None:
     """Raise InputError for NaN, infinity, and values that are too large for float32, naming the first such row."""
     if array.dtype.kind in "iub":
         return
@@ -200,14 +200,14 @@ def check_finite(array: Array | Shards, what: str) -> None:
             raise InputError(f"{what}, row {start + row}: {value} among the features {rule}")
 
 
-def check_varied(array: Array | Shards, what: str) -> None:
+def check_varied(array: Array, what: str) -> None:
     """Raise InputError for examples that are all the same: nothing can be learned from them."""
     first = np.asarray(array[:1])
     if len(array) and not any((rows != first).any() for _, rows in chunks(array)):
         raise InputError(f"{what}: the features of all {len(array)} examples are the same; nothing tells them apart")
 
 
-def fit_standardization(array: Array | Shards, *, one_scale: bool) -> Standardization:
+def fit_standardization(array: Array, *, one_scale: bool) -> Standardization:
     """Return the mean of each column and its standard deviation, or one for all; constant columns are not scaled."""
     total, peak = np.zeros(array.shape[1:]), np.zeros(array.shape[1:])
     for _, rows in chunks(array):

@@ -9,7 +9,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from unflip.compute import generator
-from unflip.data.arrays import Array, Shards
+from unflip.data.arrays import Array
 from unflip.data.dataset import Dataset, Split
 from unflip.data.files import ImageFiles
 from unflip.errors import InputError
@@ -127,7 +127,7 @@ def identities(part: Split) -> Array:
     """Return a key per example (n,), equal for equal examples: its digest, or a 64-bit hash of its row in float64."""
     if part.digests is not None:
         return part.digests
-    assert isinstance(part.inputs, np.ndarray | Shards)
+    assert isinstance(part.inputs, np.ndarray)
     keys = np.empty(len(part.inputs), np.uint64)
     for start in range(0, len(keys), BLOCK_ROWS):
         rows = np.asarray(part.inputs[start : start + BLOCK_ROWS])
@@ -161,7 +161,7 @@ def repeats_by_nature(part: Split) -> bool:
     columns of the fraction of equal pairs; the limit is 0.01. Equal images are always duplicates.
     """
     inputs, count = part.inputs, len(part.inputs)
-    if part.digests is not None or not isinstance(inputs, np.ndarray | Shards):
+    if part.digests is not None or not isinstance(inputs, np.ndarray):
         return False
     rows = np.asarray(inputs[np.linspace(0, count - 1, min(count, _SAMPLE)).astype(np.int64)])
     expected = count * (count - 1) / 2

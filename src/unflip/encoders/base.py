@@ -107,20 +107,6 @@ class TextEncoder(ABC):
             )
         return encoder
 
-    def top_words(self, text: str, direction: Array, top: int) -> tuple[tuple[int, int], ...]:
-        """Return the spans of the ``top`` words with the largest contribution to ``features @ direction``.
-
-        Args:
-            text: the text.
-            direction: (d,), such as the difference of two class means.
-            top: maximum number of distinct words.
-
-        Returns:
-            Spans (start, end), largest contribution first: all occurrences of a word, and only words with a positive
-            contribution. Empty for encoders that cannot attribute features to words.
-        """
-        return ()
-
 
 def choose_text_encoder(name: str | None = None) -> tuple[str, type[TextEncoder]]:
     """Return the name and the class of a text encoder; wordllama by default, or tfidf if that is not installed."""

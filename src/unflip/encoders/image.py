@@ -1,16 +1,14 @@
 """Encoder of images: a pretrained backbone at a fixed image size.
 
-:class:`ImageEncoder` holds the backbone. Below it, images are embedded part by part on this machine
-(:func:`embed_part`) or on a Ray cluster (:func:`embed_on`); images that cannot be read are recorded.
+:class:`ImageEncoder` holds the backbone. Below it, images are embedded part by part (:func:`embed_part`); images that
+cannot be read are recorded.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, Self
@@ -20,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unflip.compute import Cluster, find_device, prefetched
+from unflip.compute import prefetched
 from unflip.data.arrays import Array
 from unflip.data.dataset import Encoding
 from unflip.data.files import BrokenImageError, ImageFiles
@@ -28,18 +26,15 @@ from unflip.data.images import FileSource, ImageSource, are_small, with_margin
 from unflip.data.options import DataOptions
 from unflip.data.sources import Source, Standardization
 from unflip.encoders.base import Encoded, Encoder
-from unflip.errors import ConfigError, InputError, RunFolderError, UnflipError, described
+from unflip.errors import ConfigError, InputError
 from unflip.nn import backbones
 from unflip.nn.backbone import Backbone, hash_weights
-from unflip.nn.openvino import Encode, Precision, compile_backbone
+from unflip.nn.openvino import Encode, compile_backbone
 from unflip.progress import Track, untracked
 
-Advance = Callable[[int], None]  # called with the number of images done, 0 now and then so that it can stop the work
 _SMALL_SIZE = 112  # to which images of at most 64 x 64 pixels are resized
 _BRIGHTNESS_SIZE = 64  # pixels across, about, from which brightness is measured
 _BATCH, _GPU_BATCH = 16, 256  # on a CPU small batches are faster
-_RETRIES = 3  # of a part whose worker is lost
-_POLL_SECONDS = 0.5  # between looks at a cluster
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,6 @@ class ImageSettings:
         image_size: side of the input images, in pixels.
         image_resize: length of the shorter side before the center crop.
         resample: interpolation mode.
-        precision: `bfloat16` is faster, and differs slightly between machines.
         weights_file: file of the weights, if they are not those of the backbone's package.
     """
 
@@ -61,7 +55,6 @@ class ImageSettings:
     image_size: int
     image_resize: int
     resample: str
-    precision: Precision = "float32"
     weights_file: str | None = None
 
 
@@ -73,9 +66,7 @@ class ImageEncoder(Encoder):
         self.device, self.batch_size = torch.device("cpu"), _BATCH
 
     @classmethod
-    def choose(
-        cls, name: str, images: Array | ImageFiles, options: DataOptions, weights: str | None, precision: Precision
-    ) -> Self:
+    def choose(cls, name: str, images: Array | ImageFiles, options: DataOptions, weights: str | None) -> Self:
         """Load a backbone and choose the image size: small images are upscaled, large ones resized and cropped.
 
         Args:
@@ -83,7 +74,6 @@ class ImageEncoder(Encoder):
             images: the training images.
             options: its ``image_size`` and ``image_resize`` override the choice.
             weights: file of weights; None for the published ones.
-            precision: of the computation.
         """
         backbone = _load(name, weights)
         small = are_small(images)
@@ -95,7 +85,7 @@ class ImageEncoder(Encoder):
             resize = options.image_resize or (size if small else with_margin(size))
         path = None if weights is None else str(Path(weights).resolve())
         digest = hash_weights(backbone.network)
-        return cls(ImageSettings(name, digest, size, resize, options.resample, precision, path), backbone)
+        return cls(ImageSettings(name, digest, size, resize, options.resample, path), backbone)
 
     @classmethod
     def restore(cls, encoding: Encoding) -> Self:
@@ -116,8 +106,7 @@ class ImageEncoder(Encoder):
 
     def describe(self) -> list[str]:
         """Return the name of the backbone and the image size."""
-        precision = "" if self.settings.precision == "float32" else f" in {self.settings.precision}"
-        return [f"features by {self.settings.backbone} at {self.settings.image_size} pixels{precision}"]
+        return [f"features by {self.settings.backbone} at {self.settings.image_size} pixels"]
 
     def to(self, device: torch.device, batch_size: int | None = None) -> Self:
         """Move the backbone to ``device`` and set the batch size; None for the default."""
@@ -161,7 +150,7 @@ class ImageEncoder(Encoder):
     @cached_property
     def _network(self) -> Encode:
         """The backbone, compiled on a CPU."""
-        return compile_backbone(self._backbone.network, self.settings.image_size, self.settings.precision)
+        return compile_backbone(self._backbone.network, self.settings.image_size)
 
     @cached_property
     def _normalization(self) -> Standardization:
@@ -179,7 +168,6 @@ def embed_command(encoding: Encoding, images: str, out: str = "new.npz") -> str:
     settings = ImageSettings(**encoding.settings)
     resample = f" --resample {settings.resample}" if settings.resample != "bilinear" else ""
     weights = f" --weights {quote(settings.weights_file)}" if settings.weights_file else ""
-    weights += f" --feature-precision {settings.precision}" if settings.precision != "float32" else ""
     sizes = f"--image-size {settings.image_size} --image-resize {settings.image_resize}"
     return f"unflip embed {quote(images)} --backbone {settings.backbone}{weights} {sizes}{resample} --out {out}"
 
@@ -200,22 +188,15 @@ class Embedded(NamedTuple):
     broken: dict[int, str]
 
 
-class WorkerOptions(NamedTuple):
-    """How a machine computes a part; ``workers`` is the number of threads that decode images."""
-
-    device: str
-    threads: int | None
-    workers: int | None
-    batch_size: int | None
-
-
 def read_batches(source: Source, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, dict[int, str]]]:
     """Yield batches of the images at ``rows`` that can be read, and why the others cannot, by row; prefetched."""
     return prefetched((partial(_read, source, batch) for batch in rows), source.prefetch)
 
 
-def embed_part(encoder: ImageEncoder, images: Array | ImageFiles, workers: int | None, advance: Advance) -> Embedded:
-    """Embed the images of a part, batch by batch; ``advance`` is called after each batch."""
+def embed_part(
+    encoder: ImageEncoder, images: Array | ImageFiles, workers: int | None, advance: Callable[[int], None]
+) -> Embedded:
+    """Embed the images of a part, batch by batch; ``advance`` is called with the number of images after each batch."""
     features, digests, broken, brightness = [], [], {}, [np.empty((0, 2), np.float32)]
     source = encoder.source(images, workers)
     rows = torch.arange(len(images)).split(encoder.batch_size)
@@ -229,53 +210,6 @@ def embed_part(encoder: ImageEncoder, images: Array | ImageFiles, workers: int |
     stats = np.hstack([np.concatenate(brightness), np.delete(source.sizes, [*broken], axis=0)])
     stacked = np.concatenate(features) if features else np.empty((0, 0), np.float16)
     return Embedded(stacked, np.array(digests, np.uint64), stats, broken)
-
-
-def embed_on(
-    cluster: Cluster, encoding: Encoding, parts: Sequence[Array | ImageFiles], options: WorkerOptions, advance: Advance
-) -> Iterator[tuple[int, Embedded]]:
-    """Embed parts on a Ray cluster, and yield their indices and features in order of completion.
-
-    Every machine needs the backbone, and the image files at the same paths; nothing is written there.
-    """
-    task, ray = cluster.task(_embed_remotely, retries=_RETRIES), cluster.ray
-    settings, todo = json.dumps(dict(encoding.settings)), iter(range(len(parts)))
-    running: dict[Any, int] = {}
-    try:
-        while True:
-            for index in islice(todo, 2 * cluster.jobs - len(running)):
-                running[task.remote(settings, parts[index], options)] = index
-            if not running:
-                return
-            ready, _ = ray.wait([*running], timeout=_POLL_SECONDS)
-            advance(0)
-            for done in ready:
-                index = running.pop(done)
-                try:
-                    embedded: Embedded = ray.get(done)
-                except ray.exceptions.RayError as error:
-                    cause = getattr(error, "cause", None)
-                    if isinstance(cause, UnflipError):
-                        raise cause from error
-                    raise RunFolderError(f"a part failed on the Ray cluster: {described(cause or error)}") from error
-                advance(len(parts[index]))
-                yield index, embedded
-    finally:
-        for task_left in running:
-            ray.cancel(task_left, force=True)
-
-
-def _embed_remotely(settings: str, images: Array | ImageFiles, options: WorkerOptions) -> Embedded:
-    return embed_part(_cached_encoder(settings, options), images, options.workers, lambda count: None)
-
-
-@cache
-def _cached_encoder(settings: str, options: WorkerOptions) -> ImageEncoder:
-    """Load the encoder once per worker process."""
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    device = torch.device(find_device(options.device))
-    return ImageEncoder.restore(Encoding("images", json.loads(settings))).to(device, options.batch_size)
 
 
 def _read(source: Source, rows: Tensor) -> tuple[Tensor, dict[int, str]]:

@@ -10,8 +10,6 @@ import importlib
 import importlib.util
 import itertools
 import json
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -20,13 +18,11 @@ from typing import Any, Self
 import numpy as np
 
 from unflip.data.arrays import Array
-from unflip.encoders.base import TextEncoder, blocks
+from unflip.encoders.base import TextEncoder
 from unflip.errors import InputError, MissingExtraError
 
 _VECTORS = "weights/l2_supercat_256.safetensors"
 _TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
-_WORD = re.compile(r"\S+")
-_EDGES = re.compile(r"^\W+|\W+$")
 
 
 class WordLlama(TextEncoder):
@@ -58,23 +54,6 @@ class WordLlama(TextEncoder):
         bag = _bag(tokens, len(self._vectors))
         used = np.unique(bag.indices)
         return bag[:, used] @ self._vectors[used].astype(np.float64), bag.sum(1)
-
-    def top_words(self, text: str, direction: Array, top: int) -> tuple[tuple[int, int], ...]:
-        """Rank words by the sum of their token vectors' products with ``direction``, which is exact for a mean."""
-        spans: dict[str, list[tuple[int, int]]] = {}
-        scores: Counter[str] = Counter()
-        matches = list(_WORD.finditer(text))
-        if not matches or top <= 0:
-            return ()
-        ((clean,),) = blocks([text])  # of the same length
-        sums, _ = self._sums([clean[match.start() : match.end()] for match in matches])
-        for match, score in zip(matches, (sums @ np.asarray(direction, np.float64)).tolist(), strict=True):
-            word = _EDGES.sub("", match.group()) or match.group()
-            start = match.start() + match.group().index(word)
-            spans.setdefault(word, []).append((start, start + len(word)))
-            scores[word] += score
-        best = [word for word, score in scores.most_common(top) if score > 0]
-        return tuple(itertools.chain.from_iterable(spans[word] for word in best))
 
     def state(self) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
         """Return a hash of the vectors instead of the vectors."""

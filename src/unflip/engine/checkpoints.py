@@ -197,7 +197,7 @@ class Checkpoints:
         return None
 
     def _paths(self) -> list[Path]:
-        return matching(self.folder, layout.WITHIN[layout.CHECKPOINTS])
+        return matching(self.folder, layout.CHECKPOINT)
 
 
 def save_tree(path: Path, tree: Any) -> None:

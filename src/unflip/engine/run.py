@@ -2,10 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +21,12 @@ from unflip.engine.prepare import make_model, make_trainer, prepare_data
 from unflip.engine.scoring import score_examples
 from unflip.engine.trainer import finite
 from unflip.errors import ConfigError, RunFolderError, Stopped
-from unflip.files import Interruption, naming_target, write_json
+from unflip.files import Interruption, write_json
 from unflip.nn.base import unwrap
 from unflip.noise.transition import NoiseProfile
 from unflip.progress import Reporter, make_reporter, summary
 from unflip.runs import layout
-from unflip.runs.config import RunConfig, Tree, read_toml
+from unflip.runs.config import RunConfig, flatten, read_toml
 from unflip.runs.folder import Claim, Run
 from unflip.runs.labels import LabelSummary, label_table, summarize_labels
 from unflip.runs.model_file import Model
@@ -64,14 +62,12 @@ def train_run(claim: Claim, config: RunConfig, execution: Execution, *, data: Da
         session.load()
     if processes.is_first:
         session.write_start(replace=claim.force)
-    board = tensorboard(run.folder / layout.TENSORBOARD, enabled=processes.is_first)
     signals = session.interruption if processes.count == 1 else nullcontext()
-    with session.reporter, board as write, signals:
+    with session.reporter, signals:
         done = len(session.state.metrics)
         session.reporter.start(config.common.method, config.common.epochs, done + 1)
         for line in session.trainer.fit(done + 1, session.unfinished, session.after_step):
             session.end_epoch(line)
-            write(line)
             session.reporter.epoch(line)
     with finite("at the end of the run"):
         session.write_results()
@@ -120,7 +116,7 @@ def train_in_memory(
 
 def _check_same(run: Run, config: RunConfig) -> None:
     """Raise ConfigError unless a resumed run has the same configuration; only the number of epochs may grow."""
-    before, now = _flat(read_toml(run.config_path)), _flat(config.tree())
+    before, now = flatten(read_toml(run.config_path)), flatten(config.tree())
     if now["epochs"] < before["epochs"]:
         raise ConfigError(f"{run.folder} was started with epochs = {before['epochs']}; --resume can only raise that")
     for key in before | now:  # top-level keys first: the method before its options
@@ -129,13 +125,6 @@ def _check_same(run: Run, config: RunConfig) -> None:
                 f"{run.folder} was started with {key} = {before.get(key)}, now it is {now.get(key)}; "
                 "resume with the same value, or start over with --force"
             )
-
-
-def _flat(tree: Tree, prefix: str = "") -> Tree:
-    flat: Tree = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 class Session:
@@ -195,8 +184,7 @@ class Session:
             self.run.clear()
         self.run.begin()
         self.run.write_config(self.config.to_toml())
-        for folder in (layout.CHECKPOINTS, layout.TENSORBOARD):
-            self.run.own(folder)
+        self.run.own(layout.CHECKPOINTS)
         if self.dataset.noise_record is not None:
             write_json(self.run.own(layout.NOISE), self.dataset.noise_record)
         if self.dataset.skipped:
@@ -278,32 +266,3 @@ class Session:
             self.run.own(layout.RESULT),
             make_result(self.config, dataset, self.state, self.truth, trainer, scores, table, tests),
         )
-
-
-@contextmanager
-def tensorboard(folder: Path, *, enabled: bool) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield a function that writes an epoch's metrics for TensorBoard; it does nothing if that is not installed.
-
-    Every number is a scalar; those of nested metrics are called ``group/name``.
-    """
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        enabled = False
-    if not enabled:
-        yield lambda metrics: None
-        return
-
-    def write(metrics: Mapping[str, Any]) -> None:
-        with naming_target(folder):
-            for key, number in _flat(dict(metrics)).items():
-                if isinstance(number, int | float):
-                    writer.add_scalar(key.replace(".", "/"), number, metrics["epoch"])
-
-    with naming_target(folder):
-        writer = SummaryWriter(str(folder), filename_suffix=layout.BOARD_ENDING)
-    try:
-        yield write
-    finally:
-        with naming_target(folder):
-            writer.close()

@@ -1,7 +1,7 @@
 """Backbones on a CPU with OpenVINO, which computes the same features as PyTorch, faster and in less memory.
 
-Below: whether bfloat16 works on this CPU, for OpenVINO and for PyTorch. Some virtual machines announce instructions,
-such as AMX, that kill a process with SIGILL, so bfloat16 is tried in a child process first.
+Below: whether training in bfloat16 works on this CPU. Some virtual machines announce instructions, such as AMX, that
+kill a process with SIGILL, so bfloat16 is tried in a child process first.
 """
 
 import functools
@@ -11,49 +11,35 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unflip.errors import ConfigError, MissingExtraError, UnflipWarning, described, unknown
+from unflip.errors import ConfigError, UnflipWarning, described
 
-Precision = Literal["float32", "bfloat16"]
 Encode = Callable[[Tensor], Tensor]
-_TYPES = {"float32": "f32", "bfloat16": "bf16"}
 _TELEMETRY = "openvino_telemetry"
-_MAX_ERROR = {"float32": 1e-3, "bfloat16": 0.1}  # relative, compared with PyTorch's features
+_MAX_ERROR = 1e-3  # relative, compared with PyTorch's features
 
 
-def compile_backbone(network: nn.Module, size: int, precision: Precision = "float32") -> Encode:
+def compile_backbone(network: nn.Module, size: int) -> Encode:
     """Return a fast version of a backbone's network, compiled by OpenVINO where that is possible.
 
     It takes batches of any size, uses as many threads as PyTorch, and must be called by one thread at a time. Without
-    OpenVINO, on a GPU, or for a network that cannot be converted (with a warning), the network is returned;
-    with `bfloat16` these are errors.
+    OpenVINO, on a GPU, or for a network that cannot be converted (with a warning), the network is returned.
 
     Args:
         network: in evaluation mode.
         size: side of the images, in pixels.
-        precision: `bfloat16` takes half the time; its features depend on the machine.
     """
-    if precision not in get_args(Precision):
-        raise ConfigError(unknown("precision", precision, get_args(Precision)))
     openvino, on_cpu = import_openvino(), all(value.device.type == "cpu" for value in network.parameters())
-    if precision == "float32" and (openvino is None or not on_cpu):
+    if openvino is None or not on_cpu:
         return network
-    if not on_cpu:
-        raise ConfigError(f"precision {precision} is for features on a CPU; use float32 on a GPU")
-    if openvino is None:
-        raise MissingExtraError("openvino", "embed")
-    if precision == "bfloat16":
-        check_openvino(openvino)
     try:
-        return _compiled(openvino, network, size, precision)
+        return _compiled(openvino, network, size)
     except Exception as error:  # tracing runs arbitrary code, and operators may be unsupported
         problem = f"OpenVINO cannot run this network ({described(error)[:160]})"
-        if precision == "bfloat16":
-            raise ConfigError(f"precision {precision}: {problem}") from error
         warnings.warn(f"{problem}; using PyTorch, which is slower", UnflipWarning, stacklevel=2)
         return network
 
@@ -75,7 +61,7 @@ def import_openvino() -> Any | None:
         del sys.modules[_TELEMETRY]
 
 
-def _compiled(openvino: Any, network: nn.Module, size: int, precision: Precision) -> Encode:
+def _compiled(openvino: Any, network: nn.Module, size: int) -> Encode:
     """Convert and compile a network, and compare its features with PyTorch's."""
     model = _converted(network, size)
     model.reshape([-1, 3, size, size])
@@ -83,7 +69,7 @@ def _compiled(openvino: Any, network: nn.Module, size: int, precision: Precision
     steps.input().tensor().set_layout(openvino.Layout("NHWC"))  # as decoded images lie in memory
     steps.input().model().set_layout(openvino.Layout("NCHW"))
     settings = {
-        "INFERENCE_PRECISION_HINT": _TYPES[precision],  # otherwise chosen by the CPU
+        "INFERENCE_PRECISION_HINT": "f32",  # otherwise chosen by the CPU
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,  # cores are shared with decoding threads and other processes
@@ -96,7 +82,7 @@ def _compiled(openvino: Any, network: nn.Module, size: int, precision: Precision
         request.infer()
         return torch.from_numpy(request.get_output_tensor().data.copy())
 
-    _compare(encode, network, size, _MAX_ERROR[precision])
+    _compare(encode, network, size)
     return encode
 
 
@@ -111,7 +97,7 @@ def _converted(network: nn.Module, size: int) -> Any:
         return frontend.convert(frontend.load(decoded))
 
 
-def _compare(encode: Encode, network: nn.Module, size: int, max_error: float) -> None:
+def _compare(encode: Encode, network: nn.Module, size: int) -> None:
     """Raise ValueError if features differ from PyTorch's, for batch sizes other than the traced one."""
     images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -119,25 +105,10 @@ def _compare(encode: Encode, network: nn.Module, size: int, max_error: float) ->
     for count in (3, 1):
         difference = encode(images[:count]) - expected[:count]
         error = float(difference.norm() / expected[:count].norm().clamp_min(1e-12))
-        if not error <= max_error:  # or NaN
+        if not error <= _MAX_ERROR:  # or NaN
             raise ValueError(f"relative difference to PyTorch's features: {error:.2g}")
 
 
-OPENVINO_TRIAL = """
-import sys
-sys.modules["openvino_telemetry"] = None
-import numpy as np
-import openvino as ov
-from openvino import opset8 as ops
-images = ops.parameter([-1, 64, 16, 16], np.float32)
-weights = np.full((64, 64, 3, 3), 0.01, np.float32)
-maps = ops.relu(ops.convolution(images, weights, [1, 1], [1, 1], [1, 1], [1, 1]))
-rows = ops.reduce_mean(maps, np.array([2, 3]), False)
-model = ov.Model([ops.matmul(rows, np.full((64, 64), 0.01, np.float32), False, False)], [images])
-compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": 1})
-found = compiled(np.ones((4, 64, 16, 16), np.float32))[0]
-sys.exit(not np.isfinite(found).all())
-"""
 TORCH_TRIAL = """
 import sys
 import torch
@@ -148,18 +119,11 @@ with torch.autocast("cpu", torch.bfloat16):
 loss.backward()
 sys.exit(not all(weight.grad.isfinite().all() for weight in network.parameters()))
 """
-"""Trials of bfloat16: a convolution and a matrix product, which use all instructions that networks use."""
-
-
-def check_openvino(openvino: Any, trial: str = OPENVINO_TRIAL) -> None:
-    """Raise ConfigError if the CPU does not support bfloat16 in OpenVINO, or a trial of it fails."""
-    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        raise ConfigError("precision bfloat16: not supported by this CPU; use float32")
-    check_trial(trial)
+"""A trial of bfloat16: a convolution and a matrix product, which use all instructions that networks use."""
 
 
 def check_trial(trial: str = TORCH_TRIAL) -> None:
-    """Raise ConfigError if a trial fails; by default that of training, which PyTorch emulates on other CPUs."""
+    """Raise ConfigError if a trial of bfloat16 fails; PyTorch emulates it on CPUs without it."""
     if (failure := trial_failure(trial)) is not None:
         raise ConfigError(f"precision bfloat16: a trial failed on this CPU ({failure}); use float32")
 

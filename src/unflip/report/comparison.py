@@ -1,11 +1,9 @@
 """comparison.html: results, curves and configuration differences of several runs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +11,7 @@ import pyarrow as pa
 from unflip.errors import InputError
 from unflip.report.page import Line, line_chart, write_page
 from unflip.report.run_report import CURVES, points_of, truth_used
-from unflip.runs.config import Tree
+from unflip.runs.config import Tree, flatten
 from unflip.runs.folder import Run
 
 _TASK = ("data", "noise")  # sections that every run has
@@ -59,7 +57,6 @@ def write_comparison(runs: Sequence[Run], out: Path) -> Path:
         legend=[Line(name, (), place) for place, name in enumerate(names)],
         columns=_columns(results, tables),
         same_task=all(tree[section] == trees[0][section] for tree in trees for section in _TASK),
-        groups=_groups(trees, results),
         charts=_charts(named),
         differences=_differences(trees),
     )
@@ -110,34 +107,12 @@ def _charts(named: Mapping[str, Run]) -> list[dict[str, Any]]:
     return charts
 
 
-def _groups(trees: Sequence[Tree], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return mean and standard deviation over runs that differ only in the seed."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for tree, result in zip(trees, results, strict=True):
-        rest = {key: value for key, value in tree.items() if key != "seed"}
-        groups.setdefault(json.dumps(rest, sort_keys=True), []).append(result)
-    rows = []
-    for group in groups.values():
-        values = [value for value in _pick(group, "test_accuracy", "selected") if value is not None]
-        if len(values) > 1:
-            seeds = sorted(result["seed"] for result in group)
-            rows.append({**group[0], "seeds": seeds, "mean": mean(values), "std": stdev(values)})
-    return rows
-
-
 def _differences(trees: Sequence[Tree]) -> list[tuple[str, list[str]]]:
     """Return the options that differ, with each run's value.
 
     Sections of a method or a network are compared among the runs that have them.
     """
-    flat = [_flatten(tree) for tree in trees]
+    flat = [{key: str(value) for key, value in flatten(tree).items()} for tree in trees]
     rows = {key: [each.get(key, "") for each in flat] for key in dict.fromkeys(key for each in flat for key in each)}
     ignored = {key: set() if key.partition(".")[0] in _TASK else {""} for key in rows}
     return [(key, values) for key, values in rows.items() if len({*values} - ignored[key]) > 1]
-
-
-def _flatten(tree: Tree, prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in tree.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": str(value)}
-    return flat

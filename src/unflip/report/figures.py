@@ -1,24 +1,19 @@
-"""Figures: learning curves, the demo, label noise; colors and saving for all figures."""
+"""Figures: learning curves and the demo; colors and saving for all figures."""
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from sklearn.metrics import ConfusionMatrixDisplay
-from torch import Tensor
 
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
 from unflip.files import write_atomically
-from unflip.noise.pmd import keep_probability, top_two
 from unflip.report.comparison import name_runs
 from unflip.report.run_report import CURVES
 from unflip.runs.folder import Run
@@ -31,7 +26,6 @@ FORMATS = (".png", ".svg", ".pdf")
 _STYLES = ("-", "--", ":", "-.")
 _ROWS, _COLUMNS = 5, 5
 _BINS = 20
-_NAMED = 20  # largest number of classes with names and numbers
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -114,68 +108,3 @@ def draw_demo(path: Path, runs: Mapping[str, Run]) -> None:
         axes.set_title(f"{row['given_label']} → {row['current_label']}", fontsize=9)
         axes.axis("off")
     save(figure, path)
-
-
-@dataclass(frozen=True)
-class PmdCurve:
-    """A PMD noise step: its type (1 to 3), factor and posterior (n, k)."""
-
-    kind: int
-    factor: float
-    posterior: Tensor
-
-
-def draw_noise(
-    path: Path,
-    clean: Tensor,
-    noisy: Tensor,
-    matrix: Tensor,
-    *,
-    class_names: Sequence[str] | None = None,
-    pmd: PmdCurve | None = None,
-) -> None:
-    """Draw label noise: the transition matrix and, for PMD noise, the noise rate by margin (the paper's Figure 2).
-
-    Args:
-        path: the file to write.
-        clean: true labels (n,).
-        noisy: noisy labels (n,).
-        matrix: transition matrix (k, k).
-        class_names: by default the class indices.
-        pmd: the PMD step, if there was one.
-    """
-    figure = Figure(figsize=(11 if pmd else 5.5, 4.6), layout="constrained")
-    axes = figure.subplots(1, 2 if pmd else 1, squeeze=False)[0]
-    if pmd:
-        _draw_curve(axes[0], clean, noisy, pmd)
-    _draw_matrix(axes[-1], matrix, class_names)
-    save(figure, path)
-
-
-def _draw_curve(axes: Axes, clean: Tensor, noisy: Tensor, pmd: PmdCurve) -> None:
-    margin = top_two(pmd.posterior).margin.double()
-    bins = (margin * _BINS).long().clamp(0, _BINS - 1)
-    counts = torch.bincount(bins, minlength=_BINS)
-    rates = torch.bincount(bins, (noisy != clean).double(), minlength=_BINS) / counts.clamp(min=1)
-    centers = (np.arange(_BINS) + 0.5) / _BINS
-    shown = (counts > 0).numpy()
-    axes.bar(centers[shown], rates.numpy()[shown], 0.9 / _BINS, color="#9ecae1", label="measured noise rate")
-
-    grid = torch.linspace(0, 1, 401, dtype=torch.float64)
-    flip = 1 - keep_probability(grid, kind=pmd.kind, factor=pmd.factor)
-    axes.plot(grid, flip, color="#08519c", label="probability of the second class")
-    axes.set(xlim=(0, 1), ylim=(0, 1.05), xlabel=r"margin $\eta_u - \eta_s$", ylabel="fraction")
-    axes.set_title("Noise by margin")
-    axes.legend(fontsize="small", loc="upper right")
-
-
-def _draw_matrix(axes: Axes, matrix: Tensor, class_names: Sequence[str] | None) -> None:
-    named = len(matrix) <= _NAMED
-    display = ConfusionMatrixDisplay(matrix.numpy(), display_labels=class_names if named else None)
-    display.plot(ax=axes, cmap="Blues", include_values=named, values_format=".2f", xticks_rotation=45,
-                 text_kw={"fontsize": 6}, im_kw={"vmin": 0, "vmax": 1})  # fmt: skip
-    for text in display.text_.flat if named else ():
-        text.set_visible(text.get_text() != "0.00")
-    axes.set(xlabel="noisy label", ylabel="true class", title="Transition matrix")
-    if not named:
-        axes.set(xticks=[], yticks=[])

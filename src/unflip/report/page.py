@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from unflip._version import __version__
 from unflip.files import write_text
 from unflip.progress import duration
-from unflip.report.shift import Panel, Shift
 
 if TYPE_CHECKING:  # imported when a chart is drawn, so that training starts faster
     from matplotlib.axes import Axes
@@ -33,7 +31,7 @@ if TYPE_CHECKING:  # imported when a chart is drawn, so that training starts fas
 
 COLORS = ("#0072b2", "#d55e00", "#00805d", "#b8528c", "#8a6d00", "#5b4bb5", "#333333", "#b0102e")
 THEME = {f"c{i}": color for i, color in enumerate(COLORS)} | {
-    "ink": "#1b1f24", "soft": "#57606a", "rule": "#d4d9df", "field": "#fafbfc"
+    "ink": "#1b1f24", "soft": "#57606a", "rule": "#d4d9df"
 }  # fmt: skip
 """Light colors by the name of their CSS variable; the style sheet has the dark ones."""
 _DASHES = ((), (6, 3), (2, 3), (8, 3, 2, 3))
@@ -134,7 +132,7 @@ def line_chart(
     """
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    with _canvas(_HEIGHT, left=42, right=8, top=10, bottom=32) as (figure, axes):
+    with _canvas() as (figure, axes):
         for line in lines:
             epochs, values = zip(*line.points, strict=True)
             style: Any = (0, line.dashes) if line.dashes else "-"
@@ -155,40 +153,16 @@ def line_chart(
         return _inline(figure, label)
 
 
-def scatter(shift: Shift, panel: Panel, *, label: str) -> Markup:
-    """Draw one panel: points, ellipses and means of the classes, on the same axes for all panels."""
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path
-
-    outlines = np.concatenate([outline for each in shift.panels for outline in (*each.outlines, each.means)])
-    low, high = outlines.min(0), outlines.max(0)
-    room = 0.06 * np.maximum(high - low, 1e-9)
-    low, high = low - room, high + room
-    with _canvas(300, left=1, right=1, top=1, bottom=1) as (figure, axes):
-        axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xticks=[], yticks=[], facecolor=THEME["field"])
-        for color, points, outline in zip(COLORS, panel.points, panel.outlines, strict=False):
-            inside = points[((points > low) & (points < high)).all(1)]
-            dots = Path(inside.repeat(2, 0), np.tile([Path.MOVETO, Path.LINETO], len(inside)))  # one path is small
-            axes.add_patch(PathPatch(dots, ec=color, fill=False, lw=3.2, alpha=0.45, capstyle="round", clip_on=False))
-            axes.plot(*outline.T, color=color, clip_on=False)
-        for color, start, end in zip(COLORS, shift.panels[0].means, panel.means, strict=False):
-            axes.plot(*start, "x", color=color, ms=8, mew=1.6, clip_on=False)
-            if not np.array_equal(start, end):
-                style = {"arrowstyle": "->", "color": THEME["ink"], "lw": 1.7, "shrinkA": 0, "shrinkB": 0}
-                axes.annotate("", end.tolist(), start.tolist(), arrowprops=style)
-        return _inline(figure, label)
-
-
 @contextmanager
-def _canvas(height: float, *, left: float, right: float, top: float, bottom: float) -> "Iterator[tuple[Figure, Axes]]":
+def _canvas(left: float = 42, right: float = 8, top: float = 10, bottom: float = 32) -> "Iterator[tuple[Figure, Axes]]":
     """Yield a transparent figure and axes inside margins, all in points, the units of the SVG."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH / 72, height / 72), facecolor="none")
-        across, up = (_WIDTH - left - right) / _WIDTH, (height - top - bottom) / height
-        yield figure, figure.add_axes((left / _WIDTH, bottom / height, across, up))
+        figure = Figure(figsize=(_WIDTH / 72, _HEIGHT / 72), facecolor="none")
+        across, up = (_WIDTH - left - right) / _WIDTH, (_HEIGHT - top - bottom) / _HEIGHT
+        yield figure, figure.add_axes((left / _WIDTH, bottom / _HEIGHT, across, up))
 
 
 def _inline(figure: "Figure", label: str) -> Markup:

@@ -19,8 +19,7 @@ from unflip.data.columns import Rows
 from unflip.data.images import Pictures
 from unflip.data.rewrite import target_suffixes
 from unflip.errors import InputError, UnflipError, UnflipWarning, described
-from unflip.report.page import Line, line_chart, scatter, write_page
-from unflip.report.shift import measure_shift
+from unflip.report.page import Line, line_chart, write_page
 from unflip.runs import layout
 from unflip.runs.folder import Run
 from unflip.runs.labels import DOUBTFUL, REMOVED, expect_errors, lowest_quality_first
@@ -31,9 +30,8 @@ CURVES = {
     "label_accuracy": "correct training labels",
 }
 """The metrics drawn by epoch, if a run has them."""
-_NAMED = 20  # largest number of classes shown as a table with names
-_LEVELS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # fractions of a row above which a cell gets the next darker shade
 _PAIRS = 12
+_RATES = {"noise": "wrong", "low": "low", "high": "high"}  # of a class, from the numbers of wrong labels
 _LOWEST = 24  # examples with the lowest label quality
 _FLAGGED = 12  # examples of a check
 _GROUPS, _MEMBERS = 6, 6  # groups of a check, and examples of each
@@ -82,6 +80,7 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         config=run.config_text,
         network=run.config.common.network,
         finished=datetime.fromtimestamp((run.folder / layout.RESULT).stat().st_mtime, UTC),
+        total=len(table),
         train_count=train_count,
         val_count=len(table) - train_count,
         truth=truth_used(result),
@@ -90,7 +89,6 @@ def write_report(run: Run, out: Path | None = None, data: str | None = None) -> 
         changed_count=int((changed & ~reviewed).sum()),
         changed_by_people=int((changed & reviewed).sum()),
         classes=class_rows(table, names, result["errors_by_class"], accuracy),
-        **_shift(run, names),
         lowest=find_lowest_quality(everything, names, views),
         issues=None if issues is None else find_issues(everything, issues, names, views),
         views=views,
@@ -155,67 +153,33 @@ def _chart(title: str, lines: Sequence[Line], label: str, **options: Any) -> dic
     return {"title": title, "svg": line_chart(lines, label=label, **options), "legend": lines if len(lines) > 1 else []}
 
 
-def _shift(run: Run, names: Sequence[str]) -> dict[str, Any]:
-    """Draw the class Gaussians, or return why they are missing."""
-    try:
-        shift = measure_shift(run)
-    except UnflipError as error:
-        return {"missing": str(error)}
-    label = "Class means and 2-sigma ellipses: {}."
-    panels = [(panel.title, scatter(shift, panel, label=label.format(panel.title))) for panel in shift.panels]
-    legend = [Line(names[c], (), place) for place, c in enumerate(shift.classes)]
-    return {"missing": None, "shift": shift, "panels": panels, "legend": legend}
-
-
 @dataclass(frozen=True)
 class LabelChanges:
     """Given labels against those that replace them.
 
     Attributes:
         kind: what replaces them: ``corrected`` labels if the run changed any, otherwise ``suggested`` ones.
-        counts: confusion matrix (k, k), given labels by row.
-        names: of the classes.
-        total: number of examples.
         changed: number of labels that differ.
         pairs: the most frequent changes, with keys ``given``, ``now``, ``count`` and ``share`` of the given class.
     """
 
     kind: str
-    counts: Array
-    names: tuple[str, ...]
-    total: int
     changed: int
     pairs: list[dict[str, Any]]
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the matrix is small enough for a table with names."""
-        return len(self.counts) <= _NAMED
-
-    @property
-    def shades(self) -> list[list[int]]:
-        """The shade of each cell by its fraction of the row: 0 for none, then 1 to 6."""
-        shares = self.counts / np.maximum(1, self.counts.sum(1, keepdims=True))
-        shades: list[list[int]] = np.searchsorted(_LEVELS, shares).tolist()
-        return shades
 
 
 def count_changes(table: pa.Table, names: Sequence[str]) -> LabelChanges:
     """Count which labels replace which given ones."""
+    kind = "corrected" if bool(table["changed"].to_numpy().any()) else "suggested"
     given = table["given_label"].to_numpy()
-    corrected = bool(table["changed"].to_numpy().any())
-    now = table["current_label" if corrected else "suggested_label"].to_numpy()
-    size = int(max(given.max(), now.max())) + 1
-    counts = np.bincount(given * size + now, minlength=size * size).reshape(size, size)
-    moved = counts - np.diag(counts.diagonal())
-    places = [divmod(int(place), size) for place in np.argsort(-moved, axis=None, kind="stable")[:_PAIRS]]
+    now = table["current_label" if kind == "corrected" else "suggested_label"].to_numpy()
+    changes, counts = np.unique(np.stack([given, now], 1)[given != now], axis=0, return_counts=True)
+    most = np.argsort(-counts, kind="stable")[:_PAIRS]
     pairs = [
-        {"given": names[a], "now": names[b], "count": int(moved[a, b]), "share": moved[a, b] / counts[a].sum()}
-        for a, b in places
-        if moved[a, b]
+        {"given": names[a], "now": names[b], "count": count, "share": count / int((given == a).sum())}
+        for (a, b), count in zip(changes[most].tolist(), counts[most].tolist(), strict=True)
     ]
-    kind = "corrected" if corrected else "suggested"
-    return LabelChanges(kind, counts, tuple(names[:size]), len(given), int(moved.sum()), pairs)
+    return LabelChanges(kind, int(counts.sum()), pairs)
 
 
 def class_rows(
@@ -233,19 +197,11 @@ def class_rows(
     size = len(names)
     before, after = np.bincount(given, minlength=size), np.bincount(current, minlength=size)
     left = np.bincount(given[given != current], minlength=size) / np.maximum(1, before)
-    rates = [
-        [None] * 3 if one is None else [one[key] / one["scored"] for key in ("wrong", "low", "high")] for one in errors
-    ]
-    columns = (
-        names,
-        before.tolist(),
-        after.tolist(),
-        left.tolist(),
-        *zip(*rates, strict=True),
-        accuracy or [None] * size,
-    )
-    keys = ("name", "given", "now", "left", "noise", "low", "high", "accuracy")
-    rows: list[dict[str, Any]] = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
+    rows: list[dict[str, Any]] = []
+    for c, one in enumerate(errors):
+        row = {"name": names[c], "given": int(before[c]), "now": int(after[c]), "left": float(left[c])}
+        rates = {name: one and one[key] / one["scored"] for name, key in _RATES.items()}
+        rows.append({**row, **rates, "accuracy": accuracy[c] if accuracy else None})
     return sorted(rows, key=lambda row: -(row["noise"] or 0.0))
 
 

@@ -16,7 +16,7 @@ from unflip.methods.losses import cross_entropy
 from unflip.methods.mddc import CovarianceCalibrator, CovarianceOptions, MeanCalibrator, MeanOptions
 from unflip.noise.pmd import BinaryPmd
 from unflip.report.figures import COLORS, make_panels, save
-from unflip.report.shift import ellipse
+from unflip.reproduce.shift import ellipse
 from unflip.stats.gaussians import ClassGaussians
 
 MEANS = torch.tensor([[-1.2, 0.0], [1.2, 0.0]])

@@ -14,7 +14,7 @@ import tomli_w
 
 from unflip.data.loaders import is_built_in
 from unflip.engine.run import train_run
-from unflip.errors import InputError, RunFolderError, UnflipError, described
+from unflip.errors import InputError, UnflipError, described
 from unflip.files import LOCK, locked, remove_partial, write_json
 from unflip.reproduce.grid import Point
 from unflip.runs import layout
@@ -56,14 +56,6 @@ class Cell:
     def log(self) -> Path:
         """The output of all attempts, with their errors."""
         return self.folder / _LOG
-
-    @property
-    def epoch(self) -> int:
-        """The last finished epoch, 0 if there is none."""
-        try:
-            return len(self.run.metrics)
-        except RunFolderError:
-            return 0
 
     def check(self) -> None:
         """Raise if the folder contains files that unflip did not write."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from unflip.errors import ConfigError, RunFolderError, unknown
+from unflip.errors import ConfigError, unknown
 from unflip.noise.pmd import BinaryPmd, keep_probability, pmd_bound
 from unflip.report.figures import COLORS, FORMATS, MARKERS, draw_curves, make_panels, save
-from unflip.report.shift import measure_shift
 from unflip.reproduce import boundary, level_sets
 from unflip.reproduce.paper_numbers import Number
+from unflip.reproduce.shift import measure_shift
 from unflip.reproduce.tables import Line, average, common_protocol, find, select_results
 from unflip.runs.folder import Run
 from unflip.runs.layout import check_output
@@ -182,8 +182,6 @@ def draw_shift(path: Path, run: Run) -> None:
 
     Arrows point from a class's mean under the given labels to its mean in the panel; see ``measure_shift``.
     """
-    if run.gaussians is None:
-        raise RunFolderError(f"{run.folder}: gaussians.safetensors is missing; use a finished run of mddc or cddc")
     shift = measure_shift(run)
     figure, panels = make_panels(len(shift.panels), (14, 4.9), sharex=True, sharey=True)
     for axes, panel in zip(panels, shift.panels, strict=True):

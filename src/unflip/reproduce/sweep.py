@@ -1,8 +1,9 @@
 """Sweeps: run every cell of some grids, on this machine or on a Ray cluster, and keep results.jsonl up to date."""
 
 import json
+import logging
 import os
-import statistics
+import socket
 import threading
 import time
 import warnings
@@ -12,14 +13,15 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from joblib import cpu_count
 from joblib.externals.loky import ProcessPoolExecutor
 
-from unflip.compute import Cluster, find_device
-from unflip.errors import ConfigError, described, unknown
+from unflip.compute import find_device
+from unflip.errors import ConfigError, MissingExtraError, described, unknown
 from unflip.files import LOCK, Interruption, OwnedFolder, locked, write_text
 from unflip.reproduce.cell import Cell, Fingerprints, find_cell, result_line, run_cell
 from unflip.reproduce.grid import Point, read_grid
@@ -30,6 +32,7 @@ _KEEP = ("all", "results")
 _CELLS, _RESULTS, _FINGERPRINTS = "cells", "results.jsonl", "fingerprints.json"
 _ATTEMPTS = 2
 _POLL_SECONDS = 0.2
+_PATIENCE = 10.0  # seconds to wait for a cluster
 
 
 @dataclass
@@ -56,11 +59,11 @@ class Progress:
         """Estimate the remaining time from the mean of the finished cells; None if there are none."""
         if not self.seconds:
             return None
-        return statistics.mean(self.seconds.values()) * (self.left + len(self.running)) / self.jobs
+        return fmean(self.seconds.values()) * (self.left + len(self.running)) / self.jobs
 
 
-Callback = Callable[[Progress, str | None], None]
-"""Called regularly with the progress, and with a message when a cell has finished or failed."""
+Callback = Callable[[Progress, str], None]
+"""Called with the progress and a message when a cell has finished or failed."""
 
 
 def sweep(
@@ -193,7 +196,6 @@ def _run_cells(
                 else:
                     progress.failed[cell] = error
                 callback(progress, f"{'failed' if cell in progress.failed else 'will retry'} {title}: {error}")
-            callback(progress, None)
 
 
 class Local:
@@ -244,10 +246,26 @@ class Ray:
     """
 
     def __init__(self, device: str, threads: int, address: str | None) -> None:
-        self._cluster = Cluster(address, device, threads)
+        if address is not None:
+            _check_answers(address)
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtraError("ray", "ray") from error
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise _no_answer(address, error) from error
+        self._ray: Any = ray
+        resources = ray.cluster_resources()
+        if threads > resources.get("CPU", 0):
+            ray.shutdown()
+            raise ConfigError(f"--threads {threads}: the Ray cluster has only {int(resources.get('CPU', 0))} CPUs")
+        gpus = int(resources.get("GPU", 0)) if device != "cpu" else 0
+        self.jobs = gpus or int(resources["CPU"]) // threads
+        # the sweep itself retries failed cells
+        self._task = self._ray.remote(num_cpus=threads, num_gpus=min(1, gpus), max_retries=0)(run_cell)
         self._device, self._threads = device, threads
-        self.jobs = self._cluster.jobs
-        self._task = self._cluster.task(run_cell, retries=0)  # the sweep itself retries failed cells
         self._started: dict[int, Any] = {}
 
     def submit(self, slot: int, folder: Path) -> "Future[str | None]":
@@ -258,8 +276,23 @@ class Ray:
     def close(self) -> None:
         """Cancel running tasks and disconnect; a cluster that was started for the sweep is shut down."""
         for task in self._started.values():
-            self._cluster.ray.cancel(task, force=True)
-        self._cluster.close()
+            self._ray.cancel(task, force=True)
+        self._ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise ConfigError if nothing listens at HOST:PORT or ray://HOST:PORT; Ray itself would retry for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdigit()):
+        return  # for example auto
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise _no_answer(address, error) from error
+
+
+def _no_answer(address: str | None, why: Exception) -> ConfigError:
+    return ConfigError(f"--address {address}: no Ray cluster answers there ({why}); start one with `ray start --head`")
 
 
 def _follow(parent: int) -> None:

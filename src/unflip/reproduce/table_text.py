@@ -1,9 +1,7 @@
-"""A table of the paper, alone or with results next to it, as text, Markdown or LaTeX."""
+"""A table of the paper, alone or with results next to it, as Markdown."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from unflip.errors import ConfigError, unknown
 from unflip.reproduce import tables
@@ -11,34 +9,29 @@ from unflip.reproduce.paper_numbers import Number, contradictions, paper_table
 from unflip.reproduce.tables import IN_THE_PAPER, SHOWN, Comparison, best_two
 
 _MISSING = "—"
-_LATEX = str.maketrans({"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "↑": r"$\uparrow$",
-                        "↓": r"$\downarrow$", "—": "--", "†": r"$^\dagger$"})  # fmt: skip
 
 
 def table(
     name: str,
     results: Sequence[Path] = (),
     *,
-    form: str = "text",
     show: str = "selected",
     paper: bool = True,
     methods: str | None = None,
     where: Sequence[str] = (),
 ) -> str:
-    """Return a table as text; without results it is the paper's alone.
+    """Return a table as Markdown; without results it is the paper's alone.
 
     Args:
         name: number of the table in the paper: 1 to 6.
         results: results.jsonl files, or folders of sweeps.
-        form: text, markdown or latex.
         show: selected, last, best (test accuracy), labels or quality.
         paper: whether to show the paper's numbers.
         methods: names separated by commas; by default the paper's, ``all`` adds all others with results.
         where: ``key=value`` conditions that results must meet.
     """
-    for option, value, choices in (("--format", form, FORMATS), ("--show", show, SHOWN)):
-        if value not in choices:
-            raise ConfigError(unknown(option, value, choices))
+    if show not in SHOWN:
+        raise ConfigError(unknown("--show", show, SHOWN))
     if not results and not (paper and show in IN_THE_PAPER):
         raise ConfigError(f"--show {show}: needs --results; the paper has test accuracies only")
     printed = paper_table(name)
@@ -49,62 +42,11 @@ def table(
         if method not in known:
             raise ConfigError(unknown("--methods", method, known))
     sides = ("ours", "paper") if results and paper else ("ours",) if results else ("paper",)
-    return render(tables.compare(printed, lines, show=show, sides=sides, methods=names, fixed=fixed), form)
+    return render(tables.compare(printed, lines, show=show, sides=sides, methods=names, fixed=fixed))
 
 
-def render(comparison: Comparison, form: str) -> str:
-    """Return the table in one of ``FORMATS``, ending in a newline."""
-    return FORMATS[form](comparison)
-
-
-class _Layout(NamedTuple):
-    caption: str
-    header: list[str]
-    lines: list[list[str]]
-    notes: list[str]
-
-
-def _text(comparison: Comparison) -> str:
-    layout = _layout(comparison, lambda text: f"{text} *", "starred")
-    widths = [max(map(len, column)) for column in zip(layout.header, *layout.lines, strict=True)]
-    rule = ["-" * width for width in widths]
-    rows = [
-        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-        for cells in (layout.header, rule, *layout.lines)
-    ]
-    return "\n".join([layout.caption, "", *rows, "", *layout.notes]) + "\n"
-
-
-def _markdown(comparison: Comparison) -> str:
-    layout = _layout(comparison, lambda text: f"**{text}**", "in bold")
-    rows = [f"| {' | '.join(cells)} |" for cells in (layout.header, ["---"] * len(layout.header), *layout.lines)]
-    return "\n".join([layout.caption, "", *rows, "", *(f"- {note}" for note in layout.notes)]) + "\n"
-
-
-def _latex(comparison: Comparison) -> str:
-    layout = _layout(comparison, lambda text: f"\\textbf{{{text}}}", "in bold")
-    cells = [
-        [re.sub("^[+-]", r"$\g<0>$", cell).translate(_LATEX) for cell in line]
-        for line in (layout.header, *layout.lines)
-    ]
-    header, *rows = [f"    {' & '.join(line)} \\\\" for line in cells]
-    columns = "l" * (len(layout.header) - len(comparison.methods)) + "c" * len(comparison.methods)
-    return "\n".join([
-        r"\begin{table*}",
-        r"  \centering",
-        f"  \\caption{{{' '.join([layout.caption, *layout.notes]).translate(_LATEX)}}}",
-        f"  \\begin{{tabular}}{{{columns}}} % needs the package booktabs",
-        r"    \toprule", header, r"    \midrule", *rows, r"    \bottomrule",
-        r"  \end{tabular}",
-        r"\end{table*}",
-    ]) + "\n"  # fmt: skip
-
-
-FORMATS = {"text": _text, "markdown": _markdown, "latex": _latex}
-
-
-def _layout(comparison: Comparison, bold: Callable[[str], str], marked: str) -> _Layout:
-    """Return caption, cells and notes; ``marked`` names what ``bold`` does to the best two of a row."""
+def render(comparison: Comparison) -> str:
+    """Return the table as Markdown that is readable as text, too: caption, rows and notes."""
     table, sides = comparison.table, comparison.sides
     both = len(sides) > 1
     doubts = {(place, method) for name, place, method in contradictions() if name == table.name}
@@ -115,7 +57,7 @@ def _layout(comparison: Comparison, bold: Callable[[str], str], marked: str) -> 
             method: _number(number, table.seeds) + ("†" if (place, method) in doubts else "")
             for method, number in numbers.items()
         }
-        return [bold(text) if method in best else text for method, text in texts.items()]
+        return [f"**{text}**" if method in best else text for method, text in texts.items()]
 
     lines = []
     for place, row in enumerate(comparison.rows):
@@ -131,8 +73,14 @@ def _layout(comparison: Comparison, bold: Callable[[str], str], marked: str) -> 
     if "ours" in sides and any(means.values()):
         lines.append(["mean", *[""] * (len(table.keys) - 1), *(["ours"] if both else []), *cells(means)])
     header = [*table.keys, *([""] if both else []), *comparison.methods.values()]
+    widths = [max(3, *map(len, column)) for column in zip(header, *lines, strict=True)]
+    rule = ["-" * width for width in widths]
+    rows = [
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |"
+        for line in (header, rule, *lines)
+    ]
     caption = f"Table {table.name}. {SHOWN[comparison.show]} {table.title}."
-    return _Layout(caption, header, lines, _notes(comparison, marked))
+    return "\n".join([caption, "", *rows, "", *(f"- {note}" for note in _notes(comparison))]) + "\n"
 
 
 def _number(number: Number | None, seeds: int) -> str:
@@ -144,7 +92,7 @@ def _number(number: Number | None, seeds: int) -> str:
     return text + (f" ({number.seeds})" if number.seeds is not None and number.seeds < seeds else "")
 
 
-def _notes(comparison: Comparison, marked: str) -> list[str]:
+def _notes(comparison: Comparison) -> list[str]:
     table = comparison.table
     notes = _our_notes(comparison) if "ours" in comparison.sides else []
     if "paper" in comparison.sides:
@@ -152,7 +100,7 @@ def _notes(comparison: Comparison, marked: str) -> list[str]:
     if table.baseline:
         notes.append(f"Arrows: points above or below {table.methods[table.baseline]}.")
     else:
-        notes.append(f"The best two of a row are {marked}.")
+        notes.append("The best two of a row are in bold.")
     if "ours" in comparison.sides:
         notes += _claims(comparison)
     doubts = [

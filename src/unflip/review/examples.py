@@ -28,7 +28,6 @@ _SHOWN = (
     "given_label", "current_label", "suggested_label", "label_quality", "network_prob_given", "gaussian_prob_given",
     "network_prob_suggested", "gaussian_prob_suggested", "n_changes",
 )  # fmt: skip
-_STATES = {state.name.lower(): [state] for state in State} | {"decided": [state for state in State if state.is_decided]}
 _NEIGHBORS = 10  # in which density is measured
 _EPS = 1e-6  # keeps divisions finite
 
@@ -195,7 +194,8 @@ class Examples:
         if selection.below is not None:
             mask &= self.columns["label_quality"] < selection.below
         if selection.state != "any":
-            mask &= np.isin(states, _STATES[selection.state])
+            of = [state for state in State if selection.state in (state.name.lower(), "decided" * state.is_decided)]
+            mask &= np.isin(states, of)
         if selection.issue is not None:
             mask &= self.ranking(Order.LOWEST_QUALITY, selection.issue).ranks >= 0
         return mask

@@ -2,26 +2,21 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import cached_property, lru_cache
 from os.path import samestat
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from unflip.data.arrays import Array
 from unflip.data.columns import Rows
 from unflip.data.files import is_image
 from unflip.data.images import Pictures
 from unflip.data.labels import LABEL, REMOVE
 from unflip.data.matching import Reference
-from unflip.encoders.base import TextEncoder, restore
-from unflip.encoders.columns import Text
-from unflip.encoders.table import TableEncoder
-from unflip.errors import InputError, RunFolderError, UnflipError
+from unflip.errors import InputError, RunFolderError
 from unflip.files import locked
 from unflip.review import Order
 from unflip.review.decisions import Decision, DecisionStore, State
@@ -37,10 +32,6 @@ _NEIGHBORS = 6  # per class
 _TILE_TEXT = 400  # characters of a text on a tile
 _PAIRS = 300  # of given and suggested labels, offered as filters
 _GROUP = 24  # examples of a group in the single view
-_MAX_WORDS = 5  # highlighted in a text
-_EVERY = 4  # at most one word in four
-_CLASS_EXAMPLES = 200  # whose mean stands for a class
-_CLASSES = 64  # whose features are cached
 Action = Literal["accept", "keep", "choose", "remove", "unsure", "clear"]
 
 
@@ -71,7 +62,6 @@ class Review:
         self.examples, self.decisions, self.pictures, self.reviewer = examples, decisions, pictures, reviewer
         self.order = order
         self._rows = rows
-        self._words = Words(run, rows, examples)
         self.picture_key = examples.fingerprint[:16]  # in the address of images: those of another run are never shown
         self._name = run.folder.resolve().name
         self._result, self._summary = run.result, run.label_summary
@@ -111,17 +101,14 @@ class Review:
         }
 
     def detail(self, index: int) -> dict[str, Any]:
-        """Return what the single view shows: the row, its label changes in training, and its neighbors.
-
-        A text comes in pieces, each with whether it is highlighted as evidence for the suggested label.
-        """
+        """Return what the single view shows: the row, its label changes in training, and its neighbors."""
         text = self._rows.named_text(index)
         return {
             **self.brief(index),
             "history": self.examples.history(index),
             "group": [self.brief(member) for member in self.examples.issues.group(index)[:_GROUP]],
             "neighbors": self._neighbors(index),
-            "pieces": None if text is None else pieces(text[1], self._words.evidence(index, *text)),
+            "whole_text": None if text is None else text[1],
             "values": [cell for cell in self._rows.values(index) if text is None or cell[0] != text[0]],
             "more_columns": self._rows.more_columns,
         }
@@ -262,66 +249,3 @@ def described(row: Decision | None) -> dict[str, Any] | None:
         "id": row.id, "index": row.example, "version": row.version, "state": row.state.name.lower(),
         "label": row.label, "reviewer": row.reviewer, "at": row.at, "undo": row.undoes is not None,
     }  # fmt: skip
-
-
-class Words:
-    """The words of a text that are evidence for the suggested label and against the given one.
-
-    Texts are compared with the mean features of the two classes, if the run's text encoder supports it.
-
-    Args:
-        run: the finished run.
-        rows: table cells of its examples.
-        examples: its examples.
-    """
-
-    def __init__(self, run: Run, rows: Rows, examples: Examples) -> None:
-        self._run, self._rows, self._examples = run, rows, examples
-        self._of_class = lru_cache(_CLASSES)(self._encode_class)
-
-    @cached_property
-    def _encoders(self) -> dict[str, TextEncoder]:
-        """By column; empty if the encoder cannot be loaded."""
-        try:
-            encoding = self._run.model.encoding
-            encoder = None if encoding is None else restore(encoding)
-        except UnflipError:
-            return {}
-        columns = encoder.columns if isinstance(encoder, TableEncoder) else ()
-        return {
-            column.name: column.encoder
-            for column in columns
-            if isinstance(column, Text) and type(column.encoder).top_words is not TextEncoder.top_words
-        }
-
-    def evidence(self, index: int, column: str, text: str) -> list[tuple[int, int]]:
-        """Return the spans of the words; the example itself is excluded from the class means."""
-        given, suggested = int(self._examples.given[index]), int(self._examples.suggested[index])
-        if given == suggested or column not in self._encoders:
-            return []
-        means = []
-        for label in (given, suggested):
-            members, features = self._of_class(column, label)
-            others = features[members != index]
-            if not len(others):
-                return []
-            means.append(others.mean(0))
-        top = min(_MAX_WORDS, -(-len(set(text.split())) // _EVERY))
-        return sorted(self._encoders[column].top_words(text, means[1] - means[0], top))
-
-    def _encode_class(self, column: str, label: int) -> tuple[Array, Array]:
-        """Return an even sample of a class, and the features of its texts."""
-        members = np.flatnonzero(self._examples.columns["current_label"] == label)
-        members = members[np.unique(np.linspace(0, len(members) - 1, min(_CLASS_EXAMPLES, len(members))).astype(int))]
-        texts = [str(self._rows.cell(index, column)) for index in members.tolist()]
-        return members, self._encoders[column].encode(texts)
-
-
-def pieces(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[str, bool]]:
-    """Cut a text at ordered, disjoint spans: (piece, whether it is one of them)."""
-    cut, end = [], 0
-    for start, stop in spans:
-        cut += [(text[end:start], False), (text[start:stop], True)]
-        end = stop
-    cut.append((text[end:], False))
-    return [piece for piece in cut if piece[0]]

@@ -15,7 +15,6 @@ import torch
 
 from unflip.compute import total_memory
 from unflip.data import datasets
-from unflip.data.arrays import Shards
 from unflip.data.columns import Table
 from unflip.data.dataset import Dataset
 from unflip.data.images import IMAGENET
@@ -136,9 +135,7 @@ class RunConfig:
             return own
         if not isinstance(options, PretrainedOptions) or not options.pretrained or common.data.standardize == "off":
             return None
-        arrays = {
-            name: part.inputs for name, part in raw.parts().items() if isinstance(part.inputs, np.ndarray | Shards)
-        }
+        arrays = {name: part.inputs for name, part in raw.parts().items() if isinstance(part.inputs, np.ndarray)}
         if "train" not in arrays or arrays["train"].ndim != 4:
             return None
         for name, array in arrays.items():
@@ -266,6 +263,14 @@ def nest(key: str, value: Any) -> Tree:
     for part in reversed(key.split(".")):
         value = {part: value}
     return value  # type: ignore[no-any-return]
+
+
+def flatten(tree: Tree, prefix: str = "") -> Tree:
+    """Return the values of a tree by dotted key."""
+    flat: Tree = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
 
 
 def _merged(layers: Iterable[Tree]) -> Tree:

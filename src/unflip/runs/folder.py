@@ -360,8 +360,8 @@ class Run:
         last = (layout.CONFIG, layout.RESULT)
         for name in sorted(names.intersection(owned), key=lambda name: (name in last, name not in layout.FOLDERS)):
             path = self.folder / name
-            is_folder = path.is_dir() and name in layout.WITHIN
-            for file in matching(path, layout.WITHIN[name]) if is_folder else [path]:
+            is_folder = path.is_dir() and name == layout.CHECKPOINTS
+            for file in matching(path, layout.CHECKPOINT) if is_folder else [path]:
                 if file.is_file():
                     with naming_target(file):
                         file.unlink()

@@ -24,7 +24,6 @@ LAST_FEATURES = "last_features.npy"
 GAUSSIANS = "gaussians.safetensors"
 TRANSITION = "transition.npy"
 CHECKPOINTS = "checkpoints"
-TENSORBOARD = "tensorboard"
 REPORT = "report.html"
 LABEL_ISSUES = "label_issues.csv"
 ISSUES = "issues.csv"
@@ -32,17 +31,12 @@ DATA = "data"
 """Hugging Face data sets, written as files."""
 REPLACED = (
     CONFIG, RESULT, METRICS, NOISE, SKIPPED, LABELS, LABELS_CSV, HISTORY, MODEL, FEATURES, LAST_FEATURES,
-    GAUSSIANS, TRANSITION, CHECKPOINTS, TENSORBOARD, REPORT, LABEL_ISSUES, ISSUES,
+    GAUSSIANS, TRANSITION, CHECKPOINTS, REPORT, LABEL_ISSUES, ISSUES,
 )  # fmt: skip
 """Files of an old run that a new one replaces."""
-BOARD_ENDING = ".unflip"
-"""Suffix of our TensorBoard files."""
-FOLDERS = (CHECKPOINTS, TENSORBOARD, DATA)
-WITHIN = {
-    CHECKPOINTS: re.compile(r"epoch-\d{5}(-phase-\d{3,}-step-\d{8,})?\.safetensors"),
-    TENSORBOARD: re.compile(rf"events\.out\.tfevents\.\d+\..+{re.escape(BOARD_ENDING)}"),
-}
-"""Names of a run's files in its folders."""
+FOLDERS = (CHECKPOINTS, DATA)
+CHECKPOINT = re.compile(r"epoch-\d{5}(-phase-\d{3,}-step-\d{8,})?\.safetensors")
+"""Names of a run's checkpoints."""
 EMBEDDED = "embedded.npz"
 """Features that `unflip clean` computed from images; cached for the next run."""
 DECISIONS = "review.sqlite"

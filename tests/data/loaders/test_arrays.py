@@ -5,12 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from helpers import blobs, write_npz
-from unflip.data.arrays import Shards
 from unflip.data.dataset import Dataset
-from unflip.data.labeling import label_data
 from unflip.data.loaders import load_raw
 from unflip.data.options import DataOptions
 from unflip.errors import InputError
@@ -45,22 +42,6 @@ def test_a_lone_npy_is_train_without_labels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.train.inputs, np.eye(3))
     assert found.train.labels is None
     assert found.tests == {}
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".txt"])
-def test_a_folders_labels_may_be_text(tmp_path: Path, suffix: str) -> None:
-    folder = write_folder(tmp_path / "a", {"train": np.eye(2)})
-    (folder / f"train_labels{suffix}").write_text("cat\ndog\n")
-    labels = load_from(folder).train.labels
-    assert labels is not None
-    assert labels.tolist() == ["cat", "dog"]
-
-
-def test_labels_that_are_there_twice_are_refused(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "a", {"train": np.eye(2), "train_labels": np.arange(2)})
-    (folder / "train_labels.txt").write_text("0\n1\n")
-    with pytest.raises(InputError, match="train_labels appears more than once"):
-        load_from(folder)
 
 
 @pytest.mark.parametrize(("mmap_threshold_mb", "mapped"), [(0.0, True), (1024.0, False)])
@@ -105,18 +86,3 @@ def test_without_train_it_says_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"no array 'train' among no arrays; a folder holds train\.npy, or one folder"):
         load_from(tmp_path / "empty")
-
-
-def test_shards_of_a_folder_are_one_array(tmp_path: Path) -> None:
-    whole = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
-    labels = np.arange(9) % 3
-    for number, rows in enumerate(np.split(whole, [4, 5])):
-        np.save(tmp_path / f"train-0000{number}.npy", rows)
-    np.save(tmp_path / "train_labels.npy", labels)
-    raw = load_raw(DataOptions(path=str(tmp_path)))
-    assert isinstance(raw.train.inputs, Shards)
-    np.testing.assert_array_equal(np.asarray(raw.train.inputs), whole)
-    write_npz(tmp_path / "x.npz", train=whole, train_labels=labels)
-    one, other = (label_data(load_from(path), DataOptions(path="x")) for path in (tmp_path, tmp_path / "x.npz"))
-    chosen = torch.tensor([8, 0, 4, 4, 5])
-    torch.testing.assert_close(one.source.fetch(chosen), other.source.fetch(chosen))

@@ -15,7 +15,7 @@ export function showSingle(example, detail) {
   const before = article.querySelector(`.passage[data-index="${example.index}"]`);
   const [place, focused] = [before?.scrollTop ?? 0, before && before === document.activeElement];
   article.replaceChildren(...[
-    make("div", { class: "look" }, shown && make("div", { class: "picture" }, shown), text, text && legend(example, detail)),
+    make("div", { class: "look" }, shown && make("div", { class: "picture" }, shown), text),
     make("div", { class: "facts" },
       make("h2", {}, labels(example)),
       make("p", { class: "id" }, `Example ${example.index}`, example.id === String(example.index) ? "" : ` · ${example.id}`, ` · ${example.split}`),
@@ -40,15 +40,8 @@ export function showSingle(example, detail) {
 function wholeText(example, detail) {
   const short = passage(example);
   if (!short) return null;
-  const whole = detail?.pieces?.length && example.text.trim()
-    ? make("span", { class: "text", dir: "auto" }, ...detail.pieces.map(([piece, marked]) => (marked ? make("mark", {}, piece) : piece))) : short;
+  const whole = detail?.whole_text && example.text.trim() ? make("span", { class: "text", dir: "auto" }, detail.whole_text) : short;
   return make("div", { class: "passage", role: "region", tabindex: "0", "aria-label": `Text of example ${example.index}`, "data-index": example.index }, whole);
-}
-
-function legend(example, detail) {
-  if (!detail?.pieces?.some(([, marked]) => marked)) return null;
-  return make("p", { class: "legend" }, make("mark", {}, "Marked"), " words are evidence for ", make("span", { class: "suggested" }, className(example.suggested_label)), " rather than ",
-    make("span", { class: "given" }, className(example.given_label)), ", compared with other examples of both classes. A reading aid only: the network uses the whole text.");
 }
 
 function probabilities(example, differs) {
@@ -72,7 +65,7 @@ function history(changes) {
 function values(detail) {
   if (!detail?.values.length) return null;
   const more = detail.more_columns ? make("p", { class: "id" }, `and ${detail.more_columns} more columns`) : null;
-  return make("section", { class: "values" }, make("h3", {}, detail.pieces ? "Other columns" : "Feature values"),
+  return make("section", { class: "values" }, make("h3", {}, detail.whole_text !== null ? "Other columns" : "Feature values"),
     make("dl", {}, ...detail.values.map(([name, value]) => make("div", { class: value.length > LONG && "long" }, make("dt", {}, name), cell(value)))), more);
 }
 

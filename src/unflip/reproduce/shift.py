@@ -38,32 +38,31 @@ class Panel:
 
 @dataclass(frozen=True)
 class Shift:
-    """Panels in the same plane; the first has the given labels.
+    """Panels in the same plane: given labels, current labels if any changed, and the Gaussians of the calibration.
 
     Attributes:
         classes: those shown.
         num_classes: of the run.
         panels: one per set of labels.
-        calibrated: whether the last panel shows the Gaussians with which the run calibrated its head.
     """
 
     classes: tuple[int, ...]
     num_classes: int
     panels: tuple[Panel, ...]
-    calibrated: bool
 
 
 def measure_shift(run: Run, max_rows: int = 20_000) -> Shift:
     """Project a run's features and Gaussians onto a plane.
 
     The Gaussians of the given labels, and of the current labels if any changed, have plain means and covariances of the
-    training examples; a run that calibrated its head saved the Gaussians it used. With these, the features are those of
-    the last epoch, otherwise those of the selected model. The plane is spanned by the first two principal directions of
-    the last panel's means, in features scaled to unit variance within classes. With many classes, those whose mean
-    moved farthest are shown. Covariances are estimated from about ``max_rows`` examples.
+    training examples; the run saved the Gaussians with which it calibrated its head, and the features of that epoch.
+    The plane is spanned by the first two principal directions of the last panel's means, in features scaled to unit
+    variance within classes. With many classes, those whose mean moved farthest are shown. Covariances are estimated
+    from about ``max_rows`` examples.
     """
-    calibrated = run.gaussians
-    mapped = run.hidden_features if calibrated is None else run.gaussian_features
+    calibrated, mapped = run.gaussians, run.gaussian_features
+    if calibrated is None:
+        raise RunFolderError(f"{run.folder}: gaussians.safetensors is missing; use a finished run of mddc or cddc")
     if mapped is None:
         raise RunFolderError(f"{run.folder}: no features.npy")
     features = torch.from_numpy(mapped)
@@ -72,32 +71,28 @@ def measure_shift(run: Run, max_rows: int = 20_000) -> Shift:
     if len(given) != len(features):
         raise RunFolderError(f"{run.folder}: {len(features)} features for {len(given)} labels")
     train = torch.tensor(pyarrow.compute.equal(table["split"], "train").to_numpy()).nonzero()[:, 0]
-    count = int(max(given.max(), current.max())) + 1 if calibrated is None else len(calibrated.means)
+    count = len(calibrated.means)
 
     versions = {"given labels": given}
     if bool((given[train] != current[train]).any()):
         versions["current labels"] = current
-    means, there = {}, torch.ones(count, dtype=torch.bool)
+    means, there = {}, calibrated.present.clone()
     for title, labels in versions.items():
         means[title], sizes = _means(features, labels, train, count)
         there &= sizes >= 2
-    goal = list(means.values())[-1]
-    if calibrated is not None:
-        goal, there = calibrated.means, there & calibrated.present
-    moved = (goal - means["given labels"]).norm(dim=1).masked_fill(~there, -1.0)
+    moved = (calibrated.means - means["given labels"]).norm(dim=1).masked_fill(~there, -1.0)
     classes = sorted(moved.argsort(descending=True, stable=True)[: min(_CLASSES, int(there.sum()))].tolist())
     if len(classes) < 2:
         raise RunFolderError(f"{run.folder}: fewer than two classes have Gaussians")
 
     samples = {title: _sample(features, labels, train, classes, max_rows) for title, labels in versions.items()}
     last = list(versions)[-1]
-    plane = _plane(*samples[last], goal[classes])
+    plane = _plane(*samples[last], calibrated.means[classes])
     panels = [_panel(title, rows @ plane, own, means[title][classes] @ plane) for title, (rows, own) in samples.items()]
-    if calibrated is not None:
-        outlines = tuple(ellipse(calibrated, c, plane) for c in classes)
-        calibrated_means = (calibrated.means[classes] @ plane).numpy()
-        panels.append(Panel(f"{last}, calibrated", panels[-1].points, outlines, calibrated_means))
-    return Shift(tuple(classes), count, tuple(panels), calibrated is not None)
+    outlines = tuple(ellipse(calibrated, c, plane) for c in classes)
+    calibrated_means = (calibrated.means[classes] @ plane).numpy()
+    panels.append(Panel(f"{last}, calibrated", panels[-1].points, outlines, calibrated_means))
+    return Shift(tuple(classes), count, tuple(panels))
 
 
 def ellipse(gaussians: ClassGaussians, c: int, plane: Tensor) -> Array:
