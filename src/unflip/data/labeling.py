@@ -196,11 +196,10 @@ def _other_labels(raw: Dataset, train: Split, options: DataOptions, what: str) -
 
 def _find_groups(options: DataOptions, train: Split) -> Array:
     """Return the group of each example: from the column or array of that name, else from a file."""
-    what, groups = f"data.groups {options.groups}", train.groups
-    if groups is None:
-        if not Path(options.groups or "").is_file():
-            raise InputError(f"{what}: no such column, array or file")
-        groups = read_labels(Path(options.groups or ""))
+    what, path = f"data.groups {options.groups}", Path(options.groups or "")
+    if train.groups is None and not path.is_file():
+        raise InputError(f"{what}: no such column, array or file")
+    groups = read_labels(path) if train.groups is None else train.groups
     groups = _one_per_example(groups, train, options, what, "groups")
     missing = groups == "" if are_names(groups) else groups != groups  # NaN
     if missing.any():
