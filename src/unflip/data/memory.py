@@ -254,7 +254,7 @@ def label_column_of(memory: InMemory) -> str:
     """Return the label column: the chosen one, ``label``, or of Hugging Face ``labels`` or the only ``ClassLabel``."""
     data = memory.data
     types: Mapping[str, Any] = data.features if _is_hugging_face(data) else {}
-    names = [str(name) for name in types or getattr(data, "column_names", getattr(data, "columns", ()))]
+    names = [str(name) for name in getattr(data, "column_names", getattr(data, "columns", ()))]
     typed = [name for name, kind in types.items() if type(kind).__name__ == "ClassLabel"]
     others = ["labels"] if "labels" in types else typed
     column = find_label_column("data", names, memory.label_column) or (others[0] if len(others) == 1 else None)

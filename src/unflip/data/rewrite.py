@@ -184,7 +184,7 @@ class _Target(NamedTuple):
         """Return the new cells of the label column; see :func:`new_cells`."""
         if len(given) != len(self.labels.own):
             raise InputError(f"{path}: {len(given)} rows, {len(self.labels.own)} a moment ago; has it changed?")
-        return new_cells(np.array(given, object), self.labels, values).tolist()
+        return [*new_cells(np.array(given, object), self.labels, values)]
 
 
 def _moved_paths(raw: Dataset, path: Path, out: Path) -> list[str] | None:
